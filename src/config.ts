@@ -1,0 +1,106 @@
+import type { Level } from "pino";
+
+/** What can be set, each as its flag or environment variable gives it. */
+export interface Settings {
+  databaseUrl: string;
+  host: string;
+  grpcPort: string;
+  allowInsecure: string;
+  maxInFlight: string;
+  requestTimeout: string;
+  maxConnectionAge?: string | undefined;
+  drainDelay: string;
+  drainTimeout: string;
+  logLevel: string;
+}
+
+/** How a server runs; durations are in milliseconds. */
+export interface Config {
+  databaseUrl: string;
+  host: string;
+  grpcPort: number;
+  maxInFlight: number;
+  requestTimeoutMs: number;
+  maxConnectionAgeMs: number | undefined;
+  drainDelayMs: number;
+  drainTimeoutMs: number;
+  logLevel: Level;
+}
+
+/** A setting has a wrong value; the message names its flag and what is accepted. */
+export class ConfigError extends Error {
+  override name = "ConfigError";
+}
+
+/** The schemes of database URLs. */
+export const databaseSchemes = ["sqlite:"] as const;
+
+/** The levels of the log, from the one that tells the most to none. */
+export const logLevels = ["trace", "debug", "info", "warn", "error", "fatal"] as const;
+
+const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
+
+/** The longest time that a timer of Node.js can wait, in milliseconds. */
+const maxDurationMs = 2 ** 31 - 1;
+
+/**
+ * Reads the settings and checks them, also against each other.
+ *
+ * @throws {ConfigError} for the first that is wrong
+ */
+export function readConfig(settings: Settings): Config {
+  const { host, databaseUrl, maxConnectionAge } = settings;
+  if (!databaseSchemes.some((scheme) => new RegExp(`^${scheme}.+`).test(databaseUrl))) {
+    // The value may hold a password, and is not repeated.
+    throw new ConfigError("--database-url must be sqlite:PATH");
+  }
+  if (!isLoopback(host) && !readBoolean("--allow-insecure", settings.allowInsecure)) {
+    throw new ConfigError(
+      `--host ${host} is reachable from other machines, and calls are neither encrypted nor ` +
+        "authenticated; say --allow-insecure to listen there all the same",
+    );
+  }
+  return {
+    databaseUrl,
+    host,
+    grpcPort: readInteger("--grpc-port", settings.grpcPort, 0, 65_535),
+    maxInFlight: readInteger("--max-in-flight", settings.maxInFlight, 1, 1_000_000),
+    requestTimeoutMs: readDuration("--request-timeout", settings.requestTimeout, 1),
+    maxConnectionAgeMs:
+      maxConnectionAge === undefined
+        ? undefined
+        : readDuration("--max-connection-age", maxConnectionAge, 1),
+    drainDelayMs: readDuration("--drain-delay", settings.drainDelay, 0),
+    drainTimeoutMs: readDuration("--drain-timeout", settings.drainTimeout, 0),
+    logLevel: readChoice("--log-level", settings.logLevel, logLevels),
+  };
+}
+
+function isLoopback(host: string): boolean {
+  return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+function readInteger(flag: string, text: string, min: number, max: number): number {
+  const value = /^\d{1,9}$/.test(text) ? Number(text) : Number.NaN;
+  if (value >= min && value <= max) return value;
+  throw new ConfigError(`${flag} must be a whole number from ${min} to ${max}, not "${text}"`);
+}
+
+function readDuration(flag: string, text: string, min: number): number {
+  const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(text) ?? [];
+  const value = Number(amount) * (msByUnit[unit] ?? Number.NaN);
+  if (value >= min && value <= maxDurationMs) return value;
+  throw new ConfigError(
+    `${flag} must be a duration such as 500ms, 10s, 5m or 1h (${min === 0 ? "0s" : "1ms"} to 24 days), not "${text}"`,
+  );
+}
+
+function readBoolean(flag: string, text: string): boolean {
+  return readChoice(flag, text, ["true", "false"]) === "true";
+}
+
+function readChoice<T extends string>(flag: string, text: string, choices: readonly T[]): T {
+  const choice = choices.find((each) => each === text);
+  if (choice !== undefined) return choice;
+  throw new ConfigError(`${flag} must be one of ${choices.join(", ")}, not "${text}"`);
+}

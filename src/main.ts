@@ -1,0 +1,128 @@
+#!/usr/bin/env node
+import { readFileSync } from "node:fs";
+import { Command, Option } from "commander";
+import { type DestinationStream, type Logger, pino } from "pino";
+import { ConfigError, logLevels, readConfig, type Settings } from "./config.ts";
+import { startServer } from "./server.ts";
+
+const usageError = 2;
+
+const { version } = JSON.parse(
+  readFileSync(new URL("../package.json", import.meta.url), "utf8"),
+) as { version: string };
+
+const program = new Command("investor-records")
+  .description("Keeps investor records for backend services.")
+  .version(version)
+  .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : usageError));
+
+program
+  .command("serve", { isDefault: true })
+  .description("Serve the records until SIGTERM or SIGINT.")
+  .addOption(
+    new Option("--database-url <url>", "where records live: sqlite:PATH")
+      .env("DATABASE_URL")
+      .default("sqlite:data/investors.db"),
+  )
+  .addOption(
+    new Option("--host <host>", "the address to listen on").env("HOST").default("127.0.0.1"),
+  )
+  .addOption(
+    new Option("--grpc-port <port>", "the port for gRPC; 0 picks a free one")
+      .env("GRPC_PORT")
+      .default("50051"),
+  )
+  .addOption(
+    new Option("--allow-insecure [boolean]", "listen beyond this machine all the same")
+      .env("ALLOW_INSECURE")
+      .preset("true")
+      .default("false"),
+  )
+  .addOption(
+    new Option("--max-in-flight <calls>", "how many calls may be inside at once")
+      .env("MAX_IN_FLIGHT")
+      .default("1024"),
+  )
+  .addOption(
+    new Option("--request-timeout <duration>", "how long a call may take")
+      .env("REQUEST_TIMEOUT")
+      .default("10s"),
+  )
+  .addOption(
+    new Option("--max-connection-age <duration>", "when clients are asked to connect anew").env(
+      "MAX_CONNECTION_AGE",
+    ),
+  )
+  .addOption(
+    new Option("--drain-delay <duration>", "how long to serve on after telling health checks")
+      .env("DRAIN_DELAY")
+      .default("0s"),
+  )
+  .addOption(
+    new Option("--drain-timeout <duration>", "how long calls may take to finish at the stop")
+      .env("DRAIN_TIMEOUT")
+      .default("20s"),
+  )
+  .addOption(
+    new Option("--log-level <level>", `the least to log: ${logLevels.join(", ")}`)
+      .env("LOG_LEVEL")
+      .default("info"),
+  )
+  .action((settings: Settings) => serve(settings));
+
+await program.parseAsync();
+
+async function serve(settings: Settings): Promise<void> {
+  const config = checkSettings(settings);
+  const log = pino({ level: config.logLevel }, await openLog());
+  const exitFatally = (error: unknown): never => {
+    log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
+    process.exit(1);
+  };
+  process.on("uncaughtException", exitFatally);
+  process.on("unhandledRejection", exitFatally);
+
+  const server = await startServer(config, log, exitFatally).catch((error: Error) => {
+    log.fatal(error.message);
+    process.exit(1);
+  });
+  const at = config.host.includes(":") ? `[${config.host}]` : config.host;
+  log.info(`serving ${config.databaseUrl} on grpc://${at}:${server.grpcPort}`);
+  stopOnSignal(server, log);
+}
+
+function checkSettings(settings: Settings) {
+  try {
+    return readConfig(settings);
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    process.stderr.write(`error: ${error.message}\n`);
+    process.exit(usageError);
+  }
+}
+
+function stopOnSignal(server: Awaited<ReturnType<typeof startServer>>, log: Logger): void {
+  const cut = new AbortController();
+  let stopping = false;
+  const onSignal = async (signal: NodeJS.Signals) => {
+    if (stopping) {
+      cut.abort();
+      return;
+    }
+    stopping = true;
+    log.info(`stopping on ${signal}`);
+    const isClean = await server.stop(cut.signal);
+    if (isClean) log.info("stopped");
+    else log.warn("stopped, and cut calls that had not finished");
+    process.exit(isClean ? 0 : 1);
+  };
+  process.on("SIGTERM", onSignal);
+  process.on("SIGINT", onSignal);
+}
+
+/** Standard error: lines of JSON, or readable ones on a terminal. */
+async function openLog(): Promise<DestinationStream> {
+  if (!process.stderr.isTTY) return pino.destination({ dest: 2, sync: true });
+  const { default: pretty } = await import("pino-pretty");
+  return pretty({ destination: 2, sync: true });
+}

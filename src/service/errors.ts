@@ -1,0 +1,127 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../../gen/google/rpc/error_details_pb.js";
+
+/** Who names the reasons of the errors (google.rpc.ErrorInfo.domain). */
+export const errorDomain = "investor-records";
+
+/** One field that breaks a rule, under its name in the protobuf contract. */
+export interface Violation {
+  field: string;
+  description: string;
+}
+
+/**
+ * Every reason for which the service refuses or fails a call, with the code that it
+ * has on every protocol (https://grpc.io/docs/guides/status-codes).
+ */
+export const codes = {
+  INVALID_FIELDS: Code.InvalidArgument,
+  MALFORMED_REQUEST: Code.InvalidArgument,
+  INVESTOR_NOT_FOUND: Code.NotFound,
+  REQUEST_ID_REUSED: Code.AlreadyExists,
+  OVERLOADED: Code.Unavailable,
+  STORE_UNAVAILABLE: Code.Unavailable,
+  OUTCOME_UNKNOWN: Code.Unavailable,
+  DEADLINE_EXCEEDED: Code.DeadlineExceeded,
+  CANCELLED: Code.Canceled,
+  INTERNAL: Code.Internal,
+} as const;
+
+/** A stable name for the cause of an error, unique in the {@link errorDomain}. */
+export type Reason = keyof typeof codes;
+
+/** Fields that break rules; all of them, so that a caller can mend them at once. */
+export function invalidFields(violations: Violation[]): ConnectError {
+  const message = `invalid: ${violations.map(({ field }) => field).join(", ")}`;
+  const error = failure("INVALID_FIELDS", message);
+  error.details.push({ desc: BadRequestSchema, value: { fieldViolations: violations } });
+  return error;
+}
+
+/** Bytes or JSON that are not a message of the type that the method takes. */
+export function malformedRequest(cause?: unknown): ConnectError {
+  return failure("MALFORMED_REQUEST", "the request is not a valid message of this method", {
+    cause,
+  });
+}
+
+/** No record has this id. Text that is no UUID can be of any length, and is not repeated. */
+export function investorNotFound(id: string | undefined): ConnectError {
+  return failure("INVESTOR_NOT_FOUND", "no investor has this id", {
+    metadata: id === undefined ? {} : { id },
+  });
+}
+
+/** The request id stands for another record already. */
+export function requestIdReused(): ConnectError {
+  return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
+}
+
+/** There is no room for the call now; it was not processed. */
+export function overloaded(cause?: unknown): ConnectError {
+  return withRetry(failure("OVERLOADED", "too many calls at once; repeat it later", { cause }));
+}
+
+/** The store cannot be reached or cannot write; the call changed nothing. */
+export function storeUnavailable(cause: unknown): ConnectError {
+  const message = "the store is not available and nothing was written; repeat it later";
+  return withRetry(failure("STORE_UNAVAILABLE", message, { cause }));
+}
+
+/** A create that can be repeated, since its request id tells its replays apart from others. */
+export function outcomeUnknown(cause: unknown): ConnectError {
+  const message = "the record may or may not be stored; repeat the call with the same request id";
+  return withRetry(failure("OUTCOME_UNKNOWN", message, { cause }));
+}
+
+/**
+ * A create that must not be repeated: it would store a second record. It is UNKNOWN
+ * without a delay, since clients repeat what is UNAVAILABLE by themselves.
+ */
+export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
+  const message = "the record may or may not be stored; look its id up before you repeat the call";
+  return failure("OUTCOME_UNKNOWN", message, { cause, metadata: { id }, code: Code.Unknown });
+}
+
+/**
+ * The end of a call whose signal aborted: of its deadline, or because its caller left.
+ *
+ * @param reason the reason of the signal
+ * @param effect what became of the call
+ */
+export function interrupted(reason: unknown, effect: string): ConnectError {
+  const isDeadline = reason instanceof ConnectError && reason.code === Code.DeadlineExceeded;
+  return isDeadline
+    ? failure("DEADLINE_EXCEEDED", `the deadline passed; ${effect}`)
+    : failure("CANCELLED", `the call was cancelled; ${effect}`);
+}
+
+/** A fault of the service, logged under this id; its cause is for the log only. */
+export function internal(id: string, cause: unknown): ConnectError {
+  return failure("INTERNAL", `internal error ${id}`, { cause, metadata: { id } });
+}
+
+function failure(
+  reason: Reason,
+  message: string,
+  {
+    cause,
+    metadata = {},
+    code = codes[reason],
+  }: { cause?: unknown; metadata?: Record<string, string>; code?: Code } = {},
+): ConnectError {
+  const value: MessageInitShape<typeof ErrorInfoSchema> = { reason, domain: errorDomain, metadata };
+  const details = [{ desc: ErrorInfoSchema, value }];
+  return new ConnectError(message, code, undefined, details, cause);
+}
+
+function withRetry(error: ConnectError): ConnectError {
+  const retryDelay = { seconds: 1n, nanos: 0 };
+  error.details.push({ desc: RetryInfoSchema, value: { retryDelay } });
+  return error;
+}

@@ -1,0 +1,115 @@
+import { create, equals } from "@bufbuild/protobuf";
+import type { HandlerContext, ServiceImpl } from "@connectrpc/connect";
+import {
+  type CreateInvestorRequest,
+  type GetInvestorRequest,
+  type Investor,
+  InvestorSchema,
+  type InvestorService,
+  type ListInvestorsRequest,
+  ListInvestorsResponseSchema,
+} from "../../gen/investor/v1/investor_pb.js";
+import { serialisedSize } from "../investor.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  type Store,
+  StoreOverloadedError,
+  StoreUnavailableError,
+} from "../store/store.ts";
+import {
+  interrupted,
+  investorNotFound,
+  outcomeUnknown,
+  outcomeUnknownFor,
+  overloaded,
+  requestIdReused,
+  storeUnavailable,
+} from "./errors.ts";
+import { deriveId, newId, principalKey } from "./ids.ts";
+import { encodePageToken } from "./page-token.ts";
+import { checkCreate, checkGet, checkList } from "./validation.ts";
+
+/** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
+const maxPageBytes = 1024 * 1024 - 64;
+
+/** The three operations over a store, as proto/investor/v1/investor.proto promises them. */
+export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
+  return {
+    async createInvestor(request: CreateInvestorRequest, context: HandlerContext) {
+      const investor = checkCreate(request);
+      const { requestId } = request;
+      investor.id =
+        requestId === undefined ? newId() : deriveId(context.values.get(principalKey), requestId);
+      try {
+        await store.insert(investor, context.signal);
+        return investor;
+      } catch (error) {
+        if (requestId !== undefined && error instanceof DuplicateIdError) {
+          return await replay(store, investor, context.signal);
+        }
+        if (!(error instanceof OutcomeUnknownError)) throw explain(error, context.signal);
+        if (context.signal.aborted) {
+          throw interrupted(context.signal.reason, "the record may or may not be stored");
+        }
+        throw requestId === undefined
+          ? outcomeUnknownFor(investor.id, error)
+          : outcomeUnknown(error);
+      }
+    },
+
+    async getInvestor(request: GetInvestorRequest, context: HandlerContext) {
+      const id = checkGet(request);
+      const investor = id && (await attempt(store.find(id, context.signal), context.signal));
+      if (!investor) throw investorNotFound(id);
+      return investor;
+    },
+
+    async listInvestors(request: ListInvestorsRequest, context: HandlerContext) {
+      const { after, limit } = checkList(request);
+      // One more than wanted tells whether there is a next page.
+      const range = { after, limit: limit + 1 };
+      const found = await attempt(store.list(range, context.signal), context.signal);
+      const investors = found.slice(0, pageLength(found, limit));
+      const last = investors.at(-1);
+      const nextPageToken =
+        last === undefined || investors.length === found.length ? "" : encodePageToken(last.id);
+      return create(ListInvestorsResponseSchema, { investors, nextPageToken });
+    },
+  };
+}
+
+/** The record that an earlier create stored under the same id, if its content is the same. */
+async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
+  const stored = await attempt(store.find(investor.id, signal), signal);
+  // A store may say that an id is taken a moment before the record can be read everywhere.
+  if (stored === undefined) throw outcomeUnknown(new Error("the id is taken by no record"));
+  if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
+  return stored;
+}
+
+/** How many of the records make a page of at most `limit` records and a bounded size. */
+function pageLength(records: Investor[], limit: number): number {
+  let bytes = 0;
+  for (const [i, record] of records.entries()) {
+    bytes += serialisedSize(record);
+    if (i === limit || (i > 0 && bytes > maxPageBytes)) return i;
+  }
+  return records.length;
+}
+
+/** Awaits what the store answers and turns its errors into those of the contract. */
+async function attempt<T>(answer: Promise<T>, signal: AbortSignal): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    throw explain(error, signal);
+  }
+}
+
+function explain(error: unknown, signal: AbortSignal): unknown {
+  if (error instanceof StoreUnavailableError) return storeUnavailable(error);
+  if (error instanceof StoreOverloadedError) return overloaded(error);
+  if (signal.aborted) return interrupted(signal.reason, "nothing was written");
+  return error;
+}

@@ -1,0 +1,109 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  type CreateInvestorRequest,
+  CreateInvestorRequestSchema,
+  type GetInvestorRequest,
+  type Investor,
+  InvestorSchema,
+  InvestorType,
+  type ListInvestorsRequest,
+} from "../../gen/investor/v1/investor_pb.js";
+import { textFields } from "../investor.ts";
+import type { Range } from "../store/store.ts";
+import { invalidFields, type Violation } from "./errors.ts";
+import { isUuid, timeOfUuid } from "./ids.ts";
+import { decodePageToken } from "./page-token.ts";
+
+const maxTextLength = 256;
+const defaultPageSize = 100;
+const maxPageSize = 1_000;
+const maxClockSkewMs = 60 * 60 * 1_000;
+
+const nil = "00000000-0000-0000-0000-000000000000";
+const max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
+/**
+ * The record that a request describes, still without an id.
+ *
+ * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
+ */
+export function checkCreate(request: CreateInvestorRequest): Investor {
+  const investor = create(InvestorSchema);
+  const violations: Violation[] = [];
+  const note = (key: keyof typeof CreateInvestorRequestSchema.field, description?: string) => {
+    if (description === undefined) return;
+    violations.push({ field: CreateInvestorRequestSchema.field[key].name, description });
+  };
+
+  note("type", wrongType(request.type));
+  investor.type = request.type ?? InvestorType.UNSPECIFIED;
+  for (const key of textFields) {
+    const value = request[key];
+    const isCode = key === "country" || key === "language";
+    note(key, value === undefined ? "is required" : isCode ? wrongCode(value) : wrongText(value));
+    investor[key] = value ?? "";
+  }
+  note(
+    "requestId",
+    request.requestId === undefined ? undefined : wrongRequestId(request.requestId),
+  );
+
+  if (violations.length > 0) throw invalidFields(violations);
+  return investor;
+}
+
+/**
+ * The id to look up in lower case, or undefined if the text can be no record's.
+ *
+ * @throws {ConnectError} INVALID_FIELDS, if it is empty
+ */
+export function checkGet({ id }: GetInvestorRequest): string | undefined {
+  if (id === "") throw invalidFields([{ field: "id", description: "is required" }]);
+  return isUuid(id) ? id.toLowerCase() : undefined;
+}
+
+/**
+ * The stretch of records that a request wants.
+ *
+ * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
+ */
+export function checkList({ pageSize, pageToken }: ListInvestorsRequest): Range {
+  const violations: Violation[] = [];
+  if (pageSize < 0) violations.push({ field: "page_size", description: "must not be negative" });
+  const after = pageToken === "" ? undefined : decodePageToken(pageToken);
+  if (pageToken !== "" && after === undefined) {
+    violations.push({ field: "page_token", description: "is not a token of this service" });
+  }
+  if (violations.length > 0) throw invalidFields(violations);
+  return { after, limit: Math.min(pageSize || defaultPageSize, maxPageSize) };
+}
+
+function wrongType(type: InvestorType | undefined): string | undefined {
+  if (type === undefined) return "is required";
+  const isKnown = type === InvestorType.INDIVIDUAL || type === InvestorType.INSTITUTION;
+  return isKnown ? undefined : "must be individual or institution";
+}
+
+function wrongCode(code: string): string | undefined {
+  return /^[a-z]{2,3}$/.test(code) ? undefined : "must be two or three letters a-z";
+}
+
+function wrongText(text: string): string | undefined {
+  if (/\p{Cc}/u.test(text)) return "must not contain control characters";
+  if (!text.isWellFormed()) return "must not contain unpaired surrogates";
+  // A code point takes one or two units, so that only long text has to be counted.
+  if (text.length > maxTextLength && Array.from(text).length > maxTextLength) {
+    return `must be at most ${maxTextLength} characters long`;
+  }
+  return undefined;
+}
+
+function wrongRequestId(requestId: string): string | undefined {
+  const id = requestId.toLowerCase();
+  if (!isUuid(id) || id === nil || id === max) return "must be a UUID, neither nil nor max";
+  const time = timeOfUuid(id);
+  if (time !== undefined && time > Date.now() + maxClockSkewMs) {
+    return "must not lie more than an hour in the future";
+  }
+  return undefined;
+}

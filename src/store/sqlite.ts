@@ -1,0 +1,180 @@
+import { extname } from "node:path";
+import type { SQLOutputValue } from "node:sqlite";
+import { Worker } from "node:worker_threads";
+import { create } from "@bufbuild/protobuf";
+import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
+import { serialisedSize, textFields } from "../investor.ts";
+import { Batcher } from "./batcher.ts";
+import { isDamage, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import type { Reply, Row, RowOutcome } from "./sqlite-writer.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  type Range,
+  type Store,
+  StoreUnavailableError,
+} from "./store.ts";
+
+/** What a {@link createSqliteStore SQLite store} needs. */
+export interface SqliteStoreOptions {
+  /** The file; it and its folder are made if they are not there. */
+  path: string;
+  /**
+   * Called once if the store can write no more and its process has to end: a commit
+   * whose outcome the disk left open, or a writer thread that died.
+   */
+  onFatal(error: Error): void;
+}
+
+/** For how long a read may hold up the event loop when the file is locked, in milliseconds. */
+const readBusyTimeoutMs = 50;
+
+/**
+ * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
+ * reads run on the calling thread. Other processes may use the file too.
+ *
+ * @throws {Error} in plain words, if the file cannot be used
+ */
+export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
+  const db = openSqliteFile(options.path, readBusyTimeoutMs);
+  db.exec("PRAGMA query_only = ON");
+  const findRow = db.prepare("SELECT * FROM investors WHERE id = ?");
+  const listRows = db.prepare("SELECT * FROM investors WHERE id > ? ORDER BY id LIMIT ?");
+  findRow.setReturnArrays(true);
+  listRows.setReturnArrays(true);
+
+  const writer = startWriter(options);
+  const batcher = new Batcher<Investor, undefined>({
+    async run(investors) {
+      const reply = await writer.send(investors.map(toRow));
+      if ("failed" in reply) throw noticeDamage(toStoreError(reply.failed, reply.errcode));
+      return reply.outcomes.map(toOutcome);
+    },
+    abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
+    sizeOf: serialisedSize,
+    maxItems: 512,
+    maxBytes: 4 * 1024 * 1024,
+    maxQueued: 8_192,
+    maxWaitMs: 5_000,
+    timeLimitMs: 10_000,
+  });
+
+  let damage: Error | undefined;
+  let closing: Promise<void> | undefined;
+
+  function noticeDamage(error: Error): Error {
+    if (isDamage(error)) damage = error;
+    return error;
+  }
+
+  function read<T>(query: () => T): T {
+    if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+    try {
+      return query();
+    } catch (error) {
+      throw noticeDamage(toStoreError((error as Error).message, resultCodeOf(error)));
+    }
+  }
+
+  return {
+    insert: (investor, signal) => batcher.add(investor, signal),
+
+    async find(id) {
+      const row = read(() => findRow.get(toBytes(id))) as SQLOutputValue[] | undefined;
+      return row && toInvestor(row);
+    },
+
+    async list({ after, limit }: Range) {
+      const rows = read(() =>
+        listRows.all(after === undefined ? new Uint8Array() : toBytes(after), limit),
+      );
+      return (rows as unknown as SQLOutputValue[][]).map(toInvestor);
+    },
+
+    async ping() {
+      if (damage !== undefined) throw damage;
+      read(() => listRows.all(new Uint8Array(), 1));
+    },
+
+    close() {
+      closing ??= batcher.close().then(async () => {
+        await writer.close();
+        db.close();
+      });
+      return closing;
+    },
+  };
+}
+
+/** Runs the writer thread; at most one batch may be under way. */
+function startWriter({ path, onFatal }: SqliteStoreOptions) {
+  // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
+  const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
+  const worker = new Worker(file, { workerData: path });
+  const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
+  let pending: PromiseWithResolvers<Reply> | undefined;
+  let closing = false;
+  let failure: Error | undefined;
+
+  worker.on("message", (reply: Reply) => pending?.resolve(reply));
+  worker.on("error", (error) => die(error as Error));
+  worker.on("exit", () => {
+    if (!closing) die(new Error("it ended by itself"));
+  });
+
+  function die(cause: Error): void {
+    if (failure !== undefined) return;
+    failure = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
+    pending?.reject(new OutcomeUnknownError(failure.message, { cause }));
+    onFatal(failure);
+  }
+
+  return {
+    async send(rows: Row[]): Promise<Reply> {
+      if (failure !== undefined) throw new StoreUnavailableError(failure.message);
+      pending = Promise.withResolvers<Reply>();
+      worker.postMessage(rows);
+      return pending.promise;
+    },
+    async close(): Promise<void> {
+      closing = true;
+      worker.postMessage("close");
+      await exited;
+    },
+  };
+}
+
+function toStoreError(message: string, errcode: number | undefined): Error {
+  const isKnownToPass =
+    errcode === resultCode.busy || errcode === resultCode.full || errcode === resultCode.ioError;
+  return isKnownToPass
+    ? new StoreUnavailableError(message)
+    : Object.assign(new Error(message), { errcode });
+}
+
+function toOutcome(outcome: RowOutcome): undefined | Error {
+  if (outcome === "written") return undefined;
+  if (outcome === "duplicate") return new DuplicateIdError("the id is taken");
+  return new Error(outcome.refused);
+}
+
+function toRow(investor: Investor): Row {
+  return [toBytes(investor.id), investor.type, ...textFields.map((field) => investor[field])];
+}
+
+function toInvestor([id, type, ...texts]: SQLOutputValue[]): Investor {
+  const investor = create(InvestorSchema);
+  investor.id = toUuid(id as Uint8Array);
+  investor.type = type as number;
+  for (const [i, field] of textFields.entries()) investor[field] = texts[i] as string;
+  return investor;
+}
+
+function toBytes(uuid: string): Uint8Array {
+  return Buffer.from(uuid.replaceAll("-", ""), "hex");
+}
+
+function toUuid(bytes: Uint8Array): string {
+  const hex = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("hex");
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+}

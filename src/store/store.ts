@@ -1,0 +1,76 @@
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+
+/**
+ * Where records live. Every implementation keeps all of these promises; the
+ * contract suite in test/store checks them on each.
+ *
+ * A call whose signal aborts rejects soon after. It rejects with the signal's
+ * reason when it surely changed nothing, and an insert that may have been written
+ * rejects with {@link OutcomeUnknownError}.
+ */
+export interface Store {
+  /**
+   * Stores a record under its id, a UUID in lower-case canonical text. When it
+   * resolves, the record survives a crash of the process and a loss of power.
+   *
+   * @throws {DuplicateIdError} the id is taken; nothing was written
+   * @throws {StoreUnavailableError} surely not written
+   * @throws {StoreOverloadedError} surely not written
+   * @throws {OutcomeUnknownError} it may or may not be written, now or later
+   */
+  insert(investor: Investor, signal?: AbortSignal): Promise<void>;
+
+  /**
+   * The record with this id (a UUID in lower-case canonical text), or undefined. It
+   * sees every insert that resolved before the call, by whichever process.
+   *
+   * @throws {StoreUnavailableError | StoreOverloadedError} it could not be read
+   */
+  find(id: string, signal?: AbortSignal): Promise<Investor | undefined>;
+
+  /**
+   * At most `limit` records, ascending by id, beginning behind the id `after`. It
+   * sees what {@link find} sees, and takes no longer at the end than at the start.
+   *
+   * @throws {StoreUnavailableError | StoreOverloadedError} it could not be read
+   */
+  list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
+
+  /** Resolves if the store could serve a call now, and rejects if not. */
+  ping(signal?: AbortSignal): Promise<void>;
+
+  /**
+   * Finishes the accepted inserts and lets go of everything. Later calls of the
+   * other methods reject with {@link StoreUnavailableError}; calling it again
+   * resolves with the first.
+   */
+  close(): Promise<void>;
+}
+
+/** A stretch of the records in the order of their ids. */
+export interface Range {
+  /** The id before the first one wanted; the beginning if absent. */
+  after?: string | undefined;
+  /** The largest number of records wanted; at least 1. */
+  limit: number;
+}
+
+/** A record with this id is stored already. */
+export class DuplicateIdError extends Error {
+  override name = "DuplicateIdError";
+}
+
+/** The store cannot be reached or cannot write; the call changed nothing. */
+export class StoreUnavailableError extends Error {
+  override name = "StoreUnavailableError";
+}
+
+/** More calls wait than the store can serve in time; the call changed nothing. */
+export class StoreOverloadedError extends Error {
+  override name = "StoreOverloadedError";
+}
+
+/** The record may or may not have been written. */
+export class OutcomeUnknownError extends Error {
+  override name = "OutcomeUnknownError";
+}

@@ -1,0 +1,199 @@
+import { type EventEmitter, once } from "node:events";
+import {
+  type DescMessage,
+  type DescMethod,
+  fromBinary,
+  type MessageShape,
+  toBinary,
+} from "@bufbuild/protobuf";
+import {
+  Code,
+  ConnectError,
+  type ContextValues,
+  createHandlerContext,
+  type HandlerContext,
+  type Interceptor,
+  type MethodImplSpec,
+  type ServiceImplSpec,
+} from "@connectrpc/connect";
+import {
+  invokeUnaryImplementation,
+  transformInvokeImplementation,
+} from "@connectrpc/connect/protocol";
+import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import {
+  type handleUnaryCall,
+  Metadata,
+  type ServerDuplexStream,
+  type ServerReadableStream,
+  type ServerUnaryCall,
+  type ServerWritableStream,
+  type ServiceDefinition,
+  type StatusObject,
+  type sendUnaryData,
+  type UntypedServiceImplementation,
+} from "@grpc/grpc-js";
+import { malformedRequest } from "../service/errors.ts";
+
+/** The key of the ContextValues of a call among the opaque data of its metadata. */
+export const contextValuesKey = "contextValues";
+
+/**
+ * Lets grpc-js serve a service that is written for Connect, behind the same interceptors.
+ *
+ * Messages pass through grpc-js as bytes: it would answer those that it cannot decode
+ * with INTERNAL, out of reach of any interceptor.
+ */
+export function toGrpcService(
+  { service, methods }: ServiceImplSpec,
+  interceptors: Interceptor[],
+): [ServiceDefinition, UntypedServiceImplementation] {
+  const definition: Record<string, ServiceDefinition[string]> = {};
+  const handlers: UntypedServiceImplementation = {};
+  for (const [name, spec] of Object.entries(methods)) {
+    definition[name] = {
+      path: `/${service.typeName}/${spec.method.name}`,
+      requestStream: spec.kind === "client_streaming" || spec.kind === "bidi_streaming",
+      responseStream: spec.kind === "server_streaming" || spec.kind === "bidi_streaming",
+      requestSerialize: asBuffer,
+      requestDeserialize: asBuffer,
+      responseSerialize: asBuffer,
+      responseDeserialize: asBuffer,
+    };
+    handlers[name] =
+      spec.kind === "unary" ? unaryHandler(spec, interceptors) : streamHandler(spec, interceptors);
+  }
+  return [definition, handlers];
+}
+
+/** The status that tells a gRPC client of an error, with its details (google.rpc.Status). */
+export function toGrpcStatus(error: unknown, trailer = new Headers()): StatusObject {
+  const known =
+    error instanceof ConnectError ? error : new ConnectError("internal error", Code.Internal);
+  const metadata = toMetadata(setTrailerStatus(trailer, known));
+  // These two are fields of a status of grpc-js, which sends them itself.
+  metadata.remove("grpc-status");
+  metadata.remove("grpc-message");
+  return { code: known.code as number, details: known.rawMessage, metadata };
+}
+
+function unaryHandler(
+  spec: MethodImplSpec & { kind: "unary" },
+  interceptors: Interceptor[],
+): handleUnaryCall<Uint8Array, Uint8Array> {
+  return async (call, callback) => {
+    const context = createContext(spec.method, call);
+    try {
+      const input = decode(spec.method.input, call.request);
+      const output = await invokeUnaryImplementation(spec, context, input, interceptors);
+      sendHeader(call, context);
+      callback(null, toBinary(spec.method.output, output), toMetadata(context.responseTrailer));
+    } catch (error) {
+      sendHeader(call, context);
+      callback(toGrpcStatus(error, context.responseTrailer));
+    } finally {
+      context.abort();
+    }
+  };
+}
+
+type UnaryCall = ServerUnaryCall<Uint8Array, Uint8Array>;
+type AnyCall = EventEmitter &
+  Pick<UnaryCall, "metadata" | "getDeadline" | "getHost" | "getPath" | "sendMetadata">;
+type StreamCall =
+  | ServerReadableStream<Uint8Array, Uint8Array>
+  | ServerWritableStream<Uint8Array, Uint8Array>
+  | ServerDuplexStream<Uint8Array, Uint8Array>;
+
+function streamHandler(spec: MethodImplSpec, interceptors: Interceptor[]) {
+  // Only a client-streaming call has a single answer, and grpc-js gives a way to send it.
+  return async (call: StreamCall, respond?: sendUnaryData<Uint8Array>): Promise<void> => {
+    const context = createContext(spec.method, call);
+    const outputs = call as ServerWritableStream<Uint8Array, Uint8Array>;
+    try {
+      const invoke = transformInvokeImplementation(spec, context, interceptors);
+      for await (const output of invoke(readMessages(spec.method.input, call))) {
+        sendHeader(call, context);
+        const bytes = toBinary(spec.method.output, output);
+        if (respond) respond(null, bytes, toMetadata(context.responseTrailer));
+        else if (!outputs.write(bytes)) await once(call, "drain", { signal: context.signal });
+      }
+      sendHeader(call, context);
+      if (!respond) outputs.end(toMetadata(context.responseTrailer));
+    } catch (error) {
+      sendHeader(call, context);
+      const status = toGrpcStatus(error, context.responseTrailer);
+      if (respond) respond(status);
+      else outputs.emit("error", status);
+    } finally {
+      context.abort();
+    }
+  };
+}
+
+async function* readMessages<Desc extends DescMessage>(
+  schema: Desc,
+  call: StreamCall,
+): AsyncIterable<MessageShape<Desc>> {
+  if ("request" in call) {
+    yield decode(schema, call.request);
+  } else {
+    for await (const bytes of call) yield decode(schema, bytes);
+  }
+}
+
+function createContext(method: DescMethod, call: AnyCall) {
+  const left = new AbortController();
+  call.on("cancelled", () => {
+    left.abort(new ConnectError("the client left or its deadline passed", Code.Canceled));
+  });
+  const deadline = Number(call.getDeadline());
+  return createHandlerContext({
+    service: method.parent,
+    method,
+    protocolName: "grpc",
+    requestMethod: "POST",
+    url: `http://${call.getHost()}${call.getPath()}`,
+    ...(Number.isFinite(deadline) && { timeoutMs: Math.max(0, deadline - Date.now()) }),
+    requestSignal: left.signal,
+    requestHeader: toHeaders(call.metadata),
+    contextValues: call.metadata.getOpaque(contextValuesKey) as ContextValues,
+  });
+}
+
+function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): MessageShape<Desc> {
+  try {
+    return fromBinary(schema, bytes);
+  } catch (error) {
+    throw malformedRequest(error);
+  }
+}
+
+function sendHeader(call: AnyCall, context: HandlerContext): void {
+  const metadata = toMetadata(context.responseHeader);
+  if (Object.keys(metadata.getMap()).length > 0) call.sendMetadata(metadata);
+}
+
+function toHeaders(metadata: Metadata): Headers {
+  const headers = new Headers();
+  for (const [name, values] of Object.entries(metadata.toHttp2Headers())) {
+    for (const value of [values].flat()) headers.append(name, String(value));
+  }
+  return headers;
+}
+
+function toMetadata(headers: Headers): Metadata {
+  const metadata = new Metadata();
+  for (const [name, value] of headers) {
+    if (name.endsWith("-bin")) {
+      for (const part of value.split(",")) metadata.add(name, Buffer.from(part, "base64"));
+    } else {
+      metadata.add(name, value);
+    }
+  }
+  return metadata;
+}
+
+function asBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}

@@ -1,0 +1,116 @@
+import { type DescFile, toBinary } from "@bufbuild/protobuf";
+import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
+import type { Interceptor, ServiceImplSpec } from "@connectrpc/connect";
+import { Server, ServerCredentials } from "@grpc/grpc-js";
+import { ReflectionService } from "@grpc/reflection";
+import { HealthImplementation } from "grpc-health-check";
+import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.js";
+import type { Gate } from "../calls/gate.ts";
+import { toGrpcService } from "./grpc-adapter.ts";
+import { createGateInterceptor } from "./grpc-gate.ts";
+
+/** What a {@link startGrpcServer gRPC server} serves, and within which limits. */
+export interface GrpcServerOptions {
+  /** The services, which health and reflection tell of too. */
+  services: ServiceImplSpec[];
+  /** Files that reflection shows besides those of the services, such as of error details. */
+  reflectedFiles: DescFile[];
+  interceptors: Interceptor[];
+  gate: Gate;
+  host: string;
+  /** 0 picks a free port. */
+  port: number;
+  /** The largest message to take, decompressed, in bytes. */
+  maxMessageBytes: number;
+  /** For how long the request of a unary call may be on its way, in milliseconds. */
+  requestTimeoutMs: number;
+  /** After how long a client is asked to connect anew, in milliseconds; never if absent. */
+  maxConnectionAgeMs?: number | undefined;
+}
+
+/** A running gRPC server. */
+export interface GrpcServer {
+  readonly port: number;
+  /** Sets what health says of every service. */
+  setServing(isServing: boolean): void;
+  /** Takes no new connections or calls; resolves when the last connection has closed. */
+  drain(): Promise<void>;
+  /** Closes what is still open at once. */
+  destroy(): void;
+}
+
+type PackageDefinition = ConstructorParameters<typeof ReflectionService>[0];
+
+/** The most calls that one connection may have open. */
+const maxConcurrentStreams = 128;
+
+/**
+ * Serves services written for Connect by grpc-js, with health and reflection beside them.
+ *
+ * @throws {Error} in plain words, if it cannot listen
+ */
+export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcServer> {
+  const { services, interceptors, gate, requestTimeoutMs, maxConnectionAgeMs } = options;
+  const served = new Set(services.map(({ service }) => service.typeName));
+  const isGated = (path: string) => served.has(path.slice(1, path.lastIndexOf("/")));
+  const server = new Server({
+    "grpc.enable_channelz": 0,
+    "grpc.max_concurrent_streams": maxConcurrentStreams,
+    "grpc.max_receive_message_length": options.maxMessageBytes,
+    "grpc.max_send_message_length": -1,
+    ...(maxConnectionAgeMs !== undefined && {
+      "grpc.max_connection_age_ms": maxConnectionAgeMs,
+      "grpc.max_connection_age_grace_ms": requestTimeoutMs,
+    }),
+    interceptors: [createGateInterceptor({ gate, isGated, requestTimeoutMs })],
+  });
+
+  for (const service of services) server.addService(...toGrpcService(service, interceptors));
+  const health = new HealthImplementation();
+  health.addToServer(server);
+  const files = [
+    ...services.map(({ service }) => service.file),
+    ...options.reflectedFiles,
+    file_grpc_health_v1_health,
+  ];
+  new ReflectionService(toPackage(files)).addToServer(server);
+
+  const setServing = (isServing: boolean) => {
+    for (const name of ["", ...served]) {
+      health.setStatus(name, isServing ? "SERVING" : "NOT_SERVING");
+    }
+  };
+  setServing(false);
+
+  return {
+    port: await listen(server, options),
+    setServing,
+    drain: () => new Promise((resolve) => server.tryShutdown(() => resolve())),
+    destroy: () => server.forceShutdown(),
+  };
+}
+
+async function listen(server: Server, { host, port }: GrpcServerOptions): Promise<number> {
+  const address = host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+  return new Promise((resolve, reject) => {
+    server.bindAsync(address, ServerCredentials.createInsecure(), (error, bound) => {
+      if (error === null) resolve(bound);
+      else reject(new Error(`cannot listen on ${address}: ${error.message}`));
+    });
+  });
+}
+
+/** The files and all that they import, in the form that the reflection package reads. */
+function toPackage(files: DescFile[]): PackageDefinition {
+  const all = new Set<DescFile>();
+  const add = (file: DescFile) => {
+    if (all.has(file)) return;
+    all.add(file);
+    file.dependencies.forEach(add);
+  };
+  files.forEach(add);
+  const fileDescriptorProtos = Array.from(all, (file) =>
+    Buffer.from(toBinary(FileDescriptorProtoSchema, file.proto)),
+  );
+  return { any: { fileDescriptorProtos } } as unknown as PackageDefinition;
+}
