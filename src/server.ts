@@ -45,8 +45,12 @@ export async function startServer(
   log: Logger,
   onFatal: (error: Error) => void,
 ): Promise<RunningServer> {
-  const store = await openStore(config.databaseUrl, onFatal);
   const gate = createGate(config);
+  const store = await openStore(config.databaseUrl, async (error) => {
+    // The calls inside learn first that their outcome is unknown.
+    await Promise.race([gate.whenEmpty(), delay(flushMs)]);
+    onFatal(error);
+  });
   const grpc = await startGrpcServer({
     services: [
       createServiceImplSpec<typeof InvestorService>(InvestorService, createInvestorService(store)),

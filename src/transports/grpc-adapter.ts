@@ -92,10 +92,13 @@ function unaryHandler(
       sendHeader(call, context);
       callback(toGrpcStatus(error, context.responseTrailer));
     } finally {
-      context.abort();
+      context.abort(ended);
     }
   };
 }
+
+/** The reason of the signal of a call that has ended; one for all, since a stack is costly. */
+const ended = new ConnectError("the call has ended", Code.Canceled);
 
 type UnaryCall = ServerUnaryCall<Uint8Array, Uint8Array>;
 type AnyCall = EventEmitter &
@@ -126,7 +129,7 @@ function streamHandler(spec: MethodImplSpec, interceptors: Interceptor[]) {
       if (respond) respond(status);
       else outputs.emit("error", status);
     } finally {
-      context.abort();
+      context.abort(ended);
     }
   };
 }
@@ -144,11 +147,8 @@ async function* readMessages<Desc extends DescMessage>(
 
 function createContext(method: DescMethod, call: AnyCall) {
   const left = new AbortController();
-  call.on("cancelled", () => {
-    left.abort(new ConnectError("the client left or its deadline passed", Code.Canceled));
-  });
   const deadline = Number(call.getDeadline());
-  return createHandlerContext({
+  const context = createHandlerContext({
     service: method.parent,
     method,
     protocolName: "grpc",
@@ -159,6 +159,11 @@ function createContext(method: DescMethod, call: AnyCall) {
     requestHeader: toHeaders(call.metadata),
     contextValues: call.metadata.getOpaque(contextValuesKey) as ContextValues,
   });
+  // grpc-js says so of every call in the end.
+  call.once("cancelled", () => {
+    if (!context.signal.aborted) left.abort(new ConnectError("the client left", Code.Canceled));
+  });
+  return context;
 }
 
 function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): MessageShape<Desc> {

@@ -1,7 +1,7 @@
 import { type DescFile, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import type { Interceptor, ServiceImplSpec } from "@connectrpc/connect";
-import { Server, ServerCredentials } from "@grpc/grpc-js";
+import { logVerbosity, Server, ServerCredentials, setLogVerbosity } from "@grpc/grpc-js";
 import { ReflectionService } from "@grpc/reflection";
 import { HealthImplementation } from "grpc-health-check";
 import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.js";
@@ -91,6 +91,8 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
 }
 
 async function listen(server: Server, { host, port }: GrpcServerOptions): Promise<number> {
+  // What grpc-js would write to the console of a failed listen is in the error too.
+  setLogVerbosity(logVerbosity.NONE);
   const address = host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
   return new Promise((resolve, reject) => {
     server.bindAsync(address, ServerCredentials.createInsecure(), (error, bound) => {

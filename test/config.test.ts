@@ -1,0 +1,64 @@
+import { describe, expect, it } from "vitest";
+import { ConfigError, readConfig, type Settings } from "../src/config.ts";
+
+const settings: Settings = {
+  databaseUrl: "sqlite:data/investors.db",
+  host: "127.0.0.1",
+  grpcPort: "50051",
+  allowInsecure: "false",
+  maxInFlight: "1024",
+  requestTimeout: "10s",
+  drainDelay: "0s",
+  drainTimeout: "20s",
+  logLevel: "info",
+};
+
+describe("the configuration", () => {
+  it("reads numbers, durations and choices", () => {
+    expect(readConfig({ ...settings, maxConnectionAge: "5m", drainDelay: "1500ms" })).toEqual({
+      databaseUrl: "sqlite:data/investors.db",
+      host: "127.0.0.1",
+      grpcPort: 50_051,
+      maxInFlight: 1_024,
+      requestTimeoutMs: 10_000,
+      maxConnectionAgeMs: 300_000,
+      drainDelayMs: 1_500,
+      drainTimeoutMs: 20_000,
+      logLevel: "info",
+    });
+  });
+
+  it.each([
+    ["grpcPort", "--grpc-port", ["", "x", "-1", "65536", "1e3", "80.5", " 80"]],
+    ["maxInFlight", "--max-in-flight", ["0", "-5", "many", "1000000000000"]],
+    ["requestTimeout", "--request-timeout", ["0s", "10", "s", "-1s", "10 s", "1d", "999999h"]],
+    ["maxConnectionAge", "--max-connection-age", ["0ms", "soon"]],
+    ["drainDelay", "--drain-delay", ["5", "∞"]],
+    ["drainTimeout", "--drain-timeout", ["", "1y"]],
+    ["logLevel", "--log-level", ["INFO", "verbose", "toString"]],
+    ["databaseUrl", "--database-url", ["", "sqlite:", "postgres://x", "investors.db"]],
+  ])("refuses a wrong %s and names %s", (name, flag, values) => {
+    for (const value of values) {
+      const read = () => readConfig({ ...settings, [name]: value });
+      expect(read, value).toThrow(ConfigError);
+      expect(read, value).toThrow(flag);
+    }
+  });
+
+  it("never repeats a database URL, which may hold a password", () => {
+    const read = () => readConfig({ ...settings, databaseUrl: "mysql://root:s3cret@host/db" });
+    expect(read).not.toThrow("s3cret");
+  });
+
+  it.each(["0.0.0.0", "::", "10.0.0.1", "investors.example", "127.0.0.1.example"])(
+    "refuses to listen on %s unless it is told so",
+    (host) => {
+      expect(() => readConfig({ ...settings, host })).toThrow("--allow-insecure");
+      expect(readConfig({ ...settings, host, allowInsecure: "true" }).host).toBe(host);
+    },
+  );
+
+  it.each(["localhost", "127.0.0.1", "127.8.8.8", "::1"])("listens on %s without more", (host) => {
+    expect(readConfig({ ...settings, host }).host).toBe(host);
+  });
+});

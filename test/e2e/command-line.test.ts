@@ -1,0 +1,88 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { temporaryFolder } from "../support/folder.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, run, startService } from "../support/service.ts";
+
+describe("the command line", () => {
+  it("lists every flag with its environment name and default", async () => {
+    const help = run(["serve", "--help"], {}, temporaryFolder());
+    expect(await help.exited).toBe(0);
+    for (const [flag, name, value] of [
+      ["--database-url", "DATABASE_URL", "sqlite:data/investors.db"],
+      ["--host", "HOST", "127.0.0.1"],
+      ["--grpc-port", "GRPC_PORT", "50051"],
+      ["--allow-insecure", "ALLOW_INSECURE", "false"],
+      ["--max-in-flight", "MAX_IN_FLIGHT", "1024"],
+      ["--request-timeout", "REQUEST_TIMEOUT", "10s"],
+      ["--max-connection-age", "MAX_CONNECTION_AGE", ""],
+      ["--drain-delay", "DRAIN_DELAY", "0s"],
+      ["--drain-timeout", "DRAIN_TIMEOUT", "20s"],
+      ["--log-level", "LOG_LEVEL", "info"],
+    ]) {
+      expect(help.output()).toContain(flag);
+      expect(help.output()).toContain(name);
+      expect(help.output()).toContain(`${value}`);
+    }
+  });
+
+  it("tells its version", async () => {
+    const version = run(["--version"], {}, temporaryFolder());
+    expect(await version.exited).toBe(0);
+    expect(version.output()).toMatch(/^\d+\.\d+\.\d+\n$/);
+  });
+
+  it.each([
+    [["--grpc-port", "http"], {}, "--grpc-port"],
+    [[], { GRPC_PORT: "70000" }, "--grpc-port"],
+    [[], { REQUEST_TIMEOUT: "fast" }, "--request-timeout"],
+    [["--host", "0.0.0.0"], {}, "--allow-insecure"],
+    [["--prot", "1"], {}, "--prot"],
+    [["--grpc-port"], {}, "--grpc-port"],
+    [["start"], {}, "start"],
+    [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "--allow-insecure"],
+  ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
+    const folder = temporaryFolder();
+    const refused = run([...args], env, folder);
+    expect(await refused.exited).toBe(2);
+    expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
+    expect(refused.output()).toContain(named);
+  });
+
+  it("prefers a flag to the environment", async () => {
+    const folder = temporaryFolder();
+    const both = run(["--grpc-port", "none"], { GRPC_PORT: "0" }, folder);
+    expect(await both.exited).toBe(2);
+  });
+
+  it("ends with status 1 and one line if the store cannot be used", async () => {
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "broken.db"), "x".repeat(10_000));
+    const broken = run([], { DATABASE_URL: "sqlite:broken.db", GRPC_PORT: "0" }, folder);
+    expect(await broken.exited).toBe(1);
+    expect(broken.output().trim().split("\n")).toHaveLength(1);
+    expect(JSON.parse(broken.output()).msg).toContain("broken.db: it is damaged");
+  });
+
+  it("ends with status 1 and one line if the port is taken", async () => {
+    const service = await startService();
+    const second = run([], { GRPC_PORT: String(service.grpcPort) }, temporaryFolder());
+    expect(await second.exited).toBe(1);
+    expect(second.output().trim().split("\n")).toHaveLength(1);
+    expect(JSON.parse(second.output()).msg).toContain(`127.0.0.1:${service.grpcPort}`);
+  });
+
+  it("logs no more than its address, and nothing of a record", async () => {
+    const service = await startService();
+    const request = aCreate({ lastName: "Very Secret" });
+    await grpcClient(service).createInvestor(request);
+    await grpcClient(service)
+      .createInvestor({})
+      .catch(() => {});
+    service.child.kill("SIGTERM");
+    expect(await service.exited).toBe(0);
+    expect(service.output()).toContain(`grpc://127.0.0.1:${service.grpcPort}`);
+    expect(service.output()).not.toContain("Very Secret");
+  });
+});

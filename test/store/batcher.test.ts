@@ -1,0 +1,141 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { describe, expect, it } from "vitest";
+import { Batcher, type BatcherOptions } from "../../src/store/batcher.ts";
+import { StoreOverloadedError, StoreUnavailableError } from "../../src/store/store.ts";
+
+/** A database that answers a batch when it is told to, each item with its own name. */
+function createDatabase(options: Partial<BatcherOptions<string, string>> = {}) {
+  const batches: { items: string[]; answer: PromiseWithResolvers<(string | Error)[]> }[] = [];
+  const batcher = new Batcher<string, string>({
+    run(items) {
+      const answer = Promise.withResolvers<(string | Error)[]>();
+      batches.push({ items, answer });
+      return answer.promise;
+    },
+    abandoned: (cause) => new Error("abandoned", { cause }),
+    sizeOf: (item) => item.length,
+    maxItems: 3,
+    maxBytes: 100,
+    maxQueued: 10,
+    maxWaitMs: 60_000,
+    timeLimitMs: 60_000,
+    ...options,
+  });
+  const answerNext = async () => {
+    const batch = batches.shift();
+    batch?.answer.resolve(batch.items.map((item) => item.toUpperCase()));
+    await nextTurn();
+    return batch?.items;
+  };
+  return { batcher, batches, answerNext };
+}
+
+describe("the batcher", () => {
+  it("sends a lone item at once", () => {
+    const { batcher, batches } = createDatabase();
+    batcher.add("a");
+    expect(batches.map(({ items }) => items)).toEqual([["a"]]);
+  });
+
+  it("gathers items while a batch is under way, and sends no more than fit", async () => {
+    const { batcher, answerNext } = createDatabase();
+    const answers = ["a", "b", "c", "d", "e"].map((item) => batcher.add(item));
+    expect(await answerNext()).toEqual(["a"]);
+    expect(await answerNext()).toEqual(["b", "c", "d"]);
+    expect(await answerNext()).toEqual(["e"]);
+    expect(await Promise.all(answers)).toEqual(["A", "B", "C", "D", "E"]);
+  });
+
+  it("bounds a batch by weight, and sends an item that is too heavy alone", async () => {
+    const { batcher, answerNext } = createDatabase({ maxBytes: 4 });
+    for (const item of ["a", "bb", "cc", "dddddd", "e"]) batcher.add(item);
+    expect(await answerNext()).toEqual(["a"]);
+    expect(await answerNext()).toEqual(["bb", "cc"]);
+    expect(await answerNext()).toEqual(["dddddd"]);
+    expect(await answerNext()).toEqual(["e"]);
+  });
+
+  it("settles each item on its own", async () => {
+    const { batcher, batches, answerNext } = createDatabase();
+    const first = batcher.add("a");
+    const good = batcher.add("b");
+    const bad = batcher.add("c");
+    await answerNext();
+    batches[0]?.answer.resolve(["B", new Error("c is bad")]);
+    expect(await first).toBe("A");
+    expect(await good).toBe("B");
+    await expect(bad).rejects.toThrow("c is bad");
+  });
+
+  it("fails every item of a batch that fails, and goes on", async () => {
+    const { batcher, batches, answerNext } = createDatabase();
+    const first = batcher.add("a");
+    const second = batcher.add("b");
+    batches.shift()?.answer.reject(new Error("the database is gone"));
+    await expect(first).rejects.toThrow("the database is gone");
+    await answerNext();
+    expect(await second).toBe("B");
+  });
+
+  it("takes an aborted item back while it waits", async () => {
+    const { batcher, answerNext } = createDatabase();
+    const controller = new AbortController();
+    batcher.add("a");
+    const left = batcher.add("b", controller.signal);
+    batcher.add("c");
+    controller.abort(new Error("the caller left"));
+    await expect(left).rejects.toThrow("the caller left");
+    await answerNext();
+    expect(await answerNext()).toEqual(["c"]);
+  });
+
+  it("only unhooks the caller of an aborted item that was sent", async () => {
+    const { batcher, answerNext } = createDatabase();
+    const controller = new AbortController();
+    const left = batcher.add("a", controller.signal);
+    const reason = new Error("the caller left");
+    controller.abort(reason);
+    await expect(left).rejects.toMatchObject({ message: "abandoned", cause: reason });
+    expect(await answerNext()).toEqual(["a"]);
+  });
+
+  it("gives the items of a batch up at its time limit, and sends none before it has ended", async () => {
+    const { batcher, batches, answerNext } = createDatabase({ timeLimitMs: 20 });
+    const slow = batcher.add("a");
+    const next = batcher.add("b");
+    await expect(slow).rejects.toThrow("abandoned");
+    expect(batches).toHaveLength(1);
+    await answerNext();
+    expect(await answerNext()).toEqual(["b"]);
+    expect(await next).toBe("B");
+  });
+
+  it("refuses items when too many wait", async () => {
+    const { batcher } = createDatabase({ maxQueued: 2 });
+    for (const item of ["a", "b", "c"]) batcher.add(item);
+    await expect(batcher.add("d")).rejects.toThrow(StoreOverloadedError);
+  });
+
+  it("refuses items when those that wait do not move", async () => {
+    const { batcher, answerNext } = createDatabase({ maxWaitMs: 20 });
+    batcher.add("a");
+    batcher.add("b");
+    await new Promise((done) => setTimeout(done, 40));
+    await expect(batcher.add("c")).rejects.toThrow(StoreOverloadedError);
+    await answerNext();
+    batcher.add("d");
+    await answerNext();
+    expect(await answerNext()).toEqual(["d"]);
+  });
+
+  it("finishes what it accepted when it is closed, and refuses the rest", async () => {
+    const { batcher, answerNext } = createDatabase();
+    const accepted = [batcher.add("a"), batcher.add("b")];
+    const closed = batcher.close();
+    await expect(batcher.add("c")).rejects.toThrow(StoreUnavailableError);
+    await answerNext();
+    await answerNext();
+    await closed;
+    expect(await Promise.all(accepted)).toEqual(["A", "B"]);
+  });
+});

@@ -1,0 +1,189 @@
+import { equals } from "@bufbuild/protobuf";
+import { v7 } from "uuid";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { DuplicateIdError, type Store, StoreUnavailableError } from "../../src/store/store.ts";
+import { anInvestor } from "../support/records.ts";
+
+/** One database; what one of its stores has written, another sees. */
+export interface Database {
+  open(): Promise<Store>;
+}
+
+/** Checks every promise of the interface Store, each on a fresh database. */
+export function describeStoreContract(name: string, createDatabase: () => Promise<Database>): void {
+  async function openStore(): Promise<Store & { reopen(): Promise<Store> }> {
+    const database = await createDatabase();
+    const open = async () => {
+      const store = await database.open();
+      onTestFinished(() => store.close());
+      return store;
+    };
+    return { ...(await open()), reopen: open };
+  }
+
+  const idsOf = (records: { id: string }[]) => records.map(({ id }) => id);
+  const aborted = AbortSignal.abort(new Error("enough"));
+
+  describe(`${name} keeps the contract of stores`, () => {
+    it("finds what it inserted, exactly as it was", async () => {
+      const store = await openStore();
+      const records = [
+        anInvestor(),
+        anInvestor({ type: InvestorType.INSTITUTION, lastName: "" }),
+        anInvestor({ firstName: "𝔘𝔫𝔦 \u{1F600} é \"quoted\" 'x' \\ ; $set" }),
+        anInvestor({ firstName: "x".repeat(256), middleName: "\u{10FFFF}".repeat(256) }),
+      ];
+      for (const record of records) await store.insert(record);
+      for (const record of records) {
+        const found = await store.find(record.id);
+        expect(found).toBeDefined();
+        expect(found && equals(InvestorSchema, found, record)).toBe(true);
+      }
+    });
+
+    it("finds nothing under an id that was not inserted", async () => {
+      const store = await openStore();
+      await store.insert(anInvestor());
+      expect(await store.find(v7())).toBeUndefined();
+    });
+
+    it("refuses an id that is taken and keeps the first record", async () => {
+      const store = await openStore();
+      const first = anInvestor();
+      await store.insert(first);
+      await expect(store.insert(anInvestor({ id: first.id }))).rejects.toThrow(DuplicateIdError);
+      expect((await store.find(first.id))?.firstName).toBe(first.firstName);
+      expect(await store.list({ limit: 10 })).toHaveLength(1);
+    });
+
+    it("stores one of many concurrent inserts of an id and refuses each other", async () => {
+      const store = await openStore();
+      const id = v7();
+      const neighbours = Array.from({ length: 50 }, () => anInvestor());
+      const rivals = Array.from({ length: 50 }, () => anInvestor({ id }));
+      const mixed = neighbours.flatMap((neighbour, i) => [neighbour, rivals[i] ?? neighbour]);
+      const outcomes = await Promise.allSettled(mixed.map((record) => store.insert(record)));
+
+      const failures = outcomes.filter((outcome) => outcome.status === "rejected");
+      expect(failures).toHaveLength(rivals.length - 1);
+      for (const { reason } of failures) expect(reason).toBeInstanceOf(DuplicateIdError);
+      const stored = await store.list({ limit: 1_000 });
+      expect(stored).toHaveLength(neighbours.length + 1);
+      const winner = mixed.find(
+        (rival, i) => rival.id === id && outcomes[i]?.status === "fulfilled",
+      );
+      expect((await store.find(id))?.firstName).toBe(winner?.firstName);
+    });
+
+    it("stores a crowd of concurrent inserts, each once", async () => {
+      const store = await openStore();
+      const records = Array.from({ length: 2_000 }, () => anInvestor());
+      await Promise.all(records.map((record) => store.insert(record)));
+      const stored = await store.list({ limit: 5_000 });
+      expect(idsOf(stored)).toEqual(idsOf(records).sort());
+    });
+
+    it("sees in every way of reading what was inserted before", async () => {
+      const store = await openStore();
+      const other = await store.reopen();
+      for (let i = 0; i < 20; i += 1) {
+        const record = anInvestor();
+        await store.insert(record);
+        expect((await other.find(record.id))?.id).toBe(record.id);
+        expect(idsOf(await other.list({ limit: 100 }))).toContain(record.id);
+      }
+    });
+
+    it("lists ascending by id, behind a key, up to a limit", async () => {
+      const store = await openStore();
+      const ids = [
+        "ffffffff-ffff-8fff-bfff-fffffffffffe",
+        "00000000-0000-8000-8000-000000000001",
+        "7fffffff-ffff-8fff-bfff-ffffffffffff",
+        "80000000-0000-8000-8000-000000000000",
+        "80000000-0000-8000-8000-0000000000ff",
+      ];
+      for (const id of ids) await store.insert(anInvestor({ id }));
+      const sorted = [...ids].sort();
+      expect(idsOf(await store.list({ limit: 10 }))).toEqual(sorted);
+      expect(idsOf(await store.list({ limit: 2 }))).toEqual(sorted.slice(0, 2));
+      expect(idsOf(await store.list({ after: sorted[1], limit: 2 }))).toEqual(sorted.slice(2, 4));
+      // The key need not be there.
+      const between = "7fffffff-ffff-8fff-bfff-fffffffffff0";
+      expect(idsOf(await store.list({ after: between, limit: 1 }))).toEqual([sorted[1]]);
+      expect(await store.list({ after: sorted[4], limit: 1 })).toEqual([]);
+    });
+
+    it("lists nothing when it is empty", async () => {
+      const store = await openStore();
+      expect(await store.list({ limit: 1 })).toEqual([]);
+    });
+
+    it("keeps the records when it is opened again", async () => {
+      const store = await openStore();
+      const record = anInvestor();
+      await store.insert(record);
+      await store.close();
+      const again = await store.reopen();
+      expect((await again.find(record.id))?.firstName).toBe(record.firstName);
+    });
+
+    it("answers a ping while it can serve", async () => {
+      const store = await openStore();
+      await expect(store.ping()).resolves.toBeUndefined();
+    });
+
+    it("rejects an insert whose signal has aborted, with its reason, and writes nothing", async () => {
+      const store = await openStore();
+      const record = anInvestor();
+      await expect(store.insert(record, aborted)).rejects.toBe(aborted.reason);
+      expect(await store.find(record.id)).toBeUndefined();
+    });
+
+    it("settles aborted inserts alone, as unknown or as surely not written", async () => {
+      const store = await openStore();
+      const patient = Array.from({ length: 300 }, () => anInvestor());
+      const hasty = Array.from({ length: 300 }, () => anInvestor());
+      const controller = new AbortController();
+      const kept = patient.map((record) => store.insert(record));
+      const left = Promise.allSettled(
+        hasty.map((record) => store.insert(record, controller.signal)),
+      );
+      const reason = new Error("the caller left");
+      controller.abort(reason);
+
+      await Promise.all(kept);
+      const outcomes = await left;
+      for (const [i, outcome] of outcomes.entries()) {
+        const stored = await store.find(hasty[i]?.id ?? "");
+        if (outcome.status === "rejected" && outcome.reason === reason) {
+          expect(stored).toBeUndefined();
+        } else if (outcome.status === "rejected") {
+          expect(outcome.reason).toHaveProperty("name", "OutcomeUnknownError");
+        } else {
+          expect(stored).toBeDefined();
+        }
+      }
+    });
+
+    it("finishes what it accepted when it is closed, and closes once", async () => {
+      const store = await openStore();
+      const records = Array.from({ length: 1_000 }, () => anInvestor());
+      const inserts = records.map((record) => store.insert(record));
+      await Promise.all([store.close(), store.close(), ...inserts]);
+      const again = await store.reopen();
+      expect(await again.list({ limit: 5_000 })).toHaveLength(records.length);
+    });
+
+    it("rejects every call after it was closed", async () => {
+      const store = await openStore();
+      await store.close();
+      await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
+      await expect(store.find(v7())).rejects.toThrow(StoreUnavailableError);
+      await expect(store.list({ limit: 1 })).rejects.toThrow(StoreUnavailableError);
+      await expect(store.ping()).rejects.toThrow(StoreUnavailableError);
+      await expect(store.close()).resolves.toBeUndefined();
+    });
+  });
+}

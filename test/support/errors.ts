@@ -1,0 +1,42 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../../gen/google/rpc/error_details_pb.js";
+
+/** What a client learns from a failed call. */
+export interface Failure {
+  code: string;
+  reason: string | undefined;
+  domain: string | undefined;
+  metadata: Record<string, string> | undefined;
+  /** The descriptions of the violations by field. */
+  violations: Record<string, string>;
+  hasRetryDelay: boolean;
+  message: string;
+}
+
+/** The failure of a call that must fail. */
+export async function failureOf(call: Promise<unknown>): Promise<Failure> {
+  const error = await call.then(
+    () => {
+      throw new Error("the call succeeded");
+    },
+    (reason) => ConnectError.from(reason),
+  );
+  const [info] = error.findDetails(ErrorInfoSchema);
+  const violations = error
+    .findDetails(BadRequestSchema)
+    .flatMap(({ fieldViolations }) => fieldViolations)
+    .map(({ field, description }) => [field, description]);
+  return {
+    code: Code[error.code],
+    reason: info?.reason,
+    domain: info?.domain,
+    metadata: info?.metadata,
+    violations: Object.fromEntries(violations),
+    hasRetryDelay: error.findDetails(RetryInfoSchema).length > 0,
+    message: error.rawMessage,
+  };
+}

@@ -1,0 +1,74 @@
+import { once } from "node:events";
+import { type ClientHttp2Session, connect, type OutgoingHttpHeaders } from "node:http2";
+import { fromBinary } from "@bufbuild/protobuf";
+import { anyUnpack } from "@bufbuild/protobuf/wkt";
+import { onTestFinished } from "vitest";
+import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
+import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
+
+/** How a call ended on the wire. */
+export interface RawAnswer {
+  status: number;
+  message: string;
+  reason: string | undefined;
+  body: Buffer;
+}
+
+/** A connection that speaks HTTP/2 and knows nothing of gRPC. */
+export function rawConnection(port: number): ClientHttp2Session {
+  const session = connect(`http://127.0.0.1:${port}`);
+  session.on("error", () => {});
+  onTestFinished(() => session.destroy());
+  return session;
+}
+
+/** Opens a stream with the headers of a gRPC call. */
+export function openCall(session: ClientHttp2Session, path: string, headers = {}) {
+  const all: OutgoingHttpHeaders = {
+    ":method": "POST",
+    ":path": path,
+    "content-type": "application/grpc",
+    te: "trailers",
+    ...headers,
+  };
+  return session.request(all).on("error", () => {});
+}
+
+/** Sends a body as it is, and tells how the call ended. */
+export async function rawCall(
+  session: ClientHttp2Session,
+  path: string,
+  body: Uint8Array,
+  headers = {},
+): Promise<RawAnswer> {
+  const stream = openCall(session, path, headers);
+  stream.end(body);
+  return answerOf(stream);
+}
+
+/** How the call on a stream ends. */
+export async function answerOf(stream: ReturnType<typeof openCall>): Promise<RawAnswer> {
+  const seen: Record<string, unknown> = {};
+  const chunks: Buffer[] = [];
+  stream.on("response", (headers) => Object.assign(seen, headers));
+  stream.on("trailers", (headers) => Object.assign(seen, headers));
+  stream.on("data", (chunk) => chunks.push(chunk));
+  await once(stream, "close");
+  const details = seen["grpc-status-details-bin"];
+  const status = fromBinary(StatusSchema, Buffer.from(String(details ?? ""), "base64"));
+  const infos = status.details.map((any) => anyUnpack(any, ErrorInfoSchema));
+  return {
+    status: Number(seen["grpc-status"]),
+    message: decodeURI(String(seen["grpc-message"] ?? "")),
+    reason: infos.find((info) => info !== undefined)?.reason,
+    body: Buffer.concat(chunks),
+  };
+}
+
+/** A message as gRPC frames it (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md). */
+export function frame(message: Uint8Array, isCompressed = false): Buffer {
+  const head = Buffer.alloc(5);
+  head.writeUInt8(isCompressed ? 1 : 0, 0);
+  head.writeUInt32BE(message.length, 1);
+  return Buffer.concat([head, message]);
+}

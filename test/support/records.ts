@@ -1,0 +1,36 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { v4, v7 } from "uuid";
+import {
+  type CreateInvestorRequestSchema,
+  type Investor,
+  InvestorSchema,
+  InvestorType,
+} from "../../gen/investor/v1/investor_pb.js";
+
+/** A valid request whose content differs from any other's. */
+export function aCreate(
+  changes: MessageInitShape<typeof CreateInvestorRequestSchema> = {},
+): MessageInitShape<typeof CreateInvestorRequestSchema> {
+  return { ...content(), ...changes };
+}
+
+/** A record as a store takes it. */
+export function anInvestor(changes: MessageInitShape<typeof InvestorSchema> = {}): Investor {
+  return create(InvestorSchema, { ...content(), id: v7(), ...changes });
+}
+
+function content() {
+  return {
+    type: InvestorType.INDIVIDUAL,
+    firstName: `Ada ${v4()}`,
+    middleName: "",
+    lastName: "Lovelace",
+    addressLine1: "12 St James's Square",
+    addressLine2: "2. Stock, links",
+    city: "Łódź",
+    state: "",
+    zipCode: "SW1Y 4JH",
+    country: "gb",
+    language: "en",
+  };
+}

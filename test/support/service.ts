@@ -1,0 +1,73 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { resolve } from "node:path";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { onTestFinished } from "vitest";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { temporaryFolder } from "./folder.ts";
+
+const main = resolve(import.meta.dirname, "../../src/main.ts");
+
+/** The command line as a child process, and all that it has written. */
+export interface Run {
+  readonly child: ChildProcess;
+  /** Its standard output and error so far. */
+  output(): string;
+  /** Resolves with its exit code, or the signal that ended it. */
+  readonly exited: Promise<number | NodeJS.Signals>;
+}
+
+/** A service that runs and takes calls. */
+export interface Service extends Run {
+  readonly grpcPort: number;
+  readonly folder: string;
+}
+
+/** Runs the command line in a folder, with no setting but those given. */
+export function run(args: string[], env: NodeJS.ProcessEnv, folder: string): Run {
+  const { PATH } = process.env;
+  const child = spawn(process.execPath, [main, ...args], { cwd: folder, env: { PATH, ...env } });
+  let output = "";
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text) => {
+      output += text;
+    });
+  }
+  const exited = once(child, "close").then(([code, signal]) => code ?? signal);
+  onTestFinished(async () => {
+    child.kill("SIGKILL");
+    await exited;
+  });
+  return { child, output: () => output, exited };
+}
+
+/** Starts the service on free ports and waits until it says that it serves. */
+export async function startService(
+  env: NodeJS.ProcessEnv = {},
+  folder = temporaryFolder(),
+): Promise<Service> {
+  const running = run([], { GRPC_PORT: "0", ...env }, folder);
+  const port = await waitFor(async () => {
+    if (running.child.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
+    return /grpc:\/\/[^ "]*:(\d+)/.exec(running.output())?.[1];
+  });
+  return { ...running, grpcPort: Number(port), folder };
+}
+
+/** A client of the service by gRPC; each has a connection of its own. */
+export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
+  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` });
+  return createClient(InvestorService, transport);
+}
+
+/** Tries until there is a result, for at most 30 seconds. */
+export async function waitFor<T>(attempt: () => Promise<T | undefined | false>): Promise<T> {
+  const end = performance.now() + 30_000;
+  while (performance.now() < end) {
+    const result = await attempt();
+    if (result !== undefined && result !== false) return result;
+    await new Promise((done) => setTimeout(done, 20));
+  }
+  throw new Error("it did not come about in time");
+}
