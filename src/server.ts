@@ -85,7 +85,9 @@ export async function startServer(
       // What holds a connection open now is a watch, a reflection stream or silence.
       if (isClean) await Promise.race([drained, pause(flushMs, cut)]);
       grpc.destroy();
-      await store.close();
+      const closed = store.close();
+      // A store that is stuck with calls that were cut is not waited for.
+      await (isClean ? closed : Promise.race([closed, pause(flushMs, cut)]));
       return isClean;
     },
   };
