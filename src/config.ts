@@ -5,6 +5,8 @@ export interface Settings {
   databaseUrl: string;
   host: string;
   grpcPort: string;
+  httpPort: string;
+  corsOrigin?: string | undefined;
   allowInsecure: string;
   maxInFlight: string;
   requestTimeout: string;
@@ -19,6 +21,9 @@ export interface Config {
   databaseUrl: string;
   host: string;
   grpcPort: number;
+  httpPort: number;
+  /** The origins whose pages may call by HTTP; `*` stands for any. */
+  corsOrigins: string[];
   maxInFlight: number;
   requestTimeoutMs: number;
   maxConnectionAgeMs: number | undefined;
@@ -64,6 +69,8 @@ export function readConfig(settings: Settings): Config {
     databaseUrl,
     host,
     grpcPort: readInteger("--grpc-port", settings.grpcPort, 0, 65_535),
+    httpPort: readInteger("--http-port", settings.httpPort, 0, 65_535),
+    corsOrigins: (settings.corsOrigin ?? "").split(",").filter(Boolean).map(readOrigin),
     maxInFlight: readInteger("--max-in-flight", settings.maxInFlight, 1, 1_000_000),
     requestTimeoutMs: readDuration("--request-timeout", settings.requestTimeout, 1),
     maxConnectionAgeMs:
@@ -92,6 +99,14 @@ function readDuration(flag: string, text: string, min: number): number {
   if (value >= min && value <= maxDurationMs) return value;
   throw new ConfigError(
     `${flag} must be a duration such as 500ms, 10s, 5m or 1h (${min === 0 ? "0s" : "1ms"} to 24 days), not "${text}"`,
+  );
+}
+
+function readOrigin(text: string): string {
+  const origin = text.trim();
+  if (origin === "*" || (URL.canParse(origin) && new URL(origin).origin === origin)) return origin;
+  throw new ConfigError(
+    `--cors-origin must be * or origins such as https://app.example, separated by commas, not "${text}"`,
   );
 }
 

@@ -33,6 +33,16 @@ program
       .default("50051"),
   )
   .addOption(
+    new Option("--http-port <port>", "the port for Connect, gRPC-Web and REST; 0 picks a free one")
+      .env("HTTP_PORT")
+      .default("8080"),
+  )
+  .addOption(
+    new Option("--cors-origin <origins>", "the origins whose pages may call by HTTP").env(
+      "CORS_ORIGIN",
+    ),
+  )
+  .addOption(
     new Option("--allow-insecure [boolean]", "listen beyond this machine all the same")
       .env("ALLOW_INSECURE")
       .preset("true")
@@ -87,7 +97,9 @@ async function serve(settings: Settings): Promise<void> {
     process.exit(1);
   });
   const at = config.host.includes(":") ? `[${config.host}]` : config.host;
-  log.info(`serving ${config.databaseUrl} on grpc://${at}:${server.grpcPort}`);
+  log.info(
+    `serving ${config.databaseUrl} on grpc://${at}:${server.grpcPort} and http://${at}:${server.httpPort}`,
+  );
   stopOnSignal(server, log);
 }
 

@@ -11,11 +11,16 @@ import type { Config } from "./config.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
-import { startGrpcServer } from "./transports/grpc.ts";
+import { createConnectHandler } from "./transports/connect.ts";
+import { type GrpcServer, startGrpcServer } from "./transports/grpc.ts";
+import { type HttpServer, startHttpServer } from "./transports/http.ts";
+import { createOperationsHandler } from "./transports/operations.ts";
+import { createRestHandler } from "./transports/rest.ts";
 
 /** A server that takes calls. */
 export interface RunningServer {
   readonly grpcPort: number;
+  readonly httpPort: number;
   /**
    * Stops in order: tells health checks, waits the drain delay, takes no new calls, lets
    * those inside finish, closes the store. The signal makes it cut what is left at once.
@@ -51,40 +56,63 @@ export async function startServer(
     await Promise.race([gate.whenEmpty(), delay(flushMs)]);
     onFatal(error);
   });
-  const grpc = await startGrpcServer({
-    services: [
-      createServiceImplSpec<typeof InvestorService>(InvestorService, createInvestorService(store)),
-    ],
-    reflectedFiles: [file_google_rpc_status, file_google_rpc_error_details],
-    // The last one is the outermost.
-    interceptors: [
-      createDeadlineInterceptor(config.requestTimeoutMs),
-      createFailureInterceptor(log),
-    ],
-    gate,
-    host: config.host,
-    port: config.grpcPort,
-    maxMessageBytes,
-    requestTimeoutMs: config.requestTimeoutMs,
-    maxConnectionAgeMs: config.maxConnectionAgeMs,
-  }).catch(async (error) => {
+  const service = createServiceImplSpec<typeof InvestorService>(
+    InvestorService,
+    createInvestorService(store),
+  );
+  // The last one is the outermost.
+  const interceptors = [
+    createDeadlineInterceptor(config.requestTimeoutMs),
+    createFailureInterceptor(log),
+  ];
+  const common = { interceptors, gate, maxMessageBytes };
+  let isReady = false;
+  let grpc: GrpcServer;
+  let http: HttpServer;
+  try {
+    grpc = await startGrpcServer({
+      ...config,
+      ...common,
+      port: config.grpcPort,
+      services: [service],
+      reflectedFiles: [file_google_rpc_status, file_google_rpc_error_details],
+    });
+    http = await startHttpServer({
+      ...config,
+      port: config.httpPort,
+      handlers: [
+        createOperationsHandler({ isReady: () => isReady }),
+        createConnectHandler({ ...common, services: [service] }),
+        createRestHandler({ ...common, service }),
+      ],
+    }).catch((error) => {
+      grpc.destroy();
+      throw error;
+    });
+  } catch (error) {
     await store.close();
     throw error;
-  });
-  const stopFollowing = await followStore(store, log, grpc.setServing);
+  }
+  const setReady = (value: boolean) => {
+    isReady = value;
+    grpc.setServing(value);
+  };
+  const stopFollowing = await followStore(store, log, setReady);
 
   return {
     grpcPort: grpc.port,
+    httpPort: http.port,
     async stop(cut = new AbortController().signal) {
       stopFollowing();
-      grpc.setServing(false);
+      setReady(false);
       await pause(config.drainDelayMs, cut);
-      const drained = grpc.drain();
+      const drained = Promise.all([grpc.drain(), http.drain()]);
       await Promise.race([gate.whenEmpty(), pause(config.drainTimeoutMs, cut)]);
       const isClean = gate.inFlight === 0;
       // What holds a connection open now is a watch, a reflection stream or silence.
       if (isClean) await Promise.race([drained, pause(flushMs, cut)]);
       grpc.destroy();
+      http.destroy();
       const closed = store.close();
       // A store that is stuck with calls that were cut is not waited for.
       await (isClean ? closed : Promise.race([closed, pause(flushMs, cut)]));
@@ -94,7 +122,7 @@ export async function startServer(
 }
 
 /** Asks the store at intervals whether it can serve, and tells when the answer changes. */
-async function followStore(store: Store, log: Logger, setServing: (isServing: boolean) => void) {
+async function followStore(store: Store, log: Logger, setReady: (isReady: boolean) => void) {
   let wasServing: boolean | undefined;
   let stopped = false;
   let timer: NodeJS.Timeout | undefined;
@@ -110,7 +138,7 @@ async function followStore(store: Store, log: Logger, setServing: (isServing: bo
     );
     if (stopped) return;
     if (isServing !== wasServing) {
-      setServing(isServing);
+      setReady(isServing);
       if (!isServing) log.error({ err: failure }, "the store is not ready");
       else if (wasServing !== undefined) log.info("the store is ready again");
     }

@@ -5,6 +5,7 @@ const settings: Settings = {
   databaseUrl: "sqlite:data/investors.db",
   host: "127.0.0.1",
   grpcPort: "50051",
+  httpPort: "8080",
   allowInsecure: "false",
   maxInFlight: "1024",
   requestTimeout: "10s",
@@ -15,10 +16,17 @@ const settings: Settings = {
 
 describe("the configuration", () => {
   it("reads numbers, durations and choices", () => {
-    expect(readConfig({ ...settings, maxConnectionAge: "5m", drainDelay: "1500ms" })).toEqual({
+    const changes = {
+      maxConnectionAge: "5m",
+      drainDelay: "1500ms",
+      corsOrigin: "https://a.example, http://b:1",
+    };
+    expect(readConfig({ ...settings, ...changes })).toEqual({
       databaseUrl: "sqlite:data/investors.db",
       host: "127.0.0.1",
       grpcPort: 50_051,
+      httpPort: 8_080,
+      corsOrigins: ["https://a.example", "http://b:1"],
       maxInFlight: 1_024,
       requestTimeoutMs: 10_000,
       maxConnectionAgeMs: 300_000,
@@ -30,6 +38,8 @@ describe("the configuration", () => {
 
   it.each([
     ["grpcPort", "--grpc-port", ["", "x", "-1", "65536", "1e3", "80.5", " 80"]],
+    ["httpPort", "--http-port", ["", "65536"]],
+    ["corsOrigin", "--cors-origin", ["example.com", "https://a.example/path", "https://a,b"]],
     ["maxInFlight", "--max-in-flight", ["0", "-5", "many", "1000000000000"]],
     ["requestTimeout", "--request-timeout", ["0s", "10", "s", "-1s", "10 s", "1d", "999999h"]],
     ["maxConnectionAge", "--max-connection-age", ["0ms", "soon"]],

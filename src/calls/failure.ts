@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { ConnectError, type Interceptor } from "@connectrpc/connect";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import type { Logger } from "pino";
 import { internal } from "../service/errors.ts";
 
@@ -9,8 +9,10 @@ import { internal } from "../service/errors.ts";
  * It belongs outermost.
  */
 export function createFailureInterceptor(log: Logger): Interceptor {
-  const toAnswer = (error: unknown, method: string): ConnectError => {
+  const toAnswer = (error: unknown, method: string, signal: AbortSignal): ConnectError => {
     if (error instanceof ConnectError) return error;
+    // What breaks when nobody waits for the answer any more is no fault.
+    if (signal.aborted) return ConnectError.from(signal.reason, Code.Canceled);
     const id = randomUUID();
     log.error({ err: error, method, id }, "internal error");
     return internal(id, error);
@@ -21,9 +23,12 @@ export function createFailureInterceptor(log: Logger): Interceptor {
     try {
       const res = await next(req);
       if (!res.stream) return res;
-      return { ...res, message: guard(res.message, (error) => toAnswer(error, method)) };
+      return {
+        ...res,
+        message: guard(res.message, (error) => toAnswer(error, method, req.signal)),
+      };
     } catch (error) {
-      throw toAnswer(error, method);
+      throw toAnswer(error, method, req.signal);
     }
   };
 }

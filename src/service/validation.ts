@@ -28,7 +28,16 @@ const max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
  */
 export function checkCreate(request: CreateInvestorRequest): Investor {
+  const violations = findViolations(request);
+  if (violations.length > 0) throw invalidFields(violations);
   const investor = create(InvestorSchema);
+  investor.type = request.type ?? InvestorType.UNSPECIFIED;
+  for (const key of textFields) investor[key] = request[key] ?? "";
+  return investor;
+}
+
+/** Every rule that a request to create breaks, in the order of its fields. */
+export function findViolations(request: CreateInvestorRequest): Violation[] {
   const violations: Violation[] = [];
   const note = (key: keyof typeof CreateInvestorRequestSchema.field, description?: string) => {
     if (description === undefined) return;
@@ -36,20 +45,16 @@ export function checkCreate(request: CreateInvestorRequest): Investor {
   };
 
   note("type", wrongType(request.type));
-  investor.type = request.type ?? InvestorType.UNSPECIFIED;
   for (const key of textFields) {
     const value = request[key];
     const isCode = key === "country" || key === "language";
     note(key, value === undefined ? "is required" : isCode ? wrongCode(value) : wrongText(value));
-    investor[key] = value ?? "";
   }
   note(
     "requestId",
     request.requestId === undefined ? undefined : wrongRequestId(request.requestId),
   );
-
-  if (violations.length > 0) throw invalidFields(violations);
-  return investor;
+  return violations;
 }
 
 /**

@@ -21,19 +21,20 @@ import {
   transformInvokeImplementation,
 } from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
-import {
-  type handleUnaryCall,
-  Metadata,
-  type ServerDuplexStream,
-  type ServerReadableStream,
-  type ServerUnaryCall,
-  type ServerWritableStream,
-  type ServiceDefinition,
-  type StatusObject,
-  type sendUnaryData,
-  type UntypedServiceImplementation,
+import type {
+  handleUnaryCall,
+  ServerDuplexStream,
+  ServerReadableStream,
+  ServerUnaryCall,
+  ServerWritableStream,
+  ServiceDefinition,
+  StatusObject,
+  sendUnaryData,
+  UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { ended } from "../calls/ended.ts";
 import { malformedRequest } from "../service/errors.ts";
+import { toHeaders, toMetadata } from "./grpc-metadata.ts";
 
 /** The key of the ContextValues of a call among the opaque data of its metadata. */
 export const contextValuesKey = "contextValues";
@@ -96,9 +97,6 @@ function unaryHandler(
     }
   };
 }
-
-/** The reason of the signal of a call that has ended; one for all, since a stack is costly. */
-const ended = new ConnectError("the call has ended", Code.Canceled);
 
 type UnaryCall = ServerUnaryCall<Uint8Array, Uint8Array>;
 type AnyCall = EventEmitter &
@@ -177,26 +175,6 @@ function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): Mess
 function sendHeader(call: AnyCall, context: HandlerContext): void {
   const metadata = toMetadata(context.responseHeader);
   if (Object.keys(metadata.getMap()).length > 0) call.sendMetadata(metadata);
-}
-
-function toHeaders(metadata: Metadata): Headers {
-  const headers = new Headers();
-  for (const [name, values] of Object.entries(metadata.toHttp2Headers())) {
-    for (const value of [values].flat()) headers.append(name, String(value));
-  }
-  return headers;
-}
-
-function toMetadata(headers: Headers): Metadata {
-  const metadata = new Metadata();
-  for (const [name, value] of headers) {
-    if (name.endsWith("-bin")) {
-      for (const part of value.split(",")) metadata.add(name, Buffer.from(part, "base64"));
-    } else {
-      metadata.add(name, value);
-    }
-  }
-  return metadata;
 }
 
 function asBuffer(bytes: Uint8Array): Buffer {

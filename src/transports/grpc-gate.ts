@@ -65,6 +65,10 @@ export function createGateInterceptor(options: GateInterceptorOptions): ServerIn
           },
         });
       },
+      sendStatus(answer, next) {
+        // grpc-js says "OK" of a success, which has no message by the protocol.
+        next(answer.code === status.OK ? { ...answer, details: "" } : answer);
+      },
     });
   };
 }

@@ -13,6 +13,8 @@ describe("the command line", () => {
       ["--database-url", "DATABASE_URL", "sqlite:data/investors.db"],
       ["--host", "HOST", "127.0.0.1"],
       ["--grpc-port", "GRPC_PORT", "50051"],
+      ["--http-port", "HTTP_PORT", "8080"],
+      ["--cors-origin", "CORS_ORIGIN", ""],
       ["--allow-insecure", "ALLOW_INSECURE", "false"],
       ["--max-in-flight", "MAX_IN_FLIGHT", "1024"],
       ["--request-timeout", "REQUEST_TIMEOUT", "10s"],
@@ -52,14 +54,18 @@ describe("the command line", () => {
 
   it("prefers a flag to the environment", async () => {
     const folder = temporaryFolder();
-    const both = run(["--grpc-port", "none"], { GRPC_PORT: "0" }, folder);
+    const both = run(["--grpc-port", "none"], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder);
     expect(await both.exited).toBe(2);
   });
 
   it("ends with status 1 and one line if the store cannot be used", async () => {
     const folder = temporaryFolder();
     writeFileSync(join(folder, "broken.db"), "x".repeat(10_000));
-    const broken = run([], { DATABASE_URL: "sqlite:broken.db", GRPC_PORT: "0" }, folder);
+    const broken = run(
+      [],
+      { DATABASE_URL: "sqlite:broken.db", GRPC_PORT: "0", HTTP_PORT: "0" },
+      folder,
+    );
     expect(await broken.exited).toBe(1);
     expect(broken.output().trim().split("\n")).toHaveLength(1);
     expect(JSON.parse(broken.output()).msg).toContain("broken.db: it is damaged");
@@ -67,7 +73,11 @@ describe("the command line", () => {
 
   it("ends with status 1 and one line if the port is taken", async () => {
     const service = await startService();
-    const second = run([], { GRPC_PORT: String(service.grpcPort) }, temporaryFolder());
+    const second = run(
+      [],
+      { GRPC_PORT: String(service.grpcPort), HTTP_PORT: "0" },
+      temporaryFolder(),
+    );
     expect(await second.exited).toBe(1);
     expect(second.output().trim().split("\n")).toHaveLength(1);
     expect(JSON.parse(second.output()).msg).toContain(`127.0.0.1:${service.grpcPort}`);

@@ -21,6 +21,7 @@ export interface Run {
 /** A service that runs and takes calls. */
 export interface Service extends Run {
   readonly grpcPort: number;
+  readonly httpPort: number;
   readonly folder: string;
 }
 
@@ -47,12 +48,12 @@ export async function startService(
   env: NodeJS.ProcessEnv = {},
   folder = temporaryFolder(),
 ): Promise<Service> {
-  const running = run([], { GRPC_PORT: "0", ...env }, folder);
-  const port = await waitFor(async () => {
+  const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder);
+  const [, grpcPort, httpPort] = await waitFor(async () => {
     if (running.child.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
-    return /grpc:\/\/[^ "]*:(\d+)/.exec(running.output())?.[1];
+    return /grpc:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(running.output()) ?? undefined;
   });
-  return { ...running, grpcPort: Number(port), folder };
+  return { ...running, grpcPort: Number(grpcPort), httpPort: Number(httpPort), folder };
 }
 
 /** A client of the service by gRPC; each has a connection of its own. */

@@ -1,0 +1,122 @@
+import type { ServerResponse } from "node:http";
+import { Code, ConnectError } from "@connectrpc/connect";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../../gen/google/rpc/error_details_pb.js";
+
+/** The media type of {@link Problem} (RFC 9457). */
+export const problemType = "application/problem+json";
+
+/** Why a request failed, for people and programs (RFC 9457). */
+export interface Problem {
+  /** A URN for the reason. */
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  /** A stable name for the cause, the same as on the RPC protocols. */
+  reason: string;
+  /** The metadata of the reason, such as the id that was not found. */
+  metadata?: Record<string, string>;
+  /** Where the request broke rules, each in one of three places. */
+  errors?: ProblemError[];
+}
+
+/** One rule that the request broke. */
+export type ProblemError = { detail: string } & (
+  | { /** A JSON pointer into the body (RFC 6901), as a URI fragment. */ pointer: string }
+  | { /** The name of a query parameter. */ parameter: string }
+  | { /** The name of a header. */ header: string }
+);
+
+/** A failure of HTTP itself, before there is a call. */
+export class HttpError extends Error {
+  readonly status: keyof typeof routing;
+  readonly headers: Record<string, string>;
+
+  constructor(status: keyof typeof routing, detail: string, headers: Record<string, string> = {}) {
+    super(detail);
+    this.status = status;
+    this.headers = headers;
+  }
+}
+
+const routing = {
+  404: ["NOT_FOUND", "Not Found"],
+  405: ["METHOD_NOT_ALLOWED", "Method Not Allowed"],
+  413: ["CONTENT_TOO_LARGE", "Content Too Large"],
+  415: ["UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type"],
+} as const;
+
+const statuses: Partial<Record<Code, [status: number, title: string]>> = {
+  [Code.Canceled]: [499, "Client Closed Request"],
+  [Code.InvalidArgument]: [400, "Bad Request"],
+  [Code.NotFound]: [404, "Not Found"],
+  [Code.AlreadyExists]: [422, "Unprocessable Content"],
+  [Code.Unauthenticated]: [401, "Unauthorized"],
+  [Code.PermissionDenied]: [403, "Forbidden"],
+  [Code.Unavailable]: [503, "Service Unavailable"],
+  [Code.DeadlineExceeded]: [504, "Gateway Timeout"],
+};
+
+/**
+ * Answers with a problem.
+ *
+ * @param locate where in the request a field of the protobuf contract stands
+ */
+export function answerProblem(
+  res: ServerResponse,
+  error: unknown,
+  locate: (field: string) => Omit<ProblemError, "detail">,
+): void {
+  const problem = error instanceof HttpError ? ofHttp(error) : ofCall(error, locate);
+  const headers = error instanceof HttpError ? error.headers : retryHeader(error);
+  const body = JSON.stringify(problem);
+  res.writeHead(problem.status, {
+    ...headers,
+    "content-type": problemType,
+    "content-length": Buffer.byteLength(body),
+    "cache-control": "no-store",
+    // What is left of a request that was not read would be taken for the next one.
+    ...(!res.req.complete && { connection: "close" }),
+  });
+  res.end(body);
+}
+
+function ofHttp({ status, message }: HttpError): Problem {
+  const [reason, title] = routing[status];
+  return { type: urn(reason), title, status, detail: message, reason };
+}
+
+function ofCall(error: unknown, locate: (field: string) => Omit<ProblemError, "detail">): Problem {
+  const known = ConnectError.from(error, Code.Internal);
+  const [status, title] = statuses[known.code] ?? [500, "Internal Server Error"];
+  const [info] = known.findDetails(ErrorInfoSchema);
+  const reason = info?.reason ?? "INTERNAL";
+  const errors = known
+    .findDetails(BadRequestSchema)
+    .flatMap(({ fieldViolations }) => fieldViolations)
+    .map(({ field, description }) => ({ ...locate(field), detail: description }) as ProblemError);
+  return {
+    type: urn(reason),
+    title,
+    status,
+    // The message of the error names the fields as the RPC protocols do.
+    detail: errors.length > 0 ? "the request breaks rules, listed in errors" : known.rawMessage,
+    reason,
+    ...(info && Object.keys(info.metadata).length > 0 && { metadata: info.metadata }),
+    ...(errors.length > 0 && { errors }),
+  };
+}
+
+function retryHeader(error: unknown): Record<string, string> {
+  if (!(error instanceof ConnectError)) return {};
+  const [retry] = error.findDetails(RetryInfoSchema);
+  return retry?.retryDelay === undefined ? {} : { "retry-after": String(retry.retryDelay.seconds) };
+}
+
+function urn(reason: string): string {
+  return `urn:investor-records:problem:${reason.toLowerCase().replaceAll("_", "-")}`;
+}

@@ -1,0 +1,62 @@
+/**
+ * Runs the official conformance suite of Connect (https://github.com/connectrpc/conformance)
+ * against this project's transports. It needs Go; under CI that must be there, elsewhere
+ * the suite is skipped without it.
+ */
+import { spawnSync } from "node:child_process";
+import { mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+const version = "v1.0.5";
+const here = import.meta.dirname;
+const bin = join(here, "../../node_modules/.bin");
+
+if (spawnSync("go", ["version"]).error !== undefined) {
+  if (process.env.CI) throw new Error("the conformance suite needs Go");
+  console.warn("SKIPPED: the conformance suite, which needs Go");
+  process.exit(0);
+}
+
+const tools = mkdtempSync(join(tmpdir(), "conformance-"));
+const module = `connectrpc.com/conformance@${version}`;
+run("go", ["install", `connectrpc.com/conformance/cmd/connectconformance@${version}`]);
+const { Dir } = JSON.parse(run("go", ["mod", "download", "-json", module]));
+run(join(bin, "buf"), [
+  ...["generate", join(Dir, "proto"), "--template"],
+  JSON.stringify({
+    version: "v2",
+    clean: true,
+    plugins: [
+      {
+        local: join(bin, "protoc-gen-es"),
+        out: join(here, "gen"),
+        opt: ["target=js+dts", "import_extension=js"],
+      },
+    ],
+  }),
+]);
+run(join(bin, "tsc"), ["-p", here]);
+for (const config of ["grpc", "http"]) {
+  console.log(`\n${config}:`);
+  const settings = [`--conf=${config}.yaml`, `--known-failing=@${config}-known-failing.txt`];
+  const server = [process.execPath, "server.ts"];
+  const args = ["--mode=server", ...settings, ...process.argv.slice(2), "--", ...server];
+  run(join(tools, "connectconformance"), args, "inherit");
+}
+
+/** Runs a program to its end and gives what it printed, or ends as it did. */
+function run(program: string, args: string[], stdout: "pipe" | "inherit" = "pipe"): string {
+  const result = spawnSync(program, args, {
+    stdio: ["ignore", stdout, "inherit"],
+    encoding: "utf8",
+    cwd: here,
+    env: { ...process.env, GOBIN: tools, GOFLAGS: "-mod=mod" },
+  });
+  if (result.error) throw result.error;
+  if (result.status !== 0) {
+    process.stdout.write(result.stdout ?? "");
+    process.exit(result.status ?? 1);
+  }
+  return result.stdout;
+}
