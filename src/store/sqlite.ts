@@ -26,6 +26,10 @@ export interface SqliteStoreOptions {
   onFatal(error: Error): void;
 }
 
+/** Ids are read as hexadecimal text: a small buffer for each is slow to make and to collect. */
+const select = `SELECT lower(hex(id)), type, first_name, middle_name, last_name, address_line1,
+  address_line2, city, state, zip_code, country, language FROM investors`;
+
 /** For how long a read may hold up the event loop when the file is locked, in milliseconds. */
 const readBusyTimeoutMs = 50;
 
@@ -38,8 +42,8 @@ const readBusyTimeoutMs = 50;
 export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
   const db = openSqliteFile(options.path, readBusyTimeoutMs);
   db.exec("PRAGMA query_only = ON");
-  const findRow = db.prepare("SELECT * FROM investors WHERE id = ?");
-  const listRows = db.prepare("SELECT * FROM investors WHERE id > ? ORDER BY id LIMIT ?");
+  const findRow = db.prepare(`${select} WHERE id = ?`);
+  const listRows = db.prepare(`${select} WHERE id > ? ORDER BY id LIMIT ?`);
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
 
@@ -164,7 +168,7 @@ function toRow(investor: Investor): Row {
 
 function toInvestor([id, type, ...texts]: SQLOutputValue[]): Investor {
   const investor = create(InvestorSchema);
-  investor.id = toUuid(id as Uint8Array);
+  investor.id = toUuid(id as string);
   investor.type = type as number;
   for (const [i, field] of textFields.entries()) investor[field] = texts[i] as string;
   return investor;
@@ -174,7 +178,6 @@ function toBytes(uuid: string): Uint8Array {
   return Buffer.from(uuid.replaceAll("-", ""), "hex");
 }
 
-function toUuid(bytes: Uint8Array): string {
-  const hex = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("hex");
+function toUuid(hex: string): string {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
 }

@@ -15,11 +15,10 @@ const members = new Set<string>(["type", ...textFields]);
 
 /** A record in plain JSON: twelve members, all strings and all there. */
 export function toJson(investor: Investor): string {
-  return JSON.stringify({
-    id: investor.id,
-    type: namesByType.get(investor.type),
-    ...Object.fromEntries(textFields.map((field) => [field, investor[field]])),
-  });
+  // Put together by hand, since a list makes a million of them.
+  let text = `{"id":"${investor.id}","type":"${namesByType.get(investor.type)}"`;
+  for (const field of textFields) text += `,"${field}":${JSON.stringify(investor[field])}`;
+  return `${text}}`;
 }
 
 /**

@@ -104,7 +104,8 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     res.once("close", streams.enter());
     const read = (input: ListInvestorsRequest): Promise<ListInvestorsResponse> =>
       call(listInvestors, input, req, res);
-    const input = create(ListInvestorsRequestSchema, { pageSize: 1_000 });
+    // Small pages die young: of 1,000 records, most would outlive two collections.
+    const input = create(ListInvestorsRequestSchema, { pageSize: 100 });
     // A failure of the first page still has its own status.
     let page = await read(input);
     res.writeHead(200, jsonHeaders);

@@ -6,6 +6,7 @@ import { type Service, startService } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
 
 const buf = resolve(import.meta.dirname, "../../node_modules/.bin/buf");
+const proto = resolve(import.meta.dirname, "../../proto");
 const execute = promisify(execFile);
 
 const content = {
@@ -63,10 +64,13 @@ describe.skipIf(!hasTool("grpcurl", ["--version"]))("grpcurl, with no proto file
   });
 });
 
-describe("buf curl, with no proto file", () => {
-  const bufCurl = async ({ grpcPort }: Service, method: string, data: object) => {
-    const url = `http://localhost:${grpcPort}/investor.v1.InvestorService/${method}`;
-    const options = ["--protocol", "grpc", "--http2-prior-knowledge"];
+describe.each([
+  ["gRPC and no proto file", ["--protocol", "grpc", "--http2-prior-knowledge"], "grpcPort"],
+  ["Connect", ["--protocol", "connect", "--schema", proto], "httpPort"],
+  ["gRPC-Web", ["--protocol", "grpcweb", "--schema", proto], "httpPort"],
+] as const)("buf curl, with %s", (_, options, port) => {
+  const bufCurl = async (service: Service, method: string, data: object) => {
+    const url = `http://localhost:${service[port]}/investor.v1.InvestorService/${method}`;
     const { stdout } = await execute(buf, ["curl", ...options, "-d", JSON.stringify(data), url]);
     return JSON.parse(stdout);
   };

@@ -1,0 +1,233 @@
+import { Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { brotliCompressSync, gzipSync } from "node:zlib";
+import { createClient, type Transport } from "@connectrpc/connect";
+import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
+import { v7 } from "uuid";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { failureOf } from "../support/errors.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, type Service, startService } from "../support/service.ts";
+
+const url = ({ httpPort }: Service, path = "") => `http://127.0.0.1:${httpPort}${path}`;
+const rpc = (method: string) => `/investor.v1.InvestorService/${method}`;
+
+/** Posts a body to a method as a browser does for Connect. */
+const post = (
+  service: Service,
+  method: string,
+  body: string | Uint8Array<ArrayBuffer>,
+  headers = {},
+) =>
+  fetch(url(service, rpc(method)), {
+    method: "POST",
+    headers: { "content-type": "application/json", ...headers },
+    body,
+  });
+
+const transports: [string, (baseUrl: string) => Transport][] = [true, false].flatMap(
+  (useBinaryFormat): [string, (baseUrl: string) => Transport][] => {
+    const codec = useBinaryFormat ? "proto" : "JSON";
+    const options = (baseUrl: string) => ({
+      baseUrl,
+      httpVersion: "1.1" as const,
+      useBinaryFormat,
+    });
+    return [
+      [`Connect with ${codec}`, (baseUrl) => createConnectTransport(options(baseUrl))],
+      [
+        `Connect with ${codec} by GET`,
+        (baseUrl) => createConnectTransport({ ...options(baseUrl), useHttpGet: true }),
+      ],
+      [`gRPC-Web with ${codec}`, (baseUrl) => createGrpcWebTransport(options(baseUrl))],
+    ];
+  },
+);
+
+describe.each(transports)("%s", (_, createTransport) => {
+  it("creates, gets and lists what gRPC creates, gets and lists", async () => {
+    const service = await startService();
+    const client = createClient(InvestorService, createTransport(url(service)));
+    const created = await client.createInvestor(aCreate({ requestId: v7() }));
+    expect(await client.getInvestor({ id: created.id })).toEqual(created);
+    expect(await grpcClient(service).getInvestor({ id: created.id })).toEqual(created);
+    expect((await client.listInvestors({ pageSize: 5 })).investors).toEqual([created]);
+  });
+
+  it("tells every detail of an error", async () => {
+    const service = await startService();
+    const client = createClient(InvestorService, createTransport(url(service)));
+    expect(await failureOf(client.createInvestor(aCreate({ country: "USA" })))).toMatchObject({
+      code: "InvalidArgument",
+      reason: "INVALID_FIELDS",
+      violations: { country: "must be two or three letters a-z" },
+    });
+    expect(await failureOf(client.getInvestor({ id: v7() }))).toMatchObject({
+      code: "NotFound",
+      reason: "INVESTOR_NOT_FOUND",
+    });
+  });
+});
+
+describe("Connect over HTTP", () => {
+  it("answers in JSON with every field, and says not to store it", async () => {
+    const service = await startService();
+    const { requestId: _, ...request } = aCreate({ middleName: "" });
+    const body = JSON.stringify({ ...request, type: InvestorType[InvestorType.INDIVIDUAL] });
+    const json = body.replace('"INDIVIDUAL"', '"INVESTOR_TYPE_INDIVIDUAL"');
+    const answer = await post(service, "CreateInvestor", json);
+    expect(answer.status).toBe(200);
+    expect(answer.headers.get("cache-control")).toBe("no-store");
+    const record = (await answer.json()) as object;
+    expect(record).toMatchObject({ middleName: "", type: "INVESTOR_TYPE_INDIVIDUAL" });
+    expect(Object.keys(record)).toHaveLength(12);
+    const list = await post(service, "ListInvestors", "{}");
+    expect(await list.json()).toEqual({ investors: [record], nextPageToken: "" });
+  });
+
+  it.each([
+    ["an unknown member", '{"requestID": "x"}', "requestID"],
+    ["an unknown name of an enum", '{"type": "INVESTOR_TYPE_OTHER"}', "InvestorType"],
+    ["no JSON", "{", ""],
+    ["a list", "[]", ""],
+  ])("refuses %s", async (_, body, named) => {
+    const answer = await post(await startService(), "CreateInvestor", body);
+    expect(answer.status).toBe(400);
+    const { code, message } = (await answer.json()) as { code: string; message: string };
+    expect(code).toBe("invalid_argument");
+    expect(message).toContain(named);
+  });
+
+  it("takes gzip and brotli, and no body that unfolds to 50 MB", async () => {
+    const service = await startService();
+    for (const [encoding, pack] of [
+      ["gzip", gzipSync],
+      ["br", brotliCompressSync],
+    ] as const) {
+      const headers = { "content-encoding": encoding };
+      const good = await post(service, "ListInvestors", new Uint8Array(pack("{}")), headers);
+      expect(good.status).toBe(200);
+      const bomb = pack(`{"pageToken":"${"a".repeat(50_000_000)}"}`);
+      const bad = await post(service, "ListInvestors", new Uint8Array(bomb), headers);
+      expect(await bad.json()).toMatchObject({ code: "resource_exhausted" });
+    }
+  });
+
+  it("uses a connection again after a request that it did not read to the end", async () => {
+    const service = await startService();
+    const socket = new Socket().connect(service.httpPort, "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    let answers = "";
+    socket.on("data", (data) => {
+      answers += data;
+    });
+    const head = `POST ${rpc("ListInvestors")} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`;
+    socket.write(`${head}transfer-encoding: chunked\r\n\r\n`);
+    for (let i = 0; i < 20; i += 1) {
+      socket.write(`2710\r\n${"a".repeat(10_000)}\r\n`);
+      await delay(2);
+    }
+    socket.write("0\r\n\r\n");
+    await expect.poll(() => answers).toContain("resource_exhausted");
+    socket.write(`${head}content-length: 2\r\n\r\n{}`);
+    await expect.poll(() => answers).toContain('{"investors":[]');
+  });
+
+  it("survives requests that are no HTTP, or whose Host is no name", async () => {
+    const service = await startService();
+    for (const request of [
+      "nonsense\r\n\r\n",
+      `POST ${rpc("ListInvestors")} HTTP/1.1\r\nhost: a b\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}`,
+      `POST ${rpc("ListInvestors")} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}`,
+      "GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
+      "GET //?%zz HTTP/1.1\r\nhost: x\r\n\r\n",
+    ]) {
+      const socket = new Socket().connect(service.httpPort, "127.0.0.1");
+      let answer = "";
+      socket.on("data", (data) => {
+        answer += data;
+      });
+      socket.end(request);
+      await expect.poll(() => answer, { message: request }).toMatch(/^HTTP\/1\.1 4\d\d/);
+    }
+    expect((await fetch(url(service, "/healthz"))).status).toBe(200);
+  });
+
+  it("refuses calls past the limit", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "1" });
+    await grpcClient(service).createInvestor(aCreate());
+    const { DatabaseSync } = await import("node:sqlite");
+    const db = new DatabaseSync(`${service.folder}/data/investors.db`);
+    db.exec("BEGIN IMMEDIATE");
+    const client = createClient(
+      InvestorService,
+      createConnectTransport({ baseUrl: url(service), httpVersion: "1.1" }),
+    );
+    const inside = client.createInvestor(aCreate());
+    await delay(200);
+    expect(await failureOf(client.listInvestors({}))).toMatchObject({
+      code: "Unavailable",
+      reason: "OVERLOADED",
+      hasRetryDelay: true,
+    });
+    const rest = await fetch(url(service, "/v1/investors"));
+    expect(rest.status).toBe(503);
+    expect(rest.headers.get("retry-after")).toBe("1");
+    expect(await rest.json()).toMatchObject({ reason: "OVERLOADED" });
+    db.close();
+    await inside;
+  });
+});
+
+describe("CORS", () => {
+  const preflight = (service: Service, origin: string) =>
+    fetch(url(service, rpc("GetInvestor")), {
+      method: "OPTIONS",
+      headers: { origin, "access-control-request-method": "POST" },
+    });
+
+  it("lets the pages of the named origins call, and no others", async () => {
+    const service = await startService({ CORS_ORIGIN: "https://a.example,https://b.example" });
+    const allowed = await preflight(service, "https://b.example");
+    expect(allowed.status).toBe(204);
+    expect(allowed.headers.get("access-control-allow-origin")).toBe("https://b.example");
+    expect(allowed.headers.get("access-control-allow-headers")).toContain("Idempotency-Key");
+    const refused = await preflight(service, "https://c.example");
+    expect(refused.headers.get("access-control-allow-origin")).toBeNull();
+    const headers = { origin: "https://a.example" };
+    const answer = await fetch(url(service, "/v1/investors"), { headers });
+    expect(answer.headers.get("access-control-allow-origin")).toBe("https://a.example");
+    expect(answer.headers.get("vary")).toContain("Origin");
+  });
+
+  it("says nothing unless it is set", async () => {
+    const service = await startService();
+    const answer = await preflight(service, "https://a.example");
+    expect(answer.headers.get("access-control-allow-origin")).toBeNull();
+  });
+});
+
+describe("the stop of the HTTP port", () => {
+  it("says not ready first, then lets calls finish, and is not held up by idle connections", async () => {
+    const service = await startService({ DRAIN_DELAY: "700ms" });
+    expect((await fetch(url(service, "/readyz"))).status).toBe(200);
+    const idle = new Socket().connect(service.httpPort, "127.0.0.1");
+    onTestFinished(() => void idle.destroy());
+    const { DatabaseSync } = await import("node:sqlite");
+    const db = new DatabaseSync(`${service.folder}/data/investors.db`);
+    db.exec("BEGIN IMMEDIATE");
+    const client = createClient(
+      InvestorService,
+      createConnectTransport({ baseUrl: url(service), httpVersion: "1.1" }),
+    );
+    const inside = Promise.all(Array.from({ length: 20 }, () => client.createInvestor(aCreate())));
+    await delay(200);
+    service.child.kill("SIGTERM");
+    await expect.poll(async () => (await fetch(url(service, "/readyz"))).status).toBe(503);
+    await delay(1_000);
+    db.close();
+    expect(await inside).toHaveLength(20);
+    expect(await service.exited).toBe(0);
+  });
+});

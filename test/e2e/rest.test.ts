@@ -1,0 +1,245 @@
+import { v4, v7 } from "uuid";
+import { describe, expect, it } from "vitest";
+import { textFields } from "../../src/investor.ts";
+import { grpcClient, type Service, startService } from "../support/service.ts";
+
+const content = (changes: object = {}) => ({
+  type: "institution",
+  firstName: "",
+  middleName: "",
+  lastName: `Example Capital ${v4()}`,
+  addressLine1: "1 Main Street",
+  addressLine2: "",
+  city: "Springfield",
+  state: "IL",
+  zipCode: "62701",
+  country: "us",
+  language: "en",
+  ...changes,
+});
+
+interface Answer {
+  status: number;
+  headers: Headers;
+  body: Record<string, unknown> & { errors?: Record<string, string>[] };
+}
+
+async function ask(service: Service, path: string, init: RequestInit = {}): Promise<Answer> {
+  const answer = await fetch(`http://127.0.0.1:${service.httpPort}${path}`, init);
+  const text = await answer.text();
+  return { status: answer.status, headers: answer.headers, body: text ? JSON.parse(text) : {} };
+}
+
+const post = (service: Service, body: unknown, headers = {}) =>
+  ask(service, "/v1/investors", {
+    method: "POST",
+    headers: { "content-type": "application/json", ...headers },
+    body: typeof body === "string" ? body : JSON.stringify(body),
+  });
+
+describe("REST", () => {
+  it("creates, gets and lists twelve strings a record", async () => {
+    const service = await startService();
+    const request = content();
+    const created = await post(service, request);
+    expect(created.status).toBe(200);
+    expect(created.headers.get("content-type")).toBe("application/json");
+    expect(created.headers.get("cache-control")).toBe("no-store");
+    expect(created.body).toEqual({ id: expect.stringMatching(/^[0-9a-f-]{36}$/), ...request });
+    const id = String(created.body.id);
+    expect((await ask(service, `/v1/investors/${id}`)).body).toEqual(created.body);
+    expect((await ask(service, `/v1/investors/${id.toUpperCase()}`)).body).toEqual(created.body);
+    expect((await ask(service, "/v1/investors")).body).toEqual([created.body]);
+    expect((await grpcClient(service).getInvestor({ id })).lastName).toBe(request.lastName);
+  });
+
+  it("lists an empty array when there is nothing", async () => {
+    expect((await ask(await startService(), "/v1/investors")).body).toEqual([]);
+  });
+
+  it("lists all records as one array, in order", async () => {
+    const service = await startService();
+    const client = grpcClient(service);
+    const { type: _, ...rest } = content();
+    const created = await Promise.all(
+      Array.from({ length: 2_500 }, () => client.createInvestor({ ...rest, type: 1 })),
+    );
+    const { body } = await ask(service, "/v1/investors");
+    const ids = (body as unknown as { id: string }[]).map(({ id }) => id);
+    expect(ids).toEqual(created.map(({ id }) => id).sort());
+  });
+
+  it("answers with pages that link to the next", async () => {
+    const service = await startService();
+    for (let i = 0; i < 5; i += 1) await post(service, content());
+    const all = (await ask(service, "/v1/investors")).body as unknown as unknown[];
+    const seen: unknown[] = [];
+    let path: string | undefined = "/v1/investors?pageSize=2";
+    while (path !== undefined) {
+      const page: Answer = await ask(service, path);
+      seen.push(...(page.body as unknown as unknown[]));
+      path = /^<([^>]+)>; rel="next"$/.exec(page.headers.get("link") ?? "")?.[1];
+    }
+    expect(seen).toEqual(all);
+  });
+
+  it("answers HEAD as GET, without the body", async () => {
+    const service = await startService();
+    const { body } = await post(service, content());
+    for (const path of ["/v1/investors", `/v1/investors/${body.id}`, "/healthz", "/openapi.json"]) {
+      const answer = await ask(service, path, { method: "HEAD" });
+      expect(answer).toMatchObject({ status: 200, body: {} });
+    }
+    expect((await ask(service, `/v1/investors/${v7()}`, { method: "HEAD" })).status).toBe(404);
+  });
+
+  it("makes one record of a repeated Idempotency-Key, quoted or bare", async () => {
+    const service = await startService();
+    const key = v7();
+    const request = content();
+    const first = await post(service, request, { "idempotency-key": `"${key}"` });
+    const again = await post(service, request, { "idempotency-key": key });
+    expect(again).toMatchObject({ status: 200, body: first.body });
+    const other = await post(service, content(), { "idempotency-key": key });
+    expect(other).toMatchObject({
+      status: 422,
+      body: { reason: "REQUEST_ID_REUSED", type: "urn:investor-records:problem:request-id-reused" },
+    });
+    expect((await ask(service, "/v1/investors")).body).toHaveLength(1);
+  });
+
+  it("names every member that is wrong, at once, and stores nothing", async () => {
+    const service = await startService();
+    const wrong = {
+      ...content({
+        type: "person",
+        firstName: null,
+        middleName: 7,
+        city: "a\u0000",
+        country: "USA",
+      }),
+      id: v7(),
+      "a/b~": true,
+      state: ["IL"],
+      zipCode: undefined,
+    };
+    const { status, headers, body } = await post(service, wrong);
+    expect(status).toBe(400);
+    expect(headers.get("content-type")).toBe("application/problem+json");
+    expect(body).toMatchObject({ status: 400, reason: "INVALID_FIELDS", title: "Bad Request" });
+    expect(body.errors?.map(({ pointer }) => pointer).sort()).toEqual(
+      ["type", "firstName", "middleName", "city", "country", "id", "a~1b~0", "state", "zipCode"]
+        .map((name) => `#/${name}`)
+        .sort(),
+    );
+    expect((await ask(service, "/v1/investors")).body).toEqual([]);
+  });
+
+  it("wants all eleven members", async () => {
+    const { body } = await post(await startService(), {});
+    const pointers = ["type", ...textFields].map((name) => `#/${name}`);
+    expect(body.errors?.map(({ pointer }) => pointer)).toEqual(pointers);
+  });
+
+  it.each(["", "[]", "null", "7", '"x"', "{", '{"a":1}{', "\ufeff[]"])(
+    "refuses the body %j, which is not one object",
+    async (text) => {
+      const answer = await post(await startService(), text);
+      expect(answer).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
+    },
+  );
+
+  it("refuses invalid UTF-8 and unpaired surrogates", async () => {
+    const service = await startService();
+    const latin1 = Buffer.from(JSON.stringify(content({ city: "Malmö" })), "latin1");
+    const raw = await ask(service, "/v1/investors", {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: new Uint8Array(latin1),
+    });
+    expect(raw).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
+    const surrogate = await post(service, JSON.stringify(content({ city: "\ud800" })));
+    expect(surrogate.body.errors).toEqual([
+      { pointer: "#/city", detail: "must not contain unpaired surrogates" },
+    ]);
+  });
+
+  it("reads only application/json of at most 64 KiB", async () => {
+    const service = await startService();
+    for (const headers of [
+      { "content-type": "text/plain" },
+      { "content-type": "application/jsonx" },
+      { "content-encoding": "gzip" },
+    ]) {
+      expect(await post(service, content(), headers)).toMatchObject({
+        status: 415,
+        body: { reason: "UNSUPPORTED_MEDIA_TYPE" },
+      });
+    }
+    const charset = { "content-type": "Application/JSON; charset=utf-8" };
+    expect((await post(service, content(), charset)).status).toBe(200);
+    const large = await post(service, content({ city: "x".repeat(70_000) }));
+    expect(large).toMatchObject({ status: 413, body: { reason: "CONTENT_TOO_LARGE" } });
+  });
+
+  it.each([
+    ["pagesize=1", ["pagesize"]],
+    ["pageSize=1&pageSize=2", ["pageSize"]],
+    ["pageSize=ten", ["pageSize"]],
+    ["pageSize=", ["pageSize"]],
+    ["pageSize=-1", ["pageSize"]],
+    ["pageSize=99999999999", ["pageSize"]],
+    ["pageToken=nonsense", ["pageToken"]],
+    ["pageSize=-1&pageToken=x", ["pageSize", "pageToken"]],
+    ["limit=1&offset=2", ["limit", "offset"]],
+  ])("refuses the query %s", async (query, parameters) => {
+    const { status, body } = await ask(await startService(), `/v1/investors?${query}`);
+    expect(status).toBe(400);
+    expect(body.errors?.map(({ parameter }) => parameter)).toEqual(parameters);
+  });
+
+  it("refuses a key that is no UUID, and names the header", async () => {
+    const service = await startService();
+    const { status, body } = await post(service, content(), { "idempotency-key": "abc" });
+    expect(status).toBe(400);
+    expect(body.errors?.map(({ header }) => header)).toEqual(["Idempotency-Key"]);
+  });
+
+  it("answers problems of routing", async () => {
+    const service = await startService();
+    for (const path of ["/", "/v1", "/v1/investors/", "/v1/investors/a/b", "/v2/investors"]) {
+      expect(await ask(service, path), path).toMatchObject({
+        status: 404,
+        body: { reason: "NOT_FOUND", status: 404 },
+      });
+    }
+    for (const [method, path, allow] of [
+      ["DELETE", "/v1/investors", "GET, HEAD, POST"],
+      ["PUT", `/v1/investors/${v7()}`, "GET, HEAD"],
+      ["POST", "/healthz", "GET, HEAD"],
+    ] as const) {
+      const { status, headers } = await ask(service, path, { method });
+      expect({ status, allow: headers.get("allow") }).toEqual({ status: 405, allow });
+    }
+  });
+
+  it("finds nothing under an id that names no record", async () => {
+    const service = await startService();
+    const id = v7();
+    expect(await ask(service, `/v1/investors/${id}`)).toMatchObject({
+      status: 404,
+      body: { reason: "INVESTOR_NOT_FOUND", metadata: { id } },
+    });
+    expect((await ask(service, "/v1/investors/%00%2F")).status).toBe(404);
+    expect((await ask(service, "/v1/investors/%ff")).status).toBe(400);
+  });
+
+  it("serves its reference, its life and its readiness", async () => {
+    const service = await startService();
+    const { body } = await ask(service, "/openapi.json");
+    expect(body).toMatchObject({ openapi: "3.1.0" });
+    expect(Object.keys(body.paths as object)).toEqual(["/v1/investors", "/v1/investors/{id}"]);
+    expect((await ask(service, "/healthz")).status).toBe(200);
+    expect((await ask(service, "/readyz")).status).toBe(200);
+  });
+});
