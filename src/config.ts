@@ -37,9 +37,6 @@ export class ConfigError extends Error {
   override name = "ConfigError";
 }
 
-/** The schemes of database URLs. */
-export const databaseSchemes = ["sqlite:"] as const;
-
 /** The levels of the log, from the one that tells the most to none. */
 export const logLevels = ["trace", "debug", "info", "warn", "error", "fatal"] as const;
 
@@ -55,9 +52,11 @@ const maxDurationMs = 2 ** 31 - 1;
  */
 export function readConfig(settings: Settings): Config {
   const { host, databaseUrl, maxConnectionAge } = settings;
-  if (!databaseSchemes.some((scheme) => new RegExp(`^${scheme}.+`).test(databaseUrl))) {
+  if (!/^(sqlite:.|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
     // The value may hold a password, and is not repeated.
-    throw new ConfigError("--database-url must be sqlite:PATH");
+    throw new ConfigError(
+      "--database-url must be sqlite:PATH, or a MongoDB URL as mongodb://HOST or mongodb+srv://HOST",
+    );
   }
   if (!isLoopback(host) && !readBoolean("--allow-insecure", settings.allowInsecure)) {
     throw new ConfigError(
@@ -81,6 +80,11 @@ export function readConfig(settings: Settings): Config {
     drainTimeoutMs: readDuration("--drain-timeout", settings.drainTimeout, 0),
     logLevel: readChoice("--log-level", settings.logLevel, logLevels),
   };
+}
+
+/** A database URL without what it may hold of secrets. */
+export function withoutSecrets(databaseUrl: string): string {
+  return databaseUrl.replace(/^(mongodb[^/]*\/\/)(.*@)?([^?]*).*$/, "$1$3");
 }
 
 function isLoopback(host: string): boolean {

@@ -20,6 +20,11 @@ export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
   ["institution", InvestorType.INSTITUTION],
 ]);
 
+/** The other way round. */
+export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
+  Array.from(typesByName, ([name, type]) => [type, name]),
+);
+
 /** The size of a record in bytes when serialised as protobuf, its own tag and length included. */
 export function serialisedSize(investor: Investor): number {
   let size = stringSize(investor.id) + 2;

@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
-import { ConfigError, logLevels, readConfig, type Settings } from "./config.ts";
+import { ConfigError, logLevels, readConfig, type Settings, withoutSecrets } from "./config.ts";
 import { startServer } from "./server.ts";
 
 const usageError = 2;
@@ -21,7 +21,7 @@ program
   .command("serve", { isDefault: true })
   .description("Serve the records until SIGTERM or SIGINT.")
   .addOption(
-    new Option("--database-url <url>", "where records live: sqlite:PATH")
+    new Option("--database-url <url>", "where records live: sqlite:PATH or mongodb://…")
       .env("DATABASE_URL")
       .default("sqlite:data/investors.db"),
   )
@@ -99,7 +99,7 @@ async function serve(settings: Settings): Promise<void> {
   });
   const at = config.host.includes(":") ? `[${config.host}]` : config.host;
   log.info(
-    `serving ${config.databaseUrl} on grpc://${at}:${server.grpcPort} and http://${at}:${server.httpPort}`,
+    `serving ${withoutSecrets(config.databaseUrl)} on grpc://${at}:${server.grpcPort} and http://${at}:${server.httpPort}`,
   );
   stopOnSignal(server, log);
 }

@@ -36,6 +36,9 @@ const maxMessageBytes = 64 * 1024;
 /** How often health asks the store, in milliseconds. */
 const pingIntervalMs = 1_000;
 
+/** For how long the store may take to answer that, in milliseconds. */
+const pingTimeoutMs = 5_000;
+
 /** For how long answers that have left may take to reach the sockets, in milliseconds. */
 const flushMs = 200;
 
@@ -51,10 +54,13 @@ export async function startServer(
   onFatal: (error: Error) => void,
 ): Promise<RunningServer> {
   const gate = createGate(config);
-  const store = await openStore(config.databaseUrl, async (error) => {
-    // The calls inside learn first that their outcome is unknown.
-    await Promise.race([gate.whenEmpty(), delay(flushMs)]);
-    onFatal(error);
+  const store = await openStore({
+    ...config,
+    async onFatal(error) {
+      // The calls inside learn first that their outcome is unknown.
+      await Promise.race([gate.whenEmpty(), delay(flushMs)]);
+      onFatal(error);
+    },
   });
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
@@ -129,7 +135,7 @@ async function followStore(store: Store, log: Logger, setReady: (isReady: boolea
 
   async function ask(): Promise<void> {
     let failure: unknown;
-    const isServing = await store.ping(AbortSignal.timeout(pingIntervalMs)).then(
+    const isServing = await store.ping(AbortSignal.timeout(pingTimeoutMs)).then(
       () => true,
       (error) => {
         failure = error;

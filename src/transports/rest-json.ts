@@ -6,17 +6,16 @@ import {
   InvestorType,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields, typesByName } from "../investor.ts";
+import { textFields, typeNames, typesByName } from "../investor.ts";
 import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
 import { findViolations } from "../service/validation.ts";
 
-const namesByType = new Map(Array.from(typesByName, ([name, type]) => [type, name]));
 const members = new Set<string>(["type", ...textFields]);
 
 /** A record in plain JSON: twelve members, all strings and all there. */
 export function toJson(investor: Investor): string {
   // Put together by hand, since a list makes a million of them.
-  let text = `{"id":"${investor.id}","type":"${namesByType.get(investor.type)}"`;
+  let text = `{"id":"${investor.id}","type":"${typeNames.get(investor.type)}"`;
   for (const field of textFields) text += `,"${field}":${JSON.stringify(investor[field])}`;
   return `${text}}`;
 }

@@ -1,0 +1,234 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  Binary,
+  type Collection,
+  type Db,
+  MongoClient,
+  MongoServerError,
+  MongoServerSelectionError,
+} from "mongodb";
+import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { serialisedSize, textFields, typeNames, typesByName } from "../investor.ts";
+import { Batcher } from "./batcher.ts";
+import { insertAndReplay, type WriteFailure } from "./mongodb-insert.ts";
+import { OutcomeUnknownError, type Range, type Store, StoreUnavailableError } from "./store.ts";
+
+/** What a {@link createMongoStore MongoDB store} needs. */
+export interface MongoStoreOptions {
+  /** A connection string; the database that it names, or `investors`. */
+  url: string;
+  /** For how long a call may take, in milliseconds. */
+  requestTimeoutMs: number;
+}
+
+/** A record as the collection holds it. */
+export type InvestorDocument = { _id: Binary; type: string } & Pick<
+  Investor,
+  (typeof textFields)[number]
+>;
+
+const collectionName = "investors";
+const batchLimits = { maxItems: 512, maxBytes: 4 * 1024 * 1024, maxQueued: 8_192 };
+
+/** How long the driver may look for a server or a connection, in milliseconds. */
+const selectionTimeoutMs = 2_000;
+
+/**
+ * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
+ * on `_id`, a cluster. It connects by itself, whenever the database is there.
+ *
+ * @throws {Error} if the URL is malformed; the message does not repeat it
+ */
+export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): Store {
+  const client = createClient(url);
+  const db = client.db(databaseOf(url));
+  const collection: Collection<InvestorDocument> = db.collection(collectionName);
+  // What a batch could not settle in time is told to its callers before they give up.
+  const timeLimitMs = Math.ceil(requestTimeoutMs * 0.9);
+  let closing: Promise<void> | undefined;
+
+  const inserts = new Batcher<Investor, undefined>({
+    ...batchLimits,
+    run: (investors) =>
+      insertAndReplay(investors, {
+        insert: (batch, limitMs) => insert(db, batch, limitMs),
+        findAll: (ids, limitMs) => findAll(collection, ids, limitMs),
+        timeLimitMs,
+      }),
+    abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
+    sizeOf: serialisedSize,
+    maxWaitMs: requestTimeoutMs / 2,
+    timeLimitMs,
+  });
+
+  const finds = new Batcher<string, Investor | undefined>({
+    ...batchLimits,
+    async run(ids) {
+      const found = await findAll(collection, ids, timeLimitMs).catch(unavailable);
+      return ids.map((id) => found.get(id));
+    },
+    abandoned: (cause) => cause,
+    sizeOf: (id) => id.length,
+    maxWaitMs: requestTimeoutMs / 2,
+    timeLimitMs,
+  });
+
+  function refuseIfClosed(): void {
+    if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+  }
+
+  return {
+    insert: (investor, signal) => inserts.add(investor, signal),
+
+    find: (id, signal) => finds.add(id, signal),
+
+    async list({ after, limit }: Range, signal) {
+      refuseIfClosed();
+      signal?.throwIfAborted();
+      const filter = after === undefined ? {} : { _id: { $gt: toBinary(after) } };
+      const documents = await within(timeLimitMs, (limitSignal) =>
+        collection
+          .find(filter, { ...readOptions(limit, timeLimitMs), signal: limitSignal })
+          .sort({ _id: 1 })
+          .limit(limit)
+          .toArray(),
+      ).catch(unavailable);
+      signal?.throwIfAborted();
+      return documents.map(toInvestor);
+    },
+
+    async ping() {
+      refuseIfClosed();
+      await within(selectionTimeoutMs * 2, (signal) =>
+        db.command({ ping: 1 }, { readPreference: "primary", signal }),
+      ).catch(unavailable);
+    },
+
+    close() {
+      closing ??= Promise.all([inserts.close(), finds.close()]).then(() => client.close());
+      return closing;
+    },
+  };
+}
+
+function createClient(url: string): MongoClient {
+  try {
+    return new MongoClient(url, {
+      appName: "investor-records",
+      readPreference: "primary",
+      // A hidden retry would blur what surely was not written.
+      retryWrites: false,
+      serverSelectionTimeoutMS: selectionTimeoutMs,
+      waitQueueTimeoutMS: selectionTimeoutMs,
+      connectTimeoutMS: selectionTimeoutMs,
+      heartbeatFrequencyMS: selectionTimeoutMs,
+    });
+  } catch (error) {
+    // The message may hold the URL, and the URL a password.
+    throw new Error(`the database URL is not a MongoDB connection string (${nameOf(error)})`);
+  }
+}
+
+/** The database that a connection string names, or `investors`. */
+function databaseOf(url: string): string {
+  const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/]*\/([^?]*)/.exec(url) ?? [];
+  return decodeURIComponent(name) || "investors";
+}
+
+/** Sends one insert, as InsertSteps describes it. */
+async function insert(
+  db: Db,
+  investors: Investor[],
+  limitMs: number,
+): Promise<Map<number, WriteFailure>> {
+  const command = {
+    insert: collectionName,
+    documents: investors.map(toDocument),
+    ordered: false,
+    // The journal matters to a standalone server, for which every write is a majority.
+    writeConcern: { w: "majority", j: true },
+    maxTimeMS: limitMs,
+  };
+  const answer = await within(limitMs, (signal) => db.command(command, { signal })).catch(
+    (error) => {
+      if (isSurelyNotWritten(error))
+        throw new StoreUnavailableError(error.message, { cause: error });
+      throw error;
+    },
+  );
+  // A record that was reported so has been seen to be rolled back by the next election.
+  if (answer.writeConcernError) throw new Error(answer.writeConcernError.errmsg);
+  const failures = (answer.writeErrors ?? []) as (WriteFailure & { index: number })[];
+  return new Map(failures.map((failure) => [failure.index, failure]));
+}
+
+function isSurelyNotWritten(error: unknown): error is Error {
+  const notWritablePrimary = 10_107;
+  return (
+    error instanceof MongoServerSelectionError ||
+    (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
+    (error instanceof MongoServerError && error.code === notWritablePrimary)
+  );
+}
+
+/** The records with these ids, as a majority has them, in one round trip. */
+async function findAll(collection: Collection<InvestorDocument>, ids: string[], limitMs: number) {
+  const documents = await within(limitMs, (signal) =>
+    collection
+      .find(
+        { _id: { $in: [...new Set(ids)].map(toBinary) } },
+        { ...readOptions(ids.length, limitMs), signal },
+      )
+      .toArray(),
+  );
+  return new Map(documents.map((document) => [toUuid(document._id), toInvestor(document)]));
+}
+
+function readOptions(count: number, limitMs: number) {
+  // One more than can come ends the cursor with the first answer.
+  const batch = { batchSize: count + 1, singleBatch: true };
+  return { ...batch, readConcern: { level: "majority" as const }, maxTimeMS: limitMs };
+}
+
+/** Gives a call a signal that aborts after a time, with an Error: the driver needs one. */
+async function within<T>(ms: number, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const controller = new AbortController();
+  const timer = setTimeout(() => controller.abort(new Error(`no answer within ${ms} ms`)), ms);
+  try {
+    return await run(controller.signal);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function unavailable(error: unknown): never {
+  throw new StoreUnavailableError(error instanceof Error ? error.message : String(error), {
+    cause: error,
+  });
+}
+
+function nameOf(error: unknown): string {
+  return error instanceof Error ? error.name : "error";
+}
+
+function toDocument(investor: Investor): InvestorDocument {
+  const document = { _id: toBinary(investor.id), type: typeNames.get(investor.type) ?? "" };
+  const texts = Object.fromEntries(textFields.map((field) => [field, investor[field]]));
+  return { ...document, ...(texts as Omit<InvestorDocument, "_id" | "type">) };
+}
+
+function toInvestor(document: InvestorDocument): Investor {
+  const investor = create(InvestorSchema);
+  investor.id = toUuid(document._id);
+  investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;
+  for (const field of textFields) investor[field] = document[field];
+  return investor;
+}
+
+function toBinary(uuid: string): Binary {
+  return new Binary(Buffer.from(uuid.replaceAll("-", ""), "hex"), Binary.SUBTYPE_UUID);
+}
+
+function toUuid(id: Binary): string {
+  return id.toUUID().toString();
+}

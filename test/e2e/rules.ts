@@ -1,0 +1,255 @@
+import { toBinary } from "@bufbuild/protobuf";
+import { v1, v4, v7 } from "uuid";
+import { describe, expect, it } from "vitest";
+import { InvestorType, ListInvestorsResponseSchema } from "../../gen/investor/v1/investor_pb.js";
+import { failureOf } from "../support/errors.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, startService } from "../support/service.ts";
+
+/**
+ * Checks the rules of the service through a real process and a real client.
+ *
+ * @param env the settings of a service whose database is empty
+ */
+export function describeRules(name: string, env: () => NodeJS.ProcessEnv): void {
+  describe(name, () => describeAll(env));
+}
+
+function describeAll(env: () => NodeJS.ProcessEnv): void {
+  const serviceClient = async () => grpcClient(await startService(env()));
+
+  describe("create", () => {
+    it("answers with the record and an id that ascends with time", async () => {
+      const client = await serviceClient();
+      const request = aCreate();
+      const first = await client.createInvestor(request);
+      const second = await client.createInvestor(request);
+      const { requestId: _, ...content } = request;
+      expect(first).toMatchObject(content);
+      expect(first.id).toMatch(
+        /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/,
+      );
+      expect(second.id > first.id).toBe(true);
+      expect(await client.getInvestor({ id: first.id })).toEqual(first);
+    });
+
+    it("names every missing field at once and stores nothing", async () => {
+      const client = await serviceClient();
+      const failure = await failureOf(client.createInvestor({}));
+      expect(failure).toMatchObject({
+        code: "InvalidArgument",
+        reason: "INVALID_FIELDS",
+        domain: "investor-records",
+        hasRetryDelay: false,
+      });
+      const names =
+        "type first_name middle_name last_name address_line1 address_line2 city state zip_code country language";
+      expect(Object.keys(failure.violations)).toEqual(names.split(" "));
+      expect((await client.listInvestors({})).investors).toEqual([]);
+    });
+
+    it.each([
+      ["type", { type: InvestorType.UNSPECIFIED }],
+      ["type", { type: 3 as InvestorType }],
+      ["type", { type: -1 as InvestorType }],
+      ["first_name", { firstName: "x".repeat(257) }],
+      ["middle_name", { middleName: "\u{1F600}".repeat(257) }],
+      ["last_name", { lastName: "a\u0000" }],
+      ["address_line1", { addressLine1: "line\nbreak" }],
+      ["address_line2", { addressLine2: "\u007f" }],
+      ["city", { city: "\u0085" }],
+      ["state", { state: "\u009f" }],
+      ["zip_code", { zipCode: "\t" }],
+      ["country", { country: "" }],
+      ["country", { country: "GB" }],
+      ["country", { country: "gbrx" }],
+      ["country", { country: "g" }],
+      ["country", { country: "gb\n" }],
+      ["language", { language: "" }],
+      ["language", { language: "é1" }],
+      ["request_id", { requestId: "" }],
+      ["request_id", { requestId: "not-a-uuid" }],
+      ["request_id", { requestId: "00000000-0000-0000-0000-000000000000" }],
+      ["request_id", { requestId: "FFFFFFFF-ffff-ffff-ffff-ffffffffffff" }],
+      ["request_id", { requestId: `{${v4()}}` }],
+      ["request_id", { requestId: v7({ msecs: Date.now() + 2 * 60 * 60 * 1_000 }) }],
+    ])("refuses a wrong %s: %o", async (field, change) => {
+      const client = await serviceClient();
+      const failure = await failureOf(client.createInvestor(aCreate(change)));
+      expect(failure).toMatchObject({ code: "InvalidArgument", reason: "INVALID_FIELDS" });
+      expect(Object.keys(failure.violations)).toEqual([field]);
+      expect((await client.listInvestors({})).investors).toEqual([]);
+    });
+
+    it("keeps text exactly as it was sent, up to 256 code points", async () => {
+      const client = await serviceClient();
+      const texts = [
+        "",
+        " ",
+        "  padded  ",
+        "\u{1F600}".repeat(256),
+        "e\u0301",
+        "\u00e9",
+        "\u202e<b>",
+      ];
+      for (const lastName of texts) {
+        const { id } = await client.createInvestor(aCreate({ lastName }));
+        expect((await client.getInvestor({ id })).lastName).toBe(lastName);
+      }
+    });
+  });
+
+  describe("a request id", () => {
+    it("makes a replay answer with the first record, in any case of its letters", async () => {
+      const client = await serviceClient();
+      const requestId = v4();
+      const first = await client.createInvestor(aCreate({ firstName: "Ada", requestId }));
+      const again = aCreate({ firstName: "Ada", requestId: requestId.toUpperCase() });
+      expect(await client.createInvestor(again)).toEqual(first);
+      expect((await client.listInvestors({})).investors).toHaveLength(1);
+    });
+
+    it("refuses other content", async () => {
+      const client = await serviceClient();
+      const requestId = v4();
+      const first = await client.createInvestor(aCreate({ requestId }));
+      expect(await failureOf(client.createInvestor(aCreate({ requestId })))).toMatchObject({
+        code: "AlreadyExists",
+        reason: "REQUEST_ID_REUSED",
+      });
+      expect((await client.listInvestors({})).investors).toEqual([first]);
+    });
+
+    it("gives its time to the id if it is of version 7, and none otherwise", async () => {
+      const client = await serviceClient();
+      const requestId = v7();
+      const { id } = await client.createInvestor(aCreate({ requestId }));
+      expect(id.slice(0, 15)).toBe(requestId.slice(0, 15));
+      expect(id).not.toBe(requestId);
+      for (const other of [v1(), v4()]) {
+        const { id } = await client.createInvestor(aCreate({ requestId: other }));
+        expect(id).toMatch(/^.{14}8.{4}[89ab]/);
+        expect(id.slice(0, 8)).not.toBe(other.slice(0, 8));
+      }
+    });
+
+    it("makes one record of a storm of replays, over many connections", async () => {
+      const service = await startService(env());
+      const clients = Array.from({ length: 8 }, () => grpcClient(service));
+      const request = aCreate({ requestId: v7() });
+      const storm = Array.from({ length: 800 }, (_, i) => clients[i % 8]?.createInvestor(request));
+      const ids = new Set((await Promise.all(storm)).map((investor) => investor?.id));
+      expect(ids.size).toBe(1);
+      expect((await clients[0]?.listInvestors({}))?.investors).toHaveLength(1);
+    });
+  });
+
+  describe("get", () => {
+    it("takes an id in any case", async () => {
+      const client = await serviceClient();
+      const investor = await client.createInvestor(aCreate());
+      expect(await client.getInvestor({ id: investor.id.toUpperCase() })).toEqual(investor);
+    });
+
+    it("refuses an empty id", async () => {
+      const client = await serviceClient();
+      expect(await failureOf(client.getInvestor({ id: "" }))).toMatchObject({
+        code: "InvalidArgument",
+        violations: { id: "is required" },
+      });
+    });
+
+    it("finds nothing under an id that names no record, and repeats only a UUID", async () => {
+      const client = await serviceClient();
+      const unknown = v7();
+      expect(await failureOf(client.getInvestor({ id: unknown }))).toMatchObject({
+        code: "NotFound",
+        reason: "INVESTOR_NOT_FOUND",
+        metadata: { id: unknown },
+      });
+      for (const id of ["x", "'; DROP TABLE investors", "x".repeat(60_000), `${unknown} `]) {
+        const failure = await failureOf(client.getInvestor({ id }));
+        expect(failure).toMatchObject({ code: "NotFound", reason: "INVESTOR_NOT_FOUND" });
+        expect(failure.metadata).toEqual({});
+      }
+    });
+  });
+
+  describe("list", () => {
+    it("walks all records once, ascending by id, page by page", async () => {
+      const client = await serviceClient();
+      const created = await Promise.all(
+        Array.from({ length: 257 }, () => client.createInvestor(aCreate())),
+      );
+      const seen: string[] = [];
+      const sizes: number[] = [];
+      let pageToken = "";
+      do {
+        const page = await client.listInvestors({ pageToken });
+        seen.push(...page.investors.map(({ id }) => id));
+        sizes.push(page.investors.length);
+        expect(page.nextPageToken).toMatch(/^[A-Za-z0-9_-]*$/);
+        pageToken = page.nextPageToken;
+      } while (pageToken !== "");
+      expect(sizes).toEqual([100, 100, 57]);
+      expect(seen).toEqual(created.map(({ id }) => id).sort());
+    });
+
+    it("has no next page exactly at the end", async () => {
+      const client = await serviceClient();
+      for (let i = 0; i < 3; i += 1) await client.createInvestor(aCreate());
+      expect((await client.listInvestors({ pageSize: 3 })).nextPageToken).toBe("");
+      expect((await client.listInvestors({ pageSize: 2 })).nextPageToken).not.toBe("");
+    });
+
+    it("takes a page size above 1,000 as 1,000, and ends a page before it exceeds 1 MiB", async () => {
+      const client = await serviceClient();
+      const small = Array.from({ length: 1_001 }, () => client.createInvestor(aCreate()));
+      await Promise.all(small);
+      const page = await client.listInvestors({ pageSize: 2_147_483_647 });
+      expect(page.investors).toHaveLength(1_000);
+
+      const wide = "\u{1F600}".repeat(256);
+      const fields = { firstName: wide, middleName: wide, lastName: wide, addressLine1: wide };
+      const large = { ...fields, addressLine2: wide, city: wide, state: wide, zipCode: wide };
+      await Promise.all(Array.from({ length: 300 }, () => client.createInvestor(aCreate(large))));
+      let count = 0;
+      let pageToken = "";
+      do {
+        const next = await client.listInvestors({ pageSize: 1_000, pageToken });
+        const size = toBinary(ListInvestorsResponseSchema, next).length;
+        expect(size).toBeLessThanOrEqual(1024 * 1024);
+        if (next.nextPageToken !== "" && count > 1_000) expect(size).toBeGreaterThan(1_000_000);
+        count += next.investors.length;
+        pageToken = next.nextPageToken;
+      } while (pageToken !== "");
+      expect(count).toBe(1_301);
+    });
+
+    it("refuses a negative size and a token that is not its own, together", async () => {
+      const client = await serviceClient();
+      const failure = await failureOf(client.listInvestors({ pageSize: -1, pageToken: "x" }));
+      expect(failure).toMatchObject({ code: "InvalidArgument", reason: "INVALID_FIELDS" });
+      expect(Object.keys(failure.violations)).toEqual(["page_size", "page_token"]);
+    });
+
+    it("refuses a token that was changed", async () => {
+      const client = await serviceClient();
+      for (let i = 0; i < 2; i += 1) await client.createInvestor(aCreate());
+      const { nextPageToken } = await client.listInvestors({ pageSize: 1 });
+      const changed = [
+        nextPageToken.slice(1),
+        `${nextPageToken}=`,
+        `${nextPageToken} `,
+        `B${nextPageToken.slice(1)}`,
+        `${nextPageToken.slice(0, -1)}B`,
+        `${nextPageToken}AAAA`,
+        nextPageToken.replace(/.$/, "+"),
+      ];
+      for (const pageToken of changed) {
+        const failure = await failureOf(client.listInvestors({ pageToken }));
+        expect(Object.keys(failure.violations), pageToken).toEqual(["page_token"]);
+      }
+    });
+  });
+}

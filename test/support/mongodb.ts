@@ -1,0 +1,106 @@
+import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
+import { v4 } from "uuid";
+import { afterAll, beforeAll, describe } from "vitest";
+
+const binary = { version: "6.0.5" };
+const electionTimeoutMs = 2_000;
+
+/** A member of a set as a process. */
+export interface Member {
+  readonly port: number;
+  signal(signal: NodeJS.Signals): void;
+}
+
+/** A MongoDB that the tests of one file share. */
+export interface TestMongo {
+  /** The URL of a database of its own. */
+  url(): string;
+  members(): Member[];
+  /** Starts the members again that have died, on their ports and with their data. */
+  revive(): Promise<void>;
+}
+
+/**
+ * Runs tests against a real MongoDB: a standalone server, or a set of three members. Under
+ * CI it must start; elsewhere the tests are skipped without it.
+ */
+export async function describeWithMongo(
+  name: string,
+  kind: "standalone" | "replica set",
+  tests: (mongo: TestMongo) => void,
+): Promise<void> {
+  const start = () => (kind === "standalone" ? startStandalone() : startReplicaSet());
+  const probe = await MongoMemoryServer.create({ binary }).catch((error: Error) => error);
+  if (probe instanceof Error) {
+    if (process.env.CI) throw probe;
+    console.warn(`SKIPPED: the tests with MongoDB, which does not start: ${probe.message}`);
+    describe.skip(name, () => tests({} as TestMongo));
+    return;
+  }
+  await probe.stop();
+
+  describe(name, () => {
+    let running: Awaited<ReturnType<typeof start>>;
+    beforeAll(async () => {
+      running = await start();
+    }, 120_000);
+    afterAll(async () => {
+      for (const { signal } of running.members()) signal("SIGCONT");
+      await running.stop();
+    }, 120_000);
+    tests({
+      url: () => running.url(`test-${v4()}`),
+      members: () => running.members(),
+      revive: () => running.revive(),
+    });
+  });
+}
+
+async function startStandalone() {
+  const server = await MongoMemoryServer.create({
+    binary,
+    instance: { storageEngine: "wiredTiger" },
+  });
+  return {
+    url: (database: string) => server.getUri(database),
+    members: () => toMembers([server]),
+    revive: () => revive([server]),
+    stop: () => server.stop(),
+  };
+}
+
+async function startReplicaSet() {
+  const set = await MongoMemoryReplSet.create({
+    binary,
+    replSet: {
+      count: 3,
+      storageEngine: "wiredTiger",
+      configSettings: { electionTimeoutMillis: electionTimeoutMs },
+    },
+  });
+  return {
+    url: (database: string) => set.getUri(database),
+    members: () => toMembers(set.servers),
+    revive: () => revive(set.servers),
+    stop: () => set.stop(),
+  };
+}
+
+function toMembers(servers: MongoMemoryServer[]): Member[] {
+  return servers.flatMap(({ instanceInfo }) => {
+    const process = instanceInfo?.instance.mongodProcess;
+    if (instanceInfo === undefined || process === undefined) return [];
+    return [{ port: instanceInfo.port, signal: (signal) => void process.kill(signal) }];
+  });
+}
+
+async function revive(servers: MongoMemoryServer[]): Promise<void> {
+  await Promise.all(
+    servers.map(async (server) => {
+      const process = server.instanceInfo?.instance.mongodProcess;
+      if (process && process.exitCode === null && process.signalCode === null) return;
+      await server.stop({ doCleanup: false }).catch(() => {});
+      await server.start(true);
+    }),
+  );
+}
