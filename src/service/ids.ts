@@ -23,7 +23,7 @@ export function timeOfUuid(uuid: string): number | undefined {
 }
 
 /** A new id: a UUIDv7, which ascends with time and so keeps inserts local. */
-export const newId: () => string = v7;
+export const newId = (): string => v7();
 
 /**
  * The id of the record that a caller creates under a request id. It depends on nothing

@@ -45,16 +45,28 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
   const collection: Collection<InvestorDocument> = db.collection(collectionName);
   // What a batch could not settle in time is told to its callers before they give up.
   const timeLimitMs = Math.ceil(requestTimeoutMs * 0.9);
+  let connecting: Promise<unknown> | undefined;
   let closing: Promise<void> | undefined;
+
+  /** Connects, once: the driver finds its way back later, but gives up if the first try fails. */
+  async function connect(): Promise<void> {
+    connecting ??= client.connect().catch((error) => {
+      connecting = undefined;
+      unavailable(error);
+    });
+    await connecting;
+  }
 
   const inserts = new Batcher<Investor, undefined>({
     ...batchLimits,
-    run: (investors) =>
-      insertAndReplay(investors, {
+    async run(investors) {
+      await connect();
+      return insertAndReplay(investors, {
         insert: (batch, limitMs) => insert(db, batch, limitMs),
         findAll: (ids, limitMs) => findAll(collection, ids, limitMs),
         timeLimitMs,
-      }),
+      });
+    },
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
     sizeOf: serialisedSize,
     maxWaitMs: requestTimeoutMs / 2,
@@ -64,6 +76,7 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
   const finds = new Batcher<string, Investor | undefined>({
     ...batchLimits,
     async run(ids) {
+      await connect();
       const found = await findAll(collection, ids, timeLimitMs).catch(unavailable);
       return ids.map((id) => found.get(id));
     },
@@ -84,24 +97,27 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
 
     async list({ after, limit }: Range, signal) {
       refuseIfClosed();
-      signal?.throwIfAborted();
+      await connect();
       const filter = after === undefined ? {} : { _id: { $gt: toBinary(after) } };
-      const documents = await within(timeLimitMs, (limitSignal) =>
+      const query = (limitSignal: AbortSignal) =>
         collection
           .find(filter, { ...readOptions(limit, timeLimitMs), signal: limitSignal })
           .sort({ _id: 1 })
           .limit(limit)
-          .toArray(),
-      ).catch(unavailable);
-      signal?.throwIfAborted();
+          .toArray();
+      const documents = await within(timeLimitMs, query, signal).catch((error) => {
+        if (signal?.aborted) throw error;
+        return unavailable(error);
+      });
       return documents.map(toInvestor);
     },
 
-    async ping() {
+    async ping(signal) {
       refuseIfClosed();
-      await within(selectionTimeoutMs * 2, (signal) =>
-        db.command({ ping: 1 }, { readPreference: "primary", signal }),
-      ).catch(unavailable);
+      await connect();
+      const ping = (limitSignal: AbortSignal) =>
+        db.command({ ping: 1 }, { readPreference: "primary", signal: limitSignal });
+      await within(timeLimitMs, ping, signal).catch(unavailable);
     },
 
     close() {
@@ -173,13 +189,12 @@ function isSurelyNotWritten(error: unknown): error is Error {
 
 /** The records with these ids, as a majority has them, in one round trip. */
 async function findAll(collection: Collection<InvestorDocument>, ids: string[], limitMs: number) {
+  const keys = Array.from(new Set(ids), toBinary);
+  const [only] = keys;
+  // For a single key the server has a shorter way than for a set of one.
+  const filter = { _id: only !== undefined && keys.length === 1 ? only : { $in: keys } };
   const documents = await within(limitMs, (signal) =>
-    collection
-      .find(
-        { _id: { $in: [...new Set(ids)].map(toBinary) } },
-        { ...readOptions(ids.length, limitMs), signal },
-      )
-      .toArray(),
+    collection.find(filter, { ...readOptions(ids.length, limitMs), signal }).toArray(),
   );
   return new Map(documents.map((document) => [toUuid(document._id), toInvestor(document)]));
 }
@@ -190,14 +205,28 @@ function readOptions(count: number, limitMs: number) {
   return { ...batch, readConcern: { level: "majority" as const }, maxTimeMS: limitMs };
 }
 
-/** Gives a call a signal that aborts after a time, with an Error: the driver needs one. */
-async function within<T>(ms: number, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
+/**
+ * Gives a call a signal that aborts after a time, or with the caller's. It always aborts with
+ * an Error: of anything else the driver makes a TypeError, after the request went out.
+ */
+async function within<T>(
+  ms: number,
+  run: (signal: AbortSignal) => Promise<T>,
+  caller?: AbortSignal,
+): Promise<T> {
   const controller = new AbortController();
+  const leave = () => controller.abort(new Error("the caller left"));
   const timer = setTimeout(() => controller.abort(new Error(`no answer within ${ms} ms`)), ms);
+  caller?.addEventListener("abort", leave);
   try {
+    caller?.throwIfAborted();
     return await run(controller.signal);
+  } catch (error) {
+    caller?.throwIfAborted();
+    throw error;
   } finally {
     clearTimeout(timer);
+    caller?.removeEventListener("abort", leave);
   }
 }
 

@@ -173,8 +173,9 @@ function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): Mess
 }
 
 function sendHeader(call: AnyCall, context: HandlerContext): void {
-  const metadata = toMetadata(context.responseHeader);
-  if (Object.keys(metadata.getMap()).length > 0) call.sendMetadata(metadata);
+  // Most answers have none, and grpc-js sends its own with the first message.
+  const isEmpty = context.responseHeader.keys().next().done;
+  if (!isEmpty) call.sendMetadata(toMetadata(context.responseHeader));
 }
 
 function asBuffer(bytes: Uint8Array): Buffer {
