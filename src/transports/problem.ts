@@ -91,7 +91,8 @@ function ofHttp({ status, message }: HttpError): Problem {
 }
 
 function ofCall(error: unknown, locate: (field: string) => Omit<ProblemError, "detail">): Problem {
-  const known = ConnectError.from(error, Code.Internal);
+  const known =
+    error instanceof ConnectError ? error : new ConnectError("internal error", Code.Internal);
   const [status, title] = statuses[known.code] ?? [500, "Internal Server Error"];
   const [info] = known.findDetails(ErrorInfoSchema);
   const reason = info?.reason ?? "INTERNAL";
