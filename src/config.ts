@@ -87,7 +87,8 @@ export function withoutSecrets(databaseUrl: string): string {
   return databaseUrl.replace(/^(mongodb[^/]*\/\/)(.*@)?([^?]*).*$/, "$1$3");
 }
 
-function isLoopback(host: string): boolean {
+/** Whether an address to listen on is reachable from this machine alone. */
+export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
 }
 

@@ -7,7 +7,7 @@ import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createDeadlineInterceptor } from "./calls/deadline.ts";
 import { createFailureInterceptor } from "./calls/failure.ts";
 import { createGate } from "./calls/gate.ts";
-import type { Config } from "./config.ts";
+import { type Config, isLoopback } from "./config.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
@@ -86,6 +86,7 @@ export async function startServer(
     http = await startHttpServer({
       ...config,
       port: config.httpPort,
+      refusesForeignPages: isLoopback(config.host),
       handlers: [
         createOperationsHandler({ isReady: () => isReady }),
         createConnectHandler({ ...common, services: [service] }),

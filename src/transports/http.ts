@@ -1,6 +1,8 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { allowOrigin, answerPreflight } from "./cors.ts";
+import { findForeignPage } from "./foreign-page.ts";
+import { answerProblem, HttpError } from "./problem.ts";
 
 /** Answers a request, or leaves it to the next by returning false. */
 export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => boolean;
@@ -17,6 +19,8 @@ export interface HttpServerOptions {
   handlers: HttpHandler[];
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
+  /** Whether requests of other pages are refused, which a browser on this machine could send. */
+  refusesForeignPages: boolean;
   host: string;
   /** 0 picks a free one. */
   port: number;
@@ -48,7 +52,7 @@ const idleTimeoutMs = 30_000;
  * @throws {Error} in plain words, if it cannot listen
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
-  const { handlers, corsOrigins, host, port, requestTimeoutMs } = options;
+  const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs } = options;
   const open = new Set<ServerResponse>();
   let draining = false;
 
@@ -57,6 +61,11 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     res.once("close", () => open.delete(res));
     keepConnection(req, res);
     if (draining) res.setHeader("connection", "close");
+    const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
+    if (foreign !== undefined) {
+      answerProblem(res, new HttpError(403, foreign));
+      return;
+    }
     if (allowOrigin(req, res, corsOrigins) && answerPreflight(req, res)) return;
     try {
       if (!handlers.some((handle) => handle(req, res))) res.writeHead(404).end();

@@ -16,7 +16,7 @@ export function createOperationsHandler({ isReady }: { isReady(): boolean }): Ht
     if (!document) return false;
     if (req.method !== "GET" && req.method !== "HEAD") {
       const error = new HttpError(405, `${req.method} is not allowed here`, { allow: "GET, HEAD" });
-      answerProblem(res, error, (field) => ({ parameter: field }));
+      answerProblem(res, error);
       return true;
     }
     const [status, body] = document();

@@ -44,6 +44,7 @@ export class HttpError extends Error {
 }
 
 const routing = {
+  403: ["FOREIGN_PAGE", "Forbidden"],
   404: ["NOT_FOUND", "Not Found"],
   405: ["METHOD_NOT_ALLOWED", "Method Not Allowed"],
   413: ["CONTENT_TOO_LARGE", "Content Too Large"],
@@ -64,12 +65,13 @@ const statuses: Partial<Record<Code, [status: number, title: string]>> = {
 /**
  * Answers with a problem.
  *
- * @param locate where in the request a field of the protobuf contract stands
+ * @param locate where in the request a field of the protobuf contract stands; needed for
+ *   errors of calls
  */
 export function answerProblem(
   res: ServerResponse,
   error: unknown,
-  locate: (field: string) => Omit<ProblemError, "detail">,
+  locate: (field: string) => Omit<ProblemError, "detail"> = () => ({}),
 ): void {
   const problem = error instanceof HttpError ? ofHttp(error) : ofCall(error, locate);
   const headers = error instanceof HttpError ? error.headers : retryHeader(error);

@@ -44,6 +44,7 @@ const { port } =
     : await startHttpServer({
         ...common,
         corsOrigins: [],
+        refusesForeignPages: false,
         handlers: [createConnectHandler(common)],
       });
 const response = toBinary(

@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { type OutgoingHttpHeaders, request } from "node:http";
 import { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { brotliCompressSync, gzipSync } from "node:zlib";
@@ -140,8 +142,8 @@ describe("Connect over HTTP", () => {
       "nonsense\r\n\r\n",
       `POST ${rpc("ListInvestors")} HTTP/1.1\r\nhost: a b\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}`,
       `POST ${rpc("ListInvestors")} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}`,
-      "GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
-      "GET //?%zz HTTP/1.1\r\nhost: x\r\n\r\n",
+      "GET http:// HTTP/1.1\r\nhost: localhost\r\n\r\n",
+      "GET //?%zz HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ]) {
       const socket = new Socket().connect(service.httpPort, "127.0.0.1");
       let answer = "";
@@ -205,6 +207,41 @@ describe("CORS", () => {
     const service = await startService();
     const answer = await preflight(service, "https://a.example");
     expect(answer.headers.get("access-control-allow-origin")).toBeNull();
+  });
+});
+
+describe("a service on this machine that asks for no credentials", () => {
+  const status = async (service: Service, headers: OutgoingHttpHeaders, path = "/v1/investors") => {
+    const req = request(url(service, path), { headers }).end();
+    const [res] = await once(req, "response");
+    res.resume();
+    return res.statusCode;
+  };
+
+  it("answers only to the names of this machine", async () => {
+    const service = await startService();
+    for (const host of ["localhost", `127.0.0.1:${service.httpPort}`, "[::1]:80", "LOCALHOST:1"]) {
+      expect(await status(service, { host }), host).toBe(200);
+    }
+    for (const host of ["evil.example", "localhost.evil.example", "10.0.0.1", "::1"]) {
+      expect(await status(service, { host }), host).toBe(403);
+      expect(await status(service, { host }, rpc("GetInvestor")), host).toBe(403);
+    }
+  });
+
+  it("refuses the pages of other sites unless their origin is named", async () => {
+    const service = await startService({ CORS_ORIGIN: "https://a.example" });
+    const own = `127.0.0.1:${service.httpPort}`;
+    expect(await status(service, { origin: `http://${own}`, host: own })).toBe(200);
+    expect(await status(service, { origin: "https://a.example" })).toBe(200);
+    expect(await status(service, { "sec-fetch-site": "same-origin" })).toBe(200);
+    for (const headers of [
+      { origin: "https://evil.example" },
+      { origin: "null" },
+      { "sec-fetch-site": "cross-site" },
+    ]) {
+      expect(await status(service, headers), JSON.stringify(headers)).toBe(403);
+    }
   });
 });
 

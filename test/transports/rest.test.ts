@@ -16,6 +16,7 @@ async function serve(listInvestors: List) {
   const server = await startHttpServer({
     handlers: [createRestHandler({ service, interceptors: [], gate, maxMessageBytes: 65_536 })],
     corsOrigins: [],
+    refusesForeignPages: false,
     host: "127.0.0.1",
     port: 0,
     requestTimeoutMs: 5_000,
