@@ -52,7 +52,8 @@ const maxDurationMs = 2 ** 31 - 1;
  */
 export function readConfig(settings: Settings): Config {
   const { host, databaseUrl, maxConnectionAge } = settings;
-  if (!/^(sqlite:.|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
+  // Of what SQLite takes for a path, these name no file, or one with options of its own.
+  if (!/^(sqlite:(?!:|file:).|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
     // The value may hold a password, and is not repeated.
     throw new ConfigError(
       "--database-url must be sqlite:PATH, or a MongoDB URL as mongodb://HOST or mongodb+srv://HOST",
@@ -84,7 +85,8 @@ export function readConfig(settings: Settings): Config {
 
 /** A database URL without what it may hold of secrets. */
 export function withoutSecrets(databaseUrl: string): string {
-  return databaseUrl.replace(/^(mongodb[^/]*\/\/)(.*@)?([^?]*).*$/, "$1$3");
+  if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
+  return databaseUrl.replace(/\?.*$/, "").replace(/\/\/.*@/, "//");
 }
 
 /** Whether an address to listen on is reachable from this machine alone. */

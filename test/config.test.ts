@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ConfigError, readConfig, type Settings } from "../src/config.ts";
+import { ConfigError, readConfig, type Settings, withoutSecrets } from "../src/config.ts";
 
 const settings: Settings = {
   databaseUrl: "sqlite:data/investors.db",
@@ -46,7 +46,19 @@ describe("the configuration", () => {
     ["drainDelay", "--drain-delay", ["5", "∞"]],
     ["drainTimeout", "--drain-timeout", ["", "1y"]],
     ["logLevel", "--log-level", ["INFO", "verbose", "toString"]],
-    ["databaseUrl", "--database-url", ["", "sqlite:", "postgres://x", "investors.db"]],
+    [
+      "databaseUrl",
+      "--database-url",
+      [
+        "",
+        "sqlite:",
+        "sqlite::memory:",
+        "sqlite:file:x?mode=memory",
+        "postgres://x",
+        "investors.db",
+        "mongodb://",
+      ],
+    ],
   ])("refuses a wrong %s and names %s", (name, flag, values) => {
     for (const value of values) {
       const read = () => readConfig({ ...settings, [name]: value });
@@ -58,6 +70,15 @@ describe("the configuration", () => {
   it("never repeats a database URL, which may hold a password", () => {
     const read = () => readConfig({ ...settings, databaseUrl: "mysql://root:s3cret@host/db" });
     expect(read).not.toThrow("s3cret");
+  });
+
+  it.each([
+    ["sqlite:data/a?b@c.db", "sqlite:data/a?b@c.db"],
+    ["mongodb://host", "mongodb://host"],
+    ["mongodb://user:s3cr@t@h1:1,h2/db?tlsKeyPassword=a@b", "mongodb://h1:1,h2/db"],
+    ["mongodb+srv://user:s3cret@host/?w=1", "mongodb+srv://host/"],
+  ])("tells of the database URL %s what is no secret", (url, told) => {
+    expect(withoutSecrets(readConfig({ ...settings, databaseUrl: url }).databaseUrl)).toBe(told);
   });
 
   it.each(["0.0.0.0", "::", "10.0.0.1", "investors.example", "127.0.0.1.example"])(
