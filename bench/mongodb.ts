@@ -23,7 +23,6 @@ interface Contestant {
 }
 
 const set = await MongoMemoryReplSet.create({
-  binary: { version: "6.0.5" },
   replSet: { count: memberCount, storageEngine: "wiredTiger" },
 });
 const children: ChildProcess[] = [];

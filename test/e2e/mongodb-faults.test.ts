@@ -167,7 +167,7 @@ await describeWithMongo("an answer that is lost", "standalone", (mongo) => {
 
 await describeWithMongo("no server at all", "standalone", () => {
   it("is told at the start, and the service comes up once there is one", async () => {
-    const spare = await MongoMemoryServer.create({ binary: { version: "6.0.5" } });
+    const spare = await MongoMemoryServer.create();
     const port = spare.instanceInfo?.port ?? 0;
     await spare.stop({ doCleanup: false });
     const service = await startService({
@@ -187,7 +187,6 @@ await describeWithMongo("no server at all", "standalone", () => {
 
   it("is over when one starts", { timeout: 90_000 }, async () => {
     const server = await MongoMemoryServer.create({
-      binary: { version: "6.0.5" },
       instance: { storageEngine: "wiredTiger" },
     });
     onTestFinished(async () => void (await server.stop()));

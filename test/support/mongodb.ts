@@ -2,7 +2,6 @@ import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-cor
 import { v4 } from "uuid";
 import { afterAll, beforeAll, describe } from "vitest";
 
-const binary = { version: "6.0.5" };
 const electionTimeoutMs = 2_000;
 
 /** A member of a set as a process. */
@@ -30,7 +29,7 @@ export async function describeWithMongo(
   tests: (mongo: TestMongo) => void,
 ): Promise<void> {
   const start = () => (kind === "standalone" ? startStandalone() : startReplicaSet());
-  const probe = await MongoMemoryServer.create({ binary }).catch((error: Error) => error);
+  const probe = await MongoMemoryServer.create().catch((error: Error) => error);
   if (probe instanceof Error) {
     if (process.env.CI) throw probe;
     console.warn(`SKIPPED: the tests with MongoDB, which does not start: ${probe.message}`);
@@ -58,7 +57,6 @@ export async function describeWithMongo(
 
 async function startStandalone() {
   const server = await MongoMemoryServer.create({
-    binary,
     instance: { storageEngine: "wiredTiger" },
   });
   return {
@@ -71,7 +69,6 @@ async function startStandalone() {
 
 async function startReplicaSet() {
   const set = await MongoMemoryReplSet.create({
-    binary,
     replSet: {
       count: 3,
       storageEngine: "wiredTiger",
