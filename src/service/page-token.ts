@@ -1,11 +1,12 @@
+import { uuidFromHex, uuidToBytes } from "../uuid.ts";
+
 /** The first byte of a token, which tells how to read the others: an id follows. */
 const version = 1;
 const length = 1 + 16;
 
 /** The token of the page that begins behind this id; opaque, and safe in a URL. */
 export function encodePageToken(after: string): string {
-  const id = Buffer.from(after.replaceAll("-", ""), "hex");
-  return Buffer.concat([Buffer.of(version), id]).toString("base64url");
+  return Buffer.concat([Buffer.of(version), uuidToBytes(after)]).toString("base64url");
 }
 
 /** The id that a token stands for, or undefined if it is not one of ours. */
@@ -15,5 +16,5 @@ export function decodePageToken(token: string): string | undefined {
   const isOurs =
     bytes.length === length && bytes[0] === version && bytes.toString("base64url") === token;
   if (!isOurs) return undefined;
-  return bytes.toString("hex", 1).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+  return uuidFromHex(bytes.toString("hex", 1));
 }

@@ -1,15 +1,14 @@
-import { create } from "@bufbuild/protobuf";
 import {
-  Binary,
   type Collection,
   type Db,
   MongoClient,
   MongoServerError,
   MongoServerSelectionError,
 } from "mongodb";
-import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { serialisedSize, textFields, typeNames, typesByName } from "../investor.ts";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { serialisedSize } from "../investor.ts";
 import { Batcher } from "./batcher.ts";
+import { fromDocument, type InvestorDocument, toDocument, toKey } from "./mongodb-document.ts";
 import { insertAndReplay, type WriteFailure } from "./mongodb-insert.ts";
 import { OutcomeUnknownError, type Range, type Store, StoreUnavailableError } from "./store.ts";
 
@@ -20,12 +19,6 @@ export interface MongoStoreOptions {
   /** For how long a call may take, in milliseconds. */
   requestTimeoutMs: number;
 }
-
-/** A record as the collection holds it. */
-export type InvestorDocument = { _id: Binary; type: string } & Pick<
-  Investor,
-  (typeof textFields)[number]
->;
 
 const collectionName = "investors";
 const batchLimits = { maxItems: 512, maxBytes: 4 * 1024 * 1024, maxQueued: 8_192 };
@@ -98,7 +91,7 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
     async list({ after, limit }: Range, signal) {
       refuseIfClosed();
       await connect();
-      const filter = after === undefined ? {} : { _id: { $gt: toBinary(after) } };
+      const filter = after === undefined ? {} : { _id: { $gt: toKey(after) } };
       const query = (limitSignal: AbortSignal) =>
         collection
           .find(filter, { ...readOptions(limit, timeLimitMs), signal: limitSignal })
@@ -109,7 +102,7 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
         if (signal?.aborted) throw error;
         return unavailable(error);
       });
-      return documents.map(toInvestor);
+      return documents.map(fromDocument);
     },
 
     async ping(signal) {
@@ -189,14 +182,14 @@ function isSurelyNotWritten(error: unknown): error is Error {
 
 /** The records with these ids, as a majority has them, in one round trip. */
 async function findAll(collection: Collection<InvestorDocument>, ids: string[], limitMs: number) {
-  const keys = Array.from(new Set(ids), toBinary);
+  const keys = Array.from(new Set(ids), toKey);
   const [only] = keys;
   // For a single key the server has a shorter way than for a set of one.
   const filter = { _id: only !== undefined && keys.length === 1 ? only : { $in: keys } };
   const documents = await within(limitMs, (signal) =>
     collection.find(filter, { ...readOptions(ids.length, limitMs), signal }).toArray(),
   );
-  return new Map(documents.map((document) => [toUuid(document._id), toInvestor(document)]));
+  return new Map(documents.map(fromDocument).map((investor) => [investor.id, investor]));
 }
 
 function readOptions(count: number, limitMs: number) {
@@ -238,26 +231,4 @@ function unavailable(error: unknown): never {
 
 function nameOf(error: unknown): string {
   return error instanceof Error ? error.name : "error";
-}
-
-function toDocument(investor: Investor): InvestorDocument {
-  const document = { _id: toBinary(investor.id), type: typeNames.get(investor.type) ?? "" };
-  const texts = Object.fromEntries(textFields.map((field) => [field, investor[field]]));
-  return { ...document, ...(texts as Omit<InvestorDocument, "_id" | "type">) };
-}
-
-function toInvestor(document: InvestorDocument): Investor {
-  const investor = create(InvestorSchema);
-  investor.id = toUuid(document._id);
-  investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;
-  for (const field of textFields) investor[field] = document[field];
-  return investor;
-}
-
-function toBinary(uuid: string): Binary {
-  return new Binary(Buffer.from(uuid.replaceAll("-", ""), "hex"), Binary.SUBTYPE_UUID);
-}
-
-function toUuid(id: Binary): string {
-  return id.toUUID().toString();
 }

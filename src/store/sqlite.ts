@@ -4,6 +4,7 @@ import { Worker } from "node:worker_threads";
 import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { serialisedSize, textFields } from "../investor.ts";
+import { uuidFromHex, uuidToBytes } from "../uuid.ts";
 import { Batcher } from "./batcher.ts";
 import { isDamage, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
 import type { Reply, Row, RowOutcome } from "./sqlite-writer.ts";
@@ -84,13 +85,13 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     insert: (investor, signal) => batcher.add(investor, signal),
 
     async find(id) {
-      const row = read(() => findRow.get(toBytes(id))) as SQLOutputValue[] | undefined;
+      const row = read(() => findRow.get(uuidToBytes(id))) as SQLOutputValue[] | undefined;
       return row && toInvestor(row);
     },
 
     async list({ after, limit }: Range) {
       const rows = read(() =>
-        listRows.all(after === undefined ? new Uint8Array() : toBytes(after), limit),
+        listRows.all(after === undefined ? new Uint8Array() : uuidToBytes(after), limit),
       );
       return (rows as unknown as SQLOutputValue[][]).map(toInvestor);
     },
@@ -163,21 +164,13 @@ function toOutcome(outcome: RowOutcome): undefined | Error {
 }
 
 function toRow(investor: Investor): Row {
-  return [toBytes(investor.id), investor.type, ...textFields.map((field) => investor[field])];
+  return [uuidToBytes(investor.id), investor.type, ...textFields.map((field) => investor[field])];
 }
 
 function toInvestor([id, type, ...texts]: SQLOutputValue[]): Investor {
   const investor = create(InvestorSchema);
-  investor.id = toUuid(id as string);
+  investor.id = uuidFromHex(id as string);
   investor.type = type as number;
   for (const [i, field] of textFields.entries()) investor[field] = texts[i] as string;
   return investor;
-}
-
-function toBytes(uuid: string): Uint8Array {
-  return Buffer.from(uuid.replaceAll("-", ""), "hex");
-}
-
-function toUuid(hex: string): string {
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
 }

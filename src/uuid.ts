@@ -1,0 +1,9 @@
+/** The 16 bytes of a UUID in canonical text. */
+export function uuidToBytes(uuid: string): Buffer {
+  return Buffer.from(uuid.replaceAll("-", ""), "hex");
+}
+
+/** The canonical text of a UUID, from its 32 hexadecimal digits in lower case. */
+export function uuidFromHex(hex: string): string {
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+}
