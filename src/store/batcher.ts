@@ -4,10 +4,9 @@ import { StoreOverloadedError, StoreUnavailableError } from "./store.ts";
 export interface BatcherOptions<Item, Result> {
   /**
    * Takes one batch to the database. It resolves with an answer or an error for each
-   * item, in order; if it rejects, every item fails with that error. The signal
-   * aborts at the time limit.
+   * item, in order; if it rejects, every item fails with that error.
    */
-  run(items: Item[], signal: AbortSignal): Promise<readonly (Result | Error)[]>;
+  run(items: Item[]): Promise<readonly (Result | Error)[]>;
   /** The error of an item that was sent and whose caller no longer waits for it. */
   abandoned(cause: unknown): unknown;
   /** The weight of an item in bytes. */
@@ -120,17 +119,12 @@ export class Batcher<Item, Result> {
   }
 
   async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {
-    const limit = new AbortController();
     const timer = setTimeout(() => {
       const cause = new DOMException("the batch took too long", "TimeoutError");
-      limit.abort(cause);
       for (const entry of batch) entry.fail(this.#options.abandoned(cause));
     }, this.#options.timeLimitMs);
     try {
-      const outcomes = await this.#options.run(
-        batch.map((entry) => entry.item),
-        limit.signal,
-      );
+      const outcomes = await this.#options.run(batch.map((entry) => entry.item));
       for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Result | Error);
     } catch (reason) {
       for (const entry of batch) entry.fail(reason);

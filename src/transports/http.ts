@@ -13,6 +13,15 @@ export function pathOf({ url = "" }: IncomingMessage): string {
   return end === -1 ? url : url.slice(0, end);
 }
 
+/** The headers of an answer in JSON, which may hold a record. */
+export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
+
+/** Answers with JSON. */
+export function answerJson(res: ServerResponse, body: string, status = 200): void {
+  res.writeHead(status, { ...jsonHeaders, "content-length": Buffer.byteLength(body) });
+  res.end(body);
+}
+
 /** What an {@link startHttpServer HTTP server} serves, and within which limits. */
 export interface HttpServerOptions {
   /** Asked in turn until one takes the request. */

@@ -1,6 +1,6 @@
-import { type HttpHandler, pathOf } from "./http.ts";
+import { answerJson, type HttpHandler, pathOf } from "./http.ts";
 import { openApi } from "./openapi.ts";
-import { answerProblem, HttpError } from "./problem.ts";
+import { answerProblem, methodNotAllowed } from "./problem.ts";
 
 /** Serves what those who run the service and write clients need: its state and its reference. */
 export function createOperationsHandler({ isReady }: { isReady(): boolean }): HttpHandler {
@@ -15,17 +15,11 @@ export function createOperationsHandler({ isReady }: { isReady(): boolean }): Ht
     const document = Object.hasOwn(documents, pathOf(req)) && documents[pathOf(req)];
     if (!document) return false;
     if (req.method !== "GET" && req.method !== "HEAD") {
-      const error = new HttpError(405, `${req.method} is not allowed here`, { allow: "GET, HEAD" });
-      answerProblem(res, error);
+      answerProblem(res, methodNotAllowed(req, "GET, HEAD"));
       return true;
     }
     const [status, body] = document();
-    res.writeHead(status, {
-      "content-type": "application/json",
-      "content-length": Buffer.byteLength(body),
-      "cache-control": "no-store",
-    });
-    res.end(body);
+    answerJson(res, body, status);
     return true;
   };
 }

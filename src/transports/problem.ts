@@ -1,4 +1,4 @@
-import type { ServerResponse } from "node:http";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import { Code, ConnectError } from "@connectrpc/connect";
 import {
   BadRequestSchema,
@@ -43,6 +43,11 @@ export class HttpError extends Error {
   }
 }
 
+/** The failure of a request by a method that its path does not have. */
+export function methodNotAllowed({ method }: IncomingMessage, allow: string): HttpError {
+  return new HttpError(405, `${method} is not allowed here`, { allow });
+}
+
 const routing = {
   403: ["FOREIGN_PAGE", "Forbidden"],
   404: ["NOT_FOUND", "Not Found"],
@@ -81,7 +86,7 @@ export function answerProblem(
     "content-type": problemType,
     "content-length": Buffer.byteLength(body),
     "cache-control": "no-store",
-    // What is left of a request that was not read would be taken for the next one.
+    // Rather than to read what is left of the request, which may be much.
     ...(!res.req.complete && { connection: "close" }),
   });
   res.end(body);

@@ -18,8 +18,8 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { ended } from "../calls/ended.ts";
 import { createGate, type Gate } from "../calls/gate.ts";
-import { type HttpHandler, pathOf } from "./http.ts";
-import { answerProblem, HttpError } from "./problem.ts";
+import { answerJson, type HttpHandler, jsonHeaders, pathOf } from "./http.ts";
+import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 import { fromJson, toJson } from "./rest-json.ts";
 import { decodeSegment, locate, readJsonBody, readPageSize, readQuery } from "./rest-request.ts";
 
@@ -60,11 +60,11 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     if (path === collection) {
       if (method === "POST") return handleCreate;
       if (method === "GET") return handleList;
-      throw notAllowed(req, "GET, HEAD, POST");
+      throw methodNotAllowed(req, "GET, HEAD, POST");
     }
     if (/^\/v1\/investors\/[^/]+$/.test(path)) {
       if (method === "GET") return handleGet;
-      throw notAllowed(req, "GET, HEAD");
+      throw methodNotAllowed(req, "GET, HEAD");
     }
     throw new HttpError(404, "there is nothing at this path");
   }
@@ -166,17 +166,6 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     });
     return true;
   };
-}
-
-const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
-
-function answerJson(res: ServerResponse, body: string): void {
-  res.writeHead(200, { ...jsonHeaders, "content-length": Buffer.byteLength(body) });
-  res.end(body);
-}
-
-function notAllowed(req: IncomingMessage, allow: string): HttpError {
-  return new HttpError(405, `${req.method} is not allowed here`, { allow });
 }
 
 /** Resolves when the caller has read enough; rejects if it leaves or reads nothing. */

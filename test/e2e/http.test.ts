@@ -10,7 +10,7 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, type Service, startService } from "../support/service.ts";
+import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
 
 const url = ({ httpPort }: Service, path = "") => `http://127.0.0.1:${httpPort}${path}`;
 const rpc = (method: string) => `/investor.v1.InvestorService/${method}`;
@@ -159,9 +159,7 @@ describe("Connect over HTTP", () => {
   it("refuses calls past the limit", async () => {
     const service = await startService({ MAX_IN_FLIGHT: "1" });
     await grpcClient(service).createInvestor(aCreate());
-    const { DatabaseSync } = await import("node:sqlite");
-    const db = new DatabaseSync(`${service.folder}/data/investors.db`);
-    db.exec("BEGIN IMMEDIATE");
+    const release = lockDatabase(service);
     const client = createClient(
       InvestorService,
       createConnectTransport({ baseUrl: url(service), httpVersion: "1.1" }),
@@ -177,7 +175,7 @@ describe("Connect over HTTP", () => {
     expect(rest.status).toBe(503);
     expect(rest.headers.get("retry-after")).toBe("1");
     expect(await rest.json()).toMatchObject({ reason: "OVERLOADED" });
-    db.close();
+    release();
     await inside;
   });
 });
@@ -251,9 +249,7 @@ describe("the stop of the HTTP port", () => {
     expect((await fetch(url(service, "/readyz"))).status).toBe(200);
     const idle = new Socket().connect(service.httpPort, "127.0.0.1");
     onTestFinished(() => void idle.destroy());
-    const { DatabaseSync } = await import("node:sqlite");
-    const db = new DatabaseSync(`${service.folder}/data/investors.db`);
-    db.exec("BEGIN IMMEDIATE");
+    const release = lockDatabase(service);
     const client = createClient(
       InvestorService,
       createConnectTransport({ baseUrl: url(service), httpVersion: "1.1" }),
@@ -263,7 +259,7 @@ describe("the stop of the HTTP port", () => {
     service.child.kill("SIGTERM");
     await expect.poll(async () => (await fetch(url(service, "/readyz"))).status).toBe(503);
     await delay(1_000);
-    db.close();
+    release();
     expect(await inside).toHaveLength(20);
     expect(await service.exited).toBe(0);
   });

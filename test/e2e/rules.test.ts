@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { failureOf } from "../support/errors.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, startService } from "../support/service.ts";
+import { grpcClient, lockDatabase, startService } from "../support/service.ts";
 import { describeRules } from "./rules.ts";
 
 describeRules("on SQLite", () => ({}));
@@ -17,11 +17,11 @@ describe("a deadline", () => {
     const service = await startService({ REQUEST_TIMEOUT: "300ms" });
     const client = grpcClient(service);
     await client.createInvestor(aCreate());
-    const release = await lockDatabase(service.folder);
+    const release = lockDatabase(service);
     const failure = await failureOf(client.createInvestor(aCreate()));
     expect(failure).toMatchObject({ code: "DeadlineExceeded", reason: "DEADLINE_EXCEEDED" });
     expect(failure.message).toContain("may or may not be stored");
-    await release();
+    release();
     await client.createInvestor(aCreate());
   });
 
@@ -29,12 +29,12 @@ describe("a deadline", () => {
     const service = await startService();
     const client = grpcClient(service);
     await client.createInvestor(aCreate());
-    const release = await lockDatabase(service.folder);
+    const release = lockDatabase(service);
     const start = performance.now();
     const call = client.createInvestor(aCreate(), { timeoutMs: 200 });
     await expect(call).rejects.toMatchObject({ code: Code.DeadlineExceeded } as ConnectError);
     expect(performance.now() - start).toBeLessThan(4_000);
-    await release();
+    release();
   });
 });
 
@@ -43,22 +43,14 @@ describe("a locked database", () => {
     const service = await startService();
     const client = grpcClient(service);
     const first = await client.createInvestor(aCreate());
-    const release = await lockDatabase(service.folder);
+    const release = lockDatabase(service);
     const failure = await failureOf(client.createInvestor(aCreate()));
     expect(failure).toMatchObject({
       code: "Unavailable",
       reason: "STORE_UNAVAILABLE",
       hasRetryDelay: true,
     });
-    await release();
+    release();
     expect((await client.listInvestors({})).investors).toEqual([first]);
   });
 });
-
-/** Holds the write lock of the service's database until the result is called. */
-async function lockDatabase(folder: string): Promise<() => Promise<void>> {
-  const { DatabaseSync } = await import("node:sqlite");
-  const db = new DatabaseSync(`${folder}/data/investors.db`);
-  db.exec("BEGIN IMMEDIATE");
-  return async () => db.close();
-}

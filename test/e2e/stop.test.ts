@@ -1,6 +1,5 @@
 import { once } from "node:events";
 import { connect } from "node:net";
-import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
@@ -8,17 +7,10 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../../gen/grpc/health/v1/health_pb.js";
 import { openCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, type Service, startService } from "../support/service.ts";
+import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
-
-/** Makes creates wait until the result is called. */
-function lock({ folder }: Service): () => void {
-  const db = new DatabaseSync(`${folder}/data/investors.db`);
-  db.exec("BEGIN IMMEDIATE");
-  return () => db.close();
-}
 
 describe("SIGTERM and SIGINT", () => {
   it.each(["SIGTERM", "SIGINT"] as const)(
@@ -26,7 +18,7 @@ describe("SIGTERM and SIGINT", () => {
     async (signal) => {
       const service = await startService();
       const client = grpcClient(service);
-      const release = lock(service);
+      const release = lockDatabase(service);
       const inside = Promise.all(
         Array.from({ length: 50 }, () => client.createInvestor(aCreate())),
       );
@@ -74,7 +66,7 @@ describe("SIGTERM and SIGINT", () => {
 
   it("cuts what has not finished at the drain timeout, and says so with status 1", async () => {
     const service = await startService({ DRAIN_TIMEOUT: "300ms", REQUEST_TIMEOUT: "4s" });
-    const release = lock(service);
+    const release = lockDatabase(service);
     const cut = grpcClient(service).createInvestor(aCreate());
     cut.catch(() => {});
     await delay(300);
@@ -86,7 +78,7 @@ describe("SIGTERM and SIGINT", () => {
 
   it("a second time cuts at once", async () => {
     const service = await startService();
-    const release = lock(service);
+    const release = lockDatabase(service);
     const cut = grpcClient(service).createInvestor(aCreate());
     cut.catch(() => {});
     await delay(300);

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { resolve } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { onTestFinished } from "vitest";
@@ -60,6 +61,16 @@ export async function startService(
 export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
   const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` });
   return createClient(InvestorService, transport);
+}
+
+/**
+ * Holds the write lock of a service's SQLite file, so that creates wait, until the result is
+ * called.
+ */
+export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
+  const db = new DatabaseSync(`${folder}/data/investors.db`);
+  db.exec("BEGIN IMMEDIATE");
+  return () => db.close();
 }
 
 /** Tries until there is a result, for at most 30 seconds. */
