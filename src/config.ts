@@ -6,6 +6,12 @@ export interface Settings {
   host: string;
   grpcPort: string;
   httpPort: string;
+  tlsCert?: string | undefined;
+  tlsKey?: string | undefined;
+  tlsClientCa?: string | undefined;
+  authTokensFile?: string | undefined;
+  oidcIssuer?: string | undefined;
+  oidcAudience?: string | undefined;
   corsOrigin?: string | undefined;
   allowInsecure: string;
   maxInFlight: string;
@@ -22,6 +28,10 @@ export interface Config {
   host: string;
   grpcPort: number;
   httpPort: number;
+  /** The files to encrypt with; calls are not encrypted if absent. */
+  tls: TlsFiles | undefined;
+  /** The ways to tell who calls; nobody has to say if there is none. */
+  authentication: AuthenticationSources;
   /** The origins whose pages may call by HTTP; `*` stands for any. */
   corsOrigins: string[];
   maxInFlight: number;
@@ -30,6 +40,27 @@ export interface Config {
   drainDelayMs: number;
   drainTimeoutMs: number;
   logLevel: Level;
+}
+
+/** Files in PEM, read at the start and again on SIGHUP. */
+export interface TlsFiles {
+  certFile: string;
+  keyFile: string;
+  /** The authorities whose client certificates are accepted; none are asked for if absent. */
+  clientCaFile: string | undefined;
+}
+
+/** By what a caller can show who it is. */
+export interface AuthenticationSources {
+  tokensFile: string | undefined;
+  oidc: OidcOptions | undefined;
+  clientCertificates: boolean;
+}
+
+/** Whose access tokens are accepted, and for whom they must be issued. */
+export interface OidcOptions {
+  issuer: string;
+  audience: string;
 }
 
 /** A setting has a wrong value; the message names its flag and what is accepted. */
@@ -52,6 +83,12 @@ const maxDurationMs = 2 ** 31 - 1;
  */
 export function readConfig(settings: Settings): Config {
   const { host, databaseUrl, maxConnectionAge } = settings;
+  const tls = readTls(settings);
+  const authentication = {
+    tokensFile: settings.authTokensFile || undefined,
+    oidc: readOidc(settings),
+    clientCertificates: tls?.clientCaFile !== undefined,
+  };
   // Of what SQLite takes for a path, these name no file, or one with options of its own.
   if (!/^(sqlite:(?!:|file:).|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
     // The value may hold a password, and is not repeated.
@@ -59,10 +96,17 @@ export function readConfig(settings: Settings): Config {
       "--database-url must be sqlite:PATH, or a MongoDB URL as mongodb://HOST or mongodb+srv://HOST",
     );
   }
-  if (!isLoopback(host) && !readBoolean("--allow-insecure", settings.allowInsecure)) {
+  const isSafe = tls !== undefined && isAuthenticating(authentication);
+  if (!isSafe && !isLoopback(host) && !readBoolean("--allow-insecure", settings.allowInsecure)) {
+    const lacking = [
+      ...(tls === undefined ? ["encrypted (--tls-cert, --tls-key)"] : []),
+      ...(isAuthenticating(authentication)
+        ? []
+        : ["authenticated (--auth-tokens-file, --oidc-issuer or --tls-client-ca)"]),
+    ];
     throw new ConfigError(
-      `--host ${host} is reachable from other machines, and calls are neither encrypted nor ` +
-        "authenticated; say --allow-insecure to listen there all the same",
+      `--host ${host} is reachable from other machines, and calls are not ` +
+        `${lacking.join(" and not ")}; say --allow-insecure to listen there all the same`,
     );
   }
   return {
@@ -70,17 +114,23 @@ export function readConfig(settings: Settings): Config {
     host,
     grpcPort: readInteger("--grpc-port", settings.grpcPort, 0, 65_535),
     httpPort: readInteger("--http-port", settings.httpPort, 0, 65_535),
+    tls,
+    authentication,
     corsOrigins: (settings.corsOrigin ?? "").split(",").filter(Boolean).map(readOrigin),
     maxInFlight: readInteger("--max-in-flight", settings.maxInFlight, 1, 1_000_000),
     requestTimeoutMs: readDuration("--request-timeout", settings.requestTimeout, 1),
-    maxConnectionAgeMs:
-      maxConnectionAge === undefined
-        ? undefined
-        : readDuration("--max-connection-age", maxConnectionAge, 1),
+    maxConnectionAgeMs: maxConnectionAge
+      ? readDuration("--max-connection-age", maxConnectionAge, 1)
+      : undefined,
     drainDelayMs: readDuration("--drain-delay", settings.drainDelay, 0),
     drainTimeoutMs: readDuration("--drain-timeout", settings.drainTimeout, 0),
     logLevel: readChoice("--log-level", settings.logLevel, logLevels),
   };
+}
+
+/** Whether callers have to show who they are. */
+export function isAuthenticating(sources: AuthenticationSources): boolean {
+  return Object.values(sources).some(Boolean);
 }
 
 /** A database URL without what it may hold of secrets. */
@@ -92,6 +142,34 @@ export function withoutSecrets(databaseUrl: string): string {
 /** Whether an address to listen on is reachable from this machine alone. */
 export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+function readTls({ tlsCert, tlsKey, tlsClientCa }: Settings): TlsFiles | undefined {
+  if (!tlsCert !== !tlsKey) throw new ConfigError("--tls-cert and --tls-key go together");
+  if (tlsCert && tlsKey) {
+    return { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined };
+  }
+  if (tlsClientCa) throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
+  return undefined;
+}
+
+function readOidc({ oidcIssuer, oidcAudience }: Settings): OidcOptions | undefined {
+  if (!oidcIssuer !== !oidcAudience) {
+    throw new ConfigError("--oidc-issuer and --oidc-audience go together");
+  }
+  if (!oidcIssuer || !oidcAudience) return undefined;
+  const { protocol, hostname } = URL.parse(oidcIssuer) ?? {};
+  const isEncrypted = protocol === "https:";
+  // The keys of the issuer must come from itself.
+  if (
+    !isEncrypted &&
+    !(protocol === "http:" && isLoopback((hostname ?? "").replace(/^\[|\]$/g, "")))
+  ) {
+    throw new ConfigError(
+      `--oidc-issuer must be an https URL, or an http URL of this machine, not "${oidcIssuer}"`,
+    );
+  }
+  return { issuer: oidcIssuer, audience: oidcAudience };
 }
 
 function readInteger(flag: string, text: string, min: number, max: number): number {

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { ConfigError, logLevels, readConfig, type Settings, withoutSecrets } from "./config.ts";
-import { startServer } from "./server.ts";
+import { type RunningServer, startServer } from "./server.ts";
 
 const usageError = 2;
 
@@ -37,6 +37,34 @@ program
     new Option("--http-port <port>", "the port for Connect, gRPC-Web and REST; 0 picks a free one")
       .env("HTTP_PORT")
       .default("8080"),
+  )
+  .addOption(
+    new Option("--tls-cert <file>", "the certificate chain to encrypt with, in PEM").env(
+      "TLS_CERT",
+    ),
+  )
+  .addOption(new Option("--tls-key <file>", "its private key, in PEM").env("TLS_KEY"))
+  .addOption(
+    new Option(
+      "--tls-client-ca <file>",
+      "the authorities whose client certificates are accepted, in PEM",
+    ).env("TLS_CLIENT_CA"),
+  )
+  .addOption(
+    new Option(
+      "--auth-tokens-file <file>",
+      "the bearer tokens that are accepted; each line a name, a token and its scopes",
+    ).env("AUTH_TOKENS_FILE"),
+  )
+  .addOption(
+    new Option("--oidc-issuer <url>", "the issuer whose access tokens are accepted").env(
+      "OIDC_ISSUER",
+    ),
+  )
+  .addOption(
+    new Option("--oidc-audience <audience>", "the audience that they must be issued for").env(
+      "OIDC_AUDIENCE",
+    ),
   )
   .addOption(
     new Option("--cors-origin <origins>", "the origins whose pages may call by HTTP").env(
@@ -94,13 +122,18 @@ async function serve(settings: Settings): Promise<void> {
   process.on("unhandledRejection", exitFatally);
 
   const server = await startServer(config, log, exitFatally).catch((error: Error) => {
+    if (error instanceof ConfigError) exitForSetting(error);
     log.fatal(error.message);
     process.exit(1);
   });
   const at = config.host.includes(":") ? `[${config.host}]` : config.host;
+  const s = config.tls === undefined ? "" : "s";
   log.info(
-    `serving ${withoutSecrets(config.databaseUrl)} on grpc://${at}:${server.grpcPort} and http://${at}:${server.httpPort}`,
+    `serving ${withoutSecrets(config.databaseUrl)} on grpc${s}://${at}:${server.grpcPort} and http${s}://${at}:${server.httpPort}`,
   );
+  if (config.tls !== undefined || config.authentication.tokensFile !== undefined) {
+    reloadOnSignal(server, log);
+  }
   stopOnSignal(server, log);
 }
 
@@ -109,12 +142,25 @@ function checkSettings(settings: Settings) {
     return readConfig(settings);
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
-    process.stderr.write(`error: ${error.message}\n`);
-    process.exit(usageError);
+    exitForSetting(error);
   }
 }
 
-function stopOnSignal(server: Awaited<ReturnType<typeof startServer>>, log: Logger): void {
+function exitForSetting({ message }: ConfigError): never {
+  process.stderr.write(`error: ${message}\n`);
+  process.exit(usageError);
+}
+
+function reloadOnSignal(server: RunningServer, log: Logger): void {
+  process.on("SIGHUP", () => {
+    server.reload().then(
+      () => log.info("read the certificates and tokens again"),
+      (error: Error) => log.error(`nothing is read again: ${error.message}`),
+    );
+  });
+}
+
+function stopOnSignal(server: RunningServer, log: Logger): void {
   const cut = new AbortController();
   let stopping = false;
   const onSignal = async (signal: NodeJS.Signals) => {

@@ -4,10 +4,12 @@ import type { Logger } from "pino";
 import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
 import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { createAuthentication } from "./calls/authentication.ts";
 import { createDeadlineInterceptor } from "./calls/deadline.ts";
 import { createFailureInterceptor } from "./calls/failure.ts";
 import { createGate } from "./calls/gate.ts";
-import { type Config, isLoopback } from "./config.ts";
+import { createTelemetry } from "./calls/telemetry.ts";
+import { type Config, isAuthenticating, isLoopback } from "./config.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
@@ -16,11 +18,19 @@ import { type GrpcServer, startGrpcServer } from "./transports/grpc.ts";
 import { type HttpServer, startHttpServer } from "./transports/http.ts";
 import { createOperationsHandler } from "./transports/operations.ts";
 import { createRestHandler } from "./transports/rest.ts";
+import { readTls } from "./transports/tls.ts";
 
 /** A server that takes calls. */
 export interface RunningServer {
   readonly grpcPort: number;
   readonly httpPort: number;
+  /**
+   * Reads the certificates and tokens again. What was read before stays in force if any of
+   * it cannot be used, and no call is dropped.
+   *
+   * @throws {ConfigError} a file cannot be read or used
+   */
+  reload(): Promise<void>;
   /**
    * Stops in order: tells health checks, waits the drain delay, takes no new calls, lets
    * those inside finish, closes the store. The signal makes it cut what is left at once.
@@ -46,6 +56,7 @@ const flushMs = 200;
  * Opens the store and serves it until stopped.
  *
  * @param onFatal called once if the server can go on no more and the process has to end
+ * @throws {ConfigError} a file that the settings name cannot be read or used
  * @throws {Error} in plain words, if the store cannot be used or the port not be listened on
  */
 export async function startServer(
@@ -53,9 +64,16 @@ export async function startServer(
   log: Logger,
   onFatal: (error: Error) => void,
 ): Promise<RunningServer> {
-  const gate = createGate(config);
+  const tls = config.tls && (await readTls(config.tls));
+  const isOpen = !isAuthenticating(config.authentication);
+  const authentication = isOpen ? undefined : await createAuthentication(config.authentication);
+  const telemetry = createTelemetry(log);
+  const { maxInFlight } = config;
+  const gate = createGate({ maxInFlight, authenticate: authentication?.authenticate, telemetry });
+  telemetry.showInFlight(() => gate.inFlight);
   const store = await openStore({
     ...config,
+    observe: telemetry.storeObserver,
     async onFatal(error) {
       // The calls inside learn first that their outcome is unknown.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
@@ -66,10 +84,10 @@ export async function startServer(
     InvestorService,
     createInvestorService(store),
   );
-  // The last one is the outermost.
+  // The first one is the outermost.
   const interceptors = [
-    createDeadlineInterceptor(config.requestTimeoutMs),
     createFailureInterceptor(log),
+    createDeadlineInterceptor(config.requestTimeoutMs),
   ];
   const common = { interceptors, gate, maxMessageBytes };
   let isReady = false;
@@ -79,16 +97,18 @@ export async function startServer(
     grpc = await startGrpcServer({
       ...config,
       ...common,
+      tls,
       port: config.grpcPort,
       services: [service],
       reflectedFiles: [file_google_rpc_status, file_google_rpc_error_details],
     });
     http = await startHttpServer({
       ...config,
+      tls,
       port: config.httpPort,
-      refusesForeignPages: isLoopback(config.host),
+      refusesForeignPages: isOpen && isLoopback(config.host),
       handlers: [
-        createOperationsHandler({ isReady: () => isReady }),
+        createOperationsHandler({ isReady: () => isReady, gate, telemetry }),
         createConnectHandler({ ...common, services: [service] }),
         createRestHandler({ ...common, service }),
       ],
@@ -109,6 +129,10 @@ export async function startServer(
   return {
     grpcPort: grpc.port,
     httpPort: http.port,
+    async reload() {
+      await authentication?.reload();
+      await tls?.reload();
+    },
     async stop(cut = new AbortController().signal) {
       stopFollowing();
       setReady(false);

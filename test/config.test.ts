@@ -26,6 +26,8 @@ describe("the configuration", () => {
       host: "127.0.0.1",
       grpcPort: 50_051,
       httpPort: 8_080,
+      tls: undefined,
+      authentication: { tokensFile: undefined, oidc: undefined, clientCertificates: false },
       corsOrigins: ["https://a.example", "http://b:1"],
       maxInFlight: 1_024,
       requestTimeoutMs: 10_000,

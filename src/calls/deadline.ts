@@ -1,25 +1,23 @@
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { callKey } from "./call.ts";
 
 /**
- * Ends unary calls that take longer than `limitMs` by aborting their signal, as a
- * deadline of the client's does; whichever comes first counts. Streams last as long as
- * their client's deadline lets them.
+ * Ends unary calls that take longer than `limitMs`, or than their client waits, by aborting
+ * their signal. Streams last as long as their client waits.
  */
 export function createDeadlineInterceptor(limitMs: number): Interceptor {
   return (next) => async (req) => {
-    if (req.stream) return next(req);
-    const controller = new AbortController();
-    const forward = () => controller.abort(req.signal.reason);
-    if (req.signal.aborted) forward();
-    req.signal.addEventListener("abort", forward);
+    const call = req.contextValues.get(callKey);
+    const timeoutMs = call?.timeoutMs ?? Number.POSITIVE_INFINITY;
+    const ms = req.stream ? timeoutMs : Math.min(timeoutMs, limitMs);
+    if (!Number.isFinite(ms)) return next(req);
     const timer = setTimeout(() => {
-      controller.abort(new ConnectError("the call took too long", Code.DeadlineExceeded));
-    }, limitMs);
+      call?.abort(new ConnectError("the call took too long", Code.DeadlineExceeded));
+    }, ms);
     try {
-      return await next({ ...req, signal: controller.signal });
+      return await next(req);
     } finally {
       clearTimeout(timer);
-      req.signal.removeEventListener("abort", forward);
     }
   };
 }

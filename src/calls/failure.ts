@@ -1,45 +1,51 @@
-import { randomUUID } from "node:crypto";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import type { Logger } from "pino";
 import { internal } from "../service/errors.ts";
+import { type Call, callKey } from "./call.ts";
 
 /**
  * Turns whatever is thrown that is not an answer, which is to say no ConnectError, into
  * INTERNAL with an id to quote. The cause goes to the log under this id and nowhere else.
- * It belongs outermost.
+ * It belongs outermost, and notes on the call why it failed.
  */
 export function createFailureInterceptor(log: Logger): Interceptor {
-  const toAnswer = (error: unknown, method: string, signal: AbortSignal): ConnectError => {
-    if (error instanceof ConnectError) return error;
-    // What breaks when nobody waits for the answer any more is no fault.
-    if (signal.aborted) return ConnectError.from(signal.reason, Code.Canceled);
-    const id = randomUUID();
-    log.error({ err: error, method, id }, "internal error");
-    return internal(id, error);
-  };
-
   return (next) => async (req) => {
-    const method = `${req.service.typeName}/${req.method.name}`;
+    const call = req.contextValues.get(callKey);
+    call?.joinTrace();
+    const fail = (error: unknown): never => {
+      const answer = toAnswer(error, req.signal, call, log);
+      call?.fail(answer);
+      throw answer;
+    };
     try {
       const res = await next(req);
-      if (!res.stream) return res;
-      return {
-        ...res,
-        message: guard(res.message, (error) => toAnswer(error, method, req.signal)),
-      };
+      return res.stream ? { ...res, message: guard(res.message, fail) } : res;
     } catch (error) {
-      throw toAnswer(error, method, req.signal);
+      return fail(error);
     }
   };
 }
 
+function toAnswer(
+  error: unknown,
+  signal: AbortSignal,
+  call: Call | undefined,
+  log: Logger,
+): ConnectError {
+  if (error instanceof ConnectError) return error;
+  // What breaks when nobody waits for the answer any more is no fault.
+  if (signal.aborted) return ConnectError.from(signal.reason, Code.Canceled);
+  log.error({ err: error, traceId: call?.id }, "internal error");
+  return internal(call?.id ?? "", error);
+}
+
 async function* guard<T>(
   messages: AsyncIterable<T>,
-  toAnswer: (error: unknown) => ConnectError,
+  fail: (error: unknown) => never,
 ): AsyncIterable<T> {
   try {
     yield* messages;
   } catch (error) {
-    throw toAnswer(error);
+    fail(error);
   }
 }

@@ -1,4 +1,13 @@
-import { overloaded } from "../service/errors.ts";
+import type { DescMethod } from "@bufbuild/protobuf";
+import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
+import { scopeMissing } from "../service/errors.ts";
+import { principalKey } from "../service/ids.ts";
+import type { Authenticate } from "./authentication.ts";
+import { Call, type CallHead } from "./call.ts";
+import type { Scope } from "./caller.ts";
+import { createConnectionLookup } from "./connection.ts";
+import { createPlaces } from "./places.ts";
+import type { Telemetry } from "./telemetry.ts";
 
 /**
  * Decides from the headers alone, before a byte of the body is read, whether a call may
@@ -6,44 +15,73 @@ import { overloaded } from "../service/errors.ts";
  */
 export interface Gate {
   /**
-   * Takes a place for a call. The caller gives it back, once, by calling what this
-   * returns when the answer has left.
+   * Lets a call in: there is room, its caller is known and may make it. The call holds its
+   * place until its answer has closed, also if it is refused later than for lack of room.
    *
-   * @throws {ConnectError} OVERLOADED, if no place is free
+   * @throws {ConnectError} OVERLOADED, CREDENTIALS_MISSING, CREDENTIALS_INVALID,
+   *   ISSUER_UNAVAILABLE or SCOPE_MISSING
    */
-  enter(): () => void;
+  enter(head: CallHead): Promise<Call>;
+  /**
+   * Lets in whoever shows valid credentials, where any are needed, without taking a place.
+   *
+   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
+   */
+  identify(head: Pick<CallHead, "socket" | "header">): Promise<void>;
   /** How many calls are inside. */
   readonly inFlight: number;
   /** Resolves when no call is inside. */
   whenEmpty(): Promise<void>;
 }
 
-/** Makes a gate with places for `maxInFlight` calls. */
-export function createGate({ maxInFlight }: { maxInFlight: number }): Gate {
-  let inFlight = 0;
-  let empty: PromiseWithResolvers<void> | undefined;
+/** What a {@link createGate gate} needs. */
+export interface GateOptions {
+  /** How many calls may be inside at once. */
+  maxInFlight: number;
+  /** Tells who calls; if absent, anybody may. */
+  authenticate?: Authenticate | undefined;
+  /** Is told of every call, also of those that are refused. */
+  telemetry: Telemetry;
+}
 
-  function leave(): void {
-    inFlight -= 1;
-    if (inFlight === 0) {
-      empty?.resolve();
-      empty = undefined;
-    }
+/** Makes a gate. */
+export function createGate({ maxInFlight, authenticate, telemetry }: GateOptions): Gate {
+  const places = createPlaces(maxInFlight);
+  const connectionOf = createConnectionLookup();
+
+  async function admit(call: Call): Promise<void> {
+    call.head.answer.once("close", places.take());
+    if (authenticate === undefined) return;
+    const { principal, scopes } = await authenticate(call.connection, call.head.header);
+    const needed = scopeOf(call.head.method);
+    if (!scopes.has(needed)) throw scopeMissing(needed);
+    call.values.set(principalKey, principal);
   }
 
   return {
-    enter() {
-      if (inFlight >= maxInFlight) throw overloaded();
-      inFlight += 1;
-      return leave;
+    async enter(head) {
+      const call = new Call(head, connectionOf(head.socket));
+      telemetry.follow(call);
+      try {
+        await admit(call);
+      } catch (error) {
+        call.fail(error);
+        throw error;
+      }
+      return call;
+    },
+    async identify({ socket, header }) {
+      await authenticate?.(connectionOf(socket), header);
     },
     get inFlight() {
-      return inFlight;
+      return places.taken;
     },
-    async whenEmpty() {
-      if (inFlight === 0) return;
-      empty ??= Promise.withResolvers();
-      await empty.promise;
-    },
+    whenEmpty: () => places.whenEmpty(),
   };
+}
+
+/** What a caller must be allowed to do to make a call. */
+function scopeOf({ idempotency }: DescMethod): Scope {
+  const isRead = idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
+  return isRead ? "investors:read" : "investors:write";
 }

@@ -24,6 +24,10 @@ export const codes = {
   MALFORMED_REQUEST: Code.InvalidArgument,
   INVESTOR_NOT_FOUND: Code.NotFound,
   REQUEST_ID_REUSED: Code.AlreadyExists,
+  CREDENTIALS_MISSING: Code.Unauthenticated,
+  CREDENTIALS_INVALID: Code.Unauthenticated,
+  SCOPE_MISSING: Code.PermissionDenied,
+  ISSUER_UNAVAILABLE: Code.Unavailable,
   OVERLOADED: Code.Unavailable,
   STORE_UNAVAILABLE: Code.Unavailable,
   OUTCOME_UNKNOWN: Code.Unavailable,
@@ -60,6 +64,29 @@ export function investorNotFound(id: string | undefined): ConnectError {
 /** The request id stands for another record already. */
 export function requestIdReused(): ConnectError {
   return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
+}
+
+/** The call does not say who makes it. */
+export function credentialsMissing(needed: string): ConnectError {
+  return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
+}
+
+/** What the call says of who makes it does not hold; why is not told. */
+export function credentialsInvalid(needed: string): ConnectError {
+  const error = failure("CREDENTIALS_INVALID", `the call needs ${needed} that is valid here`);
+  return challenge(error, 'error="invalid_token"');
+}
+
+/** The caller is known, and may not make this call. */
+export function scopeMissing(scope: string): ConnectError {
+  const error = failure("SCOPE_MISSING", `the call needs the scope ${scope}`);
+  return challenge(error, `error="insufficient_scope", scope="${scope}"`);
+}
+
+/** The keys to check a token with cannot be had from its issuer. */
+export function issuerUnavailable(cause: unknown): ConnectError {
+  const message = "the token cannot be checked now; repeat the call later";
+  return withRetry(failure("ISSUER_UNAVAILABLE", message, { cause }));
 }
 
 /** There is no room for the call now; it was not processed. */
@@ -118,6 +145,13 @@ function failure(
   const value: MessageInitShape<typeof ErrorInfoSchema> = { reason, domain: errorDomain, metadata };
   const details = [{ desc: ErrorInfoSchema, value }];
   return new ConnectError(message, code, undefined, details, cause);
+}
+
+/** Tells by which scheme to authenticate (RFC 9110, 11.6.1; RFC 6750, 3). */
+function challenge(error: ConnectError, ...parameters: string[]): ConnectError {
+  const value = `Bearer ${['realm="investor-records"', ...parameters].join(", ")}`;
+  error.metadata.set("www-authenticate", value);
+  return error;
 }
 
 function withRetry(error: ConnectError): ConnectError {

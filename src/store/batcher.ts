@@ -11,6 +11,8 @@ export interface BatcherOptions<Item, Result> {
   abandoned(cause: unknown): unknown;
   /** The weight of an item in bytes. */
   sizeOf(item: Item): number;
+  /** Is told of each batch how long it took, in seconds, and how many items it had. */
+  observe(seconds: number, size: number): void;
   /** The largest number of items in a batch. */
   maxItems: number;
   /** The largest weight of a batch in bytes; an item heavier than that goes alone. */
@@ -119,6 +121,7 @@ export class Batcher<Item, Result> {
   }
 
   async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {
+    const start = performance.now();
     const timer = setTimeout(() => {
       const cause = new DOMException("the batch took too long", "TimeoutError");
       for (const entry of batch) entry.fail(this.#options.abandoned(cause));
@@ -130,6 +133,7 @@ export class Batcher<Item, Result> {
       for (const entry of batch) entry.fail(reason);
     } finally {
       clearTimeout(timer);
+      this.#options.observe((performance.now() - start) / 1_000, batch.length);
     }
   }
 }

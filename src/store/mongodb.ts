@@ -10,7 +10,13 @@ import { serialisedSize } from "../investor.ts";
 import { Batcher } from "./batcher.ts";
 import { fromDocument, type InvestorDocument, toDocument, toKey } from "./mongodb-document.ts";
 import { insertAndReplay, type WriteFailure } from "./mongodb-insert.ts";
-import { OutcomeUnknownError, type Range, type Store, StoreUnavailableError } from "./store.ts";
+import {
+  OutcomeUnknownError,
+  type Range,
+  type Store,
+  type StoreObserver,
+  StoreUnavailableError,
+} from "./store.ts";
 
 /** What a {@link createMongoStore MongoDB store} needs. */
 export interface MongoStoreOptions {
@@ -18,6 +24,7 @@ export interface MongoStoreOptions {
   url: string;
   /** For how long a call may take, in milliseconds. */
   requestTimeoutMs: number;
+  observe: StoreObserver;
 }
 
 const collectionName = "investors";
@@ -32,7 +39,7 @@ const selectionTimeoutMs = 2_000;
  *
  * @throws {Error} if the URL is malformed; the message does not repeat it
  */
-export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): Store {
+export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreOptions): Store {
   const client = createClient(url);
   const db = client.db(databaseOf(url));
   const collection: Collection<InvestorDocument> = db.collection(collectionName);
@@ -60,6 +67,7 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
         timeLimitMs,
       });
     },
+    observe: (seconds, size) => observe("insert", seconds, size),
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
     sizeOf: serialisedSize,
     maxWaitMs: requestTimeoutMs / 2,
@@ -73,6 +81,7 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
       const found = await findAll(collection, ids, timeLimitMs).catch(unavailable);
       return ids.map((id) => found.get(id));
     },
+    observe: (seconds, size) => observe("find", seconds, size),
     abandoned: (cause) => cause,
     sizeOf: (id) => id.length,
     maxWaitMs: requestTimeoutMs / 2,
@@ -98,10 +107,12 @@ export function createMongoStore({ url, requestTimeoutMs }: MongoStoreOptions): 
           .sort({ _id: 1 })
           .limit(limit)
           .toArray();
+      const start = performance.now();
       const documents = await within(timeLimitMs, query, signal).catch((error) => {
         if (signal?.aborted) throw error;
         return unavailable(error);
       });
+      observe("list", (performance.now() - start) / 1_000);
       return documents.map(fromDocument);
     },
 

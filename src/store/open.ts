@@ -1,4 +1,4 @@
-import type { Store } from "./store.ts";
+import type { Store, StoreObserver } from "./store.ts";
 
 /** What {@link openStore} needs. */
 export interface OpenStoreOptions {
@@ -6,6 +6,7 @@ export interface OpenStoreOptions {
   databaseUrl: string;
   /** For how long a call may take, in milliseconds. */
   requestTimeoutMs: number;
+  observe: StoreObserver;
   /** Called once if the store can go on no more and the process has to end. */
   onFatal(error: Error): void;
 }
@@ -18,11 +19,11 @@ const sqliteScheme = "sqlite:";
  * @throws {Error} in plain words, if it cannot be used
  */
 export async function openStore(options: OpenStoreOptions): Promise<Store> {
-  const { databaseUrl, requestTimeoutMs, onFatal } = options;
+  const { databaseUrl, requestTimeoutMs, observe, onFatal } = options;
   if (databaseUrl.startsWith(sqliteScheme)) {
     const { createSqliteStore } = await import("./sqlite.ts");
-    return createSqliteStore({ path: databaseUrl.slice(sqliteScheme.length), onFatal });
+    return createSqliteStore({ path: databaseUrl.slice(sqliteScheme.length), observe, onFatal });
   }
   const { createMongoStore } = await import("./mongodb.ts");
-  return createMongoStore({ url: databaseUrl, requestTimeoutMs });
+  return createMongoStore({ url: databaseUrl, requestTimeoutMs, observe });
 }

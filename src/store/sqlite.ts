@@ -13,6 +13,7 @@ import {
   OutcomeUnknownError,
   type Range,
   type Store,
+  type StoreObserver,
   StoreUnavailableError,
 } from "./store.ts";
 
@@ -20,6 +21,7 @@ import {
 export interface SqliteStoreOptions {
   /** The file; it and its folder are made if they are not there. */
   path: string;
+  observe: StoreObserver;
   /**
    * Called once if the store can write no more and its process has to end: a commit
    * whose outcome the disk left open, or a writer thread that died.
@@ -41,6 +43,7 @@ const readBusyTimeoutMs = 50;
  * @throws {Error} in plain words, if the file cannot be used
  */
 export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
+  const { observe } = options;
   const db = openSqliteFile(options.path, readBusyTimeoutMs);
   db.exec("PRAGMA query_only = ON");
   const findRow = db.prepare(`${select} WHERE id = ?`);
@@ -56,6 +59,7 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
       return reply.outcomes.map(toOutcome);
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
+    observe: (seconds, size) => observe("insert", seconds, size),
     sizeOf: serialisedSize,
     maxItems: 512,
     maxBytes: 4 * 1024 * 1024,
@@ -72,10 +76,13 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     return error;
   }
 
-  function read<T>(query: () => T): T {
+  function read<T>(operation: "find" | "list", query: () => T): T {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+    const start = performance.now();
     try {
-      return query();
+      const result = query();
+      observe(operation, (performance.now() - start) / 1_000);
+      return result;
     } catch (error) {
       throw noticeDamage(toStoreError((error as Error).message, resultCodeOf(error)));
     }
@@ -85,12 +92,12 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     insert: (investor, signal) => batcher.add(investor, signal),
 
     async find(id) {
-      const row = read(() => findRow.get(uuidToBytes(id))) as SQLOutputValue[] | undefined;
+      const row = read("find", () => findRow.get(uuidToBytes(id))) as SQLOutputValue[] | undefined;
       return row && toInvestor(row);
     },
 
     async list({ after, limit }: Range) {
-      const rows = read(() =>
+      const rows = read("list", () =>
         listRows.all(after === undefined ? new Uint8Array() : uuidToBytes(after), limit),
       );
       return (rows as unknown as SQLOutputValue[][]).map(toInvestor);
@@ -98,7 +105,7 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 
     async ping() {
       if (damage !== undefined) throw damage;
-      read(() => listRows.all(new Uint8Array(), 1));
+      read("list", () => listRows.all(new Uint8Array(), 1));
     },
 
     close() {

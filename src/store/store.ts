@@ -47,6 +47,16 @@ export interface Store {
   close(): Promise<void>;
 }
 
+/**
+ * Is told of each operation of the database how long it took and, where calls share one,
+ * how many did.
+ */
+export type StoreObserver = (
+  operation: "insert" | "find" | "list",
+  seconds: number,
+  batchSize?: number,
+) => void;
+
 /** A stretch of the records in the order of their ids. */
 export interface Range {
   /** The id before the first one wanted; the beginning if absent. */

@@ -1,16 +1,19 @@
-import type { ServerResponse } from "node:http";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import { createRegistry } from "@bufbuild/protobuf";
 import {
   createContextKey,
   createContextValues,
+  type HandlerContext,
   type Interceptor,
   type MethodImpl,
   type ServiceImplSpec,
 } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
+import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import { type HttpHandler, pathOf } from "./http.ts";
+import { malformedRequest } from "../service/errors.ts";
+import { type HttpHandler, headerOf, pathOf } from "./http.ts";
 
 /** What a {@link createConnectHandler Connect handler} serves, and within which limits. */
 export interface ConnectHandlerOptions {
@@ -21,7 +24,11 @@ export interface ConnectHandlerOptions {
   maxMessageBytes: number;
 }
 
-const responseKey = createContextKey<ServerResponse | undefined>(undefined);
+/** The request and response of a call, which connect-node keeps to itself. */
+const exchangeKey = createContextKey<[IncomingMessage, ServerResponse] | undefined>(undefined);
+
+/** Whether the message of a call could be decoded, which connect-node does past its interceptors. */
+const decodedKey = createContextKey(false);
 
 /** Serves Connect and gRPC-Web on the paths of the services' methods. */
 export function createConnectHandler(options: ConnectHandlerOptions): HttpHandler {
@@ -30,11 +37,32 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
   const paths = new Set(implementations.map(({ method }) => createMethodUrl("", method)));
   const responses = new WeakMap<object, ServerResponse>();
 
+  async function enter(context: HandlerContext): Promise<void> {
+    const { method, protocolName, values } = context;
+    const [req, res] = values.get(exchangeKey) ?? [];
+    if (req === undefined || res === undefined) throw new Error("the call came by no request");
+    const transport = protocolName === "grpc-web" ? "grpc-web" : "connect";
+    const { socket } = req;
+    const call = await gate.enter({
+      method,
+      transport,
+      socket,
+      answer: res,
+      header: headerOf(req),
+      values,
+    });
+    // A context of connect-node can be aborted, which its type does not tell.
+    call.abort = (context as HandlerContext & Pick<Call, "abort">).abort;
+    res.once("finish", () => {
+      if (!values.get(decodedKey)) call.fail(malformedRequest());
+    });
+  }
+
   const adapter = connectNodeAdapter({
     routes(router) {
       for (const { method, impl } of implementations) router.rpc(method, impl as MethodImpl<never>);
     },
-    interceptors,
+    interceptors: [noteDecoded, ...interceptors],
     // HTTP/1.1 cannot carry it.
     grpc: false,
     readMaxBytes: maxMessageBytes,
@@ -43,10 +71,11 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
       ignoreUnknownFields: false,
       registry: createRegistry(...services.map(({ service }) => service.file)),
     },
-    contextValues: (req) => createContextValues().set(responseKey, responses.get(req)),
-    requestGate(context) {
-      context.values.get(responseKey)?.once("close", gate.enter());
+    contextValues(req) {
+      const res = responses.get(req) as ServerResponse;
+      return createContextValues().set(exchangeKey, [req as IncomingMessage, res]);
     },
+    requestGate: enter,
   });
 
   return (req, res) => {
@@ -57,3 +86,8 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     return true;
   };
 }
+
+const noteDecoded: Interceptor = (next) => (req) => {
+  req.contextValues.set(decodedKey, true);
+  return next(req);
+};

@@ -11,7 +11,8 @@ const thisMachine = new Set(["localhost", "127.0.0.1", "[::1]"]);
  * @returns what gives it away, or undefined if nothing does
  */
 export function findForeignPage(req: IncomingMessage, corsOrigins: string[]): string | undefined {
-  const { host = "", origin, "sec-fetch-site": site } = req.headers;
+  const { origin, "sec-fetch-site": site } = req.headers;
+  const host = req.headers.host ?? String(req.headers[":authority"] ?? "");
   if (!thisMachine.has(host.replace(/:\d+$/, "").toLowerCase())) {
     return "the Host of the request is not localhost, 127.0.0.1 or [::1]";
   }
@@ -19,6 +20,8 @@ export function findForeignPage(req: IncomingMessage, corsOrigins: string[]): st
     return site === "cross-site" ? "the request comes from a page of another site" : undefined;
   }
   const isKnown =
-    corsOrigins.includes("*") || corsOrigins.includes(origin) || origin === `http://${host}`;
+    corsOrigins.includes("*") ||
+    corsOrigins.includes(origin) ||
+    origin.replace(/^https?:\/\//, "") === host;
   return isKnown ? undefined : "the Origin of the request is not one of --cors-origin";
 }

@@ -1,16 +1,8 @@
 import { type EventEmitter, once } from "node:events";
-import {
-  type DescMessage,
-  type DescMethod,
-  fromBinary,
-  type MessageShape,
-  toBinary,
-} from "@bufbuild/protobuf";
+import { type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
-  type ContextValues,
-  createHandlerContext,
   type HandlerContext,
   type Interceptor,
   type MethodImplSpec,
@@ -32,12 +24,13 @@ import type {
   sendUnaryData,
   UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { ended } from "../calls/ended.ts";
+import { type Call, callKey } from "../calls/call.ts";
+import { createContext } from "../calls/context.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toHeaders, toMetadata } from "./grpc-metadata.ts";
 
-/** The key of the ContextValues of a call among the opaque data of its metadata. */
-export const contextValuesKey = "contextValues";
+/** The key of the {@link Call} among the opaque data of the metadata. */
+export const callOpaqueKey = "call";
 
 /**
  * Lets grpc-js serve a service that is written for Connect, behind the same interceptors.
@@ -83,17 +76,16 @@ function unaryHandler(
   interceptors: Interceptor[],
 ): handleUnaryCall<Uint8Array, Uint8Array> {
   return async (call, callback) => {
-    const context = createContext(spec.method, call);
+    const context = contextOf(call);
     try {
       const input = decode(spec.method.input, call.request);
       const output = await invokeUnaryImplementation(spec, context, input, interceptors);
       sendHeader(call, context);
       callback(null, toBinary(spec.method.output, output), toMetadata(context.responseTrailer));
     } catch (error) {
+      context.values.get(callKey)?.fail(error);
       sendHeader(call, context);
       callback(toGrpcStatus(error, context.responseTrailer));
-    } finally {
-      context.abort(ended);
     }
   };
 }
@@ -109,7 +101,7 @@ type StreamCall =
 function streamHandler(spec: MethodImplSpec, interceptors: Interceptor[]) {
   // Only a client-streaming call has a single answer, and grpc-js gives a way to send it.
   return async (call: StreamCall, respond?: sendUnaryData<Uint8Array>): Promise<void> => {
-    const context = createContext(spec.method, call);
+    const context = contextOf(call);
     const outputs = call as ServerWritableStream<Uint8Array, Uint8Array>;
     try {
       const invoke = transformInvokeImplementation(spec, context, interceptors);
@@ -122,12 +114,11 @@ function streamHandler(spec: MethodImplSpec, interceptors: Interceptor[]) {
       sendHeader(call, context);
       if (!respond) outputs.end(toMetadata(context.responseTrailer));
     } catch (error) {
+      context.values.get(callKey)?.fail(error);
       sendHeader(call, context);
       const status = toGrpcStatus(error, context.responseTrailer);
       if (respond) respond(status);
       else outputs.emit("error", status);
-    } finally {
-      context.abort(ended);
     }
   };
 }
@@ -143,25 +134,15 @@ async function* readMessages<Desc extends DescMessage>(
   }
 }
 
-function createContext(method: DescMethod, call: AnyCall) {
-  const left = new AbortController();
+function contextOf(call: AnyCall): HandlerContext {
   const deadline = Number(call.getDeadline());
-  const context = createHandlerContext({
-    service: method.parent,
-    method,
+  return createContext(call.metadata.getOpaque(callOpaqueKey) as Call, {
     protocolName: "grpc",
     requestMethod: "POST",
     url: `http://${call.getHost()}${call.getPath()}`,
-    ...(Number.isFinite(deadline) && { timeoutMs: Math.max(0, deadline - Date.now()) }),
-    requestSignal: left.signal,
     requestHeader: toHeaders(call.metadata),
-    contextValues: call.metadata.getOpaque(contextValuesKey) as ContextValues,
+    timeoutMs: Number.isFinite(deadline) ? Math.max(0, deadline - Date.now()) : undefined,
   });
-  // grpc-js says so of every call in the end.
-  call.once("cancelled", () => {
-    if (!context.signal.aborted) left.abort(new ConnectError("the client left", Code.Canceled));
-  });
-  return context;
 }
 
 function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): MessageShape<Desc> {

@@ -1,17 +1,26 @@
 import { constants, type ServerHttp2Stream } from "node:http2";
-import { createContextValues } from "@connectrpc/connect";
+import type { DescMethod } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
 import { ServerInterceptingCall, type ServerInterceptor, status } from "@grpc/grpc-js";
+import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import { contextValuesKey, toGrpcStatus } from "./grpc-adapter.ts";
+import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
 
 /** For how long a client may take to read the answer to a unary call, in milliseconds. */
 const answerTimeoutMs = 30_000;
 
+type Status = Parameters<ServerInterceptingCall["sendStatus"]>[0];
+
+const lateRequest = {
+  code: status.DEADLINE_EXCEEDED,
+  details: "the request did not arrive in time",
+};
+
 /** What {@link createGateInterceptor} needs. */
 export interface GateInterceptorOptions {
   gate: Gate;
-  /** Whether the gate has a say in a method, given its path `/package.Service/Method`. */
-  isGated(path: string): boolean;
+  /** The methods in which it has a say, by their paths `/package.Service/Method`. */
+  gated: ReadonlyMap<string, DescMethod>;
   /** For how long a request that is one message may be on its way, in milliseconds. */
   requestTimeoutMs: number;
 }
@@ -21,41 +30,54 @@ export interface GateInterceptorOptions {
  * its stream has closed, and closes streams on which a unary call does not get on.
  */
 export function createGateInterceptor(options: GateInterceptorOptions): ServerInterceptor {
-  const { gate, isGated, requestTimeoutMs } = options;
-  return (method, call) => {
+  const { gate, gated, requestTimeoutMs } = options;
+  return (definition, base) => {
     // grpc-js has no public way to its stream, whose end is the only sign that an answer
     // has left, and which it leaves open if the client does not end its side.
-    const stream = Reflect.get(call, "stream") as ServerHttp2Stream;
-    const isUnary = !method.requestStream && !method.responseStream;
+    const stream = Reflect.get(base, "stream") as ServerHttp2Stream;
+    const isUnary = !definition.requestStream && !definition.responseStream;
+    const method = gated.get(definition.path);
+    let call: Call | undefined;
     let timer: NodeJS.Timeout | undefined;
 
     const startTimer = (ms: number, onTimeout: () => void) => {
       clearTimeout(timer);
       if (isUnary) timer = setTimeout(onTimeout, ms);
     };
-    const refuse = (reason: Parameters<typeof call.sendStatus>[0]) => {
-      call.sendStatus(reason);
+    const refuse = (reason: Status) => {
+      base.sendStatus(reason);
       stream.close(constants.NGHTTP2_NO_ERROR);
     };
 
-    return new ServerInterceptingCall(call, {
+    return new ServerInterceptingCall(base, {
       start(next) {
         stream.once("close", () => clearTimeout(timer));
         startTimer(requestTimeoutMs, () => {
-          refuse({ code: status.DEADLINE_EXCEEDED, details: "the request did not arrive in time" });
+          refuse(noteFailure(call, lateRequest));
         });
         next({
           onReceiveMetadata(metadata, next) {
-            if (isGated(method.path)) {
-              try {
-                stream.once("close", gate.enter());
-              } catch (error) {
-                refuse(toGrpcStatus(error));
-                return;
-              }
+            const { socket } = stream.session ?? {};
+            if (method === undefined || socket === undefined) {
+              next(metadata);
+              return;
             }
-            metadata.setOpaque(contextValuesKey, createContextValues());
-            next(metadata);
+            gate
+              .enter({
+                method,
+                transport: "grpc",
+                socket,
+                answer: stream,
+                header: (name) => metadata.get(name)[0]?.toString(),
+              })
+              .then(
+                (entered) => {
+                  call = entered;
+                  metadata.setOpaque(callOpaqueKey, call);
+                  next(metadata);
+                },
+                (error) => refuse(toGrpcStatus(error)),
+              );
           },
           onReceiveHalfClose(next) {
             startTimer(requestTimeoutMs + answerTimeoutMs, () => {
@@ -67,8 +89,14 @@ export function createGateInterceptor(options: GateInterceptorOptions): ServerIn
       },
       sendStatus(answer, next) {
         // grpc-js says "OK" of a success, which has no message by the protocol.
-        next(answer.code === status.OK ? { ...answer, details: "" } : answer);
+        next(answer.code === status.OK ? { ...answer, details: "" } : noteFailure(call, answer));
       },
     });
   };
+}
+
+/** Notes a failure that grpc-js itself has found; those of the service are noted before. */
+function noteFailure(call: Call | undefined, answer: Status): Status {
+  call?.fail(call.failure ?? new ConnectError(answer.details ?? "", answer.code as number));
+  return answer;
 }

@@ -1,13 +1,16 @@
 import { type DescFile, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import type { Interceptor, ServiceImplSpec } from "@connectrpc/connect";
-import { logVerbosity, Server, ServerCredentials, setLogVerbosity } from "@grpc/grpc-js";
+import { createMethodUrl } from "@connectrpc/connect/protocol";
+import { logVerbosity, Server, type ServerCredentials, setLogVerbosity } from "@grpc/grpc-js";
 import { ReflectionService } from "@grpc/reflection";
 import { HealthImplementation } from "grpc-health-check";
 import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.js";
 import type { Gate } from "../calls/gate.ts";
 import { toGrpcService } from "./grpc-adapter.ts";
+import { createGrpcCredentials } from "./grpc-credentials.ts";
 import { createGateInterceptor } from "./grpc-gate.ts";
+import type { Tls } from "./tls.ts";
 
 /** What a {@link startGrpcServer gRPC server} serves, and within which limits. */
 export interface GrpcServerOptions {
@@ -17,6 +20,8 @@ export interface GrpcServerOptions {
   reflectedFiles: DescFile[];
   interceptors: Interceptor[];
   gate: Gate;
+  /** Encrypts the connections; they are not if absent. */
+  tls?: Tls | undefined;
   host: string;
   /** 0 picks a free port. */
   port: number;
@@ -51,8 +56,11 @@ const maxConcurrentStreams = 128;
  */
 export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcServer> {
   const { services, interceptors, gate, requestTimeoutMs, maxConnectionAgeMs } = options;
-  const served = new Set(services.map(({ service }) => service.typeName));
-  const isGated = (path: string) => served.has(path.slice(1, path.lastIndexOf("/")));
+  const gated = new Map(
+    services
+      .flatMap(({ methods }) => Object.values(methods))
+      .map(({ method }) => [createMethodUrl("", method), method]),
+  );
   const server = new Server({
     "grpc.enable_channelz": 0,
     "grpc.max_concurrent_streams": maxConcurrentStreams,
@@ -62,7 +70,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
       "grpc.max_connection_age_ms": maxConnectionAgeMs,
       "grpc.max_connection_age_grace_ms": requestTimeoutMs,
     }),
-    interceptors: [createGateInterceptor({ gate, isGated, requestTimeoutMs })],
+    interceptors: [createGateInterceptor({ gate, gated, requestTimeoutMs })],
   });
 
   for (const service of services) server.addService(...toGrpcService(service, interceptors));
@@ -76,26 +84,30 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
   new ReflectionService(toPackage(files)).addToServer(server);
 
   const setServing = (isServing: boolean) => {
-    for (const name of ["", ...served]) {
+    for (const name of ["", ...services.map(({ service }) => service.typeName)]) {
       health.setStatus(name, isServing ? "SERVING" : "NOT_SERVING");
     }
   };
   setServing(false);
 
   return {
-    port: await listen(server, options),
+    port: await listen(server, options, createGrpcCredentials(options.tls)),
     setServing,
     drain: () => new Promise((resolve) => server.tryShutdown(() => resolve())),
     destroy: () => server.forceShutdown(),
   };
 }
 
-async function listen(server: Server, { host, port }: GrpcServerOptions): Promise<number> {
+async function listen(
+  server: Server,
+  { host, port }: GrpcServerOptions,
+  credentials: ServerCredentials,
+): Promise<number> {
   // What grpc-js would write to the console of a failed listen is in the error too.
   setLogVerbosity(logVerbosity.NONE);
   const address = host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
   return new Promise((resolve, reject) => {
-    server.bindAsync(address, ServerCredentials.createInsecure(), (error, bound) => {
+    server.bindAsync(address, credentials, (error, bound) => {
       if (error === null) resolve(bound);
       else reject(new Error(`cannot listen on ${address}: ${error.message}`));
     });

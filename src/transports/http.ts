@@ -1,8 +1,11 @@
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { constants, createSecureServer, type Http2ServerRequest } from "node:http2";
+import type { AddressInfo, Socket } from "node:net";
+import type { CallHead } from "../calls/call.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
 import { findForeignPage } from "./foreign-page.ts";
 import { answerProblem, HttpError } from "./problem.ts";
+import type { Tls } from "./tls.ts";
 
 /** Answers a request, or leaves it to the next by returning false. */
 export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => boolean;
@@ -11,6 +14,11 @@ export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => boolean
 export function pathOf({ url = "" }: IncomingMessage): string {
   const end = url.indexOf("?");
   return end === -1 ? url : url.slice(0, end);
+}
+
+/** A way to the headers of a request, named in lower case; of several values, the first counts. */
+export function headerOf({ headers }: IncomingMessage): CallHead["header"] {
+  return (name) => [headers[name]].flat()[0];
 }
 
 /** The headers of an answer in JSON, which may hold a record. */
@@ -30,6 +38,8 @@ export interface HttpServerOptions {
   corsOrigins: string[];
   /** Whether requests of other pages are refused, which a browser on this machine could send. */
   refusesForeignPages: boolean;
+  /** Encrypts the connections, and offers HTTP/2 on them; they are not if absent. */
+  tls?: Tls | undefined;
   host: string;
   /** 0 picks a free one. */
   port: number;
@@ -55,21 +65,26 @@ const keepAliveTimeoutMs = 75_000;
 /** For how long a connection may make no progress once its request is there. */
 const idleTimeoutMs = 30_000;
 
+/** The most calls that one connection of HTTP/2 may have open. */
+const maxConcurrentStreams = 128;
+
 /**
- * Serves HTTP/1.1.
+ * Serves HTTP/1.1 and, on TLS, HTTP/2 to those who ask for it (ALPN, RFC 7301).
  *
  * @throws {Error} in plain words, if it cannot listen
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
   const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs } = options;
   const open = new Set<ServerResponse>();
+  const sockets = new Set<Socket>();
   let draining = false;
 
-  const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
+  const server = createHttpServer(options, (req, res) => {
     open.add(res);
     res.once("close", () => open.delete(res));
-    keepConnection(req, res);
-    if (draining) res.setHeader("connection", "close");
+    if (req.httpVersionMajor === 1) keepConnection(req, res);
+    else limitStream(req as unknown as Http2ServerRequest, requestTimeoutMs);
+    if (draining) endConnection(res);
     const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
     if (foreign !== undefined) {
       answerProblem(res, new HttpError(403, foreign));
@@ -80,13 +95,15 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
       if (!handlers.some((handle) => handle(req, res))) res.writeHead(404).end();
     } catch {
       // Such as a Host that is no name, of which no URL can be made.
-      res.writeHead(400, { connection: "close" }).end();
+      endConnection(res);
+      res.writeHead(400).end();
     }
   });
-  server.requestTimeout = requestTimeoutMs;
-  server.headersTimeout = requestTimeoutMs;
-  server.keepAliveTimeout = keepAliveTimeoutMs;
   server.setTimeout(requestTimeoutMs + idleTimeoutMs);
+  server.on("connection", (socket: Socket) => {
+    sockets.add(socket);
+    socket.once("close", () => sockets.delete(socket));
+  });
 
   await new Promise<void>((resolve, reject) => {
     server.once("error", (error) => {
@@ -100,13 +117,47 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     async drain() {
       draining = true;
       for (const res of open) {
-        if (!res.headersSent) res.setHeader("connection", "close");
+        endConnection(res);
         res.once("close", () => server.closeIdleConnections());
       }
       await new Promise((resolve) => server.close(resolve));
     },
-    destroy: () => server.closeAllConnections(),
+    destroy() {
+      for (const socket of sockets) socket.destroy();
+    },
   };
+}
+
+function createHttpServer(
+  { tls, requestTimeoutMs }: HttpServerOptions,
+  listener: (req: IncomingMessage, res: ServerResponse) => void,
+): Server {
+  const limits = {
+    connectionsCheckingInterval: 1_000,
+    requestTimeout: requestTimeoutMs,
+    headersTimeout: requestTimeoutMs,
+    keepAliveTimeout: keepAliveTimeoutMs,
+  };
+  if (tls === undefined) return createServer(limits, listener);
+  const server = createSecureServer({
+    ...tls.options(),
+    ...limits,
+    allowHTTP1: true,
+    handshakeTimeout: requestTimeoutMs,
+    settings: { maxConcurrentStreams },
+  });
+  tls.onReload((context) => server.setSecureContext(context));
+  // A client that breaks off, or the protocol, has lost its connection already.
+  server.on("sessionError", () => {});
+  server.on("secureConnection", (socket) => socket.on("error", () => {}));
+  // Requests and responses of HTTP/2 have the interface of those of HTTP/1.1 by design.
+  server.on("request", listener as never);
+  return server as unknown as Server;
+}
+
+/** Makes the answer the last one of its connection, where HTTP/1.1 says so by a header. */
+function endConnection(res: ServerResponse): void {
+  if (res.req.httpVersionMajor === 1 && !res.headersSent) res.setHeader("connection", "close");
 }
 
 /**
@@ -121,4 +172,15 @@ function keepConnection(req: IncomingMessage, res: ServerResponse): void {
     // The stream notices a turn later that nobody listens any more.
     setImmediate(() => req.resume());
   });
+}
+
+/** Limits a stream of HTTP/2 as Node.js limits a connection of HTTP/1.1. */
+function limitStream(req: Http2ServerRequest, requestTimeoutMs: number): void {
+  const { stream } = req;
+  const close = () => stream.close(constants.NGHTTP2_CANCEL);
+  const timer = setTimeout(() => {
+    if (!req.complete) close();
+  }, requestTimeoutMs);
+  stream.once("close", () => clearTimeout(timer));
+  stream.setTimeout(requestTimeoutMs + idleTimeoutMs, close);
 }

@@ -1,25 +1,51 @@
-import { answerJson, type HttpHandler, pathOf } from "./http.ts";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Gate } from "../calls/gate.ts";
+import type { Telemetry } from "../calls/telemetry.ts";
+import { answerJson, type HttpHandler, headerOf, pathOf } from "./http.ts";
 import { openApi } from "./openapi.ts";
 import { answerProblem, methodNotAllowed } from "./problem.ts";
 
+/** What {@link createOperationsHandler} tells of. */
+export interface OperationsOptions {
+  isReady(): boolean;
+  /** Asks for credentials before the metrics are shown. */
+  gate: Gate;
+  telemetry: Telemetry;
+}
+
 /** Serves what those who run the service and write clients need: its state and its reference. */
-export function createOperationsHandler({ isReady }: { isReady(): boolean }): HttpHandler {
+export function createOperationsHandler(options: OperationsOptions): HttpHandler {
+  const { isReady, gate, telemetry } = options;
   const reference = JSON.stringify(openApi);
-  const documents: Record<string, () => [status: number, body: string]> = {
-    "/healthz": () => [200, '{"status":"alive"}'],
-    "/readyz": () => (isReady() ? [200, '{"status":"ready"}'] : [503, '{"status":"not ready"}']),
-    "/openapi.json": () => [200, reference],
+  type Handler = (req: IncomingMessage, res: ServerResponse) => void | Promise<void>;
+  const handlers: Record<string, Handler> = {
+    "/healthz": (_, res) => answerJson(res, '{"status":"alive"}'),
+    "/readyz": (_, res) => {
+      if (isReady()) answerJson(res, '{"status":"ready"}');
+      else answerJson(res, '{"status":"not ready"}', 503);
+    },
+    "/openapi.json": (_, res) => answerJson(res, reference),
+    "/metrics": async (req, res) => {
+      await gate.identify({ socket: req.socket, header: headerOf(req) });
+      const metrics = await telemetry.metrics();
+      res.writeHead(200, { "content-type": telemetry.metricsType });
+      res.end(metrics);
+    },
   };
 
-  return (req, res) => {
-    const document = Object.hasOwn(documents, pathOf(req)) && documents[pathOf(req)];
-    if (!document) return false;
-    if (req.method !== "GET" && req.method !== "HEAD") {
-      answerProblem(res, methodNotAllowed(req, "GET, HEAD"));
-      return true;
+  async function answer(handle: Handler, req: IncomingMessage, res: ServerResponse): Promise<void> {
+    try {
+      if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
+      await handle(req, res);
+    } catch (error) {
+      answerProblem(res, error);
     }
-    const [status, body] = document();
-    answerJson(res, body, status);
+  }
+
+  return (req, res) => {
+    const handle = Object.hasOwn(handlers, pathOf(req)) && handlers[pathOf(req)];
+    if (!handle) return false;
+    void answer(handle, req, res);
     return true;
   };
 }

@@ -79,7 +79,7 @@ export function answerProblem(
   locate: (field: string) => Omit<ProblemError, "detail"> = () => ({}),
 ): void {
   const problem = error instanceof HttpError ? ofHttp(error) : ofCall(error, locate);
-  const headers = error instanceof HttpError ? error.headers : retryHeader(error);
+  const headers = error instanceof HttpError ? error.headers : callHeaders(error);
   const body = JSON.stringify(problem);
   res.writeHead(problem.status, {
     ...headers,
@@ -87,7 +87,7 @@ export function answerProblem(
     "content-length": Buffer.byteLength(body),
     "cache-control": "no-store",
     // Rather than to read what is left of the request, which may be much.
-    ...(!res.req.complete && { connection: "close" }),
+    ...(!res.req.complete && res.req.httpVersionMajor === 1 && { connection: "close" }),
   });
   res.end(body);
 }
@@ -119,10 +119,15 @@ function ofCall(error: unknown, locate: (field: string) => Omit<ProblemError, "d
   };
 }
 
-function retryHeader(error: unknown): Record<string, string> {
+/** The headers that tell of an error what its details tell on the RPC protocols. */
+function callHeaders(error: unknown): Record<string, string> {
   if (!(error instanceof ConnectError)) return {};
   const [retry] = error.findDetails(RetryInfoSchema);
-  return retry?.retryDelay === undefined ? {} : { "retry-after": String(retry.retryDelay.seconds) };
+  const challenge = error.metadata.get("www-authenticate");
+  return {
+    ...(retry?.retryDelay && { "retry-after": String(retry.retryDelay.seconds) }),
+    ...(challenge !== null && { "www-authenticate": challenge }),
+  };
 }
 
 function urn(reason: string): string {

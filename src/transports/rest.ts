@@ -1,13 +1,7 @@
 import { once } from "node:events";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { create, type DescMethodUnary, type MessageShape } from "@bufbuild/protobuf";
-import {
-  Code,
-  ConnectError,
-  createHandlerContext,
-  type Interceptor,
-  type ServiceImplSpec,
-} from "@connectrpc/connect";
+import { Code, ConnectError, type Interceptor, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl, invokeUnaryImplementation } from "@connectrpc/connect/protocol";
 import {
   GetInvestorRequestSchema,
@@ -16,9 +10,11 @@ import {
   ListInvestorsRequestSchema,
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
-import { ended } from "../calls/ended.ts";
-import { createGate, type Gate } from "../calls/gate.ts";
-import { answerJson, type HttpHandler, jsonHeaders, pathOf } from "./http.ts";
+import type { Call } from "../calls/call.ts";
+import { createContext } from "../calls/context.ts";
+import type { Gate } from "../calls/gate.ts";
+import { createPlaces } from "../calls/places.ts";
+import { answerJson, type HttpHandler, headerOf, jsonHeaders, pathOf } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 import { fromJson, toJson } from "./rest-json.ts";
 import { decodeSegment, locate, readJsonBody, readPageSize, readQuery } from "./rest-request.ts";
@@ -43,55 +39,72 @@ const streamIdleMs = 30_000;
 
 const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
 
+type Handler = (req: IncomingMessage, res: ServerResponse, call: Call) => Promise<void>;
+
 /** Serves the investors as plain JSON over HTTP, and 404 on every other path. */
 export function createRestHandler(options: RestHandlerOptions): HttpHandler {
   const { service, interceptors, gate, maxMessageBytes } = options;
-  const streams = createGate({ maxInFlight: maxStreams });
+  const streams = createPlaces(maxStreams);
 
   async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
-    const route = findRoute(req);
-    res.once("close", gate.enter());
-    await route(req, res);
+    const [method, handle] = findRoute(req);
+    const call = await gate.enter({
+      method,
+      transport: "rest",
+      socket: req.socket,
+      answer: res,
+      header: headerOf(req),
+    });
+    try {
+      await handle(req, res, call);
+    } catch (error) {
+      call.fail(error);
+      throw error;
+    }
   }
 
-  function findRoute(req: IncomingMessage): typeof serve {
+  function findRoute(req: IncomingMessage): [DescMethodUnary, Handler] {
     const path = pathOf(req);
     const method = req.method === "HEAD" ? "GET" : req.method;
     if (path === collection) {
-      if (method === "POST") return handleCreate;
-      if (method === "GET") return handleList;
+      if (method === "POST") return [createInvestor, handleCreate];
+      if (method === "GET") return [listInvestors, handleList];
       throw methodNotAllowed(req, "GET, HEAD, POST");
     }
     if (/^\/v1\/investors\/[^/]+$/.test(path)) {
-      if (method === "GET") return handleGet;
+      if (method === "GET") return [getInvestor, handleGet];
       throw methodNotAllowed(req, "GET, HEAD");
     }
     throw new HttpError(404, "there is nothing at this path");
   }
 
-  async function handleCreate(req: IncomingMessage, res: ServerResponse): Promise<void> {
+  async function handleCreate(
+    req: IncomingMessage,
+    res: ServerResponse,
+    call: Call,
+  ): Promise<void> {
     readQuery(req, []);
     const body = await readJsonBody(req, maxMessageBytes);
-    const requestId = req.headersDistinct["idempotency-key"]?.join(", ");
-    const investor = await call(createInvestor, fromJson(body, requestId), req, res);
+    const requestId = [req.headers["idempotency-key"]].flat()[0];
+    const investor = await invoke(createInvestor, fromJson(body, requestId), req, call);
     answerJson(res, toJson(investor));
   }
 
-  async function handleGet(req: IncomingMessage, res: ServerResponse): Promise<void> {
+  async function handleGet(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
     readQuery(req, []);
     const id = decodeSegment(pathOf(req).slice(collection.length + 1));
     const input = create(GetInvestorRequestSchema, { id });
-    answerJson(res, toJson(await call(getInvestor, input, req, res)));
+    answerJson(res, toJson(await invoke(getInvestor, input, req, call)));
   }
 
-  async function handleList(req: IncomingMessage, res: ServerResponse): Promise<void> {
+  async function handleList(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
     const query = readQuery(req, ["pageSize", "pageToken"]);
-    if (query.size === 0) return streamAll(req, res);
+    if (query.size === 0) return streamAll(req, res, call);
     const input = create(ListInvestorsRequestSchema, {
       pageSize: readPageSize(query.get("pageSize")),
       pageToken: query.get("pageToken") ?? "",
     });
-    const page = await call(listInvestors, input, req, res);
+    const page = await invoke(listInvestors, input, req, call);
     if (page.nextPageToken !== "") {
       const size = input.pageSize === 0 ? "" : `pageSize=${input.pageSize}&`;
       res.setHeader("link", `<${collection}?${size}pageToken=${page.nextPageToken}>; rel="next"`);
@@ -100,10 +113,10 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
   }
 
   /** Streams all records page by page; each page read is a call with a deadline of its own. */
-  async function streamAll(req: IncomingMessage, res: ServerResponse): Promise<void> {
-    res.once("close", streams.enter());
+  async function streamAll(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
+    res.once("close", streams.take());
     const read = (input: ListInvestorsRequest): Promise<ListInvestorsResponse> =>
-      call(listInvestors, input, req, res);
+      invoke(listInvestors, input, req, call);
     // Small pages die young: of 1,000 records, most would outlive two collections.
     const input = create(ListInvestorsRequestSchema, { pageSize: 100 });
     // A failure of the first page still has its own status.
@@ -124,39 +137,29 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
         page = await read(input);
       }
       res.end("]");
-    } catch {
+    } catch (error) {
+      call.fail(error);
       // Without its end, nobody takes the part for the whole.
       res.destroy();
     }
   }
 
-  async function call<M extends DescMethodUnary>(
+  async function invoke<M extends DescMethodUnary>(
     method: M,
     input: MessageShape<M["input"]>,
     req: IncomingMessage,
-    res: ServerResponse,
+    call: Call,
   ): Promise<MessageShape<M["output"]>> {
     const spec = service.methods[method.localName];
     if (spec?.kind !== "unary") throw new Error(`${method.name} is not implemented`);
-    const left = new AbortController();
-    const leave = () => left.abort(new ConnectError("the client left", Code.Canceled));
-    const context = createHandlerContext({
-      service: method.parent,
-      method,
+    const context = createContext(call, {
       protocolName: "rest",
       requestMethod: req.method ?? "",
       url: createMethodUrl("", method),
-      requestSignal: left.signal,
       requestHeader: new Headers(req.headers as Record<string, string>),
     });
-    res.once("close", leave);
-    try {
-      const output = await invokeUnaryImplementation(spec, context, input, interceptors);
-      return output as MessageShape<M["output"]>;
-    } finally {
-      res.off("close", leave);
-      context.abort(ended);
-    }
+    const output = await invokeUnaryImplementation(spec, context, input, interceptors);
+    return output as MessageShape<M["output"]>;
   }
 
   return (req, res) => {
@@ -174,9 +177,12 @@ async function drained(res: ServerResponse): Promise<void> {
   const leave = () => left.abort();
   res.once("close", leave);
   try {
+    if (res.closed) throw new Error("the client left");
     await once(res, "drain", {
       signal: AbortSignal.any([left.signal, AbortSignal.timeout(streamIdleMs)]),
     });
+  } catch (error) {
+    throw new ConnectError("the answer was not read", Code.Canceled, undefined, undefined, error);
   } finally {
     res.off("close", leave);
   }

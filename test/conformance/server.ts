@@ -8,10 +8,10 @@ import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
 import { createDeadlineInterceptor } from "../../src/calls/deadline.ts";
 import { createFailureInterceptor } from "../../src/calls/failure.ts";
-import { createGate } from "../../src/calls/gate.ts";
 import { createConnectHandler } from "../../src/transports/connect.ts";
 import { startGrpcServer } from "../../src/transports/grpc.ts";
 import { startHttpServer } from "../../src/transports/http.ts";
+import { openGate } from "../support/gate.ts";
 import { Protocol } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {
   ServerCompatRequestSchema,
@@ -29,10 +29,10 @@ const common = {
     createServiceImplSpec<typeof ConformanceService>(ConformanceService, conformanceService),
   ],
   interceptors: [
-    createDeadlineInterceptor(60_000),
     createFailureInterceptor(pino({ level: "error" }, pino.destination(2))),
+    createDeadlineInterceptor(60_000),
   ],
-  gate: createGate({ maxInFlight: 1_024 }),
+  gate: openGate(1_024),
   maxMessageBytes: messageReceiveLimit || 4 * 1024 * 1024,
   host,
   port: 0,

@@ -42,7 +42,7 @@ describe("SIGTERM and SIGINT", () => {
       rawConnection(service.grpcPort),
       "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     );
-    const silent = connect(service.grpcPort, "127.0.0.1");
+    const silent = connect(service.grpcPort, "127.0.0.1").on("error", () => {});
     onTestFinished(() => void silent.destroy());
     await once(silent, "connect");
     const start = performance.now();

@@ -12,6 +12,7 @@ function createDatabase(options: Partial<BatcherOptions<string, string>> = {}) {
       batches.push({ items, answer });
       return answer.promise;
     },
+    observe() {},
     abandoned: (cause) => new Error("abandoned", { cause }),
     sizeOf: (item) => item.length,
     maxItems: 3,

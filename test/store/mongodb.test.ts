@@ -8,7 +8,7 @@ import { anInvestor } from "../support/records.ts";
 import { describeStoreContract } from "./contract.ts";
 
 const open = (url: string) => {
-  const store = createMongoStore({ url, requestTimeoutMs: 10_000 });
+  const store = createMongoStore({ url, requestTimeoutMs: 10_000, observe() {} });
   onTestFinished(() => store.close());
   return store;
 };

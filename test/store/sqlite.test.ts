@@ -19,7 +19,11 @@ import { describeStoreContract } from "./contract.ts";
 
 async function open(path: string) {
   const fatal: Error[] = [];
-  const store = await createSqliteStore({ path, onFatal: (error) => fatal.push(error) });
+  const store = await createSqliteStore({
+    path,
+    observe() {},
+    onFatal: (error) => fatal.push(error),
+  });
   onTestFinished(() => store.close());
   return { store, fatal };
 }

@@ -52,7 +52,9 @@ export async function startService(
   const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder);
   const [, grpcPort, httpPort] = await waitFor(async () => {
     if (running.child.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
-    return /grpc:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(running.output()) ?? undefined;
+    return (
+      /grpcs?:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(running.output()) ?? undefined
+    );
   });
   return { ...running, grpcPort: Number(grpcPort), httpPort: Number(httpPort), folder };
 }

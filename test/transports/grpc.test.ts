@@ -25,9 +25,14 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { createDeadlineInterceptor } from "../../src/calls/deadline.ts";
 import { createFailureInterceptor } from "../../src/calls/failure.ts";
-import { createGate } from "../../src/calls/gate.ts";
-import { type GrpcServerOptions, startGrpcServer } from "../../src/transports/grpc.ts";
+import type { Gate } from "../../src/calls/gate.ts";
+import {
+  type GrpcServer,
+  type GrpcServerOptions,
+  startGrpcServer,
+} from "../../src/transports/grpc.ts";
 import { failureOf } from "../support/errors.ts";
+import { openGate } from "../support/gate.ts";
 import { answerOf, frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 
@@ -40,11 +45,11 @@ type Implementation = Partial<ServiceImpl<typeof InvestorService>>;
 async function serve(implementation: Implementation, options: Partial<GrpcServerOptions> = {}) {
   const logged: string[] = [];
   const log = pino({ level: "error" }, { write: (line) => logged.push(line) });
-  const gate = createGate({ maxInFlight: 2 });
+  const gate = openGate(2);
   const server = await startGrpcServer({
     services: [createServiceImplSpec<typeof InvestorService>(InvestorService, implementation)],
     reflectedFiles: [],
-    interceptors: [createDeadlineInterceptor(5_000), createFailureInterceptor(log)],
+    interceptors: [createFailureInterceptor(log), createDeadlineInterceptor(5_000)],
     gate,
     host: "127.0.0.1",
     port: 0,
@@ -55,6 +60,14 @@ async function serve(implementation: Implementation, options: Partial<GrpcServer
   onTestFinished(() => server.destroy());
   const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${server.port}` });
   return { server, gate, logged, transport, client: createClient(InvestorService, transport) };
+}
+
+/** Takes every place by calls whose bodies do not come. */
+async function fill(server: GrpcServer, gate: Gate): Promise<void> {
+  const session = rawConnection(server.port);
+  openCall(session, getPath);
+  openCall(session, getPath);
+  await expect.poll(() => gate.inFlight).toBe(2);
 }
 
 const echo: Implementation = {
@@ -268,11 +281,10 @@ describe("the gRPC transport", () => {
 
   it("refuses a call past the limit before it has read the body", async () => {
     const { server, gate } = await serve(echo);
-    const leave = [gate.enter(), gate.enter()];
+    await fill(server, gate);
     const stream = openCall(rawConnection(server.port), getPath);
     const answer = await answerOf(stream);
     expect(answer).toMatchObject({ status: status.UNAVAILABLE, reason: "OVERLOADED" });
-    for (const each of leave) each();
   });
 
   it("holds the place of a call whose caller is gone until its stream has closed", async () => {
@@ -328,10 +340,9 @@ describe("health", () => {
   });
 
   it("is open when the service has no room", async () => {
-    const { gate, transport } = await serve(echo);
-    const leave = [gate.enter(), gate.enter()];
+    const { server, gate, transport } = await serve(echo);
+    await fill(server, gate);
     await createClient(Health, transport).check({});
-    for (const each of leave) each();
   });
 });
 

@@ -3,15 +3,15 @@ import { request } from "node:http";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { createGate } from "../../src/calls/gate.ts";
 import { startHttpServer } from "../../src/transports/http.ts";
 import { createRestHandler } from "../../src/transports/rest.ts";
+import { openGate } from "../support/gate.ts";
 import { anInvestor } from "../support/records.ts";
 
 type List = NonNullable<ServiceImpl<typeof InvestorService>["listInvestors"]>;
 
 async function serve(listInvestors: List) {
-  const gate = createGate({ maxInFlight: 100 });
+  const gate = openGate(100);
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, { listInvestors });
   const server = await startHttpServer({
     handlers: [createRestHandler({ service, interceptors: [], gate, maxMessageBytes: 65_536 })],

@@ -1,0 +1,77 @@
+import { randomBytes } from "node:crypto";
+import type { Socket } from "node:net";
+import type { Writable } from "node:stream";
+import type { DescMethod } from "@bufbuild/protobuf";
+import {
+  Code,
+  ConnectError,
+  type ContextValues,
+  createContextKey,
+  createContextValues,
+} from "@connectrpc/connect";
+import { trace } from "@opentelemetry/api";
+import type { Connection } from "./connection.ts";
+
+/** The ways to come in, as metrics and logs name them. */
+export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
+
+/** What a transport knows of a call when its headers are there. */
+export interface CallHead {
+  readonly method: DescMethod;
+  readonly transport: TransportName;
+  readonly socket: Socket;
+  /** What the answer is written to; it emits `close` when that has left, or never will. */
+  readonly answer: Writable;
+  /** The value of a header, named in lower case. */
+  header(name: "authorization" | "traceparent"): string | undefined;
+  /** What goes along to the interceptors and the service; made if absent. */
+  readonly values?: ContextValues;
+}
+
+/** The call that a context belongs to. */
+export const callKey = createContextKey<Call | undefined>(undefined, { description: "call" });
+
+/** One for all, since the stack of an error is costly. */
+const clientLeft = new ConnectError("the client left", Code.Canceled);
+
+/** One call, from its headers until its answer has left, whichever way it came. */
+export class Call {
+  readonly head: CallHead;
+  readonly connection: Connection;
+  readonly values: ContextValues;
+  /** Why it failed, as noted by {@link Call.fail}. */
+  failure: ConnectError | undefined;
+  /** For how long its client waits, in milliseconds, where the deadline interceptor is to see to it. */
+  timeoutMs: number | undefined;
+  /** Aborts the signal of its context, once it has one. */
+  abort: (reason: ConnectError) => void = () => {};
+  #id: string | undefined;
+
+  constructor(head: CallHead, connection: Connection) {
+    this.head = head;
+    this.connection = connection;
+    this.values = (head.values ?? createContextValues()).set(callKey, this);
+    head.answer.once("close", () => this.abort(clientLeft));
+  }
+
+  /** The id by which logs and errors tell of it: that of its trace, or a random one. */
+  get id(): string {
+    this.joinTrace();
+    this.#id ??= randomBytes(16).toString("hex");
+    return this.#id;
+  }
+
+  /** Notes why it failed; what is noted first counts. */
+  fail(error: unknown): void {
+    this.failure ??= ConnectError.from(error, Code.Internal);
+  }
+
+  /** Takes its id from its trace, if it has one here (https://www.w3.org/TR/trace-context). */
+  joinTrace(): void {
+    if (this.#id !== undefined) return;
+    const span = trace.getActiveSpan()?.spanContext();
+    const [, parent] =
+      /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(this.head.header("traceparent") ?? "") ?? [];
+    this.#id = span?.traceId ?? parent;
+  }
+}

@@ -1,0 +1,69 @@
+import { readFile } from "node:fs/promises";
+import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
+import { ConfigError, type TlsFiles } from "../config.ts";
+
+/** The keys and certificates of a server, which can be replaced while it runs. */
+export interface Tls {
+  /** What a server on TLS starts with. */
+  options(): TlsOptions;
+  /** Calls back with the new context after each {@link Tls.reload}. */
+  onReload(listener: (context: SecureContextOptions) => void): void;
+  /**
+   * Reads the files again. New connections use what they hold, those that are open stay as
+   * they are; if the files cannot be used, nothing changes.
+   *
+   * @throws {ConfigError} a file cannot be read or used
+   */
+  reload(): Promise<void>;
+}
+
+/**
+ * Reads the keys and certificates.
+ *
+ * @throws {ConfigError} a file cannot be read or used
+ */
+export async function readTls(files: TlsFiles): Promise<Tls> {
+  const listeners: ((context: SecureContextOptions) => void)[] = [];
+  let context = await readContext(files);
+  return {
+    options: () => ({
+      ...context,
+      // Whoever shows no certificate can still show a token, or ask for health.
+      requestCert: files.clientCaFile !== undefined,
+      rejectUnauthorized: false,
+    }),
+    onReload: (listener) => void listeners.push(listener),
+    async reload() {
+      context = await readContext(files);
+      for (const listener of listeners) listener(context);
+    },
+  };
+}
+
+async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
+  const { certFile, keyFile, clientCaFile } = files;
+  const context: SecureContextOptions = {
+    cert: await read("--tls-cert", certFile),
+    key: await read("--tls-key", keyFile),
+    ...(clientCaFile !== undefined && { ca: await read("--tls-client-ca", clientCaFile) }),
+  };
+  check({ cert: context.cert }, `--tls-cert ${certFile} is not a certificate in PEM`);
+  check({ key: context.key }, `--tls-key ${keyFile} is not a private key in PEM`);
+  check({ ca: context.ca }, `--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
+  check(context, `--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`);
+  return context;
+}
+
+async function read(flag: string, path: string): Promise<Buffer> {
+  return readFile(path).catch((error: NodeJS.ErrnoException) => {
+    throw new ConfigError(`${flag} ${path} cannot be read (${error.code})`);
+  });
+}
+
+function check(context: SecureContextOptions, fault: string): void {
+  try {
+    createSecureContext(context);
+  } catch {
+    throw new ConfigError(fault);
+  }
+}

@@ -1,0 +1,315 @@
+import { once } from "node:events";
+import { writeFileSync } from "node:fs";
+import { connect, type Socket } from "node:net";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
+import {
+  createConnectTransport,
+  createGrpcTransport,
+  createGrpcWebTransport,
+} from "@connectrpc/connect-node";
+import { v7 } from "uuid";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { Health } from "../../gen/grpc/health/v1/health_pb.js";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { startIssuer } from "../support/issuer.ts";
+import { aCreate } from "../support/records.ts";
+import { run, type Service, startService } from "../support/service.ts";
+
+const tokens = `
+# Comments and empty lines do not count.
+orders    t0ken-of-orders
+reports   t0ken-of-reports investors:read
+importer  t0ken-of-importer investors:write
+
+t0ken-without-a-name
+`;
+
+const authorize =
+  (authorization: string | undefined): Interceptor =>
+  (next) =>
+  (req) => {
+    if (authorization !== undefined) req.header.set("authorization", authorization);
+    return next(req);
+  };
+
+const base = ({ httpPort }: Service) => `http://127.0.0.1:${httpPort}`;
+
+/** Starts a service that knows the tokens above. */
+async function startWithTokens(env: NodeJS.ProcessEnv = {}): Promise<Service> {
+  const folder = temporaryFolder();
+  writeFileSync(join(folder, "tokens"), tokens);
+  return startService({ AUTH_TOKENS_FILE: "tokens", ...env }, folder);
+}
+
+/** A client of a service by gRPC, which shows an authorization header. */
+function clientOf(service: Service, authorization: string): Client<typeof InvestorService> {
+  const baseUrl = `http://127.0.0.1:${service.grpcPort}`;
+  const transport = createGrpcTransport({ baseUrl, interceptors: [authorize(authorization)] });
+  return createClient(InvestorService, transport);
+}
+
+/** Clients of a service by every RPC protocol, which show an authorization header. */
+function clientsOf(
+  service: Service,
+  authorization?: string,
+): [string, Client<typeof InvestorService>][] {
+  const interceptors = [authorize(authorization)];
+  const http = { baseUrl: base(service), httpVersion: "1.1" as const, interceptors };
+  const grpc = { baseUrl: `http://127.0.0.1:${service.grpcPort}`, interceptors };
+  return [
+    ["gRPC", createClient(InvestorService, createGrpcTransport(grpc))],
+    ["Connect", createClient(InvestorService, createConnectTransport(http))],
+    [
+      "Connect by GET",
+      createClient(InvestorService, createConnectTransport({ ...http, useHttpGet: true })),
+    ],
+    ["gRPC-Web", createClient(InvestorService, createGrpcWebTransport(http))],
+  ];
+}
+
+const rest = (service: Service, authorization?: string, path = "/v1/investors") =>
+  fetch(base(service) + path, { headers: authorization === undefined ? {} : { authorization } });
+
+describe("bearer tokens from a file", () => {
+  it("let their holders in, whichever way they come", async () => {
+    const service = await startWithTokens();
+    for (const token of ["t0ken-of-orders", "t0ken-without-a-name"]) {
+      for (const [protocol, client] of clientsOf(service, `Bearer ${token}`)) {
+        const { id } = await client.createInvestor(aCreate());
+        expect((await client.getInvestor({ id })).id, protocol).toBe(id);
+      }
+      expect((await rest(service, `bearer ${token}`)).status).toBe(200);
+    }
+  });
+
+  it.each([
+    ["no credentials", undefined, "CREDENTIALS_MISSING", 'Bearer realm="investor-records"'],
+    [
+      "an unknown token",
+      "Bearer t0ken-of-order",
+      "CREDENTIALS_INVALID",
+      'Bearer realm="investor-records", error="invalid_token"',
+    ],
+    ["an empty token", "Bearer ", "CREDENTIALS_INVALID", undefined],
+    ["another scheme", "Basic dXNlcjpwYXNz", "CREDENTIALS_INVALID", undefined],
+    ["the name of a token", "Bearer orders", "CREDENTIALS_INVALID", undefined],
+  ])("refuse a call with %s", async (_, authorization, reason, challenge) => {
+    const service = await startWithTokens();
+    for (const [protocol, client] of clientsOf(service, authorization)) {
+      const failure = await failureOf(client.listInvestors({}));
+      expect(failure, protocol).toMatchObject({ code: "Unauthenticated", reason });
+    }
+    const answer = await rest(service, authorization);
+    expect(answer.status).toBe(401);
+    expect(answer.headers.get("www-authenticate")).toContain(challenge ?? "Bearer");
+    expect(await answer.json()).toMatchObject({ reason, status: 401 });
+  });
+
+  it("allow what their scopes name, and no more", async () => {
+    const service = await startWithTokens();
+    for (const [protocol, client] of clientsOf(service, "Bearer t0ken-of-reports")) {
+      await client.listInvestors({});
+      const failure = await failureOf(client.createInvestor(aCreate()));
+      expect(failure, protocol).toMatchObject({
+        code: "PermissionDenied",
+        reason: "SCOPE_MISSING",
+      });
+      expect(failure.message).toContain("investors:write");
+    }
+    for (const [, client] of clientsOf(service, "Bearer t0ken-of-importer")) {
+      const { id } = await client.createInvestor(aCreate());
+      expect((await failureOf(client.getInvestor({ id }))).reason).toBe("SCOPE_MISSING");
+    }
+    const answer = await rest(service, "Bearer t0ken-of-importer");
+    expect(answer.status).toBe(403);
+    expect(answer.headers.get("www-authenticate")).toContain('scope="investors:read"');
+  });
+
+  it("are asked for before a byte of the body is read", async () => {
+    const service = await startWithTokens();
+    const socket = connect(service.httpPort, "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    for (const path of ["/investor.v1.InvestorService/CreateInvestor", "/v1/investors"]) {
+      const answer = answerOf(socket);
+      socket.write(
+        `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n`,
+      );
+      expect(await answer).toMatch(/^HTTP\/1.1 401/);
+      socket.write("{ no json");
+      await delay(50);
+      if (socket.closed) break;
+    }
+  });
+
+  it("leave open what tells of the state and the contract, and close the metrics", async () => {
+    const service = await startWithTokens();
+    for (const path of ["/healthz", "/readyz", "/openapi.json"]) {
+      expect((await rest(service, undefined, path)).status, path).toBe(200);
+    }
+    const health = createClient(
+      Health,
+      createGrpcTransport({ baseUrl: `http://127.0.0.1:${service.grpcPort}` }),
+    );
+    await health.check({});
+    const refused = await rest(service, undefined, "/metrics");
+    expect(refused.status).toBe(401);
+    expect(refused.headers.get("www-authenticate")).toContain("Bearer");
+    expect((await rest(service, "Bearer t0ken-of-importer", "/metrics")).status).toBe(200);
+  });
+
+  it("keep the records of one caller's request ids apart from another's", async () => {
+    const service = await startWithTokens();
+    const requestId = v7();
+    const orders = clientOf(service, "Bearer t0ken-of-orders");
+    const importer = clientOf(service, "Bearer t0ken-of-importer");
+    const request = aCreate({ requestId });
+    const first = await orders.createInvestor(request);
+    const second = await importer.createInvestor(request);
+    expect(second.id).not.toBe(first.id);
+    expect((await orders.createInvestor(request)).id).toBe(first.id);
+  });
+
+  it("are read again on SIGHUP without dropping a call; a wrong file changes nothing", async () => {
+    const service = await startWithTokens();
+    const client = clientOf(service, "Bearer t0ken-of-orders");
+    await client.listInvestors({});
+    const file = join(service.folder, "tokens");
+    let isDone = false;
+    const calls = (async () => {
+      let count = 0;
+      for (; !isDone; count += 1) await client.createInvestor(aCreate());
+      return count;
+    })();
+    writeFileSync(file, "orders t0ken-of-orders\norders t0ken-that-comes-next\n");
+    service.child.kill("SIGHUP");
+    await expect
+      .poll(async () => (await rest(service, "Bearer t0ken-that-comes-next")).status)
+      .toBe(200);
+    expect((await rest(service, "Bearer t0ken-of-reports")).status).toBe(401);
+    writeFileSync(file, "orders t0ken-of-orders investors:everything\n");
+    service.child.kill("SIGHUP");
+    await expect.poll(() => service.output()).toContain("line 1");
+    expect((await rest(service, "Bearer t0ken-that-comes-next")).status).toBe(200);
+    isDone = true;
+    expect(await calls).toBeGreaterThan(0);
+    expect(service.output()).not.toContain("t0ken");
+  });
+
+  it.each([
+    ["is not there", undefined, "ENOENT"],
+    ["is empty", "# nothing\n", "holds no token"],
+    ["has an unknown scope", "a b investors:read\nc d investors:all\n", "line 2"],
+    ["has a token that no header can carry", "a tökén\n", "line 1"],
+  ])("stop the start if the file %s", async (_, text, named) => {
+    const folder = temporaryFolder();
+    if (text !== undefined) writeFileSync(join(folder, "tokens"), text);
+    const { exited, output } = run(["--auth-tokens-file", "tokens"], {}, folder);
+    expect(await exited).toBe(2);
+    expect(output()).toContain("--auth-tokens-file tokens");
+    expect(output()).toContain(named);
+    expect(output().trim().split("\n")).toHaveLength(1);
+  });
+});
+
+describe("OIDC access tokens", () => {
+  const start = async (env: NodeJS.ProcessEnv = {}) => {
+    const issuer = await startIssuer();
+    const oidc = { OIDC_ISSUER: issuer.url, OIDC_AUDIENCE: "investors" };
+    return { issuer, service: await startService({ ...oidc, ...env }) };
+  };
+  const both = "openid investors:read investors:write";
+
+  it("let their holders do what their scope says", async () => {
+    const { issuer, service } = await start();
+    for (const [, client] of clientsOf(service, `Bearer ${await issuer.sign({ scope: both })}`)) {
+      await client.createInvestor(aCreate());
+    }
+    const reader = await issuer.sign({ scope: "investors:read" });
+    for (const [, client] of clientsOf(service, `Bearer ${reader}`)) {
+      await client.listInvestors({});
+      expect((await failureOf(client.createInvestor(aCreate()))).reason).toBe("SCOPE_MISSING");
+    }
+    const none = await rest(service, `Bearer ${await issuer.sign()}`);
+    expect(none.status).toBe(403);
+    expect(issuer.keyRequests()).toBe(1);
+  });
+
+  it("are refused if they are not for this service, or no longer", async () => {
+    const { issuer, service } = await start();
+    const other = await startIssuer();
+    const now = Math.floor(Date.now() / 1_000);
+    const header = (alg: string) => Buffer.from(JSON.stringify({ alg })).toString("base64url");
+    const good = await issuer.sign({ scope: both });
+    const [, payload, signature] = good.split(".");
+    for (const [why, token] of [
+      ["expired", await issuer.sign({ scope: both, exp: now - 60 })],
+      ["not valid yet", await issuer.sign({ scope: both, nbf: now + 600 })],
+      ["for another audience", await issuer.sign({ scope: both, aud: "orders" })],
+      ["without an audience", await issuer.sign({ scope: both, aud: undefined })],
+      ["without an expiry", await issuer.sign({ scope: both, exp: undefined })],
+      ["without a subject", await issuer.sign({ scope: both, sub: undefined })],
+      ["of another issuer", await other.sign({ scope: both })],
+      ["signed by another key", await other.sign({ scope: both, iss: issuer.url })],
+      ["not signed", `${header("none")}.${payload}.`],
+      ["signed with a public key", `${header("HS256")}.${payload}.${signature}`],
+      ["no token", "a.b.c"],
+    ] as const) {
+      const answer = await rest(service, `Bearer ${token}`);
+      expect(answer.status, why).toBe(401);
+      expect(await answer.json(), why).toMatchObject({ reason: "CREDENTIALS_INVALID" });
+    }
+    expect((await rest(service, `Bearer ${good}`)).status).toBe(200);
+  });
+
+  it("are checked with the issuer's new keys once it has changed them", async () => {
+    const { issuer, service } = await start();
+    const before = await issuer.sign({ scope: both });
+    expect((await rest(service, `Bearer ${before}`)).status).toBe(200);
+    await issuer.rotate();
+    const after = await issuer.sign({ scope: both });
+    await expect
+      .poll(async () => (await rest(service, `Bearer ${after}`)).status, { timeout: 5_000 })
+      .toBe(200);
+    expect((await rest(service, `Bearer ${before}`)).status).toBe(401);
+  });
+
+  it("are UNAVAILABLE while the issuer is, and do not flood it", async () => {
+    const { issuer, service } = await start();
+    issuer.setAvailable(false);
+    const authorization = `Bearer ${await issuer.sign({ scope: both })}`;
+    const answer = await rest(service, authorization);
+    expect(answer.status).toBe(503);
+    expect(answer.headers.get("retry-after")).toBe("1");
+    expect(await answer.json()).toMatchObject({ reason: "ISSUER_UNAVAILABLE" });
+    issuer.setAvailable(true);
+    await expect
+      .poll(async () => (await rest(service, authorization)).status, { timeout: 5_000 })
+      .toBe(200);
+    const unknown = await (await startIssuer()).sign({ iss: issuer.url });
+    const forged = unknown.replace(/^[^.]*/, () =>
+      Buffer.from(JSON.stringify({ alg: "ES256", kid: "unknown" })).toString("base64url"),
+    );
+    await Promise.all(Array.from({ length: 100 }, () => rest(service, `Bearer ${forged}`)));
+    expect(issuer.keyRequests()).toBeLessThan(5);
+  });
+
+  it("work beside tokens from a file", async () => {
+    const issuer = await startIssuer();
+    const service = await startWithTokens({
+      OIDC_ISSUER: issuer.url,
+      OIDC_AUDIENCE: "investors",
+    });
+    expect((await rest(service, `Bearer ${await issuer.sign({ scope: both })}`)).status).toBe(200);
+    expect((await rest(service, "Bearer t0ken-of-orders")).status).toBe(200);
+    expect((await rest(service, "Bearer t0ken-of-nobody")).status).toBe(401);
+  });
+});
+
+async function answerOf(socket: Socket): Promise<string> {
+  const [data] = await once(socket, "data");
+  return String(data);
+}

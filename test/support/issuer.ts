@@ -1,0 +1,70 @@
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { exportJWK, generateKeyPair, type JWK, type JWTPayload, SignJWT } from "jose";
+import { onTestFinished } from "vitest";
+
+/** Claims of a token; undefined leaves one out. */
+type Claims = { [Name in keyof JWTPayload]: JWTPayload[Name] | undefined };
+
+/** An issuer of access tokens, as OpenID Connect Discovery has it. */
+export interface Issuer {
+  readonly url: string;
+  /** Signs a token that is good for the audience `investors`, with these changes. */
+  sign(changes?: Claims): Promise<string>;
+  /** Signs with another key from now on, and publishes only that. */
+  rotate(): Promise<void>;
+  /** Answers no request from now on, or does again. */
+  setAvailable(isAvailable: boolean): void;
+  /** How many requests for its keys it has answered. */
+  keyRequests(): number;
+}
+
+/** Starts an issuer on this machine. */
+export async function startIssuer(): Promise<Issuer> {
+  let key: Awaited<ReturnType<typeof generateKeyPair>>["privateKey"];
+  let published: JWK;
+  let serial = 0;
+  let isAvailable = true;
+  let keyRequests = 0;
+
+  async function rotate(): Promise<void> {
+    serial += 1;
+    const pair = await generateKeyPair("ES256");
+    key = pair.privateKey;
+    published = { ...(await exportJWK(pair.publicKey)), kid: String(serial), alg: "ES256" };
+  }
+
+  await rotate();
+  const server = createServer((req, res) => {
+    const documents: Record<string, () => unknown> = {
+      "/.well-known/openid-configuration": () => ({ issuer: url, jwks_uri: `${url}/keys` }),
+      "/keys": () => {
+        keyRequests += 1;
+        return { keys: [published] };
+      },
+    };
+    const document = documents[req.url ?? ""];
+    res.writeHead(isAvailable && document ? 200 : 500, { "content-type": "application/json" });
+    res.end(JSON.stringify(isAvailable && document ? document() : {}));
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+
+  return {
+    url,
+    sign(changes = {}) {
+      const now = Math.floor(Date.now() / 1_000);
+      const claims = { iss: url, aud: "investors", sub: "backend", iat: now, exp: now + 600 };
+      return new SignJWT({ ...claims, ...changes } as JWTPayload)
+        .setProtectedHeader({ alg: "ES256", kid: String(serial) })
+        .sign(key);
+    },
+    rotate,
+    setAvailable(value) {
+      isAvailable = value;
+    },
+    keyRequests: () => keyRequests,
+  };
+}
