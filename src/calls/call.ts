@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
+import type { EventEmitter } from "node:events";
 import type { Socket } from "node:net";
-import type { Writable } from "node:stream";
 import type { DescMethod } from "@bufbuild/protobuf";
 import {
   Code,
@@ -21,7 +21,9 @@ export interface CallHead {
   readonly transport: TransportName;
   readonly socket: Socket;
   /** What the answer is written to; it emits `close` when that has left, or never will. */
-  readonly answer: Writable;
+  readonly answer: EventEmitter;
+  /** Whether all of the answer has left, once that is closed. */
+  hasLeft(): boolean;
   /** The value of a header, named in lower case. */
   header(name: "authorization" | "traceparent"): string | undefined;
   /** What goes along to the interceptors and the service; made if absent. */

@@ -96,7 +96,7 @@ export function createTelemetry(log: Logger): Telemetry {
 
 /** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
 function codeOf({ failure, head }: Call): string {
-  if (failure === undefined && head.answer.writableFinished) return "OK";
+  if (failure === undefined && head.hasLeft()) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
 }

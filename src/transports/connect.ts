@@ -13,7 +13,7 @@ import { connectNodeAdapter } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest } from "../service/errors.ts";
-import { type HttpHandler, headerOf, pathOf } from "./http.ts";
+import { type HttpHandler, pathOf, toHead } from "./http.ts";
 
 /** What a {@link createConnectHandler Connect handler} serves, and within which limits. */
 export interface ConnectHandlerOptions {
@@ -42,15 +42,7 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     const [req, res] = values.get(exchangeKey) ?? [];
     if (req === undefined || res === undefined) throw new Error("the call came by no request");
     const transport = protocolName === "grpc-web" ? "grpc-web" : "connect";
-    const { socket } = req;
-    const call = await gate.enter({
-      method,
-      transport,
-      socket,
-      answer: res,
-      header: headerOf(req),
-      values,
-    });
+    const call = await gate.enter({ method, transport, values, ...toHead(req, res) });
     // A context of connect-node can be aborted, which its type does not tell.
     call.abort = (context as HandlerContext & Pick<Call, "abort">).abort;
     res.once("finish", () => {

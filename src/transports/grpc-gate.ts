@@ -38,6 +38,7 @@ export function createGateInterceptor(options: GateInterceptorOptions): ServerIn
     const isUnary = !definition.requestStream && !definition.responseStream;
     const method = gated.get(definition.path);
     let call: Call | undefined;
+    let isAnswered = false;
     let timer: NodeJS.Timeout | undefined;
 
     const startTimer = (ms: number, onTimeout: () => void) => {
@@ -68,6 +69,7 @@ export function createGateInterceptor(options: GateInterceptorOptions): ServerIn
                 transport: "grpc",
                 socket,
                 answer: stream,
+                hasLeft: () => isAnswered && stream.rstCode === constants.NGHTTP2_NO_ERROR,
                 header: (name) => metadata.get(name)[0]?.toString(),
               })
               .then(
@@ -88,6 +90,7 @@ export function createGateInterceptor(options: GateInterceptorOptions): ServerIn
         });
       },
       sendStatus(answer, next) {
+        isAnswered = true;
         // grpc-js says "OK" of a success, which has no message by the protocol.
         next(answer.code === status.OK ? { ...answer, details: "" } : noteFailure(call, answer));
       },

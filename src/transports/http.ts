@@ -1,5 +1,10 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
-import { constants, createSecureServer, type Http2ServerRequest } from "node:http2";
+import {
+  constants,
+  createSecureServer,
+  type Http2ServerRequest,
+  type ServerHttp2Stream,
+} from "node:http2";
 import type { AddressInfo, Socket } from "node:net";
 import type { CallHead } from "../calls/call.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
@@ -19,6 +24,22 @@ export function pathOf({ url = "" }: IncomingMessage): string {
 /** A way to the headers of a request, named in lower case; of several values, the first counts. */
 export function headerOf({ headers }: IncomingMessage): CallHead["header"] {
   return (name) => [headers[name]].flat()[0];
+}
+
+/** What the gate wants to know of a request. */
+export function toHead(req: IncomingMessage, res: ServerResponse) {
+  return {
+    socket: req.socket,
+    answer: res,
+    // A stream of HTTP/2 that was reset looks finished too.
+    hasLeft: () => res.writableFinished && !streamOf(req)?.rstCode,
+    header: headerOf(req),
+  } satisfies Partial<CallHead>;
+}
+
+/** The stream of a request that came by HTTP/2. */
+function streamOf(req: IncomingMessage): ServerHttp2Stream | undefined {
+  return (req as unknown as Partial<Http2ServerRequest>).stream;
 }
 
 /** The headers of an answer in JSON, which may hold a record. */

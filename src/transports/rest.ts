@@ -14,7 +14,7 @@ import type { Call } from "../calls/call.ts";
 import { createContext } from "../calls/context.ts";
 import type { Gate } from "../calls/gate.ts";
 import { createPlaces } from "../calls/places.ts";
-import { answerJson, type HttpHandler, headerOf, jsonHeaders, pathOf } from "./http.ts";
+import { answerJson, type HttpHandler, jsonHeaders, pathOf, toHead } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 import { fromJson, toJson } from "./rest-json.ts";
 import { decodeSegment, locate, readJsonBody, readPageSize, readQuery } from "./rest-request.ts";
@@ -48,13 +48,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
 
   async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
     const [method, handle] = findRoute(req);
-    const call = await gate.enter({
-      method,
-      transport: "rest",
-      socket: req.socket,
-      answer: res,
-      header: headerOf(req),
-    });
+    const call = await gate.enter({ method, transport: "rest", ...toHead(req, res) });
     try {
       await handle(req, res, call);
     } catch (error) {
