@@ -1,0 +1,200 @@
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import {
+  clientPreface,
+  frameFlag,
+  frameType,
+  headerBlock,
+  http2Frame,
+} from "../support/http2-frames.ts";
+import { openCall, rawConnection } from "../support/raw-grpc.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
+
+const path = "/investor.v1.InvestorService/ListInvestors";
+const residentMb = ({ child }: Service) =>
+  Number(/VmRSS:\s*(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1]) / 1024;
+
+/** A socket of the test's own, on which errors are expected. */
+function own<T extends Socket>(socket: T): T {
+  onTestFinished(() => void socket.destroy());
+  return socket.on("error", () => {});
+}
+
+const request = headerBlock({
+  ":method": "POST",
+  ":scheme": "http",
+  ":path": path,
+  ":authority": "localhost",
+  "content-type": "application/grpc",
+  te: "trailers",
+});
+const padding = headerBlock({ "x-padding": "x".repeat(100) });
+const noFlag = frameFlag.none;
+
+/** Floods of frames; each function makes the n-th of them. */
+const floods: [string, (n: number) => Buffer][] = [
+  [
+    "streams that are reset at once",
+    (n) => {
+      const stream = 2 * n + 1;
+      const { headers, resetStream } = frameType;
+      return Buffer.concat([
+        http2Frame(headers, frameFlag.endHeaders, stream, request),
+        http2Frame(resetStream, noFlag, stream, Buffer.from([0, 0, 0, 8])),
+      ]);
+    },
+  ],
+  [
+    "headers without an end",
+    (n) =>
+      n === 0
+        ? http2Frame(frameType.headers, noFlag, 1, request)
+        : http2Frame(frameType.continuation, noFlag, 1, padding),
+  ],
+  ["settings", () => http2Frame(frameType.settings, noFlag, 0, Buffer.from([0, 4, 0, 1, 0, 0]))],
+  ["pings", () => http2Frame(frameType.ping, noFlag, 0, Buffer.alloc(8))],
+];
+
+describe.each(floods)("a flood of %s", (_, frame) => {
+  it.each(["gRPC", "HTTP on TLS"])("ends its connection to %s, and nothing else", async (port) => {
+    const folder = temporaryFolder();
+    const isTls = port !== "gRPC";
+    const authority = await createAuthority();
+    const env = isTls ? await writeServerFiles(folder, authority) : {};
+    const service = await startService(env, folder);
+    const neighbour = createClient(
+      InvestorService,
+      createGrpcTransport({
+        baseUrl: `http${isTls ? "s" : ""}://localhost:${service.grpcPort}`,
+        nodeOptions: { ca: authority.ca },
+      }),
+    );
+    await neighbour.createInvestor(aCreate());
+    const before = residentMb(service);
+    const socket = own(
+      isTls
+        ? connectTls({ port: service.httpPort, ca: authority.ca, ALPNProtocols: ["h2"] })
+        : connect(service.grpcPort, "127.0.0.1"),
+    );
+    await once(socket, isTls ? "secureConnect" : "connect");
+    const closed = new Promise((resolve) => socket.once("close", resolve));
+    socket.pause();
+    socket.write(clientPreface);
+    let sent = 0;
+    for (; sent < 500_000 && !socket.destroyed; sent += 1_000) {
+      const frames = Array.from({ length: 1_000 }, (_, i) => frame(sent + i));
+      if (!socket.write(Buffer.concat(frames))) {
+        const drained = new Promise((resolve) => socket.once("drain", resolve));
+        await Promise.race([drained, closed, delay(1_000)]);
+        socket.removeAllListeners("drain");
+      }
+      // What is there to read tells of the end.
+      if (sent > 20_000) socket.resume();
+    }
+    expect(socket.destroyed).toBe(true);
+    expect((await neighbour.listInvestors({})).investors).toHaveLength(1);
+    expect(residentMb(service) - before).toBeLessThan(150);
+    expect(service.output()).not.toMatch(/"level":(50|60)/);
+    service.child.kill("SIGTERM");
+    expect(await service.exited).toBe(0);
+  });
+});
+
+describe("connections that do not get on", () => {
+  const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`;
+
+  it.each([
+    ["its headers", head, "x-more: 1\r\n"],
+    ["its body", `${head}content-length: 60000\r\n\r\n`, "x"],
+    ["its chunks", `${head}transfer-encoding: chunked\r\n\r\n`, "1\r\nx\r\n"],
+  ])("are closed by HTTP if the client trickles %s", async (_, start, drop) => {
+    const service = await startService({ REQUEST_TIMEOUT: "1s" });
+    const socket = own(connect(service.httpPort, "127.0.0.1"));
+    socket.write(start);
+    socket.resume();
+    const trickle = setInterval(() => socket.write(drop), 100);
+    onTestFinished(() => clearInterval(trickle));
+    const began = performance.now();
+    await once(socket, "close");
+    expect(performance.now() - began).toBeLessThan(5_000);
+  });
+
+  it("give their places back if the clients never read", async () => {
+    const service = await startService({ REQUEST_TIMEOUT: "1s", MAX_IN_FLIGHT: "20" });
+    const client = grpcClient(service);
+    const city = "x".repeat(250);
+    const records = Array.from({ length: 500 }, () =>
+      aCreate({ city, state: city, lastName: city, addressLine1: city }),
+    );
+    for (let i = 0; i < records.length; i += 20) {
+      await Promise.all(records.slice(i, i + 20).map((each) => client.createInvestor(each)));
+    }
+    const session = rawConnection(service.grpcPort);
+    for (let i = 0; i < 10; i += 1) {
+      openCall(session, path)
+        .pause()
+        .end(Buffer.from([0, 0, 0, 0, 3, 8, 0xe8, 7]));
+      const socket = own(connect(service.httpPort, "127.0.0.1")).pause();
+      socket.write(`${head}content-length: 17\r\n\r\n{"pageSize":1000}`.repeat(20));
+    }
+    await expect
+      .poll(async () => (await failureOf(client.listInvestors({}))).reason)
+      .toBe("OVERLOADED");
+    await expect
+      .poll(
+        () =>
+          client.listInvestors({ pageSize: 1 }).then(
+            () => true,
+            () => false,
+          ),
+        {
+          timeout: 45_000,
+          interval: 500,
+        },
+      )
+      .toBe(true);
+  });
+});
+
+describe("twenty times as many calls as there are places", () => {
+  it("are refused at once, take little memory, and leave nothing behind", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "100" });
+    const clients = Array.from({ length: 20 }, () => grpcClient(service));
+    await Promise.all(clients.map((client) => client.listInvestors({})));
+    const before = residentMb(service);
+    const release = lockDatabase(service);
+    const began = performance.now();
+    const refusals: number[] = [];
+    const calls = clients.flatMap((client) =>
+      Array.from({ length: 100 }, () =>
+        client.createInvestor(aCreate()).then(
+          () => "stored",
+          (error) => {
+            refusals.push(performance.now() - began);
+            return error.code as number;
+          },
+        ),
+      ),
+    );
+    await expect.poll(() => refusals.length, { timeout: 20_000 }).toBe(1_900);
+    refusals.sort((a, b) => a - b);
+    expect(refusals.at(-1)).toBeLessThan(4_000);
+    release();
+    const outcomes = await Promise.all(calls);
+    expect(outcomes.filter((outcome) => outcome === "stored")).toHaveLength(100);
+    expect(residentMb(service) - before).toBeLessThan(150);
+    const [client] = clients;
+    expect((await client?.listInvestors({ pageSize: 1_000 }))?.investors).toHaveLength(100);
+  });
+});
