@@ -47,13 +47,22 @@ export class Call {
   timeoutMs: number | undefined;
   /** Aborts the signal of its context, once it has one. */
   abort: (reason: ConnectError) => void = () => {};
+  readonly #closeListeners: (() => void)[] = [];
   #id: string | undefined;
 
   constructor(head: CallHead, connection: Connection) {
     this.head = head;
     this.connection = connection;
     this.values = (head.values ?? createContextValues()).set(callKey, this);
-    head.answer.once("close", () => this.abort(clientLeft));
+    head.answer.once("close", () => {
+      this.abort(clientLeft);
+      for (const listener of this.#closeListeners) listener();
+    });
+  }
+
+  /** Calls back when its answer has left, or never will. */
+  onClose(listener: () => void): void {
+    this.#closeListeners.push(listener);
   }
 
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */

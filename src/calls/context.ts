@@ -1,4 +1,5 @@
-import type { HandlerContext } from "@connectrpc/connect";
+import type { DescMethod, DescService } from "@bufbuild/protobuf";
+import type { ContextValues, HandlerContext } from "@connectrpc/connect";
 import type { Call } from "./call.ts";
 
 /** What a transport adds to a {@link Call} to make a context of it. */
@@ -6,34 +7,51 @@ export interface ContextInit {
   protocolName: string;
   requestMethod: string;
   url: string;
-  requestHeader: Headers;
+  /** Makes the headers of the request, when they are asked for. */
+  requestHeader(): Headers;
   /** For how long the client waits, in milliseconds. */
   timeoutMs?: number | undefined;
 }
 
 /**
- * Makes the context in which the service handles a call. Connect's own would watch a signal
- * of the request and a timer too, which the call and the deadline interceptor do already.
+ * The context in which the service handles a call. Connect's own would watch a signal of the
+ * request and a timer too, which the call and the deadline interceptor do already.
  */
-export function createContext(call: Call, init: ContextInit): HandlerContext {
-  const { protocolName, requestMethod, url, requestHeader, timeoutMs } = init;
-  const { method } = call.head;
-  const start = performance.now();
-  const controller = new AbortController();
-  call.timeoutMs = timeoutMs;
-  call.abort = (reason) => controller.abort(reason);
-  return {
-    service: method.parent,
-    method,
-    protocolName,
-    requestMethod,
-    url,
-    requestHeader,
-    responseHeader: new Headers(),
-    responseTrailer: new Headers(),
-    values: call.values,
-    signal: controller.signal,
-    timeoutMs: () =>
-      timeoutMs === undefined ? undefined : Math.max(0, timeoutMs - (performance.now() - start)),
-  };
+export class CallContext implements HandlerContext {
+  readonly service: DescService;
+  readonly method: DescMethod;
+  readonly protocolName: string;
+  readonly requestMethod: string;
+  readonly url: string;
+  readonly responseHeader = new Headers();
+  readonly responseTrailer = new Headers();
+  readonly values: ContextValues;
+  readonly signal: AbortSignal;
+  readonly timeoutMs: () => number | undefined;
+  readonly #makeHeader: () => Headers;
+  #header: Headers | undefined;
+
+  /** From now on, the call aborts its signal. */
+  constructor(call: Call, init: ContextInit) {
+    const { method } = call.head;
+    const { timeoutMs } = init;
+    const start = performance.now();
+    const controller = new AbortController();
+    call.timeoutMs = timeoutMs;
+    call.abort = (reason) => controller.abort(reason);
+    this.service = method.parent;
+    this.method = method;
+    this.protocolName = init.protocolName;
+    this.requestMethod = init.requestMethod;
+    this.url = init.url;
+    this.values = call.values;
+    this.signal = controller.signal;
+    this.timeoutMs = () => timeoutMs && Math.max(0, timeoutMs - (performance.now() - start));
+    this.#makeHeader = init.requestHeader;
+  }
+
+  get requestHeader(): Headers {
+    this.#header ??= this.#makeHeader();
+    return this.#header;
+  }
 }

@@ -50,7 +50,7 @@ export function createGate({ maxInFlight, authenticate, telemetry }: GateOptions
   const connectionOf = createConnectionLookup();
 
   async function admit(call: Call): Promise<void> {
-    call.head.answer.once("close", places.take());
+    call.onClose(places.take());
     if (authenticate === undefined) return;
     const { principal, scopes } = await authenticate(call.connection, call.head.header);
     const needed = scopeOf(call.head.method);

@@ -73,7 +73,7 @@ export function createTelemetry(log: Logger): Telemetry {
   return {
     follow(call) {
       const start = performance.now();
-      call.head.answer.once("close", () => report(call, (performance.now() - start) / 1_000));
+      call.onClose(() => report(call, (performance.now() - start) / 1_000));
     },
     storeObserver(operation, seconds, batchSize) {
       storeDurations.labels(operation).observe(seconds);

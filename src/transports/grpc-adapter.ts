@@ -8,10 +8,7 @@ import {
   type MethodImplSpec,
   type ServiceImplSpec,
 } from "@connectrpc/connect";
-import {
-  invokeUnaryImplementation,
-  transformInvokeImplementation,
-} from "@connectrpc/connect/protocol";
+import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type {
   handleUnaryCall,
@@ -25,7 +22,8 @@ import type {
   UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { type Call, callKey } from "../calls/call.ts";
-import { createContext } from "../calls/context.ts";
+import { CallContext } from "../calls/context.ts";
+import { invokeUnary, type UnarySpec } from "../calls/invoke.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toHeaders, toMetadata } from "./grpc-metadata.ts";
 
@@ -72,19 +70,19 @@ export function toGrpcStatus(error: unknown, trailer = new Headers()): StatusObj
 }
 
 function unaryHandler(
-  spec: MethodImplSpec & { kind: "unary" },
+  spec: UnarySpec,
   interceptors: Interceptor[],
 ): handleUnaryCall<Uint8Array, Uint8Array> {
   return async (call, callback) => {
     const context = contextOf(call);
     try {
       const input = decode(spec.method.input, call.request);
-      const output = await invokeUnaryImplementation(spec, context, input, interceptors);
-      sendHeader(call, context);
-      callback(null, toBinary(spec.method.output, output), toMetadata(context.responseTrailer));
+      const output = await invokeUnary(spec, context, input, interceptors);
+      sendHeader(call, output.header);
+      callback(null, toBinary(spec.method.output, output.message), toMetadata(output.trailer));
     } catch (error) {
       context.values.get(callKey)?.fail(error);
-      sendHeader(call, context);
+      sendHeader(call, context.responseHeader);
       callback(toGrpcStatus(error, context.responseTrailer));
     }
   };
@@ -106,16 +104,16 @@ function streamHandler(spec: MethodImplSpec, interceptors: Interceptor[]) {
     try {
       const invoke = transformInvokeImplementation(spec, context, interceptors);
       for await (const output of invoke(readMessages(spec.method.input, call))) {
-        sendHeader(call, context);
+        sendHeader(call, context.responseHeader);
         const bytes = toBinary(spec.method.output, output);
         if (respond) respond(null, bytes, toMetadata(context.responseTrailer));
         else if (!outputs.write(bytes)) await once(call, "drain", { signal: context.signal });
       }
-      sendHeader(call, context);
+      sendHeader(call, context.responseHeader);
       if (!respond) outputs.end(toMetadata(context.responseTrailer));
     } catch (error) {
       context.values.get(callKey)?.fail(error);
-      sendHeader(call, context);
+      sendHeader(call, context.responseHeader);
       const status = toGrpcStatus(error, context.responseTrailer);
       if (respond) respond(status);
       else outputs.emit("error", status);
@@ -136,11 +134,11 @@ async function* readMessages<Desc extends DescMessage>(
 
 function contextOf(call: AnyCall): HandlerContext {
   const deadline = Number(call.getDeadline());
-  return createContext(call.metadata.getOpaque(callOpaqueKey) as Call, {
+  return new CallContext(call.metadata.getOpaque(callOpaqueKey) as Call, {
     protocolName: "grpc",
     requestMethod: "POST",
     url: `http://${call.getHost()}${call.getPath()}`,
-    requestHeader: toHeaders(call.metadata),
+    requestHeader: () => toHeaders(call.metadata),
     timeoutMs: Number.isFinite(deadline) ? Math.max(0, deadline - Date.now()) : undefined,
   });
 }
@@ -153,10 +151,10 @@ function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): Mess
   }
 }
 
-function sendHeader(call: AnyCall, context: HandlerContext): void {
+function sendHeader(call: AnyCall, header: Headers): void {
   // Most answers have none, and grpc-js sends its own with the first message.
-  const isEmpty = context.responseHeader.keys().next().done;
-  if (!isEmpty) call.sendMetadata(toMetadata(context.responseHeader));
+  const isEmpty = header.keys().next().done;
+  if (!isEmpty) call.sendMetadata(toMetadata(header));
 }
 
 function asBuffer(bytes: Uint8Array): Buffer {

@@ -1,20 +1,20 @@
-import { constants, type ServerHttp2Stream } from "node:http2";
+import type { ServerHttp2Stream } from "node:http2";
+import { constants } from "node:http2";
 import type { DescMethod } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
-import { ServerInterceptingCall, type ServerInterceptor, status } from "@grpc/grpc-js";
+import {
+  type Metadata,
+  ServerInterceptingCall,
+  type ServerInterceptingCallInterface,
+  type ServerInterceptor,
+  status,
+} from "@grpc/grpc-js";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
 
 /** For how long a client may take to read the answer to a unary call, in milliseconds. */
 const answerTimeoutMs = 30_000;
-
-type Status = Parameters<ServerInterceptingCall["sendStatus"]>[0];
-
-const lateRequest = {
-  code: status.DEADLINE_EXCEEDED,
-  details: "the request did not arrive in time",
-};
 
 /** What {@link createGateInterceptor} needs. */
 export interface GateInterceptorOptions {
@@ -30,76 +30,111 @@ export interface GateInterceptorOptions {
  * its stream has closed, and closes streams on which a unary call does not get on.
  */
 export function createGateInterceptor(options: GateInterceptorOptions): ServerInterceptor {
-  const { gate, gated, requestTimeoutMs } = options;
-  return (definition, base) => {
+  return ({ path, requestStream, responseStream }, base) =>
+    new GatedCall(base, options, options.gated.get(path), !requestStream && !responseStream);
+}
+
+type Listener = Parameters<ServerInterceptingCallInterface["start"]>[0];
+type Status = Parameters<ServerInterceptingCallInterface["sendStatus"]>[0];
+
+/** Its base class would queue whatever passes, which takes a tenth of the time of a call. */
+class GatedCall extends ServerInterceptingCall {
+  readonly #base: ServerInterceptingCallInterface;
+  readonly #options: GateInterceptorOptions;
+  readonly #method: DescMethod | undefined;
+  readonly #isUnary: boolean;
+  readonly #stream: ServerHttp2Stream;
+  #call: Call | undefined;
+  #isComplete = false;
+  #isAnswered = false;
+
+  constructor(
+    base: ServerInterceptingCallInterface,
+    options: GateInterceptorOptions,
+    method: DescMethod | undefined,
+    isUnary: boolean,
+  ) {
+    super(base);
+    this.#base = base;
+    this.#options = options;
+    this.#method = method;
+    this.#isUnary = isUnary;
     // grpc-js has no public way to its stream, whose end is the only sign that an answer
     // has left, and which it leaves open if the client does not end its side.
-    const stream = Reflect.get(base, "stream") as ServerHttp2Stream;
-    const isUnary = !definition.requestStream && !definition.responseStream;
-    const method = gated.get(definition.path);
-    let call: Call | undefined;
-    let isAnswered = false;
-    let timer: NodeJS.Timeout | undefined;
+    this.#stream = Reflect.get(base, "stream");
+  }
 
-    const startTimer = (ms: number, onTimeout: () => void) => {
-      clearTimeout(timer);
-      if (isUnary) timer = setTimeout(onTimeout, ms);
-    };
-    const refuse = (reason: Status) => {
-      base.sendStatus(reason);
-      stream.close(constants.NGHTTP2_NO_ERROR);
-    };
-
-    return new ServerInterceptingCall(base, {
-      start(next) {
-        stream.once("close", () => clearTimeout(timer));
-        startTimer(requestTimeoutMs, () => {
-          refuse(noteFailure(call, lateRequest));
-        });
-        next({
-          onReceiveMetadata(metadata, next) {
-            const { socket } = stream.session ?? {};
-            if (method === undefined || socket === undefined) {
-              next(metadata);
-              return;
-            }
-            gate
-              .enter({
-                method,
-                transport: "grpc",
-                socket,
-                answer: stream,
-                hasLeft: () => isAnswered && stream.rstCode === constants.NGHTTP2_NO_ERROR,
-                header: (name) => metadata.get(name)[0]?.toString(),
-              })
-              .then(
-                (entered) => {
-                  call = entered;
-                  metadata.setOpaque(callOpaqueKey, call);
-                  next(metadata);
-                },
-                (error) => refuse(toGrpcStatus(error)),
-              );
-          },
-          onReceiveHalfClose(next) {
-            startTimer(requestTimeoutMs + answerTimeoutMs, () => {
-              stream.close(constants.NGHTTP2_CANCEL);
-            });
-            next();
-          },
-        });
+  override start(listener: Listener): void {
+    if (this.#isUnary) this.#limitTime();
+    this.#base.start({
+      onReceiveMetadata: (metadata: Metadata) => void this.#enter(metadata, listener),
+      onReceiveMessage: (message: unknown) => listener.onReceiveMessage(message),
+      onReceiveHalfClose: () => {
+        this.#isComplete = true;
+        listener.onReceiveHalfClose();
       },
-      sendStatus(answer, next) {
-        isAnswered = true;
-        // grpc-js says "OK" of a success, which has no message by the protocol.
-        next(answer.code === status.OK ? { ...answer, details: "" } : noteFailure(call, answer));
-      },
+      onCancel: () => listener.onCancel(),
     });
-  };
+  }
+
+  override sendMetadata(metadata: Metadata): void {
+    this.#base.sendMetadata(metadata);
+  }
+
+  override sendMessage(message: unknown, callback: () => void): void {
+    this.#base.sendMessage(message, callback);
+  }
+
+  override sendStatus(answer: Status): void {
+    this.#isAnswered = true;
+    if (answer.code === status.OK) {
+      // grpc-js says "OK" of a success, which has no message by the protocol.
+      this.#base.sendStatus({ ...answer, details: "" });
+    } else {
+      // What the service itself has found is noted by now.
+      this.#call?.fail(new ConnectError(answer.details ?? "", answer.code as number));
+      this.#base.sendStatus(answer);
+    }
+  }
+
+  /** Lets the call go on if the gate lets it in; nothing is read before. */
+  async #enter(metadata: Metadata, listener: Listener): Promise<void> {
+    const { socket } = this.#stream.session ?? {};
+    if (this.#method !== undefined && socket !== undefined) {
+      try {
+        this.#call = await this.#options.gate.enter({
+          method: this.#method,
+          transport: "grpc",
+          socket,
+          answer: this.#stream,
+          hasLeft: () => this.#isAnswered && this.#stream.rstCode === constants.NGHTTP2_NO_ERROR,
+          header: (name) => metadata.get(name)[0]?.toString(),
+        });
+        metadata.setOpaque(callOpaqueKey, this.#call);
+      } catch (error) {
+        this.#refuse(toGrpcStatus(error));
+        return;
+      }
+    }
+    listener.onReceiveMetadata(metadata);
+  }
+
+  #limitTime(): void {
+    const { requestTimeoutMs } = this.#options;
+    let timer = setTimeout(() => {
+      if (!this.#isComplete) this.#refuse(lateRequest);
+      else timer = setTimeout(() => this.#stream.close(constants.NGHTTP2_CANCEL), answerTimeoutMs);
+    }, requestTimeoutMs);
+    this.#stream.once("close", () => clearTimeout(timer));
+  }
+
+  #refuse(reason: Status): void {
+    this.sendStatus(reason);
+    this.#stream.close(constants.NGHTTP2_NO_ERROR);
+  }
 }
 
-/** Notes a failure that grpc-js itself has found; those of the service are noted before. */
-function noteFailure(call: Call | undefined, answer: Status): Status {
-  call?.fail(call.failure ?? new ConnectError(answer.details ?? "", answer.code as number));
-  return answer;
-}
+const lateRequest: Status = {
+  code: status.DEADLINE_EXCEEDED,
+  details: "the request did not arrive in time",
+};

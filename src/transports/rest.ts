@@ -2,7 +2,7 @@ import { once } from "node:events";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { create, type DescMethodUnary, type MessageShape } from "@bufbuild/protobuf";
 import { Code, ConnectError, type Interceptor, type ServiceImplSpec } from "@connectrpc/connect";
-import { createMethodUrl, invokeUnaryImplementation } from "@connectrpc/connect/protocol";
+import { createMethodUrl } from "@connectrpc/connect/protocol";
 import {
   GetInvestorRequestSchema,
   InvestorService,
@@ -11,8 +11,9 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
-import { createContext } from "../calls/context.ts";
+import { CallContext } from "../calls/context.ts";
 import type { Gate } from "../calls/gate.ts";
+import { invokeUnary } from "../calls/invoke.ts";
 import { createPlaces } from "../calls/places.ts";
 import { answerJson, type HttpHandler, jsonHeaders, pathOf, toHead } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
@@ -146,14 +147,14 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
   ): Promise<MessageShape<M["output"]>> {
     const spec = service.methods[method.localName];
     if (spec?.kind !== "unary") throw new Error(`${method.name} is not implemented`);
-    const context = createContext(call, {
+    const context = new CallContext(call, {
       protocolName: "rest",
       requestMethod: req.method ?? "",
       url: createMethodUrl("", method),
-      requestHeader: new Headers(req.headers as Record<string, string>),
+      requestHeader: () => new Headers(req.headers as Record<string, string>),
     });
-    const output = await invokeUnaryImplementation(spec, context, input, interceptors);
-    return output as MessageShape<M["output"]>;
+    const { message } = await invokeUnary(spec, context, input, interceptors);
+    return message as MessageShape<M["output"]>;
   }
 
   return (req, res) => {
