@@ -55,9 +55,14 @@ export class Call {
     this.connection = connection;
     this.values = (head.values ?? createContextValues()).set(callKey, this);
     head.answer.once("close", () => {
-      this.abort(clientLeft);
+      this.abandon();
       for (const listener of this.#closeListeners) listener();
     });
+  }
+
+  /** Ends it because nobody waits for its answer any more. */
+  abandon(): void {
+    this.abort(clientLeft);
   }
 
   /** Calls back when its answer has left, or never will. */

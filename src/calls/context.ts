@@ -35,7 +35,7 @@ export class CallContext implements HandlerContext {
   constructor(call: Call, init: ContextInit) {
     const { method } = call.head;
     const { timeoutMs } = init;
-    const start = performance.now();
+    const end = Date.now() + (timeoutMs ?? 0);
     const controller = new AbortController();
     call.timeoutMs = timeoutMs;
     call.abort = (reason) => controller.abort(reason);
@@ -46,7 +46,7 @@ export class CallContext implements HandlerContext {
     this.url = init.url;
     this.values = call.values;
     this.signal = controller.signal;
-    this.timeoutMs = () => timeoutMs && Math.max(0, timeoutMs - (performance.now() - start));
+    this.timeoutMs = () => timeoutMs && Math.max(0, end - Date.now());
     this.#makeHeader = init.requestHeader;
   }
 

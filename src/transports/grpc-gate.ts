@@ -73,7 +73,11 @@ class GatedCall extends ServerInterceptingCall {
         this.#isComplete = true;
         listener.onReceiveHalfClose();
       },
-      onCancel: () => listener.onCancel(),
+      onCancel: () => {
+        // Before the listener ends the streams of the call, which looks like a fault.
+        this.#call?.abandon();
+        listener.onCancel();
+      },
     });
   }
 
