@@ -72,22 +72,22 @@ export class Call {
 
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */
   get id(): string {
-    this.joinTrace();
-    this.#id ??= randomBytes(16).toString("hex");
+    this.#id ??= parentTrace(this.head.header("traceparent")) ?? randomBytes(16).toString("hex");
     return this.#id;
+  }
+
+  /** Takes the id of the trace that is recorded here, if one is. */
+  joinTrace(): void {
+    this.#id ??= trace.getActiveSpan()?.spanContext().traceId;
   }
 
   /** Notes why it failed; what is noted first counts. */
   fail(error: unknown): void {
     this.failure ??= ConnectError.from(error, Code.Internal);
   }
+}
 
-  /** Takes its id from its trace, if it has one here (https://www.w3.org/TR/trace-context). */
-  joinTrace(): void {
-    if (this.#id !== undefined) return;
-    const span = trace.getActiveSpan()?.spanContext();
-    const [, parent] =
-      /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(this.head.header("traceparent") ?? "") ?? [];
-    this.#id = span?.traceId ?? parent;
-  }
+/** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */
+function parentTrace(traceparent = ""): string | undefined {
+  return /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(traceparent)?.[1];
 }
