@@ -49,9 +49,11 @@ export function invalidFields(violations: Violation[]): ConnectError {
 
 /** Bytes or JSON that are not a message of the type that the method takes. */
 export function malformedRequest(cause?: unknown): ConnectError {
-  return failure("MALFORMED_REQUEST", "the request is not a valid message of this method", {
-    cause,
-  });
+  // Of what a decoder says, the names are of use, and the values would be personal data.
+  const told = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]*" is unknown)?/;
+  const [message = "the request is not a valid message of this method"] =
+    (cause instanceof Error && told.exec(cause.message)) || [];
+  return failure("MALFORMED_REQUEST", message, { cause });
 }
 
 /** No record has this id. Text that is no UUID can be of any length, and is not repeated. */

@@ -1,17 +1,16 @@
 import { extname } from "node:path";
-import type { SQLOutputValue } from "node:sqlite";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
-import { create } from "@bufbuild/protobuf";
-import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { serialisedSize, textFields } from "../investor.ts";
-import { uuidFromHex, uuidToBytes } from "../uuid.ts";
+import { uuidToBytes } from "../uuid.ts";
 import { Batcher } from "./batcher.ts";
 import { isDamage, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import { createSqliteReader } from "./sqlite-reader.ts";
 import type { Reply, Row, RowOutcome } from "./sqlite-writer.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
-  type Range,
   type Store,
   type StoreObserver,
   StoreUnavailableError,
@@ -29,10 +28,6 @@ export interface SqliteStoreOptions {
   onFatal(error: Error): void;
 }
 
-/** Ids are read as hexadecimal text: a small buffer for each is slow to make and to collect. */
-const select = `SELECT lower(hex(id)), type, first_name, middle_name, last_name, address_line1,
-  address_line2, city, state, zip_code, country, language FROM investors`;
-
 /** For how long a read may hold up the event loop when the file is locked, in milliseconds. */
 const readBusyTimeoutMs = 50;
 
@@ -46,11 +41,7 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
   const { observe } = options;
   const db = openSqliteFile(options.path, readBusyTimeoutMs);
   db.exec("PRAGMA query_only = ON");
-  const findRow = db.prepare(`${select} WHERE id = ?`);
-  const listRows = db.prepare(`${select} WHERE id > ? ORDER BY id LIMIT ?`);
-  findRow.setReturnArrays(true);
-  listRows.setReturnArrays(true);
-
+  const reader = createSqliteReader(db, observe);
   const writer = startWriter(options);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
@@ -76,13 +67,10 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     return error;
   }
 
-  function read<T>(operation: "find" | "list", query: () => T): T {
+  async function read<T>(query: () => T): Promise<Awaited<T>> {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
-    const start = performance.now();
     try {
-      const result = query();
-      observe(operation, (performance.now() - start) / 1_000);
-      return result;
+      return await query();
     } catch (error) {
       throw noticeDamage(toStoreError((error as Error).message, resultCodeOf(error)));
     }
@@ -90,27 +78,19 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 
   return {
     insert: (investor, signal) => batcher.add(investor, signal),
-
-    async find(id) {
-      const row = read("find", () => findRow.get(uuidToBytes(id))) as SQLOutputValue[] | undefined;
-      return row && toInvestor(row);
-    },
-
-    async list({ after, limit }: Range) {
-      const rows = read("list", () =>
-        listRows.all(after === undefined ? new Uint8Array() : uuidToBytes(after), limit),
-      );
-      return (rows as unknown as SQLOutputValue[][]).map(toInvestor);
-    },
+    find: (id) => read(() => reader.find(id)),
+    list: (range) => read(() => reader.list(range)),
 
     async ping() {
       if (damage !== undefined) throw damage;
-      read("list", () => listRows.all(new Uint8Array(), 1));
+      await read(() => reader.list({ limit: 1 }));
     },
 
     close() {
       closing ??= batcher.close().then(async () => {
         await writer.close();
+        // Lookups that were accepted wait for the next turn.
+        await nextTurn();
         db.close();
       });
       return closing;
@@ -172,12 +152,4 @@ function toOutcome(outcome: RowOutcome): undefined | Error {
 
 function toRow(investor: Investor): Row {
   return [uuidToBytes(investor.id), investor.type, ...textFields.map((field) => investor[field])];
-}
-
-function toInvestor([id, type, ...texts]: SQLOutputValue[]): Investor {
-  const investor = create(InvestorSchema);
-  investor.id = uuidFromHex(id as string);
-  investor.type = type as number;
-  for (const [i, field] of textFields.entries()) investor[field] = texts[i] as string;
-  return investor;
 }

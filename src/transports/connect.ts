@@ -13,6 +13,7 @@ import { connectNodeAdapter } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest } from "../service/errors.ts";
+import { createConnectUnary, isCommonForm } from "./connect-unary.ts";
 import { type HttpHandler, pathOf, toHead } from "./http.ts";
 
 /** What a {@link createConnectHandler Connect handler} serves, and within which limits. */
@@ -34,7 +35,7 @@ const decodedKey = createContextKey(false);
 export function createConnectHandler(options: ConnectHandlerOptions): HttpHandler {
   const { services, interceptors, gate, maxMessageBytes } = options;
   const implementations = services.flatMap(({ methods }) => Object.values(methods));
-  const paths = new Set(implementations.map(({ method }) => createMethodUrl("", method)));
+  const specs = new Map(implementations.map((spec) => [createMethodUrl("", spec.method), spec]));
   const responses = new WeakMap<object, ServerResponse>();
 
   async function enter(context: HandlerContext): Promise<void> {
@@ -50,6 +51,13 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     });
   }
 
+  const jsonOptions = {
+    alwaysEmitImplicit: true,
+    ignoreUnknownFields: false,
+    registry: createRegistry(...services.map(({ service }) => service.file)),
+  };
+  const answerUnary = createConnectUnary({ interceptors, gate, maxMessageBytes, jsonOptions });
+
   const adapter = connectNodeAdapter({
     routes(router) {
       for (const { method, impl } of implementations) router.rpc(method, impl as MethodImpl<never>);
@@ -58,11 +66,7 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     // HTTP/1.1 cannot carry it.
     grpc: false,
     readMaxBytes: maxMessageBytes,
-    jsonOptions: {
-      alwaysEmitImplicit: true,
-      ignoreUnknownFields: false,
-      registry: createRegistry(...services.map(({ service }) => service.file)),
-    },
+    jsonOptions,
     contextValues(req) {
       const res = responses.get(req) as ServerResponse;
       return createContextValues().set(exchangeKey, [req as IncomingMessage, res]);
@@ -71,10 +75,15 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
   });
 
   return (req, res) => {
-    if (!paths.has(pathOf(req))) return false;
-    responses.set(req, res);
+    const spec = specs.get(pathOf(req));
+    if (spec === undefined) return false;
     res.setHeader("cache-control", "no-store");
-    adapter(req, res);
+    if (spec.kind === "unary" && isCommonForm(req)) {
+      void answerUnary(spec, req, res);
+    } else {
+      responses.set(req, res);
+      adapter(req, res);
+    }
     return true;
   };
 }

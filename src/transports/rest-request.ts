@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { invalidFields, malformedRequest } from "../service/errors.ts";
+import { readBody } from "./body.ts";
 import { HttpError, type ProblemError } from "./problem.ts";
 import { toMember } from "./rest-json.ts";
 
@@ -19,16 +20,8 @@ export async function readJsonBody(req: IncomingMessage, maxBytes: number): Prom
   if ((req.headers["content-encoding"] ?? "identity") !== "identity") {
     throw new HttpError(415, "the body must not be compressed", { "accept-encoding": "identity" });
   }
-  const tooLarge = new HttpError(413, `the body must be at most ${maxBytes} bytes long`);
-  if (Number(req.headers["content-length"] ?? 0) > maxBytes) throw tooLarge;
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of req) {
-    size += chunk.length;
-    if (size > maxBytes) throw tooLarge;
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks);
+  const message = `the body must be at most ${maxBytes} bytes long`;
+  return readBody(req, maxBytes, () => new HttpError(413, message));
 }
 
 /**

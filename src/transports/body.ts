@@ -1,0 +1,39 @@
+import type { IncomingMessage } from "node:http";
+import { Code, ConnectError } from "@connectrpc/connect";
+
+/**
+ * All of the body of a request.
+ *
+ * @param tooLarge the error if it is longer than `maxBytes`
+ * @throws {ConnectError} CANCELLED, if the client leaves before
+ */
+export function readBody(
+  req: IncomingMessage,
+  maxBytes: number,
+  tooLarge: () => Error,
+): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    if (Number(req.headers["content-length"] ?? 0) > maxBytes) {
+      reject(tooLarge());
+      return;
+    }
+    const chunks: Buffer[] = [];
+    let size = 0;
+    // Listeners, since an iterator takes as long as all the rest of a short request.
+    req.on("data", (chunk: Buffer) => {
+      size += chunk.length;
+      // What still comes is dropped as it comes.
+      if (size > maxBytes) reject(tooLarge());
+      else chunks.push(chunk);
+    });
+    req.once("end", () => {
+      const [only] = chunks;
+      resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
+    });
+    const leave = () => reject(new ConnectError("the client left", Code.Canceled));
+    req.once("error", leave);
+    req.once("close", () => {
+      if (!req.readableEnded) leave();
+    });
+  });
+}

@@ -1,0 +1,151 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import {
+  type DescMethod,
+  fromBinary,
+  fromJsonString,
+  type JsonReadOptions,
+  type JsonWriteOptions,
+  type Message,
+  toBinary,
+  toJsonString,
+} from "@bufbuild/protobuf";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import {
+  type Compression,
+  compressionNegotiate,
+  mergeNonProtocolHeaders,
+} from "@connectrpc/connect/protocol";
+import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
+import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
+import type { Call } from "../calls/call.ts";
+import { CallContext, type ContextInit } from "../calls/context.ts";
+import type { Gate } from "../calls/gate.ts";
+import { invokeUnary, type UnarySpec } from "../calls/invoke.ts";
+import { malformedRequest } from "../service/errors.ts";
+import { readBody } from "./body.ts";
+import { toHead } from "./http.ts";
+
+/** What a {@link createConnectUnary} needs. */
+export interface ConnectUnaryOptions {
+  interceptors: Interceptor[];
+  gate: Gate;
+  /** The largest message to take, in bytes. */
+  maxMessageBytes: number;
+  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
+}
+
+const json = "application/json";
+const proto = "application/proto";
+
+/** The least number of bytes that an answer is compressed for, as in connect-node. */
+const compressMinBytes = 1_024;
+
+/**
+ * Whether a request has the form that most unary calls of Connect have: its one message is
+ * the body, and not compressed (https://connectrpc.com/docs/protocol#unary-request).
+ */
+export function isCommonForm({ method, url, headers }: IncomingMessage): boolean {
+  return (
+    method === "POST" &&
+    url?.includes("?") === false &&
+    (headers["content-type"] === json || headers["content-type"] === proto) &&
+    (headers["content-encoding"] ?? "identity") === "identity" &&
+    (headers["connect-protocol-version"] ?? "1") === "1" &&
+    /^\d{1,10}$/.test(String(headers["connect-timeout-ms"] ?? 0))
+  );
+}
+
+/**
+ * Makes a function that answers requests of the {@link isCommonForm common form} as
+ * connect-node does, in a quarter of the time.
+ */
+export function createConnectUnary(options: ConnectUnaryOptions) {
+  const { interceptors, gate, maxMessageBytes, jsonOptions } = options;
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+
+  return async (spec: UnarySpec, req: IncomingMessage, res: ServerResponse): Promise<void> => {
+    const { method } = spec;
+    let call: Call | undefined;
+    let context: CallContext | undefined;
+    try {
+      call = await gate.enter({ method, transport: "connect", ...toHead(req, res) });
+      context = new CallContext(call, initOf(req));
+      const body = await readBody(req, maxMessageBytes, () => tooLarge(maxMessageBytes));
+      const input = decode(method, req, body);
+      const { message, header, trailer } = await invokeUnary(spec, context, input, interceptors);
+      const bytes = encode(method, req, message);
+      setHeaders(res, header, trailer);
+      await answer(req, res, 200, bytes);
+    } catch (reason) {
+      const error =
+        reason instanceof ConnectError ? reason : new ConnectError("internal error", Code.Internal);
+      call?.fail(error);
+      const header = context?.responseHeader ?? new Headers();
+      mergeNonProtocolHeaders(header, error.metadata);
+      setHeaders(res, header, context?.responseTrailer ?? new Headers());
+      res.setHeader("content-type", json);
+      await answer(req, res, codeToHttpStatus(error.code), errorToJsonBytes(error, jsonOptions));
+    }
+  };
+
+  function decode({ input }: DescMethod, { headers }: IncomingMessage, body: Buffer): Message {
+    try {
+      return headers["content-type"] === proto
+        ? fromBinary(input, body)
+        : fromJsonString(input, decoder.decode(body), jsonOptions);
+    } catch (error) {
+      throw malformedRequest(error);
+    }
+  }
+
+  function encode({ output }: DescMethod, { headers }: IncomingMessage, message: Message) {
+    return headers["content-type"] === proto
+      ? toBinary(output, message)
+      : toJsonString(output, message, jsonOptions);
+  }
+}
+
+function initOf({ headers, url }: IncomingMessage): ContextInit {
+  const timeout = headers["connect-timeout-ms"];
+  return {
+    protocolName: "connect",
+    requestMethod: "POST",
+    url: `http://${headers.host ?? headers[":authority"]}${url}`,
+    requestHeader: () => new Headers(headers as Record<string, string>),
+    timeoutMs: timeout === undefined ? undefined : Number(timeout),
+  };
+}
+
+/** Trailers are headers of a special name (https://connectrpc.com/docs/protocol#unary-response). */
+function setHeaders(res: ServerResponse, header: Headers, trailer: Headers): void {
+  for (const [name, value] of header) res.appendHeader(name, value);
+  for (const [name, value] of trailer) res.appendHeader(`trailer-${name}`, value);
+}
+
+async function answer(
+  req: IncomingMessage,
+  res: ServerResponse,
+  status: number,
+  message: string | Uint8Array,
+): Promise<void> {
+  const size = Buffer.byteLength(message);
+  const compression = size < compressMinBytes ? null : acceptedBy(req);
+  // Text leaves in one piece with the headers.
+  const body =
+    compression === null ? message : await compression.compress(Buffer.from(message as string));
+  if (compression !== null) res.setHeader("content-encoding", compression.name);
+  if (!res.hasHeader("content-type"))
+    res.setHeader("content-type", req.headers["content-type"] ?? json);
+  res.writeHead(status, { "content-length": body === message ? size : body.length });
+  res.end(body);
+}
+
+function acceptedBy({ headers }: IncomingMessage): Compression | null {
+  const accepted = String(headers["accept-encoding"] ?? "");
+  return compressionNegotiate([compressionGzip, compressionBrotli], null, accepted, "").response;
+}
+
+function tooLarge(maxBytes: number): ConnectError {
+  const message = `message size is larger than configured readMaxBytes ${maxBytes}`;
+  return new ConnectError(message, Code.ResourceExhausted);
+}
