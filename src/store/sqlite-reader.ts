@@ -41,22 +41,22 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): Sq
     lookups = [];
     const start = performance.now();
     try {
-      findInTransaction(batch);
+      if (batch.length > 1) begin.run();
+      batch.forEach(findOne);
+      if (db.isTransaction) rollback.run();
     } catch (error) {
+      // Those that are settled stay as they are.
       for (const { reject } of batch) reject(error);
     }
     observe("find", (performance.now() - start) / 1_000, batch.length);
   }
 
-  function findInTransaction(batch: Lookup[]): void {
+  function findOne({ id, resolve, reject }: Lookup): void {
     try {
-      if (batch.length > 1) begin.run();
-      for (const { id, resolve } of batch) {
-        const row = findRow.get(uuidToBytes(id)) as SQLOutputValue[] | undefined;
-        resolve(row && toInvestor(row));
-      }
-    } finally {
-      if (db.isTransaction) rollback.run();
+      const row = findRow.get(uuidToBytes(id)) as SQLOutputValue[] | undefined;
+      resolve(row && toInvestor(row));
+    } catch (error) {
+      reject(error);
     }
   }
 

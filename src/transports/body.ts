@@ -4,17 +4,18 @@ import { Code, ConnectError } from "@connectrpc/connect";
 /**
  * All of the body of a request.
  *
- * @param tooLarge the error if it is longer than `maxBytes`
+ * @param tooLarge makes the error if it is longer than `maxBytes`, of its length if that is known
  * @throws {ConnectError} CANCELLED, if the client leaves before
  */
 export function readBody(
   req: IncomingMessage,
   maxBytes: number,
-  tooLarge: () => Error,
+  tooLarge: (declaredBytes?: number) => Error,
 ): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    if (Number(req.headers["content-length"] ?? 0) > maxBytes) {
-      reject(tooLarge());
+    const declaredBytes = Number(req.headers["content-length"] ?? 0);
+    if (declaredBytes > maxBytes) {
+      reject(tooLarge(declaredBytes));
       return;
     }
     const chunks: Buffer[] = [];

@@ -23,7 +23,7 @@ import type { Gate } from "../calls/gate.ts";
 import { invokeUnary, type UnarySpec } from "../calls/invoke.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { readBody } from "./body.ts";
-import { toHead } from "./http.ts";
+import { headersOf, toHead } from "./http.ts";
 
 /** What a {@link createConnectUnary} needs. */
 export interface ConnectUnaryOptions {
@@ -70,7 +70,7 @@ export function createConnectUnary(options: ConnectUnaryOptions) {
     try {
       call = await gate.enter({ method, transport: "connect", ...toHead(req, res) });
       context = new CallContext(call, initOf(req));
-      const body = await readBody(req, maxMessageBytes, () => tooLarge(maxMessageBytes));
+      const body = await readBody(req, maxMessageBytes, tooLarge);
       const input = decode(method, req, body);
       const { message, header, trailer } = await invokeUnary(spec, context, input, interceptors);
       const bytes = encode(method, req, message);
@@ -87,6 +87,12 @@ export function createConnectUnary(options: ConnectUnaryOptions) {
       await answer(req, res, codeToHttpStatus(error.code), errorToJsonBytes(error, jsonOptions));
     }
   };
+
+  function tooLarge(bytes?: number): ConnectError {
+    const size = bytes === undefined ? "size" : `size ${bytes}`;
+    const message = `message ${size} is larger than configured readMaxBytes ${maxMessageBytes}`;
+    return new ConnectError(message, Code.ResourceExhausted);
+  }
 
   function decode({ input }: DescMethod, { headers }: IncomingMessage, body: Buffer): Message {
     try {
@@ -105,13 +111,14 @@ export function createConnectUnary(options: ConnectUnaryOptions) {
   }
 }
 
-function initOf({ headers, url }: IncomingMessage): ContextInit {
+function initOf(req: IncomingMessage): ContextInit {
+  const { headers, url } = req;
   const timeout = headers["connect-timeout-ms"];
   return {
     protocolName: "connect",
     requestMethod: "POST",
     url: `http://${headers.host ?? headers[":authority"]}${url}`,
-    requestHeader: () => new Headers(headers as Record<string, string>),
+    requestHeader: () => headersOf(req),
     timeoutMs: timeout === undefined ? undefined : Number(timeout),
   };
 }
@@ -143,9 +150,4 @@ async function answer(
 function acceptedBy({ headers }: IncomingMessage): Compression | null {
   const accepted = String(headers["accept-encoding"] ?? "");
   return compressionNegotiate([compressionGzip, compressionBrotli], null, accepted, "").response;
-}
-
-function tooLarge(maxBytes: number): ConnectError {
-  const message = `message size is larger than configured readMaxBytes ${maxBytes}`;
-  return new ConnectError(message, Code.ResourceExhausted);
 }

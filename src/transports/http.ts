@@ -21,6 +21,12 @@ export function pathOf({ url = "" }: IncomingMessage): string {
   return end === -1 ? url : url.slice(0, end);
 }
 
+/** The headers of a request, without the fields of HTTP/2 that only look like headers. */
+export function headersOf(req: IncomingMessage): Headers {
+  const fields = Object.entries(req.headers).filter(([name]) => !name.startsWith(":"));
+  return new Headers(fields.map(([name, value]) => [name, String(value)]));
+}
+
 /** A way to the headers of a request, named in lower case; of several values, the first counts. */
 export function headerOf({ headers }: IncomingMessage): CallHead["header"] {
   return (name) => [headers[name]].flat()[0];
@@ -104,7 +110,7 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     open.add(res);
     res.once("close", () => open.delete(res));
     if (req.httpVersionMajor === 1) keepConnection(req, res);
-    else limitStream(req as unknown as Http2ServerRequest, requestTimeoutMs);
+    else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
     if (draining) endConnection(res);
     const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
     if (foreign !== undefined) {
@@ -196,7 +202,7 @@ function keepConnection(req: IncomingMessage, res: ServerResponse): void {
 }
 
 /** Limits a stream of HTTP/2 as Node.js limits a connection of HTTP/1.1. */
-function limitStream(req: Http2ServerRequest, requestTimeoutMs: number): void {
+function limitStream(req: Http2ServerRequest, res: ServerResponse, requestTimeoutMs: number): void {
   const { stream } = req;
   const close = () => stream.close(constants.NGHTTP2_CANCEL);
   const timer = setTimeout(() => {
@@ -204,4 +210,8 @@ function limitStream(req: Http2ServerRequest, requestTimeoutMs: number): void {
   }, requestTimeoutMs);
   stream.once("close", () => clearTimeout(timer));
   stream.setTimeout(requestTimeoutMs + idleTimeoutMs, close);
+  // What is answered before it is all there need not be sent (RFC 9113, 8.1).
+  res.once("finish", () => {
+    if (!req.complete) stream.close(constants.NGHTTP2_NO_ERROR);
+  });
 }

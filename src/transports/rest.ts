@@ -15,7 +15,7 @@ import { CallContext } from "../calls/context.ts";
 import type { Gate } from "../calls/gate.ts";
 import { invokeUnary } from "../calls/invoke.ts";
 import { createPlaces } from "../calls/places.ts";
-import { answerJson, type HttpHandler, jsonHeaders, pathOf, toHead } from "./http.ts";
+import { answerJson, type HttpHandler, headersOf, jsonHeaders, pathOf, toHead } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 import { fromJson, toJson } from "./rest-json.ts";
 import { decodeSegment, locate, readJsonBody, readPageSize, readQuery } from "./rest-request.ts";
@@ -151,7 +151,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
       protocolName: "rest",
       requestMethod: req.method ?? "",
       url: createMethodUrl("", method),
-      requestHeader: () => new Headers(req.headers as Record<string, string>),
+      requestHeader: () => headersOf(req),
     });
     const { message } = await invokeUnary(spec, context, input, interceptors);
     return message as MessageShape<M["output"]>;

@@ -4,7 +4,7 @@
  * the suite is skipped without it.
  */
 import { spawnSync } from "node:child_process";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -19,6 +19,7 @@ if (spawnSync("go", ["version"]).error !== undefined) {
 }
 
 const tools = mkdtempSync(join(tmpdir(), "conformance-"));
+const formsFile = join(tools, "forms");
 const module = `connectrpc.com/conformance@${version}`;
 run("go", ["install", `connectrpc.com/conformance/cmd/connectconformance@${version}`]);
 const { Dir } = JSON.parse(run("go", ["mod", "download", "-json", module]));
@@ -37,13 +38,18 @@ run(join(bin, "buf"), [
   }),
 ]);
 run(join(bin, "tsc"), ["-p", here]);
-for (const config of ["grpc", "http"]) {
+for (const config of ["grpc", "http", "https"]) {
   console.log(`\n${config}:`);
   const settings = [`--conf=${config}.yaml`, `--known-failing=@${config}-known-failing.txt`];
   const server = [process.execPath, "server.ts"];
   const args = ["--mode=server", ...settings, ...process.argv.slice(2), "--", ...server];
   run(join(tools, "connectconformance"), args, "inherit");
 }
+const counts = readFileSync(formsFile, "utf8").trim().split("\n");
+const sum = (form: "common" | "taken") =>
+  counts.reduce((total, line) => total + JSON.parse(line)[form], 0);
+console.log(`${sum("taken")} of ${sum("common")} unary Connect calls took the short way`);
+if (sum("taken") === 0 || sum("taken") !== sum("common")) process.exit(1);
 
 /** Runs a program to its end and gives what it printed, or ends as it did. */
 function run(program: string, args: string[], stdout: "pipe" | "inherit" = "pipe"): string {
@@ -51,7 +57,7 @@ function run(program: string, args: string[], stdout: "pipe" | "inherit" = "pipe
     stdio: ["ignore", stdout, "inherit"],
     encoding: "utf8",
     cwd: here,
-    env: { ...process.env, GOBIN: tools, GOFLAGS: "-mod=mod" },
+    env: { ...process.env, GOBIN: tools, GOFLAGS: "-mod=mod", FORMS_FILE: formsFile },
   });
   if (result.error) throw result.error;
   if (result.status !== 0) {

@@ -3,30 +3,54 @@
  * serve, serves it through this project's own transports, and says where.
  */
 import { once } from "node:events";
+import { appendFileSync, mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { createServiceImplSpec } from "@connectrpc/connect";
+import { createServiceImplSpec, type HandlerContext } from "@connectrpc/connect";
 import { pino } from "pino";
+import { CallContext } from "../../src/calls/context.ts";
 import { createDeadlineInterceptor } from "../../src/calls/deadline.ts";
 import { createFailureInterceptor } from "../../src/calls/failure.ts";
+import type { TlsFiles } from "../../src/config.ts";
 import { createConnectHandler } from "../../src/transports/connect.ts";
 import { startGrpcServer } from "../../src/transports/grpc.ts";
 import { startHttpServer } from "../../src/transports/http.ts";
+import { readTls } from "../../src/transports/tls.ts";
 import { openGate } from "../support/gate.ts";
-import { Protocol } from "./gen/connectrpc/conformance/v1/config_pb.js";
+import { Protocol, type TLSCreds } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {
   ServerCompatRequestSchema,
   ServerCompatResponseSchema,
 } from "./gen/connectrpc/conformance/v1/server_compat_pb.js";
 import { ConformanceService } from "./gen/connectrpc/conformance/v1/service_pb.js";
-import { conformanceService } from "./service.ts";
+import { answerIdempotentUnary, answerUnary, conformanceService } from "./service.ts";
 
+/** How many calls of Connect's common form came, and how many its own transport has answered. */
+const forms = { common: 0, taken: 0 };
+process.on("exit", () => {
+  if (process.env.FORMS_FILE) appendFileSync(process.env.FORMS_FILE, `${JSON.stringify(forms)}\n`);
+});
 process.on("SIGTERM", () => process.exit(0));
 
-const { protocol, messageReceiveLimit } = fromBinary(ServerCompatRequestSchema, await readFrame());
+const { protocol, messageReceiveLimit, serverCreds } = fromBinary(
+  ServerCompatRequestSchema,
+  await readFrame(),
+);
 const host = "127.0.0.1";
 const common = {
   services: [
-    createServiceImplSpec<typeof ConformanceService>(ConformanceService, conformanceService),
+    createServiceImplSpec<typeof ConformanceService>(ConformanceService, {
+      ...conformanceService,
+      unary(request, context) {
+        count(context);
+        return answerUnary(request, context);
+      },
+      idempotentUnary(request, context) {
+        count(context);
+        return answerIdempotentUnary(request, context);
+      },
+    }),
   ],
   interceptors: [
     createFailureInterceptor(pino({ level: "error" }, pino.destination(2))),
@@ -34,6 +58,7 @@ const common = {
   ],
   gate: openGate(1_024),
   maxMessageBytes: messageReceiveLimit || 4 * 1024 * 1024,
+  tls: serverCreds && (await readTls(writeFiles(serverCreds))),
   host,
   port: 0,
   requestTimeoutMs: 60_000,
@@ -49,11 +74,31 @@ const { port } =
       });
 const response = toBinary(
   ServerCompatResponseSchema,
-  create(ServerCompatResponseSchema, { host, port }),
+  create(ServerCompatResponseSchema, {
+    host,
+    port,
+    pemCert: serverCreds?.cert ?? new Uint8Array(),
+  }),
 );
 const size = Buffer.alloc(4);
 size.writeUInt32BE(response.length);
 process.stdout.write(Buffer.concat([size, response]));
+
+function count(context: HandlerContext): void {
+  const { protocolName, requestMethod, requestHeader } = context;
+  const encoding = requestHeader.get("content-encoding") ?? "identity";
+  if (protocolName !== "connect" || requestMethod !== "POST" || encoding !== "identity") return;
+  forms.common += 1;
+  if (context instanceof CallContext) forms.taken += 1;
+}
+
+function writeFiles({ cert, key }: TLSCreds): TlsFiles {
+  const folder = mkdtempSync(join(tmpdir(), "conformance-server-"));
+  const files = { certFile: join(folder, "cert"), keyFile: join(folder, "key") };
+  writeFileSync(files.certFile, cert);
+  writeFileSync(files.keyFile, key);
+  return { ...files, clientCaFile: undefined };
+}
 
 async function readFrame(): Promise<Buffer> {
   let bytes = Buffer.alloc(0);

@@ -24,15 +24,19 @@ import {
   type Error as WireError,
 } from "./gen/connectrpc/conformance/v1/service_pb.js";
 
+type Implementation = ServiceImpl<typeof ConformanceService>;
 type Info = ConformancePayload_RequestInfo;
+
+export const answerUnary: Implementation["unary"] = (request, context) =>
+  answerOnce(request.responseDefinition, pack(UnaryRequestSchema, [request]), context);
+
+export const answerIdempotentUnary: Implementation["idempotentUnary"] = (request, context) =>
+  answerOnce(request.responseDefinition, pack(IdempotentUnaryRequestSchema, [request]), context);
 
 /** The service of the conformance suite, as its proto file describes each method. */
 export const conformanceService: Partial<ServiceImpl<typeof ConformanceService>> = {
-  unary: (request, context) =>
-    answerOnce(request.responseDefinition, pack(UnaryRequestSchema, [request]), context),
-
-  idempotentUnary: (request, context) =>
-    answerOnce(request.responseDefinition, pack(IdempotentUnaryRequestSchema, [request]), context),
+  unary: answerUnary,
+  idempotentUnary: answerIdempotentUnary,
 
   async *serverStream(request, context) {
     const info = describe(context, pack(ServerStreamRequestSchema, [request]));
