@@ -1,18 +1,14 @@
 /**
- * What one would write first: grpc-js and the driver, one insertOne or findOne a call.
- * Started with the URL of a database; prints the port that it serves on.
+ * What one would write first: grpc-js and one statement a call, on MongoDB by the driver or on
+ * SQLite. Started with the URL of a database; prints the port that it serves on.
  */
 import { create, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import { Server, ServerCredentials, type ServiceDefinition, status } from "@grpc/grpc-js";
-import { MongoClient, UUID } from "mongodb";
 import { v7 } from "uuid";
 import { InvestorSchema, InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { openRecords } from "./records.ts";
 
-const client = await MongoClient.connect(String(process.argv[2]));
-const investors = client.db().collection<{ _id: UUID }>("investors", {
-  writeConcern: { w: "majority" },
-  readConcern: { level: "majority" },
-});
+const records = await openRecords(String(process.argv[2]));
 const { createInvestor, getInvestor } = InvestorService.method;
 type Call<T> = { request: T };
 type Done = (error: object | null, value?: MessageShape<typeof InvestorSchema>) => void;
@@ -22,14 +18,13 @@ server.addService(toDefinition(), {
   async createInvestor({ request }: Call<MessageShape<typeof createInvestor.input>>, done: Done) {
     const { $typeName: _, $unknown: __, requestId: ___, ...content } = request;
     const id = v7();
-    await investors.insertOne({ _id: new UUID(id), ...content });
+    await records.insert(id, content);
     done(null, create(InvestorSchema, { id, ...(content as object) }));
   },
   async getInvestor({ request }: Call<MessageShape<typeof getInvestor.input>>, done: Done) {
-    const document = await investors.findOne({ _id: new UUID(request.id) });
-    if (document === null) return done({ code: status.NOT_FOUND });
-    const { _id, ...content } = document;
-    done(null, create(InvestorSchema, { id: request.id, ...content }));
+    const content = await records.find(request.id);
+    if (content === undefined) done({ code: status.NOT_FOUND });
+    else done(null, create(InvestorSchema, { id: request.id, ...content }));
   },
 });
 server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (_, port) => console.log(port));

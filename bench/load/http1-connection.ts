@@ -1,0 +1,39 @@
+import { connect } from "node:net";
+import type { Connection } from "./connection.ts";
+
+/**
+ * Opens a connection of HTTP/1.1 that posts JSON to one path, one request at a time. It
+ * reads answers that have a content-length, as all that are measured have.
+ */
+export async function openHttpConnection(port: number, path: string): Promise<Connection> {
+  const socket = connect({ port, host: "127.0.0.1", noDelay: true });
+  const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: `;
+  let waiting: PromiseWithResolvers<Buffer> | undefined;
+  let rest: Buffer = Buffer.alloc(0);
+  const fail = (error: Error) => waiting?.reject(error);
+  socket.on("error", fail);
+  socket.on("close", () => fail(new Error("the connection was closed")));
+  socket.on("data", (chunk: Buffer) => {
+    rest = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
+    const end = rest.indexOf("\r\n\r\n");
+    if (end === -1) return;
+    const headers = rest.toString("latin1", 0, end);
+    const length = Number(/^content-length: (\d+)/im.exec(headers)?.[1] ?? Number.NaN);
+    if (rest.length < end + 4 + length) return;
+    const body = rest.subarray(end + 4, end + 4 + length);
+    rest = rest.subarray(end + 4 + length);
+    if (headers.startsWith("HTTP/1.1 200 ")) waiting?.resolve(body);
+    else fail(new Error(`${path} answered ${headers.slice(0, 12)}: ${body}`));
+  });
+  return {
+    call(message) {
+      waiting = Promise.withResolvers();
+      socket.write(`${head}${message.length}\r\n\r\n${message.toString("latin1")}`, "latin1");
+      return waiting.promise;
+    },
+    close() {
+      waiting = undefined;
+      socket.destroy();
+    },
+  };
+}
