@@ -34,7 +34,8 @@ export function startService(databaseUrl: string): Promise<Contestant> {
 async function start(name: string, args: string[], ports: RegExp): Promise<Contestant> {
   const begun = performance.now();
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "pipe"] });
-  process.once("exit", () => child.kill("SIGKILL"));
+  const kill = () => child.kill("SIGKILL");
+  process.once("exit", kill);
   const [, port, httpPort = port] = await waitForOutput(name, child, ports);
   return {
     name,
@@ -50,6 +51,7 @@ async function start(name: string, args: string[], ports: RegExp): Promise<Conte
       const gone = new Promise((resolve) => child.once("exit", resolve));
       child.kill();
       await gone;
+      process.off("exit", kill);
     },
   };
 }

@@ -28,6 +28,7 @@ export class CallContext implements HandlerContext {
   readonly values: ContextValues;
   readonly signal: AbortSignal;
   readonly timeoutMs: () => number | undefined;
+  readonly #call: Call;
   readonly #makeHeader: () => Headers;
   #header: Headers | undefined;
 
@@ -47,7 +48,13 @@ export class CallContext implements HandlerContext {
     this.values = call.values;
     this.signal = controller.signal;
     this.timeoutMs = () => timeoutMs && Math.max(0, end - Date.now());
+    this.#call = call;
     this.#makeHeader = init.requestHeader;
+  }
+
+  /** Says that the call has been handled, so that there is nothing left to abort. */
+  settle(): void {
+    this.#call.abort = () => {};
   }
 
   get requestHeader(): Headers {

@@ -8,6 +8,8 @@ import type {
   UnaryResponse,
 } from "@connectrpc/connect";
 
+import type { CallContext } from "./context.ts";
+
 /** The implementation of a unary method. */
 export type UnarySpec = MethodImplSpec & { kind: "unary" };
 
@@ -18,7 +20,7 @@ export type UnarySpec = MethodImplSpec & { kind: "unary" };
  */
 export async function invokeUnary(
   { method, impl }: UnarySpec,
-  context: HandlerContext,
+  context: CallContext,
   message: Message,
   interceptors: Interceptor[],
 ): Promise<UnaryResponse> {
@@ -34,7 +36,11 @@ export async function invokeUnary(
     (next, intercept) => intercept(next as never) as typeof handle,
     handle,
   );
-  return run(request);
+  try {
+    return await run(request);
+  } finally {
+    context.settle();
+  }
 }
 
 /** The context of a call whose request an interceptor has replaced. */

@@ -13,6 +13,10 @@ export function readBody(
   tooLarge: (declaredBytes?: number) => Error,
 ): Promise<Buffer> {
   return new Promise((resolve, reject) => {
+    if (req.destroyed && !req.readableEnded) {
+      reject(left());
+      return;
+    }
     const declaredBytes = Number(req.headers["content-length"] ?? 0);
     if (declaredBytes > maxBytes) {
       reject(tooLarge(declaredBytes));
@@ -31,10 +35,13 @@ export function readBody(
       const [only] = chunks;
       resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
     });
-    const leave = () => reject(new ConnectError("the client left", Code.Canceled));
-    req.once("error", leave);
+    req.once("error", () => reject(left()));
     req.once("close", () => {
-      if (!req.readableEnded) leave();
+      if (!req.readableEnded) reject(left());
     });
   });
+}
+
+function left(): ConnectError {
+  return new ConnectError("the client left", Code.Canceled);
 }

@@ -23,7 +23,7 @@ import type { Gate } from "../calls/gate.ts";
 import { invokeUnary, type UnarySpec } from "../calls/invoke.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { readBody } from "./body.ts";
-import { headersOf, toHead } from "./http.ts";
+import { headersOf, toHead } from "./exchange.ts";
 
 /** What a {@link createConnectUnary} needs. */
 export interface ConnectUnaryOptions {
@@ -73,18 +73,16 @@ export function createConnectUnary(options: ConnectUnaryOptions) {
       const body = await readBody(req, maxMessageBytes, tooLarge);
       const input = decode(method, req, body);
       const { message, header, trailer } = await invokeUnary(spec, context, input, interceptors);
-      const bytes = encode(method, req, message);
-      setHeaders(res, header, trailer);
-      await answer(req, res, 200, bytes);
+      await answer(req, res, 200, encode(method, req, message), header, trailer);
     } catch (reason) {
       const error =
         reason instanceof ConnectError ? reason : new ConnectError("internal error", Code.Internal);
       call?.fail(error);
-      const header = context?.responseHeader ?? new Headers();
-      mergeNonProtocolHeaders(header, error.metadata);
-      setHeaders(res, header, context?.responseTrailer ?? new Headers());
-      res.setHeader("content-type", json);
-      await answer(req, res, codeToHttpStatus(error.code), errorToJsonBytes(error, jsonOptions));
+      const { responseHeader = new Headers(), responseTrailer = new Headers() } = context ?? {};
+      mergeNonProtocolHeaders(responseHeader, error.metadata);
+      responseHeader.set("content-type", json);
+      const bytes = errorToJsonBytes(error, jsonOptions);
+      await answer(req, res, codeToHttpStatus(error.code), bytes, responseHeader, responseTrailer);
     }
   };
 
@@ -124,26 +122,27 @@ function initOf(req: IncomingMessage): ContextInit {
 }
 
 /** Trailers are headers of a special name (https://connectrpc.com/docs/protocol#unary-response). */
-function setHeaders(res: ServerResponse, header: Headers, trailer: Headers): void {
-  for (const [name, value] of header) res.appendHeader(name, value);
-  for (const [name, value] of trailer) res.appendHeader(`trailer-${name}`, value);
-}
-
 async function answer(
   req: IncomingMessage,
   res: ServerResponse,
   status: number,
   message: string | Uint8Array,
+  header: Headers,
+  trailer: Headers,
 ): Promise<void> {
   const size = Buffer.byteLength(message);
   const compression = size < compressMinBytes ? null : acceptedBy(req);
   // Text leaves in one piece with the headers.
   const body =
     compression === null ? message : await compression.compress(Buffer.from(message as string));
-  if (compression !== null) res.setHeader("content-encoding", compression.name);
-  if (!res.hasHeader("content-type"))
-    res.setHeader("content-type", req.headers["content-type"] ?? json);
-  res.writeHead(status, { "content-length": body === message ? size : body.length });
+  for (const [name, value] of header) res.appendHeader(name, value);
+  for (const [name, value] of trailer) res.appendHeader(`trailer-${name}`, value);
+  res.writeHead(status, {
+    "content-type": header.get("content-type") ?? req.headers["content-type"],
+    "content-length": body === message ? size : body.length,
+    ...(compression !== null && { "content-encoding": compression.name }),
+    "cache-control": "no-store",
+  });
   res.end(body);
 }
 

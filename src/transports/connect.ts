@@ -14,7 +14,8 @@ import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { createConnectUnary, isCommonForm } from "./connect-unary.ts";
-import { type HttpHandler, pathOf, toHead } from "./http.ts";
+import { pathOf, toHead } from "./exchange.ts";
+import type { HttpHandler } from "./http.ts";
 
 /** What a {@link createConnectHandler Connect handler} serves, and within which limits. */
 export interface ConnectHandlerOptions {
@@ -77,11 +78,11 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
   return (req, res) => {
     const spec = specs.get(pathOf(req));
     if (spec === undefined) return false;
-    res.setHeader("cache-control", "no-store");
     if (spec.kind === "unary" && isCommonForm(req)) {
       void answerUnary(spec, req, res);
     } else {
       responses.set(req, res);
+      res.setHeader("cache-control", "no-store");
       adapter(req, res);
     }
     return true;

@@ -3,7 +3,6 @@ import { type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufb
 import {
   Code,
   ConnectError,
-  type HandlerContext,
   type Interceptor,
   type MethodImplSpec,
   type ServiceImplSpec,
@@ -132,7 +131,7 @@ async function* readMessages<Desc extends DescMessage>(
   }
 }
 
-function contextOf(call: AnyCall): HandlerContext {
+function contextOf(call: AnyCall): CallContext {
   const deadline = Number(call.getDeadline());
   return new CallContext(call.metadata.getOpaque(callOpaqueKey) as Call, {
     protocolName: "grpc",

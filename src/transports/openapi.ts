@@ -32,8 +32,14 @@ const retryAfter = {
   },
 };
 
+const challenge = {
+  "WWW-Authenticate": { description: "What is needed (RFC 6750).", schema: { type: "string" } },
+};
+
 const errors = {
   400: problem("The request breaks a rule, or is malformed. Every violation is told."),
+  401: problem("The service asks who calls.", challenge),
+  403: problem("The caller may not do this.", challenge),
   500: problem("A fault of the service, or a create whose outcome is unknown."),
   503: problem("There is no room, or the store is not available. Try again.", retryAfter),
   504: problem("The call took too long."),
@@ -50,6 +56,8 @@ export const openApi = {
     description: "Keeps investor records: create one, get one, list them all.",
     license: { name: "MIT", identifier: "MIT" },
   },
+  // Without credentials where the service asks for none.
+  security: [{}, { bearer: [] }],
   paths: {
     "/v1/investors": {
       post: {
@@ -121,6 +129,13 @@ export const openApi = {
     },
   },
   components: {
+    securitySchemes: {
+      bearer: {
+        type: "http",
+        scheme: "bearer",
+        description: "Reading needs the scope investors:read, creating investors:write.",
+      },
+    },
     // Not a parameter of the operation, since no schema can say which keys are still unused.
     parameters: {
       IdempotencyKey: {

@@ -1,7 +1,8 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
-import { answerJson, type HttpHandler, headerOf, pathOf } from "./http.ts";
+import { answerJson, pathOf, toHead } from "./exchange.ts";
+import type { HttpHandler } from "./http.ts";
 import { openApi } from "./openapi.ts";
 import { answerProblem, methodNotAllowed } from "./problem.ts";
 
@@ -26,7 +27,7 @@ export function createOperationsHandler(options: OperationsOptions): HttpHandler
     },
     "/openapi.json": (_, res) => answerJson(res, reference),
     "/metrics": async (req, res) => {
-      await gate.identify({ socket: req.socket, header: headerOf(req) });
+      await gate.identify(toHead(req, res));
       const metrics = await telemetry.metrics();
       res.writeHead(200, { "content-type": telemetry.metricsType });
       res.end(metrics);
