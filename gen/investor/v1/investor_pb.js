@@ -71,8 +71,11 @@ export const InvestorType = /*@__PURE__*/
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
  * - INVALID_ARGUMENT, MALFORMED_REQUEST: the bytes are no such message.
- * - UNAVAILABLE, OVERLOADED or STORE_UNAVAILABLE: nothing was done. Repeat after
- *   the delay of the google.rpc.RetryInfo.
+ * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the server asks
+ *   who calls, by a bearer token or a client certificate.
+ * - PERMISSION_DENIED, SCOPE_MISSING: the caller may not make this call.
+ * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
+ *   done. Repeat after the delay of the google.rpc.RetryInfo.
  * - DEADLINE_EXCEEDED: the caller's deadline, or the server's own limit for a
  *   call, whichever came first.
  * - INTERNAL, INTERNAL: a fault of the service; the message holds an id to quote.
