@@ -152,11 +152,10 @@ function exitForSetting({ message }: ConfigError): never {
 }
 
 function reloadOnSignal(server: RunningServer, log: Logger): void {
-  process.on("SIGHUP", () => {
-    server.reload().then(
-      () => log.info("read the certificates and tokens again"),
-      (error: Error) => log.error(`nothing is read again: ${error.message}`),
-    );
+  process.on("SIGHUP", async () => {
+    const errors = await server.reload();
+    for (const { message } of errors) log.error(`${message}; what was read before stays in force`);
+    if (errors.length === 0) log.info("read the certificates and tokens again");
   });
 }
 

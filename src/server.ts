@@ -25,12 +25,12 @@ export interface RunningServer {
   readonly grpcPort: number;
   readonly httpPort: number;
   /**
-   * Reads the certificates and tokens again. What was read before stays in force if any of
-   * it cannot be used, and no call is dropped.
+   * Reads the certificates and tokens again, without dropping a call. What cannot be used
+   * stays as it was.
    *
-   * @throws {ConfigError} a file cannot be read or used
+   * @returns what could not be used
    */
-  reload(): Promise<void>;
+  reload(): Promise<Error[]>;
   /**
    * Stops in order: tells health checks, waits the drain delay, takes no new calls, lets
    * those inside finish, closes the store. The signal makes it cut what is left at once.
@@ -130,8 +130,8 @@ export async function startServer(
     grpcPort: grpc.port,
     httpPort: http.port,
     async reload() {
-      await authentication?.reload();
-      await tls?.reload();
+      const reloads = await Promise.allSettled([authentication?.reload(), tls?.reload()]);
+      return reloads.flatMap((each) => (each.status === "rejected" ? [each.reason] : []));
     },
     async stop(cut = new AbortController().signal) {
       stopFollowing();

@@ -49,6 +49,12 @@ type PackageDefinition = ConstructorParameters<typeof ReflectionService>[0];
 /** The most calls that one connection may have open. */
 const maxConcurrentStreams = 128;
 
+/** After how long a connection without calls is closed, be it a client or silence. */
+const idleTimeoutMs = 5 * 60_000;
+
+/** How often a connection is asked whether its client is still there. */
+const keepaliveMs = 60_000;
+
 /**
  * Serves services written for Connect by grpc-js, with health and reflection beside them.
  *
@@ -64,6 +70,8 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
   const server = new Server({
     "grpc.enable_channelz": 0,
     "grpc.max_concurrent_streams": maxConcurrentStreams,
+    "grpc.max_connection_idle_ms": idleTimeoutMs,
+    "grpc.keepalive_time_ms": keepaliveMs,
     "grpc.max_receive_message_length": options.maxMessageBytes,
     "grpc.max_send_message_length": -1,
     ...(maxConnectionAgeMs !== undefined && {
