@@ -14,6 +14,8 @@ export interface Database {
   at(offset: number): Promise<[Known, Known]>;
   /** Adds records. */
   fill(count: number): Promise<void>;
+  /** The version of the database. */
+  version(): Promise<string>;
   close(): Promise<void>;
 }
 
@@ -53,6 +55,7 @@ export async function mongoDatabase(url: string): Promise<Database> {
         await collection.insertMany(batch, { ordered: false });
       }
     },
+    version: async () => (await client.db().command({ buildInfo: 1 })).version,
     close: () => client.close(),
   };
 }
@@ -86,6 +89,7 @@ export function sqliteDatabase(path: string): Database {
       }
       db.exec("COMMIT");
     },
+    version: async () => String(db.prepare("SELECT sqlite_version() AS version").get()?.version),
     async close() {
       db.close();
     },

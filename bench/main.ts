@@ -27,7 +27,7 @@ const sqlite = await measureSqlite(plan);
 const mongodb = await startMongo().then((set) => set && measureMongo(plan, set));
 const results: Results = {
   date: new Date().toISOString().slice(0, 10),
-  machine: describeMachine(),
+  machine: [describeMachine(), ...(mongodb ? [`MongoDB ${mongodb.version}`] : [])].join(", "),
   answers: [...(mongodb?.answers ?? []), ...sqlite.answers],
   figures: [...sqlite.figures, ...(mongodb?.figures ?? [])],
   growth: [...(mongodb?.growth ?? []), ...sqlite.growth],

@@ -46,11 +46,11 @@ export async function report(
 
 function toMarkdown({ date, machine, answers, figures }: Results): string {
   const rows = [
-    ["work", "callers", "Investor Records", "beside", "", "ratio", "to reach"],
+    ["work", "callers", "Investor Records", "p99", "beside", "", "p99", "ratio", "to reach"],
     ...answers.map((answer) => {
       const { title, callers, measure, other, ours, others, ratio, target, isMet } = answer;
-      const show = (value: number) =>
-        measure === "rate" ? `${whole(value)}/s` : `${value.toFixed(2)} ms`;
+      const ms = (value: number) => `${value.toFixed(2)} ms`;
+      const show = (value: number) => (measure === "rate" ? `${whole(value)}/s` : ms(value));
       const goal =
         target === undefined
           ? ""
@@ -59,8 +59,10 @@ function toMarkdown({ date, machine, answers, figures }: Results): string {
         title,
         String(callers),
         show(ours[measure]),
+        ms(ours.p99),
         other,
         show(others[measure]),
+        ms(others.p99),
         ratio.toFixed(2),
         goal,
       ];

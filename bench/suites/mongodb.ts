@@ -15,7 +15,10 @@ interface Entrant {
 }
 
 /** Measures the service on MongoDB beside its peers, each with a database of its own. */
-export async function measureMongo(plan: Plan, set: MongoMemoryReplSet): Promise<Findings> {
+export async function measureMongo(
+  plan: Plan,
+  set: MongoMemoryReplSet,
+): Promise<Findings & { version: string }> {
   const { effort, say } = plan;
   const enter = async (
     name: string,
@@ -106,9 +109,10 @@ export async function measureMongo(plan: Plan, set: MongoMemoryReplSet): Promise
   await Promise.all(entrants.slice(1).map(({ contestant }) => contestant.stop()));
   const grown = await measureGrowth("MongoDB", ours.contestant, ours.database, plan);
   await ours.contestant.stop();
+  const version = await ours.database.version();
   await Promise.all(entrants.map(({ database }) => database.close()));
   await set.stop();
-  return { answers: [...answers, ...grown.answers], figures, growth: grown.growth };
+  return { answers: [...answers, ...grown.answers], figures, growth: grown.growth, version };
 }
 
 /** Measures the times of gets at a rate that both can serve: half of what the peer can at most. */
