@@ -25,15 +25,22 @@ export function startPeer(name: string, file: string, ...args: string[]): Promis
 
 /** Starts the service as `npm start` does, on a database. */
 export function startService(databaseUrl: string): Promise<Contestant> {
-  const main = join(here, "../dist/main.js");
+  const { scripts } = JSON.parse(readFileSync(join(here, "../package.json"), "utf8"));
+  const [, ...command] = scripts.start.split(" ");
   const settings = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"];
-  const args = ["--max-semi-space-size=8", main, "serve", ...settings];
-  return start("Investor Records", args, /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/);
+  return start(
+    "Investor Records",
+    [...command, ...settings],
+    /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/,
+  );
 }
 
 async function start(name: string, args: string[], ports: RegExp): Promise<Contestant> {
   const begun = performance.now();
-  const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "pipe"] });
+  const child = spawn(process.execPath, args, {
+    cwd: join(here, ".."),
+    stdio: ["ignore", "pipe", "pipe"],
+  });
   const kill = () => child.kill("SIGKILL");
   process.once("exit", kill);
   const [, port, httpPort = port] = await waitForOutput(name, child, ports);

@@ -39,7 +39,8 @@ interface Entry<Item, Result> {
  */
 export class Batcher<Item, Result> {
   readonly #options: BatcherOptions<Item, Result>;
-  readonly #queue = new Set<Entry<Item, Result>>();
+  // An array, since V8 keeps what has passed through a busy Set alive for long.
+  readonly #queue: Entry<Item, Result>[] = [];
   #running: Promise<void> | undefined;
   #closed = false;
 
@@ -75,12 +76,12 @@ export class Batcher<Item, Result> {
         },
       };
       const onAbort = () => {
-        this.#queue.delete(entry);
         const reason: unknown = signal?.reason;
+        if (!entry.sent) this.#queue.splice(this.#queue.indexOf(entry), 1);
         entry.fail(entry.sent ? this.#options.abandoned(reason) : reason);
       };
       signal?.addEventListener("abort", onAbort);
-      this.#queue.add(entry);
+      this.#queue.push(entry);
       this.#running ??= this.#drain();
     });
   }
@@ -95,7 +96,7 @@ export class Batcher<Item, Result> {
     const [first] = this.#queue;
     if (first === undefined) return;
     if (
-      this.#queue.size >= this.#options.maxQueued ||
+      this.#queue.length >= this.#options.maxQueued ||
       performance.now() - first.queuedAt > this.#options.maxWaitMs
     ) {
       throw new StoreOverloadedError("too many calls wait for the store");
@@ -103,21 +104,21 @@ export class Batcher<Item, Result> {
   }
 
   async #drain(): Promise<void> {
-    while (this.#queue.size > 0) await this.#runBatch(this.#takeBatch());
+    while (this.#queue.length > 0) await this.#runBatch(this.#takeBatch());
     this.#running = undefined;
   }
 
   #takeBatch(): Entry<Item, Result>[] {
-    const batch: Entry<Item, Result>[] = [];
+    const { maxItems, maxBytes, sizeOf } = this.#options;
+    let count = 0;
     let bytes = 0;
     for (const entry of this.#queue) {
-      bytes += this.#options.sizeOf(entry.item);
-      if (batch.length > 0 && bytes > this.#options.maxBytes) break;
+      bytes += sizeOf(entry.item);
+      if (count === maxItems || (count > 0 && bytes > maxBytes)) break;
       entry.sent = true;
-      this.#queue.delete(entry);
-      if (batch.push(entry) === this.#options.maxItems) break;
+      count += 1;
     }
-    return batch;
+    return this.#queue.splice(0, count);
   }
 
   async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {

@@ -64,6 +64,7 @@ class GatedCall extends ServerInterceptingCall {
     // grpc-js has no public way to its stream, whose end is the only sign that an answer
     // has left, and which it leaves open if the client does not end its side.
     this.#stream = Reflect.get(base, "stream");
+    this.#stream.once("close", () => release(this.#stream));
   }
 
   override start(listener: Listener): void {
@@ -138,6 +139,14 @@ class GatedCall extends ServerInterceptingCall {
     this.sendStatus(reason);
     this.#stream.close(constants.NGHTTP2_NO_ERROR);
   }
+}
+
+/**
+ * Lets go of what listens to a stream that has closed: V8 keeps the streams that passed
+ * through the busy Map of their session alive for long, and with them all of their calls.
+ */
+function release(stream: ServerHttp2Stream): void {
+  for (const event of ["data", "end", "close"]) stream.removeAllListeners(event);
 }
 
 const lateRequest: Status = {

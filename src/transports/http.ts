@@ -54,15 +54,19 @@ const maxConcurrentStreams = 128;
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
   const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs } = options;
-  const open = new Set<ServerResponse>();
+  // The latest answer of each connection, which is not deleted when it has left: V8 keeps
+  // what has passed through a busy Set alive for long.
+  const answers = new Map<Socket, ServerResponse>();
   const sockets = new Set<Socket>();
   let draining = false;
 
   const server = createHttpServer(options, (req, res) => {
-    open.add(res);
-    res.once("close", () => open.delete(res));
-    if (req.httpVersionMajor === 1) keepConnection(req, res);
-    else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
+    if (req.httpVersionMajor === 1) {
+      keepConnection(req, res);
+      follow(res);
+    } else {
+      limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
+    }
     if (draining) endConnection(res);
     const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
     if (foreign !== undefined) {
@@ -78,6 +82,12 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
       res.writeHead(400).end();
     }
   });
+  function follow(res: ServerResponse): void {
+    const { socket } = res.req;
+    if (!answers.has(socket)) socket.once("close", () => answers.delete(socket));
+    answers.set(socket, res);
+  }
+
   server.setTimeout(requestTimeoutMs + idleTimeoutMs);
   server.on("connection", (socket: Socket) => {
     sockets.add(socket);
@@ -95,7 +105,7 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     port: (server.address() as AddressInfo).port,
     async drain() {
       draining = true;
-      for (const res of open) {
+      for (const res of answers.values()) {
         endConnection(res);
         res.once("close", () => server.closeIdleConnections());
       }
