@@ -49,9 +49,7 @@ export function createGate({ maxInFlight, authenticate, telemetry }: GateOptions
   const places = createPlaces(maxInFlight);
   const connectionOf = createConnectionLookup();
 
-  async function admit(call: Call): Promise<void> {
-    call.onClose(places.take());
-    if (authenticate === undefined) return;
+  async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
     const { principal, scopes } = await authenticate(call.connection, call.head.header);
     const needed = scopeOf(call.head.method);
     if (!scopes.has(needed)) throw scopeMissing(needed);
@@ -63,12 +61,13 @@ export function createGate({ maxInFlight, authenticate, telemetry }: GateOptions
       const call = new Call(head, connectionOf(head.socket));
       telemetry.follow(call);
       try {
-        await admit(call);
+        call.onClose(places.take());
+        if (authenticate !== undefined) await authorise(call, authenticate);
+        return call;
       } catch (error) {
         call.fail(error);
         throw error;
       }
-      return call;
     },
     async identify({ socket, header }) {
       await authenticate?.(connectionOf(socket), header);

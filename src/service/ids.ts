@@ -1,6 +1,5 @@
-import { hash } from "node:crypto";
+import { hash, randomUUIDv7 } from "node:crypto";
 import { createContextKey } from "@connectrpc/connect";
-import { v7 } from "uuid";
 
 /** Who calls, in the context of a call; empty where nobody has to say. */
 export const principalKey = createContextKey("", { description: "principal" });
@@ -23,7 +22,7 @@ export function timeOfUuid(uuid: string): number | undefined {
 }
 
 /** A new id: a UUIDv7, which ascends with time and so keeps inserts local. */
-export const newId = (): string => v7();
+export const newId = (): string => randomUUIDv7();
 
 /**
  * The id of the record that a caller creates under a request id. It depends on nothing

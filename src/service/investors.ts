@@ -98,13 +98,11 @@ function pageLength(records: Investor[], limit: number): number {
   return records.length;
 }
 
-/** Awaits what the store answers and turns its errors into those of the contract. */
-async function attempt<T>(answer: Promise<T>, signal: AbortSignal): Promise<T> {
-  try {
-    return await answer;
-  } catch (error) {
+/** What the store answers, its errors turned into those of the contract. */
+function attempt<T>(answer: Promise<T>, signal: AbortSignal): Promise<T> {
+  return answer.catch((error) => {
     throw explain(error, signal);
-  }
+  });
 }
 
 function explain(error: unknown, signal: AbortSignal): unknown {

@@ -17,12 +17,9 @@ export function toKey(id: string): Binary {
 
 /** The document of a record. */
 export function toDocument(investor: Investor): InvestorDocument {
-  const texts = Object.fromEntries(textFields.map((field) => [field, investor[field]]));
-  return {
-    _id: toKey(investor.id),
-    type: typeNames.get(investor.type) ?? "",
-    ...(texts as Omit<InvestorDocument, "_id" | "type">),
-  };
+  const document = { _id: toKey(investor.id), type: typeNames.get(investor.type) ?? "" };
+  for (const field of textFields) (document as InvestorDocument)[field] = investor[field];
+  return document as InvestorDocument;
 }
 
 /** The record of a document. */

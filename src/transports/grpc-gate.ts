@@ -47,6 +47,7 @@ class GatedCall extends ServerInterceptingCall {
   readonly #isUnary: boolean;
   readonly #stream: ServerHttp2Stream;
   #call: Call | undefined;
+  #timer: NodeJS.Timeout | undefined;
   #isComplete = false;
   #isAnswered = false;
 
@@ -64,11 +65,11 @@ class GatedCall extends ServerInterceptingCall {
     // grpc-js has no public way to its stream, whose end is the only sign that an answer
     // has left, and which it leaves open if the client does not end its side.
     this.#stream = Reflect.get(base, "stream");
-    this.#stream.once("close", () => release(this.#stream));
   }
 
   override start(listener: Listener): void {
     if (this.#isUnary) this.#limitTime();
+    this.#stream.once("close", () => this.#leave());
     this.#base.start({
       onReceiveMetadata: (metadata: Metadata) => void this.#enter(metadata, listener),
       onReceiveMessage: (message: unknown) => listener.onReceiveMessage(message),
@@ -128,25 +129,23 @@ class GatedCall extends ServerInterceptingCall {
 
   #limitTime(): void {
     const { requestTimeoutMs } = this.#options;
-    let timer = setTimeout(() => {
-      if (!this.#isComplete) this.#refuse(lateRequest);
-      else timer = setTimeout(() => this.#stream.close(constants.NGHTTP2_CANCEL), answerTimeoutMs);
+    const cut = () => this.#stream.close(constants.NGHTTP2_CANCEL);
+    this.#timer = setTimeout(() => {
+      if (this.#isComplete) this.#timer = setTimeout(cut, answerTimeoutMs);
+      else this.#refuse(lateRequest);
     }, requestTimeoutMs);
-    this.#stream.once("close", () => clearTimeout(timer));
+  }
+
+  /** Keeps its stream from keeping it: V8 holds on to what passed through the busy Map of a session. */
+  #leave(): void {
+    clearTimeout(this.#timer);
+    for (const event of ["data", "end"]) this.#stream.removeAllListeners(event);
   }
 
   #refuse(reason: Status): void {
     this.sendStatus(reason);
     this.#stream.close(constants.NGHTTP2_NO_ERROR);
   }
-}
-
-/**
- * Lets go of what listens to a stream that has closed: V8 keeps the streams that passed
- * through the busy Map of their session alive for long, and with them all of their calls.
- */
-function release(stream: ServerHttp2Stream): void {
-  for (const event of ["data", "end", "close"]) stream.removeAllListeners(event);
 }
 
 const lateRequest: Status = {
