@@ -15,10 +15,11 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   const path = join(folder, "investors.db");
   const ours = await startService(`sqlite:${path}`);
   const plainUrl = (name: string) => `sqlite:${join(folder, `${name}.db`)}`;
-  const [plain, connectNode, bareHttp2, bareHttp] = await Promise.all([
+  const [plain, connectNode, bareHttp2, bareGrpcJs, bareHttp] = await Promise.all([
     startPeer("one commit a create", "peers/grpc-js.ts", plainUrl("plain")),
     startPeer("connect-node", "peers/connect-node.ts", plainUrl("connect-node")),
     startPeer("bare node:http2", "limits/http2.ts"),
+    startPeer("bare grpc-js", "limits/grpc-js.ts"),
     startPeer("bare node:http", "limits/http.ts"),
   ]);
   const database = sqliteDatabase(path);
@@ -80,6 +81,16 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
     ),
     await compare(
       {
+        title: "get by gRPC, SQLite",
+        measure: "rate",
+        callers: 128,
+        ours: get(ours, "grpc", known),
+        other: get(bareGrpcJs, "grpc", same),
+      },
+      effort,
+    ),
+    await compare(
+      {
         title: "get by Connect, SQLite",
         measure: "rate",
         callers: 64,
@@ -106,7 +117,9 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
     { title: "syncs of the disk", value: measureSyncs(folder, effort.seconds), unit: "a second" },
     ...(await measureAlone(ours, database, say)),
   ];
-  await Promise.all([plain, connectNode, bareHttp2, bareHttp].map((each) => each.stop()));
+  await Promise.all(
+    [plain, connectNode, bareHttp2, bareGrpcJs, bareHttp].map((each) => each.stop()),
+  );
   return { answers: [...answers, ...grown.answers], figures, growth: grown.growth };
 }
 
