@@ -83,6 +83,7 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     } else {
       responses.set(req, res);
       res.setHeader("cache-control", "no-store");
+      if (req.httpVersionMajor === 1) keepConnection(req, res);
       adapter(req, res);
     }
     return true;
@@ -93,3 +94,17 @@ const noteDecoded: Interceptor = (next) => (req) => {
   req.contextValues.set(decodedKey, true);
   return next(req);
 };
+
+/**
+ * Lets a connection be used again after a request that connect-node answers before it has read
+ * all of it: leaving its iterator would destroy it, and what is left is read and dropped.
+ */
+function keepConnection(req: IncomingMessage, res: ServerResponse): void {
+  req[Symbol.asyncIterator] = () => req.iterator({ destroyOnReturn: false });
+  res.once("finish", () => {
+    if (req.complete) return;
+    req.removeAllListeners("readable");
+    // The stream notices a turn later that nobody listens any more.
+    setImmediate(() => req.resume());
+  });
+}

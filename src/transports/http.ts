@@ -61,12 +61,8 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
   let draining = false;
 
   const server = createHttpServer(options, (req, res) => {
-    if (req.httpVersionMajor === 1) {
-      keepConnection(req, res);
-      follow(res);
-    } else {
-      limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
-    }
+    if (req.httpVersionMajor === 1) follow(res);
+    else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
     if (draining) endConnection(res);
     const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
     if (foreign !== undefined) {
@@ -147,20 +143,6 @@ function createHttpServer(
 /** Makes the answer the last one of its connection, where HTTP/1.1 says so by a header. */
 function endConnection(res: ServerResponse): void {
   if (res.req.httpVersionMajor === 1 && !res.headersSent) res.setHeader("connection", "close");
-}
-
-/**
- * Lets a connection be used again after a request that was answered before all of it was
- * read: leaving its iterator would destroy it, and what is left is read and dropped.
- */
-function keepConnection(req: IncomingMessage, res: ServerResponse): void {
-  req[Symbol.asyncIterator] = () => req.iterator({ destroyOnReturn: false });
-  res.once("finish", () => {
-    if (req.complete) return;
-    req.removeAllListeners("readable");
-    // The stream notices a turn later that nobody listens any more.
-    setImmediate(() => req.resume());
-  });
 }
 
 /** Limits a stream of HTTP/2 as Node.js limits a connection of HTTP/1.1. */

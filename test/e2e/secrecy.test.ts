@@ -105,7 +105,7 @@ describe("what the service writes", () => {
     const release = lockDatabase(service);
     await callEverything(service);
     release();
-    const db = new DatabaseSync(`${folder}/data/investors.db`);
+    const db = new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
     db.exec("ALTER TABLE investors RENAME TO gone");
     db.close();
     await callEverything(service);
