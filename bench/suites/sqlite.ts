@@ -16,7 +16,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   const ours = await startService(`sqlite:${path}`);
   const plainUrl = (name: string) => `sqlite:${join(folder, `${name}.db`)}`;
   const [plain, connectNode, bareHttp2, bareGrpcJs, bareHttp] = await Promise.all([
-    startPeer("one commit a create", "peers/grpc-js.ts", plainUrl("plain")),
+    startPeer("grpc-js, one by one", "peers/grpc-js.ts", plainUrl("plain")),
     startPeer("connect-node", "peers/connect-node.ts", plainUrl("connect-node")),
     startPeer("bare node:http2", "limits/http2.ts"),
     startPeer("bare grpc-js", "limits/grpc-js.ts"),
@@ -86,6 +86,17 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
         callers: 128,
         ours: get(ours, "grpc", known),
         other: get(bareGrpcJs, "grpc", same),
+      },
+      effort,
+    ),
+    await compare(
+      {
+        title: "get by gRPC, SQLite",
+        measure: "rate",
+        callers: 128,
+        ours: get(ours, "grpc", known),
+        other: get(plain, "grpc", readPlain(join(folder, "plain.db"))),
+        target: 0.85,
       },
       effort,
     ),
