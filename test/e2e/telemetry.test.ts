@@ -118,7 +118,7 @@ describe("the log", () => {
   it("tells an internal error under the id that its caller gets", async () => {
     const service = await startService();
     await grpcClient(service).createInvestor(aCreate());
-    const db = new DatabaseSync(`${service.folder}/data/investors.db`);
+    const db = new DatabaseSync(`${service.folder}/data/investors.db`, { timeout: 5_000 });
     db.exec("ALTER TABLE investors RENAME TO gone");
     db.close();
     const failure = await failureOf(grpcClient(service).getInvestor({ id: v7() }));

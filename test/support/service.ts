@@ -70,7 +70,7 @@ export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
  * called.
  */
 export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
-  const db = new DatabaseSync(`${folder}/data/investors.db`);
+  const db = new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
   db.exec("BEGIN IMMEDIATE");
   return () => db.close();
 }
