@@ -11,10 +11,10 @@ export async function plot({ date, machine, answers, growth }: Results): Promise
       ratio,
       target,
     }));
-  const largest = Math.max(...growth.map(({ records }) => records));
-  const byCallers = growth.filter(
-    ({ operation, records }) => operation !== "page N" && records >= largest,
-  );
+  const byCallers = growth.filter(({ store, operation, records }) => {
+    const ofStore = growth.filter((each) => each.store === store);
+    return operation !== "page N" && records === Math.max(...ofStore.map((each) => each.records));
+  });
   const spec: TopLevelSpec = {
     $schema: "https://vega.github.io/schema/vega-lite/v6.json",
     background: "white",
@@ -25,7 +25,7 @@ export async function plot({ date, machine, answers, growth }: Results): Promise
         width: 500,
         data: { values: ratios },
         encoding: {
-          y: { field: "what", type: "nominal", sort: null, title: null, axis: { labelLimit: 340 } },
+          y: { field: "what", type: "nominal", sort: null, title: null, axis: { labelLimit: 0 } },
         },
         layer: [
           { mark: "bar", encoding: { x: { field: "ratio", type: "quantitative", title: null } } },
