@@ -1,10 +1,12 @@
+import type { DescMethod } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import type { StoreObserver } from "../store/store.ts";
-import type { Call } from "./call.ts";
+import type { Call, CallHead } from "./call.ts";
+import { createHistogram, type Observe } from "./histogram.ts";
 
 /** Tells those who run the service what happens in it: by lines of the log, and by metrics. */
 export interface Telemetry {
@@ -32,13 +34,13 @@ export function createTelemetry(log: Logger): Telemetry {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
-  const calls = new Histogram({
+  const beginSeries = createHistogram({
     name: "rpc_server_call_duration_seconds",
     help: "Time from the headers of a call until its answer has left.",
-    labelNames: ["method", "code", "transport"],
-    buckets: durations,
-    registers,
+    bounds: durations,
+    registry,
   });
+  const seriesOf = new Map<DescMethod, Map<string, Observe>>();
   const storeDurations = new Histogram({
     name: "store_operation_duration_seconds",
     help: "Time that the database takes for one operation, which can be a batch.",
@@ -54,18 +56,28 @@ export function createTelemetry(log: Logger): Telemetry {
     registers,
   });
 
+  function observe({ method, transport }: CallHead, code: string, seconds: number): void {
+    const known = seriesOf.get(method) ?? new Map<string, Observe>();
+    const key = `${transport} ${code}`;
+    let series = known.get(key);
+    if (series === undefined) {
+      series = beginSeries({ method: nameOf(method), code, transport });
+      seriesOf.set(method, known.set(key, series));
+    }
+    series(seconds);
+  }
+
   function report(call: Call, seconds: number): void {
     const { method, transport } = call.head;
-    const name = `${method.parent.typeName}/${method.name}`;
     const code = codeOf(call);
-    calls.labels(name, code, transport).observe(seconds);
+    observe(call.head, code, seconds);
     const level = code === "OK" ? "debug" : "warn";
     if (!log.isLevelEnabled(level)) return;
     const reason = call.failure?.findDetails(ErrorInfoSchema)[0]?.reason;
     const durationMs = Math.round(seconds * 1e6) / 1e3;
     const { peer } = call.connection;
     log[level](
-      { method: name, transport, code, reason, durationMs, peer, traceId: call.id },
+      { method: nameOf(method), transport, code, reason, durationMs, peer, traceId: call.id },
       code === "OK" ? "call" : "call failed",
     );
   }
@@ -92,6 +104,10 @@ export function createTelemetry(log: Logger): Telemetry {
     metrics: () => registry.metrics(),
     metricsType: registry.contentType,
   };
+}
+
+function nameOf({ parent, name }: DescMethod): string {
+  return `${parent.typeName}/${name}`;
 }
 
 /** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
