@@ -75,6 +75,21 @@ export async function compare(question: Question, { rounds, seconds }: Effort): 
   };
 }
 
+/** Compares for each of the questions, one after the other, and says which. */
+export async function compareAll(
+  questions: Question[],
+  effort: Effort,
+  say: (text: string) => void,
+): Promise<Answer[]> {
+  const answers: Answer[] = [];
+  for (const question of questions) {
+    const { title, callers, other } = question;
+    say(`${title}, ${callers} callers, beside ${other.contestant.name}`);
+    answers.push(await compare(question, effort));
+  }
+  return answers;
+}
+
 /** Measures one side once. */
 export async function measureSide(side: Side, callers: number, seconds: number, rate?: number) {
   const { contestant, protocol, path, work, onCreated } = side;

@@ -14,16 +14,20 @@ export interface Database {
   at(offset: number): Promise<[Known, Known]>;
   /** Adds records. */
   fill(count: number): Promise<void>;
-  /** The version of the database. */
-  version(): Promise<string>;
   close(): Promise<void>;
+}
+
+/** A database of MongoDB. */
+export interface MongoDatabase extends Database {
+  /** The version of the server. */
+  version(): Promise<string>;
 }
 
 const { type: _, ...texts } = content;
 const nameOf = (n: number) => `filled.${n}`.padEnd(24, "_");
 
 /** A database of a MongoDB. */
-export async function mongoDatabase(url: string): Promise<Database> {
+export async function mongoDatabase(url: string): Promise<MongoDatabase> {
   const client = await MongoClient.connect(url);
   const collection = client.db().collection<{ _id: UUID; firstName: string }>("investors");
   const toKnown = (document: { _id: unknown; firstName: string }): Known => ({
@@ -89,7 +93,6 @@ export function sqliteDatabase(path: string): Database {
       }
       db.exec("COMMIT");
     },
-    version: async () => String(db.prepare("SELECT sqlite_version() AS version").get()?.version),
     async close() {
       db.close();
     },

@@ -1,7 +1,7 @@
 import type { MongoMemoryReplSet } from "mongodb-memory-server-core";
-import { type Answer, compare, measureSide, type Question, type Side } from "../compare.ts";
+import { type Answer, compareAll, measureSide, type Question, type Side } from "../compare.ts";
 import { type Contestant, startPeer, startService } from "../contestant.ts";
-import { type Database, mongoDatabase } from "../database.ts";
+import { type MongoDatabase, mongoDatabase } from "../database.ts";
 import { measureDriver } from "../limits/driver.ts";
 import { creates, gets, type Known, pathTo } from "../work.ts";
 import { measureGrowth } from "./growth.ts";
@@ -9,7 +9,7 @@ import type { Figure, Findings, Plan } from "./plan.ts";
 
 interface Entrant {
   contestant: Contestant;
-  database: Database;
+  database: MongoDatabase;
   created: number;
   known: Known[];
 }
@@ -59,12 +59,7 @@ export async function measureMongo(
   });
   const answers: Answer[] = [];
   const ask = async (...questions: Question[]) => {
-    for (const question of questions) {
-      say(
-        `${question.title}, ${question.callers} callers, beside ${question.other.contestant.name}`,
-      );
-      answers.push(await compare(question, effort));
-    }
+    answers.push(...(await compareAll(questions, effort, say)));
   };
 
   const rate = { measure: "rate", callers: 128 } as const;

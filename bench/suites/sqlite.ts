@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { compare, measureSide, type Side } from "../compare.ts";
+import { compareAll, measureSide, type Side } from "../compare.ts";
 import { type Contestant, startPeer, startService } from "../contestant.ts";
 import { type Database, sqliteDatabase } from "../database.ts";
 import { constant } from "../limits/constant.ts";
@@ -40,9 +40,8 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
     work: () => gets(protocol, known),
   });
 
-  say("creates on SQLite");
-  const answers = [
-    await compare(
+  const answers = await compareAll(
+    [
       {
         title: "create, durable, SQLite",
         measure: "rate",
@@ -51,13 +50,13 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
         other: create(plain),
         target: 4,
       },
-      effort,
-    ),
-  ];
+    ],
+    effort,
+    say,
+  );
   if ((await database.count()) !== created)
     throw new Error("SQLite holds other records than were stored");
 
-  say("gets on SQLite, and the limits of the machine");
   const known = await database.sample(2_000);
   const same = [constant];
   const seed = {
@@ -66,62 +65,29 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
     work: () => creates("connect"),
   };
   await measureSide(seed, 8, 0.2);
-  const seeded = readPlain(join(folder, "connect-node.db"));
-  answers.push(
-    await compare(
-      {
-        title: "get by gRPC, SQLite",
-        measure: "rate",
-        callers: 128,
-        ours: get(ours, "grpc", known),
-        other: get(bareHttp2, "grpc", same),
-        target: 0.55,
-      },
-      effort,
-    ),
-    await compare(
-      {
-        title: "get by gRPC, SQLite",
-        measure: "rate",
-        callers: 128,
-        ours: get(ours, "grpc", known),
-        other: get(bareGrpcJs, "grpc", same),
-      },
-      effort,
-    ),
-    await compare(
-      {
-        title: "get by gRPC, SQLite",
-        measure: "rate",
-        callers: 128,
-        ours: get(ours, "grpc", known),
-        other: get(plain, "grpc", readPlain(join(folder, "plain.db"))),
-        target: 0.85,
-      },
-      effort,
-    ),
-    await compare(
-      {
-        title: "get by Connect, SQLite",
-        measure: "rate",
-        callers: 64,
-        ours: get(ours, "connect", known),
-        other: get(bareHttp, "connect", same),
-        target: 0.5,
-      },
-      effort,
-    ),
-    await compare(
-      {
-        title: "get by Connect, SQLite",
-        measure: "rate",
-        callers: 64,
-        ours: get(ours, "connect", known),
-        other: get(connectNode, "connect", seeded),
-        target: 4,
-      },
-      effort,
-    ),
+  const readRecords = (name: string) => readPlain(join(folder, `${name}.db`));
+  const byGrpc = {
+    title: "get by gRPC, SQLite",
+    measure: "rate",
+    callers: 128,
+    ours: get(ours, "grpc", known),
+  } as const;
+  const byConnect = {
+    title: "get by Connect, SQLite",
+    measure: "rate",
+    callers: 64,
+    ours: get(ours, "connect", known),
+  } as const;
+  const readings = await compareAll(
+    [
+      { ...byGrpc, other: get(bareHttp2, "grpc", same), target: 0.55 },
+      { ...byGrpc, other: get(bareGrpcJs, "grpc", same) },
+      { ...byGrpc, other: get(plain, "grpc", readRecords("plain")), target: 0.85 },
+      { ...byConnect, other: get(bareHttp, "connect", same), target: 0.5 },
+      { ...byConnect, other: get(connectNode, "connect", readRecords("connect-node")), target: 4 },
+    ],
+    effort,
+    say,
   );
   const grown = await measureGrowth("SQLite", ours, database, plan);
   const figures: Figure[] = [
@@ -131,7 +97,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   await Promise.all(
     [plain, connectNode, bareHttp2, bareGrpcJs, bareHttp].map((each) => each.stop()),
   );
-  return { answers: [...answers, ...grown.answers], figures, growth: grown.growth };
+  return { answers: [...answers, ...readings, ...grown.answers], figures, growth: grown.growth };
 }
 
 const openingBrace = 0x7b;

@@ -112,9 +112,9 @@ export class Batcher<Item, Result> {
     const { maxItems, maxBytes, sizeOf } = this.#options;
     let count = 0;
     let bytes = 0;
-    for (const entry of this.#queue) {
+    for (const entry of this.#queue.slice(0, maxItems)) {
       bytes += sizeOf(entry.item);
-      if (count === maxItems || (count > 0 && bytes > maxBytes)) break;
+      if (count > 0 && bytes > maxBytes) break;
       entry.sent = true;
       count += 1;
     }

@@ -17,9 +17,10 @@ export function toKey(id: string): Binary {
 
 /** The document of a record. */
 export function toDocument(investor: Investor): InvestorDocument {
-  const document = { _id: toKey(investor.id), type: typeNames.get(investor.type) ?? "" };
-  for (const field of textFields) (document as InvestorDocument)[field] = investor[field];
-  return document as InvestorDocument;
+  const type = typeNames.get(investor.type) ?? "";
+  const document = { _id: toKey(investor.id), type } as InvestorDocument;
+  for (const field of textFields) document[field] = investor[field];
+  return document;
 }
 
 /** The record of a document. */

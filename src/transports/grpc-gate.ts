@@ -136,7 +136,10 @@ class GatedCall extends ServerInterceptingCall {
     }, requestTimeoutMs);
   }
 
-  /** Keeps its stream from keeping it: V8 holds on to what passed through the busy Map of a session. */
+  /**
+   * Keeps its stream from keeping it: V8 holds on to what passed through the busy Map of a
+   * session.
+   */
   #leave(): void {
     clearTimeout(this.#timer);
     for (const event of ["data", "end"]) this.#stream.removeAllListeners(event);

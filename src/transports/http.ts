@@ -78,6 +78,7 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
       res.writeHead(400).end();
     }
   });
+
   function follow(res: ServerResponse): void {
     const { socket } = res.req;
     if (!answers.has(socket)) socket.once("close", () => answers.delete(socket));

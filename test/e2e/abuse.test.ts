@@ -19,11 +19,20 @@ import {
 } from "../support/http2-frames.ts";
 import { openCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+} from "../support/service.ts";
 
 const path = "/investor.v1.InvestorService/ListInvestors";
 const residentMb = ({ child }: Service) =>
   Number(/VmRSS:\s*(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1]) / 1024;
+
+/** How many calls are inside. */
+const inFlight = (service: Service) => metric(service, "rpc_server_calls_in_flight");
 
 /** A socket of the test's own, on which errors are expected. */
 function own<T extends Socket>(socket: T): T {
@@ -146,7 +155,7 @@ describe("connections that do not get on", () => {
         .pause()
         .end(Buffer.from([0, 0, 0, 0, 3, 8, 0xe8, 7]));
     }
-    await expect.poll(() => callsInFlight(service)).toBe(10);
+    await expect.poll(() => inFlight(service)).toBe(10);
     const sockets = Array.from({ length: 10 }, () =>
       own(connect(service.httpPort, "127.0.0.1")).pause(),
     );
@@ -155,20 +164,15 @@ describe("connections that do not get on", () => {
       for (const socket of sockets) {
         socket.write(`${head}content-length: 17\r\n\r\n{"pageSize":1000}`);
       }
-      return callsInFlight(service);
+      return inFlight(service);
     };
     await expect.poll(ask, { timeout: 20_000, interval: 100 }).toBe(20);
     await delay(500);
     expect((await failureOf(client.listInvestors({}))).reason).toBe("OVERLOADED");
-    await expect.poll(() => callsInFlight(service), { timeout: 80_000, interval: 500 }).toBe(0);
+    await expect.poll(() => inFlight(service), { timeout: 80_000, interval: 500 }).toBe(0);
     expect((await client.listInvestors({ pageSize: 1 })).investors).toHaveLength(1);
   }, 120_000);
 });
-
-async function callsInFlight(service: Service): Promise<number> {
-  const answer = await fetch(`http://127.0.0.1:${service.httpPort}/metrics`);
-  return Number(/rpc_server_calls_in_flight (\d+)/.exec(await answer.text())?.[1]);
-}
 
 describe("twenty times as many calls as there are places", () => {
   it("are refused at once, take little memory, and leave nothing behind", async () => {

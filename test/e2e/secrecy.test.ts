@@ -1,6 +1,5 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { DatabaseSync } from "node:sqlite";
 import { createClient, type Interceptor } from "@connectrpc/connect";
 import {
   createConnectTransport,
@@ -11,7 +10,7 @@ import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { InvestorService, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "../support/folder.ts";
-import { lockDatabase, type Service, startService } from "../support/service.ts";
+import { breakDatabase, lockDatabase, type Service, startService } from "../support/service.ts";
 
 const secret = "S3CRET";
 const token = `${secret}-token`;
@@ -105,9 +104,7 @@ describe("what the service writes", () => {
     const release = lockDatabase(service);
     await callEverything(service);
     release();
-    const db = new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
-    db.exec("ALTER TABLE investors RENAME TO gone");
-    db.close();
+    breakDatabase(service);
     await callEverything(service);
     const metrics = await fetch(`http://127.0.0.1:${service.httpPort}/metrics`, {
       headers: { authorization: `Bearer ${token}` },

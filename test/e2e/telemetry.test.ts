@@ -1,7 +1,6 @@
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { DatabaseSync } from "node:sqlite";
 import { text } from "node:stream/consumers";
 import { createClient } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
@@ -10,19 +9,19 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
+import {
+  breakDatabase,
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+} from "../support/service.ts";
 
 const url = ({ httpPort }: Service, path = "") => `http://127.0.0.1:${httpPort}${path}`;
 const http = (service: Service) => ({ baseUrl: url(service), httpVersion: "1.1" as const });
 const traceId = "0af7651916cd43dd8448eb211c80319c";
 const traceparent = `00-${traceId}-b7ad6b7169203331-01`;
-
-/** The value of a metric of the service, under the labels that it has; 0 if it is not there. */
-async function metric(service: Service, name: string, labels = ""): Promise<number> {
-  const text = await (await fetch(url(service, "/metrics"))).text();
-  const line = text.split("\n").find((each) => each.startsWith(`${name}${labels} `));
-  return Number(line?.split(" ").at(-1) ?? 0);
-}
 
 /** How many calls of a method ended with a code. */
 const count = (service: Service, method: string, code: string, transport: string) =>
@@ -118,9 +117,7 @@ describe("the log", () => {
   it("tells an internal error under the id that its caller gets", async () => {
     const service = await startService();
     await grpcClient(service).createInvestor(aCreate());
-    const db = new DatabaseSync(`${service.folder}/data/investors.db`, { timeout: 5_000 });
-    db.exec("ALTER TABLE investors RENAME TO gone");
-    db.close();
+    breakDatabase(service);
     const failure = await failureOf(grpcClient(service).getInvestor({ id: v7() }));
     expect(failure).toMatchObject({ code: "Internal", reason: "INTERNAL" });
     expect(failure.message).not.toContain("investors");

@@ -70,9 +70,32 @@ export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
  * called.
  */
 export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
-  const db = new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
+  const db = openDatabase(folder);
   db.exec("BEGIN IMMEDIATE");
   return () => db.close();
+}
+
+/** Takes the table away from a service, whose calls are INTERNAL from then on. */
+export function breakDatabase({ folder }: Pick<Service, "folder">): void {
+  const db = openDatabase(folder);
+  db.exec("ALTER TABLE investors RENAME TO gone");
+  db.close();
+}
+
+/** Opens the file beside its service, whose writer is waited for. */
+function openDatabase(folder: string): DatabaseSync {
+  return new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
+}
+
+/** The value of a metric of a service, under the labels that it has; 0 if it is not there. */
+export async function metric(
+  { httpPort }: Pick<Service, "httpPort">,
+  name: string,
+  labels = "",
+): Promise<number> {
+  const text = await (await fetch(`http://127.0.0.1:${httpPort}/metrics`)).text();
+  const line = text.split("\n").find((each) => each.startsWith(`${name}${labels} `));
+  return Number(line?.split(" ").at(-1) ?? 0);
 }
 
 /** Tries until there is a result, for at most 30 seconds. */
