@@ -89,7 +89,7 @@ export async function startServer(
     createFailureInterceptor(log),
     createDeadlineInterceptor(config.requestTimeoutMs),
   ];
-  const common = { interceptors, gate, maxMessageBytes };
+  const common = { interceptors, gate, maxMessageBytes, log };
   let isReady = false;
   let grpc: GrpcServer;
   let http: HttpServer;
@@ -104,6 +104,7 @@ export async function startServer(
     });
     http = await startHttpServer({
       ...config,
+      log,
       tls,
       port: config.httpPort,
       refusesForeignPages: isOpen && isLoopback(config.host),

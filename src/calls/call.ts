@@ -20,8 +20,10 @@ export interface CallHead {
   readonly method: DescMethod;
   readonly transport: TransportName;
   readonly socket: Socket;
-  /** What the answer is written to; it emits `close` when that has left, or never will. */
+  /** What the reply is written to; it emits `close` when that was sent, or never will be. */
   readonly answer: EventEmitter;
+  /** Whether that has been closed already. */
+  isClosed(): boolean;
   /** Whether all of the answer has left, once that is closed. */
   hasLeft(): boolean;
   /** The value of a header, named in lower case. */
@@ -45,29 +47,56 @@ export class Call {
   failure: ConnectError | undefined;
   /** For how long its client waits, in milliseconds, where the deadline interceptor is to see to it. */
   timeoutMs: number | undefined;
-  /** Aborts the signal of its context, once it has one. */
-  abort: (reason: ConnectError) => void = () => {};
   readonly #closeListeners: (() => void)[] = [];
+  #isClosed = false;
+  #onAbort: ((reason: ConnectError) => void) | undefined;
+  #abortReason: ConnectError | undefined;
   #id: string | undefined;
 
   constructor(head: CallHead, connection: Connection) {
     this.head = head;
     this.connection = connection;
     this.values = (head.values ?? createContextValues()).set(callKey, this);
-    head.answer.once("close", () => {
-      this.abandon();
-      for (const listener of this.#closeListeners) listener();
-    });
+    if (head.isClosed()) this.#close();
+    else head.answer.once("close", () => this.#close());
   }
 
-  /** Ends it because nobody waits for its answer any more. */
+  /** Ends it because nobody waits for its reply any more. */
   abandon(): void {
     this.abort(clientLeft);
   }
 
-  /** Calls back when its answer has left, or never will. */
+  /** Aborts what {@link Call.onAbort} was told of, now or once it is told. */
+  abort(reason: ConnectError): void {
+    this.#abortReason ??= reason;
+    this.#onAbort?.(reason);
+  }
+
+  /** Calls back when it is to end early, at once if that has been said; undefined calls nobody. */
+  onAbort(listener: ((reason: ConnectError) => void) | undefined): void {
+    this.#onAbort = listener;
+    if (this.#abortReason !== undefined) listener?.(this.#abortReason);
+  }
+
+  /**
+   * Goes on only if somebody still waits for the reply.
+   *
+   * @throws {ConnectError} CANCELLED, if nobody does
+   */
+  throwIfClosed(): void {
+    if (this.#isClosed) throw clientLeft;
+  }
+
+  /** Calls back when its reply was sent, or never will be; at once if that has happened. */
   onClose(listener: () => void): void {
-    this.#closeListeners.push(listener);
+    if (this.#isClosed) listener();
+    else this.#closeListeners.push(listener);
+  }
+
+  #close(): void {
+    this.#isClosed = true;
+    this.abandon();
+    for (const listener of this.#closeListeners) listener();
   }
 
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */

@@ -39,7 +39,7 @@ export class CallContext implements HandlerContext {
     const end = Date.now() + (timeoutMs ?? 0);
     const controller = new AbortController();
     call.timeoutMs = timeoutMs;
-    call.abort = (reason) => controller.abort(reason);
+    call.onAbort((reason) => controller.abort(reason));
     this.service = method.parent;
     this.method = method;
     this.protocolName = init.protocolName;
@@ -54,7 +54,7 @@ export class CallContext implements HandlerContext {
 
   /** Says that the call has been handled, so that there is nothing left to abort. */
   settle(): void {
-    this.#call.abort = () => {};
+    this.#call.onAbort(undefined);
   }
 
   get requestHeader(): Headers {

@@ -15,11 +15,11 @@ import type { Telemetry } from "./telemetry.ts";
  */
 export interface Gate {
   /**
-   * Lets a call in: there is room, its caller is known and may make it. The call holds its
-   * place until its answer has closed, also if it is refused later than for lack of room.
+   * Lets a call in: its caller is known and may make it, and there is room. It holds its place
+   * until its reply has closed; one that is refused never holds any.
    *
-   * @throws {ConnectError} OVERLOADED, CREDENTIALS_MISSING, CREDENTIALS_INVALID,
-   *   ISSUER_UNAVAILABLE or SCOPE_MISSING
+   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
+   *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
    */
   enter(head: CallHead): Promise<Call>;
   /**
@@ -61,8 +61,9 @@ export function createGate({ maxInFlight, authenticate, telemetry }: GateOptions
       const call = new Call(head, connectionOf(head.socket));
       telemetry.follow(call);
       try {
-        call.onClose(places.take());
         if (authenticate !== undefined) await authorise(call, authenticate);
+        call.throwIfClosed();
+        call.onClose(places.take());
         return call;
       } catch (error) {
         call.fail(error);

@@ -24,6 +24,7 @@ export const codes = {
   MALFORMED_REQUEST: Code.InvalidArgument,
   INVESTOR_NOT_FOUND: Code.NotFound,
   REQUEST_ID_REUSED: Code.AlreadyExists,
+  MESSAGE_TOO_LARGE: Code.ResourceExhausted,
   CREDENTIALS_MISSING: Code.Unauthenticated,
   CREDENTIALS_INVALID: Code.Unauthenticated,
   SCOPE_MISSING: Code.PermissionDenied,
@@ -39,11 +40,16 @@ export const codes = {
 /** A stable name for the cause of an error, unique in the {@link errorDomain}. */
 export type Reason = keyof typeof codes;
 
-/** Fields that break rules; all of them, so that a caller can mend them at once. */
+/** Fields that break rules; all of them, so that a caller can fix them at once. */
 export function invalidFields(violations: Violation[]): ConnectError {
-  const message = `invalid: ${violations.map(({ field }) => field).join(", ")}`;
+  const fieldViolations = violations.map(({ field, description }) => ({
+    // A member of JSON can have any name.
+    field: field.toWellFormed(),
+    description,
+  }));
+  const message = `invalid: ${fieldViolations.map(({ field }) => field).join(", ")}`;
   const error = failure("INVALID_FIELDS", message);
-  error.details.push({ desc: BadRequestSchema, value: { fieldViolations: violations } });
+  error.details.push({ desc: BadRequestSchema, value: { fieldViolations } });
   return error;
 }
 
@@ -53,7 +59,12 @@ export function malformedRequest(cause?: unknown): ConnectError {
   const told = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]*" is unknown)?/;
   const [message = "the request is not a valid message of this method"] =
     (cause instanceof Error && told.exec(cause.message)) || [];
-  return failure("MALFORMED_REQUEST", message, { cause });
+  return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
+}
+
+/** The request is larger than the service takes. */
+export function messageTooLarge(maxBytes: number): ConnectError {
+  return failure("MESSAGE_TOO_LARGE", `the request must be at most ${maxBytes} bytes long`);
 }
 
 /** No record has this id. Text that is no UUID can be of any length, and is not repeated. */

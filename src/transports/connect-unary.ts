@@ -74,10 +74,9 @@ export function createConnectUnary(options: ConnectUnaryOptions) {
       const input = decode(method, req, body);
       const { message, header, trailer } = await invokeUnary(spec, context, input, interceptors);
       await answer(req, res, 200, encode(method, req, message), header, trailer);
-    } catch (reason) {
-      const error =
-        reason instanceof ConnectError ? reason : new ConnectError("internal error", Code.Internal);
+    } catch (error) {
       call?.fail(error);
+      if (!(error instanceof ConnectError)) throw error;
       const { responseHeader = new Headers(), responseTrailer = new Headers() } = context ?? {};
       mergeNonProtocolHeaders(responseHeader, error.metadata);
       responseHeader.set("content-type", json);

@@ -24,10 +24,16 @@ export function toHead(req: IncomingMessage, res: ServerResponse) {
   return {
     socket: req.socket,
     answer: res,
+    isClosed: () => isClosed(req, res),
     // A stream of HTTP/2 that was reset looks finished too.
     hasLeft: () => res.writableFinished && !streamOf(req)?.rstCode,
     header: headerOf(req),
   } satisfies Partial<CallHead>;
+}
+
+/** Whether the reply was sent or never will be. */
+export function isClosed(req: IncomingMessage, res: ServerResponse): boolean {
+  return res.closed || streamOf(req)?.closed === true;
 }
 
 /** The stream of a request that came by HTTP/2. */

@@ -8,9 +8,11 @@ import {
   type ServerInterceptor,
   status,
 } from "@grpc/grpc-js";
+import type { Logger } from "pino";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
+import type { LostConnections } from "./lost-connections.ts";
 
 /** For how long a client may take to read the answer to a unary call, in milliseconds. */
 const answerTimeoutMs = 30_000;
@@ -22,6 +24,10 @@ export interface GateInterceptorOptions {
   gated: ReadonlyMap<string, DescMethod>;
   /** For how long a request that is one message may be on its way, in milliseconds. */
   requestTimeoutMs: number;
+  /** Looks after the connections on TLS. */
+  lost: LostConnections;
+  /** Is told of faults. */
+  log: Logger;
 }
 
 /**
@@ -69,9 +75,12 @@ class GatedCall extends ServerInterceptingCall {
 
   override start(listener: Listener): void {
     if (this.#isUnary) this.#limitTime();
+    this.#options.lost.follow(this.#stream);
     this.#stream.once("close", () => this.#leave());
     this.#base.start({
-      onReceiveMetadata: (metadata: Metadata) => void this.#enter(metadata, listener),
+      onReceiveMetadata: (metadata: Metadata) => {
+        this.#enter(metadata, listener).catch((error) => this.#reset(error));
+      },
       onReceiveMessage: (message: unknown) => listener.onReceiveMessage(message),
       onReceiveHalfClose: () => {
         this.#isComplete = true;
@@ -99,8 +108,10 @@ class GatedCall extends ServerInterceptingCall {
       // grpc-js says "OK" of a success, which has no message by the protocol.
       this.#base.sendStatus({ ...answer, details: "" });
     } else {
-      // What the service itself has found is noted by now.
-      this.#call?.fail(new ConnectError(answer.details ?? "", answer.code as number));
+      // What the service itself has found is noted by now: INTERNAL of grpc-js itself is of a
+      // request that it cannot read.
+      const code = answer.code === status.INTERNAL ? status.INVALID_ARGUMENT : answer.code;
+      this.#call?.fail(new ConnectError(answer.details ?? "", code as number));
       this.#base.sendStatus(answer);
     }
   }
@@ -115,6 +126,7 @@ class GatedCall extends ServerInterceptingCall {
           transport: "grpc",
           socket,
           answer: this.#stream,
+          isClosed: () => this.#stream.closed,
           hasLeft: () => this.#isAnswered && this.#stream.rstCode === constants.NGHTTP2_NO_ERROR,
           header: (name) => metadata.get(name)[0]?.toString(),
         });
@@ -125,6 +137,13 @@ class GatedCall extends ServerInterceptingCall {
       }
     }
     listener.onReceiveMetadata(metadata);
+  }
+
+  /** Ends a call that nothing replies to any more. */
+  #reset(error: unknown): void {
+    this.#call?.fail(error);
+    this.#options.log.error({ err: error, traceId: this.#call?.id }, "internal error");
+    this.#stream.close(constants.NGHTTP2_INTERNAL_ERROR);
   }
 
   #limitTime(): void {

@@ -1,15 +1,19 @@
+import { createServer, type Server as Listener } from "node:net";
+import { createServer as createTlsServer } from "node:tls";
 import { type DescFile, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import type { Interceptor, ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
-import { logVerbosity, Server, type ServerCredentials, setLogVerbosity } from "@grpc/grpc-js";
+import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { ReflectionService } from "@grpc/reflection";
 import { HealthImplementation } from "grpc-health-check";
+import type { Logger } from "pino";
 import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.js";
 import type { Gate } from "../calls/gate.ts";
 import { toGrpcService } from "./grpc-adapter.ts";
-import { createGrpcCredentials } from "./grpc-credentials.ts";
 import { createGateInterceptor } from "./grpc-gate.ts";
+import { listen } from "./listen.ts";
+import { createLostConnections, type LostConnections } from "./lost-connections.ts";
 import type { Tls } from "./tls.ts";
 
 /** What a {@link startGrpcServer gRPC server} serves, and within which limits. */
@@ -31,6 +35,8 @@ export interface GrpcServerOptions {
   requestTimeoutMs: number;
   /** After how long a client is asked to connect anew, in milliseconds; never if absent. */
   maxConnectionAgeMs?: number | undefined;
+  /** Is told of faults. */
+  log: Logger;
 }
 
 /** A running gRPC server. */
@@ -61,12 +67,13 @@ const keepaliveMs = 60_000;
  * @throws {Error} in plain words, if it cannot listen
  */
 export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcServer> {
-  const { services, interceptors, gate, requestTimeoutMs, maxConnectionAgeMs } = options;
+  const { services, interceptors, gate, requestTimeoutMs, maxConnectionAgeMs, log } = options;
   const gated = new Map(
     services
       .flatMap(({ methods }) => Object.values(methods))
       .map(({ method }) => [createMethodUrl("", method), method]),
   );
+  const lost = createLostConnections();
   const server = new Server({
     "grpc.enable_channelz": 0,
     "grpc.max_concurrent_streams": maxConcurrentStreams,
@@ -78,7 +85,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
       "grpc.max_connection_age_ms": maxConnectionAgeMs,
       "grpc.max_connection_age_grace_ms": requestTimeoutMs,
     }),
-    interceptors: [createGateInterceptor({ gate, gated, requestTimeoutMs })],
+    interceptors: [createGateInterceptor({ gate, gated, requestTimeoutMs, lost, log })],
   });
 
   for (const service of services) server.addService(...toGrpcService(service, interceptors));
@@ -98,28 +105,35 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
   };
   setServing(false);
 
+  const listener = createListener(server, options, lost);
   return {
-    port: await listen(server, options, createGrpcCredentials(options.tls)),
+    port: await listen(listener, options.host, options.port),
     setServing,
-    drain: () => new Promise((resolve) => server.tryShutdown(() => resolve())),
-    destroy: () => server.forceShutdown(),
+    async drain() {
+      listener.close();
+      await new Promise<void>((resolve) => server.tryShutdown(() => resolve()));
+    },
+    destroy() {
+      listener.close();
+      server.forceShutdown();
+    },
   };
 }
 
-async function listen(
+/** Makes a listener of the project's own, since that of grpc-js keeps its connections to itself. */
+function createListener(
   server: Server,
-  { host, port }: GrpcServerOptions,
-  credentials: ServerCredentials,
-): Promise<number> {
-  // What grpc-js would write to the console of a failed listen is in the error too.
-  setLogVerbosity(logVerbosity.NONE);
-  const address = host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
-  return new Promise((resolve, reject) => {
-    server.bindAsync(address, credentials, (error, bound) => {
-      if (error === null) resolve(bound);
-      else reject(new Error(`cannot listen on ${address}: ${error.message}`));
-    });
-  });
+  { tls, requestTimeoutMs }: GrpcServerOptions,
+  lost: LostConnections,
+): Listener {
+  const { injectConnection } = server.createConnectionInjector(ServerCredentials.createInsecure());
+  if (tls === undefined) return createServer(injectConnection);
+  const listener = createTlsServer(
+    { ...tls.options(), ALPNProtocols: ["h2"], handshakeTimeout: requestTimeoutMs },
+    lost.watch(injectConnection),
+  );
+  tls.onReload((context) => listener.setSecureContext(context));
+  return listener;
 }
 
 /** The files and all that they import, in the form that the reflection package reads. */

@@ -1,13 +1,23 @@
+import { randomBytes } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { constants, createSecureServer, type Http2ServerRequest } from "node:http2";
-import type { AddressInfo, Socket } from "node:net";
+import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
+import type { Logger } from "pino";
+import { internal } from "../service/errors.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
+import { isClosed } from "./exchange.ts";
 import { findForeignPage } from "./foreign-page.ts";
+import { listen } from "./listen.ts";
+import { createLostConnections, type LostConnections } from "./lost-connections.ts";
 import { answerProblem, HttpError } from "./problem.ts";
 import type { Tls } from "./tls.ts";
 
-/** Answers a request, or leaves it to the next by returning false. */
-export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => boolean;
+/**
+ * Replies to a request, or leaves it to the next handler by returning undefined. What it rejects
+ * with is a fault, unless the client has left.
+ */
+export type HttpHandler = (req: IncomingMessage, res: ServerResponse) => Promise<void> | undefined;
 
 /** What an {@link startHttpServer HTTP server} serves, and within which limits. */
 export interface HttpServerOptions {
@@ -24,6 +34,8 @@ export interface HttpServerOptions {
   port: number;
   /** For how long a request may be on its way, body included, in milliseconds. */
   requestTimeoutMs: number;
+  /** Is told of faults. */
+  log: Logger;
 }
 
 /** A running HTTP server. */
@@ -53,31 +65,55 @@ const maxConcurrentStreams = 128;
  * @throws {Error} in plain words, if it cannot listen
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
-  const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs } = options;
+  const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs, log } = options;
   // The latest answer of each connection, which is not deleted when it has left: V8 keeps
   // what has passed through a busy Set alive for long.
   const answers = new Map<Socket, ServerResponse>();
   const sockets = new Set<Socket>();
   let draining = false;
 
-  const server = createHttpServer(options, (req, res) => {
+  const lost = createLostConnections();
+  const server = createHttpServer(options, lost, (req, res) => {
+    // Node.js emits errors of a request behind its end too, when whoever handles it may no
+    // longer listen.
+    req.on("error", () => {});
+    res.on("error", () => {});
     if (req.httpVersionMajor === 1) follow(res);
-    else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
+    else followStream(req as unknown as Http2ServerRequest, res);
     if (draining) endConnection(res);
-    const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
-    if (foreign !== undefined) {
-      answerProblem(res, new HttpError(403, foreign));
-      return;
-    }
-    if (allowOrigin(req, res, corsOrigins) && answerPreflight(req, res)) return;
-    try {
-      if (!handlers.some((handle) => handle(req, res))) res.writeHead(404).end();
-    } catch {
-      // Such as a Host that is no name, of which no URL can be made.
-      endConnection(res);
-      res.writeHead(400).end();
-    }
+    serve(req, res).catch((error) => fail(req, res, error));
   });
+
+  async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
+    const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
+    if (foreign !== undefined) throw new HttpError(403, foreign);
+    if (allowOrigin(req, res, corsOrigins) && answerPreflight(req, res)) return;
+    for (const handle of handlers) {
+      const handled = handle(req, res);
+      if (handled !== undefined) return handled;
+    }
+    res.writeHead(404).end();
+  }
+
+  /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
+  function fail(req: IncomingMessage, res: ServerResponse, error: unknown): void {
+    if (isClosed(req, res)) return;
+    const id = randomBytes(16).toString("hex");
+    const isFault = !(error instanceof HttpError);
+    if (isFault) log.error({ err: error, traceId: id }, "internal error");
+    try {
+      if (res.headersSent) throw error;
+      endConnection(res);
+      answerProblem(res, isFault ? internal(id, error) : error);
+    } catch {
+      res.destroy();
+    }
+  }
+
+  function followStream(req: Http2ServerRequest, res: ServerResponse): void {
+    lost.follow(req.stream);
+    limitStream(req, res, requestTimeoutMs);
+  }
 
   function follow(res: ServerResponse): void {
     const { socket } = res.req;
@@ -88,18 +124,12 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
   server.setTimeout(requestTimeoutMs + idleTimeoutMs);
   server.on("connection", (socket: Socket) => {
     sockets.add(socket);
+    socket.on("error", () => {});
     socket.once("close", () => sockets.delete(socket));
   });
 
-  await new Promise<void>((resolve, reject) => {
-    server.once("error", (error) => {
-      reject(new Error(`cannot listen on ${host}:${port}: ${error.message}`));
-    });
-    server.listen(port, host, resolve);
-  });
-
   return {
-    port: (server.address() as AddressInfo).port,
+    port: await listen(server, host, port),
     async drain() {
       draining = true;
       for (const res of answers.values()) {
@@ -116,6 +146,7 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
 
 function createHttpServer(
   { tls, requestTimeoutMs }: HttpServerOptions,
+  lost: LostConnections,
   listener: (req: IncomingMessage, res: ServerResponse) => void,
 ): Server {
   const limits = {
@@ -135,7 +166,9 @@ function createHttpServer(
   tls.onReload((context) => server.setSecureContext(context));
   // A client that breaks off, or the protocol, has lost its connection already.
   server.on("sessionError", () => {});
-  server.on("secureConnection", (socket) => socket.on("error", () => {}));
+  const accept = server.listeners("secureConnection")[0] as (socket: TLSSocket) => void;
+  server.removeListener("secureConnection", accept);
+  server.on("secureConnection", lost.watch(accept.bind(server)));
   // Requests and responses of HTTP/2 have the interface of those of HTTP/1.1 by design.
   server.on("request", listener as never);
   return server as unknown as Server;

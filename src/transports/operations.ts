@@ -1,10 +1,11 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { ConnectError } from "@connectrpc/connect";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { answerJson, pathOf, toHead } from "./exchange.ts";
 import type { HttpHandler } from "./http.ts";
 import { openApi } from "./openapi.ts";
-import { answerProblem, methodNotAllowed } from "./problem.ts";
+import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 
 /** What {@link createOperationsHandler} tells of. */
 export interface OperationsOptions {
@@ -39,14 +40,13 @@ export function createOperationsHandler(options: OperationsOptions): HttpHandler
       if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
       await handle(req, res);
     } catch (error) {
+      if (!(error instanceof ConnectError || error instanceof HttpError)) throw error;
       answerProblem(res, error);
     }
   }
 
   return (req, res) => {
     const handle = Object.hasOwn(handlers, pathOf(req)) && handlers[pathOf(req)];
-    if (!handle) return false;
-    void answer(handle, req, res);
-    return true;
+    return handle ? answer(handle, req, res) : undefined;
   };
 }

@@ -31,7 +31,7 @@ export type ProblemError = { detail: string } & (
   | { /** The name of a header. */ header: string }
 );
 
-/** A failure of HTTP itself, before there is a call. */
+/** A request that HTTP itself refuses, whichever operation it is meant for. */
 export class HttpError extends Error {
   readonly status: keyof typeof routing;
   readonly headers: Record<string, string>;
@@ -41,6 +41,11 @@ export class HttpError extends Error {
     this.status = status;
     this.headers = headers;
   }
+
+  /** The same as an error of a call. */
+  toConnectError(): ConnectError {
+    return new ConnectError(this.message, routing[this.status][2]);
+  }
 }
 
 /** The failure of a request by a method that its path does not have. */
@@ -49,11 +54,11 @@ export function methodNotAllowed({ method }: IncomingMessage, allow: string): Ht
 }
 
 const routing = {
-  403: ["FOREIGN_PAGE", "Forbidden"],
-  404: ["NOT_FOUND", "Not Found"],
-  405: ["METHOD_NOT_ALLOWED", "Method Not Allowed"],
-  413: ["CONTENT_TOO_LARGE", "Content Too Large"],
-  415: ["UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type"],
+  400: ["MALFORMED_REQUEST", "Bad Request", Code.InvalidArgument],
+  403: ["FOREIGN_PAGE", "Forbidden", Code.PermissionDenied],
+  404: ["NOT_FOUND", "Not Found", Code.Unimplemented],
+  405: ["METHOD_NOT_ALLOWED", "Method Not Allowed", Code.Unimplemented],
+  415: ["UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type", Code.InvalidArgument],
 } as const;
 
 const statuses: Partial<Record<Code, [status: number, title: string]>> = {
@@ -63,6 +68,7 @@ const statuses: Partial<Record<Code, [status: number, title: string]>> = {
   [Code.AlreadyExists]: [422, "Unprocessable Content"],
   [Code.Unauthenticated]: [401, "Unauthorized"],
   [Code.PermissionDenied]: [403, "Forbidden"],
+  [Code.ResourceExhausted]: [413, "Content Too Large"],
   [Code.Unavailable]: [503, "Service Unavailable"],
   [Code.DeadlineExceeded]: [504, "Gateway Timeout"],
 };
@@ -75,7 +81,7 @@ const statuses: Partial<Record<Code, [status: number, title: string]>> = {
  */
 export function answerProblem(
   res: ServerResponse,
-  error: unknown,
+  error: ConnectError | HttpError,
   locate: (field: string) => Omit<ProblemError, "detail"> = () => ({}),
 ): void {
   const problem = error instanceof HttpError ? ofHttp(error) : ofCall(error, locate);
@@ -97,13 +103,14 @@ function ofHttp({ status, message }: HttpError): Problem {
   return { type: urn(reason), title, status, detail: message, reason };
 }
 
-function ofCall(error: unknown, locate: (field: string) => Omit<ProblemError, "detail">): Problem {
-  const known =
-    error instanceof ConnectError ? error : new ConnectError("internal error", Code.Internal);
-  const [status, title] = statuses[known.code] ?? [500, "Internal Server Error"];
-  const [info] = known.findDetails(ErrorInfoSchema);
+function ofCall(
+  error: ConnectError,
+  locate: (field: string) => Omit<ProblemError, "detail">,
+): Problem {
+  const [status, title] = statuses[error.code] ?? [500, "Internal Server Error"];
+  const [info] = error.findDetails(ErrorInfoSchema);
   const reason = info?.reason ?? "INTERNAL";
-  const errors = known
+  const errors = error
     .findDetails(BadRequestSchema)
     .flatMap(({ fieldViolations }) => fieldViolations)
     .map(({ field, description }) => ({ ...locate(field), detail: description }) as ProblemError);
@@ -112,7 +119,7 @@ function ofCall(error: unknown, locate: (field: string) => Omit<ProblemError, "d
     title,
     status,
     // The message of the error names the fields as the RPC protocols do.
-    detail: errors.length > 0 ? "the request breaks rules, listed in errors" : known.rawMessage,
+    detail: errors.length > 0 ? "the request breaks rules, listed in errors" : error.rawMessage,
     reason,
     ...(info && Object.keys(info.metadata).length > 0 && { metadata: info.metadata }),
     ...(errors.length > 0 && { errors }),
@@ -120,8 +127,7 @@ function ofCall(error: unknown, locate: (field: string) => Omit<ProblemError, "d
 }
 
 /** The headers that tell of an error what its details tell on the RPC protocols. */
-function callHeaders(error: unknown): Record<string, string> {
-  if (!(error instanceof ConnectError)) return {};
+function callHeaders(error: ConnectError): Record<string, string> {
   const [retry] = error.findDetails(RetryInfoSchema);
   const challenge = error.metadata.get("www-authenticate");
   return {

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from "node:http";
-import { invalidFields, malformedRequest } from "../service/errors.ts";
+import { invalidFields, malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { readBody } from "./body.ts";
 import { HttpError, type ProblemError } from "./problem.ts";
 import { toMember } from "./rest-json.ts";
@@ -10,7 +10,8 @@ const queryMark = "?";
 /**
  * The body of a request that must be JSON; not parsed yet.
  *
- * @throws {HttpError} 415, if it is anything else; 413, if it is too large
+ * @throws {HttpError} 415, if it is anything else
+ * @throws {ConnectError} MESSAGE_TOO_LARGE
  */
 export async function readJsonBody(req: IncomingMessage, maxBytes: number): Promise<Uint8Array> {
   const [type = ""] = (req.headers["content-type"] ?? "").split(";");
@@ -20,8 +21,7 @@ export async function readJsonBody(req: IncomingMessage, maxBytes: number): Prom
   if ((req.headers["content-encoding"] ?? "identity") !== "identity") {
     throw new HttpError(415, "the body must not be compressed", { "accept-encoding": "identity" });
   }
-  const message = `the body must be at most ${maxBytes} bytes long`;
-  return readBody(req, maxBytes, () => new HttpError(413, message));
+  return readBody(req, maxBytes, () => messageTooLarge(maxBytes));
 }
 
 /**

@@ -54,7 +54,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     try {
       await handle(req, res, call);
     } catch (error) {
-      call.fail(error);
+      call.fail(error instanceof HttpError ? error.toConnectError() : error);
       throw error;
     }
   }
@@ -110,7 +110,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
 
   /** Streams all records page by page; each page read is a call with a deadline of its own. */
   async function streamAll(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
-    res.once("close", streams.take());
+    call.onClose(streams.take());
     const read = (input: ListInvestorsRequest): Promise<ListInvestorsResponse> =>
       invoke(listInvestors, input, req, call);
     // Small pages die young: of 1,000 records, most would outlive two collections.
@@ -158,12 +158,14 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     return message as MessageShape<M["output"]>;
   }
 
-  return (req, res) => {
-    serve(req, res).catch((error) => {
-      if (!res.headersSent) answerProblem(res, error, (field) => locate(req, field));
-      else res.destroy();
-    });
-    return true;
+  return async (req, res) => {
+    try {
+      await serve(req, res);
+    } catch (error) {
+      const isReply = error instanceof ConnectError || error instanceof HttpError;
+      if (!isReply || res.headersSent) throw error;
+      answerProblem(res, error, (field) => locate(req, field));
+    }
   };
 }
 

@@ -179,7 +179,7 @@ describe("REST", () => {
     const charset = { "content-type": "Application/JSON; charset=utf-8" };
     expect((await post(service, content(), charset)).status).toBe(200);
     const large = await post(service, content({ city: "x".repeat(70_000) }));
-    expect(large).toMatchObject({ status: 413, body: { reason: "CONTENT_TOO_LARGE" } });
+    expect(large).toMatchObject({ status: 413, body: { reason: "MESSAGE_TOO_LARGE" } });
   });
 
   it.each([

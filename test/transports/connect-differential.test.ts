@@ -79,6 +79,7 @@ async function serve() {
     host: "127.0.0.1",
     port: 0,
     requestTimeoutMs: 5_000,
+    log: pino({ level: "silent" }),
   });
   onTestFinished(() => server.destroy());
   return { port: server.port, taken, gate };

@@ -55,6 +55,7 @@ async function serve(implementation: Implementation, options: Partial<GrpcServer
     port: 0,
     maxMessageBytes: 64 * 1024,
     requestTimeoutMs: 5_000,
+    log,
     ...options,
   });
   onTestFinished(() => server.destroy());

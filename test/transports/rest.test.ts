@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { request } from "node:http";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { pino } from "pino";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { startHttpServer } from "../../src/transports/http.ts";
@@ -20,6 +21,7 @@ async function serve(listInvestors: List) {
     host: "127.0.0.1",
     port: 0,
     requestTimeoutMs: 5_000,
+    log: pino({ level: "silent" }),
   });
   onTestFinished(() => server.destroy());
   return { gate, url: `http://127.0.0.1:${server.port}/v1/investors` };
