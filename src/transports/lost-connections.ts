@@ -8,7 +8,7 @@ import type { TLSSocket } from "node:tls";
  * session reads nothing, not even that its connection was reset.
  */
 export interface LostConnections {
-  /** Wraps what begins a session, so that it begins once the handshake has been written. */
+  /** Wraps what begins a session on a connection. */
   watch(begin: (socket: TLSSocket) => void): (socket: TLSSocket) => void;
   /** Looks after the connection of a stream at short intervals while the stream is open. */
   follow(stream: ServerHttp2Stream): void;
@@ -33,16 +33,6 @@ const idleIntervals = 20;
 export function createLostConnections(): LostConnections {
   const connections = new Map<string, Connection>();
 
-  function begin(socket: TLSSocket, next: (socket: TLSSocket) => void): void {
-    // The peer is asked for once and then known: it has to be after the tickets of TLS 1.3.
-    if (socket.remoteAddress === undefined) {
-      socket.destroy();
-      return;
-    }
-    if (socket.alpnProtocol === "h2") lookAfter(socket);
-    next(socket);
-  }
-
   function lookAfter(socket: TLSSocket): void {
     const peer = peerOf(socket);
     const connection = { socket, session: undefined, openStreams: 0 };
@@ -55,9 +45,10 @@ export function createLostConnections(): LostConnections {
   }
 
   return {
-    watch: (next) => (socket) => {
+    watch: (begin) => (socket) => {
       socket.on("error", () => {});
-      setImmediate(begin, socket, next);
+      if (socket.alpnProtocol === "h2") lookAfter(socket);
+      begin(socket);
     },
 
     follow(stream) {

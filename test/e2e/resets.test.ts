@@ -1,0 +1,182 @@
+import { once } from "node:events";
+import { connect as connectHttp2 } from "node:http2";
+import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { createRandom, seedOf } from "../support/random.ts";
+import { metric, type Service, startService } from "../support/service.ts";
+
+const rpc = "/investor.v1.InvestorService";
+const json = "%7B%7D";
+
+function post(path: string, type: string, body: string): string {
+  return `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: ${type}\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
+}
+
+const emptyFrame = "\0\0\0\0\0";
+
+/** A request of every form that the HTTP port replies to. */
+const forms: [string, string][] = [
+  ["Connect", post(`${rpc}/ListInvestors`, "application/json", "{}")],
+  ["Connect with a charset", post(`${rpc}/ListInvestors`, "application/json; charset=utf-8", "{}")],
+  [
+    "Connect by GET",
+    `GET ${rpc}/ListInvestors?connect=v1&encoding=json&message=${json} HTTP/1.1\r\nhost: localhost\r\n\r\n`,
+  ],
+  ["Connect of another codec", post(`${rpc}/ListInvestors`, "text/plain", "x")],
+  ["gRPC-Web", post(`${rpc}/ListInvestors`, "application/grpc-web+proto", emptyFrame)],
+  ["REST", "GET /v1/investors HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+  ["REST with a body", post("/v1/investors", "application/json", "{}")],
+  ["REST with half a body", post("/v1/investors", "application/json", "{}  ").slice(0, -3)],
+  ["readiness", "GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+  ["metrics", "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+  ["nothing", "GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n"],
+];
+
+async function startOnTls() {
+  const folder = temporaryFolder();
+  const authority = await createAuthority();
+  return {
+    service: await startService(await writeServerFiles(folder, authority), folder),
+    authority,
+  };
+}
+
+/** A TCP connection of the test's own, on which errors are expected. */
+async function openTcp(port: number): Promise<Socket> {
+  const socket = connect(port, "127.0.0.1").on("error", () => {});
+  onTestFinished(() => void socket.destroy());
+  await once(socket, "connect");
+  return socket;
+}
+
+/** Encrypts a connection. */
+async function encrypt(tcp: Socket, ca: string, protocol: string) {
+  const tls = connectTls({ socket: tcp, ca, servername: "localhost", ALPNProtocols: [protocol] });
+  await once(
+    tls.on("error", () => {}),
+    "secureConnect",
+  );
+  return tls;
+}
+
+/** What readiness, the last request of a service's life, replies. */
+async function readiness({ httpPort }: Service, ca?: string): Promise<string> {
+  const tcp = await openTcp(httpPort);
+  const socket = ca === undefined ? tcp : await encrypt(tcp, ca, "http/1.1");
+  socket.write("GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+  let reply = "";
+  for await (const chunk of socket.setEncoding("utf8")) reply += chunk;
+  return reply;
+}
+
+describe.each(["plain", "TLS"])(
+  "a connection that is reset behind pipelined requests, %s",
+  (kind) => {
+    it.each(forms)("of %s, ends itself and nothing else", async (name, form) => {
+      const random = createRandom(seedOf(`resets behind ${name}, ${kind}`));
+      const { service, authority } =
+        kind === "TLS"
+          ? await startOnTls()
+          : { service: await startService(), authority: undefined };
+      for (let i = 0; i < 40; i += 1) {
+        const tcp = await openTcp(service.httpPort);
+        const socket = authority ? await encrypt(tcp, authority.ca, "http/1.1") : tcp;
+        socket.write(form.repeat(random.int(1, 4)));
+        if (i % 2 === 1) await delay(random.int(0, 20));
+        // The bytes go out first, with the reset right behind them.
+        else await new Promise((resolve) => socket.write("", resolve));
+        tcp.resetAndDestroy();
+      }
+      expect(await readiness(service, authority?.ca)).toContain("200 OK");
+      expect(service.child.exitCode).toBeNull();
+      expect(service.output()).not.toMatch(/"level":(50|60)/);
+    });
+  },
+);
+
+describe("connections on TLS that close with calls inside", () => {
+  it.each(["httpPort", "grpcPort"] as const)("take them along, on the %s", async (port) => {
+    const { service, authority } = await startOnTls();
+    const { ca } = authority;
+    const isGrpc = port === "grpcPort";
+    for (let i = 0; i < 60; i += 1) {
+      const tcp = await openTcp(service[port]);
+      const tls = await encrypt(tcp, ca, "h2");
+      const session = connectHttp2("https://localhost", {
+        createConnection: () => tls,
+        settings: { initialWindowSize: 0 },
+      }).on("error", () => {});
+      const calls = random.pick([4, 20, 100]);
+      for (let call = 0; call < calls; call += 1) {
+        const stream = session
+          .request({
+            ":method": "POST",
+            ":path": `${rpc}/ListInvestors`,
+            "content-type": isGrpc ? "application/grpc" : "application/json",
+            te: "trailers",
+          })
+          .on("error", () => {});
+        stream.end(isGrpc ? emptyFrame : "{}");
+      }
+      await new Promise(setImmediate);
+      if (i % 2 === 0) tcp.destroy();
+      else tcp.resetAndDestroy();
+    }
+    const inFlight = async () => {
+      const tls = await encrypt(await openTcp(service.httpPort), ca, "http/1.1");
+      tls.write("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+      let text = "";
+      for await (const chunk of tls.setEncoding("utf8")) text += chunk;
+      return /^rpc_server_calls_in_flight (\d+)/m.exec(text)?.[1];
+    };
+    await expect.poll(inFlight, { timeout: 10_000, interval: 500 }).toBe("0");
+  });
+});
+
+describe("unpaired surrogates", () => {
+  const body = '{"\\ud800":"x"}';
+
+  it.each([
+    ["REST", "/v1/investors", "application/json", body],
+    ["Connect", `${rpc}/CreateInvestor`, "application/json", body],
+    ["Connect with a charset", `${rpc}/CreateInvestor`, "application/json; charset=utf-8", body],
+    ["an enum by Connect", `${rpc}/CreateInvestor`, "application/json", '{"type":"\\udfff"}'],
+  ])("in a member by %s are refused as the caller's mistake", async (_, path, type, text) => {
+    const service = await startService();
+    const reply = await fetch(`http://127.0.0.1:${service.httpPort}${path}`, {
+      method: "POST",
+      headers: { "content-type": type },
+      body: text,
+    });
+    expect(reply.status).toBe(400);
+    expect(await reply.text()).toMatch(/invalid/i);
+    expect(await (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).text()).toContain(
+      "ready",
+    );
+  });
+
+  it("in a member by gRPC-Web with JSON are refused as the caller's mistake", async () => {
+    const service = await startService();
+    const message = Buffer.from(body);
+    const head = Buffer.from([0, 0, 0, 0, message.length]);
+    const reply = await fetch(`http://127.0.0.1:${service.httpPort}${rpc}/CreateInvestor`, {
+      method: "POST",
+      headers: { "content-type": "application/grpc-web+json" },
+      body: Buffer.concat([head, message]),
+      signal: AbortSignal.timeout(5_000),
+    });
+    expect(reply.headers.get("grpc-status")).toBe("3");
+    await expect.poll(() => metric(service, "rpc_server_calls_in_flight")).toBe(0);
+    expect(
+      await metric(
+        service,
+        "rpc_server_call_duration_seconds_count",
+        '{method="investor.v1.InvestorService/CreateInvestor",code="INVALID_ARGUMENT",transport="grpc-web"}',
+      ),
+    ).toBe(1);
+  });
+});
