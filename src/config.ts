@@ -97,7 +97,8 @@ export function readConfig(settings: Settings): Config {
     );
   }
   const isSafe = tls !== undefined && isAuthenticating(authentication);
-  if (!isSafe && !isLoopback(host) && !readBoolean("--allow-insecure", settings.allowInsecure)) {
+  const allowsInsecure = readBoolean("--allow-insecure", settings.allowInsecure);
+  if (!isSafe && !isLoopback(host) && !allowsInsecure) {
     const lacking = [
       ...(tls === undefined ? ["encrypted (--tls-cert, --tls-key)"] : []),
       ...(isAuthenticating(authentication)

@@ -10,6 +10,9 @@ import { type RunningServer, startServer } from "./server.ts";
 
 const usageError = 2;
 
+/** How long after the first signal to stop another one is a second one, in milliseconds. */
+const secondSignalMs = 1_000;
+
 const { version } = JSON.parse(
   readFileSync(new URL("../package.json", import.meta.url), "utf8"),
 ) as { version: string };
@@ -123,7 +126,9 @@ async function serve(settings: Settings): Promise<void> {
   process.on("uncaughtException", exitFatally);
   process.on("unhandledRejection", exitFatally);
 
-  const server = await startServer(config, log, exitFatally).catch((error: Error) => {
+  const starting = startServer(config, log, exitFatally);
+  reloadOnSignal(starting, log);
+  const server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) exitForSetting(error);
     log.fatal(error.message);
     process.exit(1);
@@ -133,9 +138,6 @@ async function serve(settings: Settings): Promise<void> {
   log.info(
     `serving ${withoutSecrets(config.databaseUrl)} on grpc${s}://${at}:${server.grpcPort} and http${s}://${at}:${server.httpPort}`,
   );
-  if (config.tls !== undefined || config.authentication.tokensFile !== undefined) {
-    reloadOnSignal(server, log);
-  }
   stopOnSignal(server, log);
 }
 
@@ -153,27 +155,31 @@ function exitForSetting({ message }: ConfigError): never {
   process.exit(usageError);
 }
 
-function reloadOnSignal(server: RunningServer, log: Logger): void {
+function reloadOnSignal(starting: Promise<RunningServer>, log: Logger): void {
   process.on("SIGHUP", async () => {
+    const server = await starting;
     const errors = await server.reload();
     for (const { message } of errors) log.error(`${message}; what was read before stays in force`);
-    if (errors.length === 0) log.info("read the certificates and tokens again");
+    if (errors.length === 0) log.info("read again what certificates and tokens are set");
   });
 }
 
 function stopOnSignal(server: RunningServer, log: Logger): void {
   const cut = new AbortController();
-  let stopping = false;
+  let stoppingSince: number | undefined;
   const onSignal = async (signal: NodeJS.Signals) => {
-    if (stopping) {
-      cut.abort();
+    if (stoppingSince !== undefined) {
+      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
+      if (performance.now() - stoppingSince > secondSignalMs) cut.abort();
       return;
     }
-    stopping = true;
+    stoppingSince = performance.now();
     log.info(`stopping on ${signal}`);
-    const isClean = await server.stop(cut.signal);
-    if (isClean) log.info("stopped");
-    else log.warn("stopped, and cut calls that had not finished");
+    const { isClean, isClosed } = await server.stop(cut.signal);
+    if (isClean && isClosed) log.info("stopped");
+    else log.warn("stopped, and cut what had not finished");
+    // An orderly exit would wait for the thread that writes, and that for the disk.
+    if (!isClosed) process.kill(process.pid, "SIGKILL");
     process.exit(isClean ? 0 : 1);
   };
   process.on("SIGTERM", onSignal);

@@ -35,9 +35,10 @@ export interface RunningServer {
    * Stops in order: tells health checks, waits the drain delay, takes no new calls, lets
    * those inside finish, closes the store. The signal makes it cut what is left at once.
    *
-   * @returns whether every call that was inside has finished
+   * @returns whether every call that was inside has finished, and whether the store is closed,
+   *   which it may not be if the signal aborted
    */
-  stop(cut?: AbortSignal): Promise<boolean>;
+  stop(cut?: AbortSignal): Promise<{ isClean: boolean; isClosed: boolean }>;
 }
 
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
@@ -145,10 +146,13 @@ export async function startServer(
       if (isClean) await Promise.race([drained, pause(flushMs, cut)]);
       grpc.destroy();
       http.destroy();
-      const closed = store.close();
-      // A store that is stuck with calls that were cut is not waited for.
-      await (isClean ? closed : Promise.race([closed, pause(flushMs, cut)]));
-      return isClean;
+      let isClosed = false;
+      const closed = store.close().then(() => {
+        isClosed = true;
+      });
+      await Promise.race([closed, aborted(cut)]);
+      if (!isClosed) await Promise.race([closed, delay(flushMs)]);
+      return { isClean, isClosed };
     },
   };
 }
@@ -183,6 +187,13 @@ async function followStore(store: Store, log: Logger, setReady: (isReady: boolea
     stopped = true;
     clearTimeout(timer);
   };
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener("abort", () => resolve());
+  });
 }
 
 async function pause(ms: number, cut: AbortSignal): Promise<void> {

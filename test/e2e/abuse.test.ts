@@ -1,10 +1,12 @@
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
+import { connect as connectHttp2 } from "node:http2";
 import { connect, type Socket } from "node:net";
+import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
-import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
+import { createClient, type Interceptor } from "@connectrpc/connect";
+import { createConnectTransport, createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
@@ -172,6 +174,53 @@ describe("connections that do not get on", () => {
     await expect.poll(() => inFlight(service), { timeout: 80_000, interval: 500 }).toBe(0);
     expect((await client.listInvestors({ pageSize: 1 })).investors).toHaveLength(1);
   }, 120_000);
+});
+
+describe("strangers who read nothing", () => {
+  it("leave the slots to those who may call", async () => {
+    const folder = temporaryFolder();
+    const authority = await createAuthority();
+    writeFileSync(join(folder, "tokens"), "orders 0123456789abcdef0123\n");
+    const files = await writeServerFiles(folder, authority);
+    const service = await startService({ ...files, AUTH_TOKENS_FILE: "tokens" }, folder);
+    const sessions = await Promise.all(
+      Array.from({ length: 9 }, async () => {
+        const session = connectHttp2(`https://localhost:${service.httpPort}`, {
+          ca: authority.ca,
+          settings: { initialWindowSize: 0 },
+        }).on("error", () => {});
+        onTestFinished(() => session.destroy());
+        await once(session, "connect");
+        return session;
+      }),
+    );
+    for (const session of sessions) {
+      for (let i = 0; i < 128; i += 1) {
+        session.request({ ":path": "/v1/investors" }).on("error", () => {});
+      }
+    }
+    await delay(500);
+    const authorize: Interceptor = (next) => (req) => {
+      req.header.set("authorization", "Bearer 0123456789abcdef0123");
+      return next(req);
+    };
+    const options = {
+      nodeOptions: { ca: authority.ca },
+      httpVersion: "2" as const,
+      interceptors: [authorize],
+    };
+    const clients = [
+      createGrpcTransport({ baseUrl: `https://localhost:${service.grpcPort}`, ...options }),
+      createConnectTransport({ baseUrl: `https://localhost:${service.httpPort}`, ...options }),
+    ].map((transport) => createClient(InvestorService, transport));
+    const calls = Array.from({ length: 400 }, async (_, i) => {
+      await delay(i * 5);
+      return clients[i % 2]?.createInvestor(aCreate());
+    });
+    const outcomes = await Promise.allSettled(calls);
+    const served = outcomes.filter(({ status }) => status === "fulfilled").length;
+    expect(served).toBeGreaterThanOrEqual(0.95 * outcomes.length);
+  });
 });
 
 describe("twenty times as many calls as there are places", () => {

@@ -309,6 +309,67 @@ describe("OIDC access tokens", () => {
   });
 });
 
+describe("while the issuer is slow, callers", () => {
+  const scope = "investors:read investors:write";
+
+  /** A service with tokens of both kinds, of which those of the issuer wait for its keys. */
+  async function startSlow(env: NodeJS.ProcessEnv = {}) {
+    const issuer = await startIssuer();
+    const oidc = { OIDC_ISSUER: issuer.url, OIDC_AUDIENCE: "investors" };
+    const service = await startWithTokens({ ...oidc, ...env });
+    return { service, release: issuer.hold(), waiting: `Bearer ${await issuer.sign({ scope })}` };
+  }
+  const known = "Bearer t0ken-of-orders";
+
+  it("who leave give back what they would have taken", async () => {
+    const { service, release, waiting } = await startSlow();
+    const left = Array.from({ length: 16 }, () => {
+      const controller = new AbortController();
+      const { signal } = controller;
+      const call = fetch(`${base(service)}/v1/investors`, {
+        headers: { authorization: waiting },
+        signal,
+      });
+      setTimeout(() => controller.abort(), 500);
+      return call.catch((error: Error) => error.name);
+    });
+    expect(new Set(await Promise.all(left))).toEqual(new Set(["AbortError"]));
+    release();
+    await delay(500);
+    for (let i = 0; i < 10; i += 1) expect((await rest(service, known)).status).toBe(200);
+  });
+
+  it("who leave have nothing stored", async () => {
+    const { service, release, waiting } = await startSlow();
+    const left = clientsOf(service, waiting).flatMap(([, client]) => {
+      const signal = AbortSignal.timeout(500);
+      return Array.from({ length: 5 }, () =>
+        failureOf(client.createInvestor(aCreate(), { signal })),
+      );
+    });
+    await Promise.all(left);
+    await delay(200);
+    release();
+    await delay(500);
+    expect(await (await rest(service, known)).json()).toEqual([]);
+  });
+
+  it("who wait for it hold no slot of those who do not", async () => {
+    const { service, release, waiting } = await startSlow({ MAX_IN_FLIGHT: "10" });
+    const clients = clientsOf(service, waiting);
+    const patient = Array.from({ length: 100 }, (_, i) => clients[i % 4]?.[1].listInvestors({}));
+    await delay(500);
+    for (const [, client] of clientsOf(service, known)) await client.createInvestor(aCreate());
+    release();
+    for (const outcome of await Promise.allSettled(patient)) {
+      if (outcome.status === "rejected") {
+        expect((await failureOf(Promise.reject(outcome.reason))).reason).toBe("OVERLOADED");
+      }
+    }
+    await clientOf(service, known).createInvestor(aCreate());
+  });
+});
+
 async function answerOf(socket: Socket): Promise<string> {
   const [data] = await once(socket, "data");
   return String(data);

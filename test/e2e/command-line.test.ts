@@ -44,6 +44,7 @@ describe("the command line", () => {
     [["--grpc-port"], {}, "--grpc-port"],
     [["start"], {}, "start"],
     [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "--allow-insecure"],
+    [[], { ALLOW_INSECURE: "maybe" }, "--allow-insecure"],
   ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
     const refused = run([...args], env, folder);

@@ -102,6 +102,7 @@ describe("connections on TLS that close with calls inside", () => {
   it.each(["httpPort", "grpcPort"] as const)("take them along, on the %s", async (port) => {
     const { service, authority } = await startOnTls();
     const { ca } = authority;
+    const random = createRandom(seedOf(`connections that close, ${port}`));
     const isGrpc = port === "grpcPort";
     for (let i = 0; i < 60; i += 1) {
       const tcp = await openTcp(service[port]);

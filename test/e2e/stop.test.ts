@@ -1,13 +1,23 @@
+import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { connect } from "node:net";
+import { resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { createClient } from "@connectrpc/connect";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../../gen/grpc/health/v1/health_pb.js";
+import { temporaryFolder } from "../support/folder.ts";
 import { openCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  type Service,
+  startService,
+  waitFor,
+} from "../support/service.ts";
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
@@ -76,17 +86,109 @@ describe("SIGTERM and SIGINT", () => {
     expect(await service.exited).toBe(1);
   });
 
-  it("a second time cuts at once", async () => {
+  it("a second time, more than a second later, cut at once, whatever is waited for", async () => {
     const service = await startService();
     const release = lockDatabase(service);
+    onTestFinished(release);
     const cut = grpcClient(service).createInvestor(aCreate());
     cut.catch(() => {});
     await delay(300);
     service.child.kill("SIGTERM");
-    await delay(100);
+    await delay(1_200);
+    const start = performance.now();
     service.child.kill("SIGTERM");
     await expect(cut).rejects.toThrow();
-    release();
     expect(await service.exited).toBe(1);
+    expect(performance.now() - start).toBeLessThan(2_500);
+  });
+
+  it("twice at once are one signal", async () => {
+    const service = await startService();
+    const client = grpcClient(service);
+    const release = lockDatabase(service);
+    const inside = client.createInvestor(aCreate());
+    await delay(300);
+    service.child.kill("SIGTERM");
+    service.child.kill("SIGINT");
+    await delay(500);
+    service.child.kill("SIGTERM");
+    await delay(300);
+    release();
+    await inside;
+    expect(await service.exited).toBe(0);
+  });
+});
+
+describe("SIGHUP", () => {
+  it("changes nothing where there is nothing to read again", async () => {
+    const service = await startService();
+    service.child.kill("SIGHUP");
+    await delay(300);
+    await grpcClient(service).createInvestor(aCreate());
+    service.child.kill("SIGTERM");
+    expect(await service.exited).toBe(0);
+  });
+});
+
+describe("npm start", () => {
+  const root = resolve(import.meta.dirname, "../..");
+
+  /** Starts the service as README says, in a process group of its own. */
+  async function npmStart() {
+    const { PATH } = process.env;
+    const folder = temporaryFolder();
+    const child = spawn("npm", ["start"], {
+      cwd: root,
+      env: { PATH, DATABASE_URL: `sqlite:${folder}/a.db`, GRPC_PORT: "0", HTTP_PORT: "0" },
+      detached: true,
+    });
+    let output = "";
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding("utf8").on("data", (text) => {
+        output += text;
+      });
+    }
+    const group = -(child.pid ?? 0);
+    const exited = once(child, "close").then(([code, signal]) => code ?? signal);
+    onTestFinished(async () => {
+      try {
+        process.kill(group, "SIGKILL");
+      } catch {
+        // It has ended by itself.
+      }
+      await exited;
+    });
+    const line = await waitFor(async () => output.split("\n").find((each) => /serving/.test(each)));
+    const { pid } = JSON.parse(line) as { pid: number };
+    return { child, pid, group, exited, grpcPort: Number(/grpc:\/\/[^ "]*:(\d+)/.exec(line)?.[1]) };
+  }
+
+  it("ends with status 0 on Ctrl-C under load, and no call is cut", async () => {
+    const { group, exited, grpcPort } = await npmStart();
+    const failures: unknown[] = [];
+    let stored = 0;
+    const callers = Array.from({ length: 16 }, async () => {
+      const client = grpcClient({ grpcPort });
+      while (failures.length < 16) {
+        await client.createInvestor(aCreate()).then(
+          () => {
+            stored += 1;
+          },
+          (error) => failures.push(error),
+        );
+      }
+    });
+    await waitFor(async () => stored > 100);
+    process.kill(group, "SIGINT");
+    expect(await exited).toBe(0);
+    await Promise.all(callers);
+    for (const error of failures) expect(ConnectError.from(error).code).toBe(Code.Unavailable);
+  });
+
+  it("passes SIGTERM on, and leaves no process behind", async () => {
+    const { child, pid, exited } = await npmStart();
+    child.kill("SIGTERM");
+    await exited;
+    await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
   });
 });

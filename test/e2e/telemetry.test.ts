@@ -8,6 +8,7 @@ import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
+import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
   breakDatabase,
@@ -91,6 +92,45 @@ describe("metrics", () => {
     await expect.poll(() => count(service, "CreateInvestor", "CANCELLED", "grpc")).toBe(1);
     await expect.poll(() => count(service, "ListInvestors", "UNAVAILABLE", "grpc")).toBe(1);
     expect(await metric(service, "rpc_server_calls_in_flight")).toBe(0);
+  });
+});
+
+describe("a client's mistake", () => {
+  it("is INTERNAL neither in the metrics nor in the log, whichever it is", async () => {
+    const service = await startService({ LOG_LEVEL: "debug" });
+    const post = (path: string, headers: Record<string, string>, body: string | Uint8Array) =>
+      fetch(url(service, path), { method: "POST", headers, body: Buffer.from(body) });
+    const rpc = "/investor.v1.InvestorService/CreateInvestor";
+    const json = { "content-type": "application/json" };
+    const garbage = Uint8Array.of(0, 0, 0, 0, 3, 255, 255, 255);
+    await post("/v1/investors", { "content-type": "text/plain" }, "x");
+    await post("/v1/investors", { ...json, "content-encoding": "gzip" }, "x");
+    await post("/v1/investors", json, "x".repeat(70_000));
+    await post("/v1/investors?x=1", json, "{");
+    await post(rpc, json, "x".repeat(70_000));
+    await post(rpc, { ...json, "content-encoding": "gzip" }, "no gzip");
+    await post(rpc, { ...json, "content-encoding": "zip" }, "{}");
+    await post(rpc, { ...json, "connect-timeout-ms": "soon" }, "{}");
+    await post(rpc, { "content-type": "application/proto" }, garbage);
+    await post(rpc, { "content-type": "application/grpc-web" }, garbage);
+    await post(rpc, { "content-type": "application/grpc-web" }, garbage.slice(0, 6));
+    await post(rpc, { "content-type": "application/connect+json" }, garbage);
+    const session = rawConnection(service.grpcPort);
+    const compressed = Uint8Array.of(1, ...garbage.slice(1));
+    await rawCall(session, rpc, garbage);
+    await rawCall(session, rpc, garbage.slice(0, 6));
+    await rawCall(session, rpc, compressed);
+    await rawCall(session, rpc, compressed, { "grpc-encoding": "gzip" });
+    await rawCall(session, rpc, compressed, { "grpc-encoding": "zip" });
+    await rawCall(session, rpc, frame(new Uint8Array()), { "grpc-timeout": "soon" });
+    await rawCall(session, rpc, frame(new Uint8Array(70_000)));
+    await rawCall(session, rpc, Buffer.concat([frame(new Uint8Array()), frame(new Uint8Array())]));
+    await expect.poll(() => metric(service, "rpc_server_calls_in_flight")).toBe(0);
+    const metrics = await (await fetch(url(service, "/metrics"))).text();
+    expect(metrics).toContain('code="INVALID_ARGUMENT",transport="rest"');
+    expect(metrics).toContain('code="RESOURCE_EXHAUSTED",transport="rest"');
+    expect(metrics).not.toMatch(/code="(INTERNAL|UNKNOWN)"/);
+    expect(service.output()).not.toMatch(/INTERNAL|"level":(50|60)/);
   });
 });
 

@@ -16,6 +16,8 @@ export interface Issuer {
   rotate(): Promise<void>;
   /** Answers no request from now on, or does again. */
   setAvailable(isAvailable: boolean): void;
+  /** Holds all replies back until the result is called. */
+  hold(): () => void;
   /** How many requests for its keys it has answered. */
   keyRequests(): number;
 }
@@ -27,6 +29,7 @@ export async function startIssuer(): Promise<Issuer> {
   let serial = 0;
   let isAvailable = true;
   let keyRequests = 0;
+  let held = Promise.resolve();
 
   async function rotate(): Promise<void> {
     serial += 1;
@@ -36,7 +39,8 @@ export async function startIssuer(): Promise<Issuer> {
   }
 
   await rotate();
-  const server = createServer((req, res) => {
+  const server = createServer(async (req, res) => {
+    await held;
     const documents: Record<string, () => unknown> = {
       "/.well-known/openid-configuration": () => ({ issuer: url, jwks_uri: `${url}/keys` }),
       "/keys": () => {
@@ -64,6 +68,11 @@ export async function startIssuer(): Promise<Issuer> {
     rotate,
     setAvailable(value) {
       isAvailable = value;
+    },
+    hold() {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      held = promise;
+      return resolve;
     },
     keyRequests: () => keyRequests,
   };
