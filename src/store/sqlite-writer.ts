@@ -6,7 +6,7 @@
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
 import {
-  checkIdentity,
+  createIdentityCheck,
   extendedCodeOf,
   identify,
   openSqliteFile,
@@ -34,6 +34,7 @@ const insert = db.prepare(
   `INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")}) ON CONFLICT (id) DO NOTHING`,
 );
 const identity = identify(path);
+const check = createIdentityCheck(path, identity);
 
 port.on("message", (message: Row[] | "close") => {
   if (message === "close") {
@@ -60,7 +61,7 @@ function write(rows: Row[]): Reply {
     return { failed: (error as Error).message, errcode: resultCodeOf(error) };
   }
   // What was written to a file that the next start does not find must not be acknowledged.
-  checkIdentity(path, identity);
+  check();
   return { outcomes };
 }
 

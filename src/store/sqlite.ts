@@ -51,13 +51,10 @@ const readBusyTimeoutMs = 50;
  * @throws {Error} in plain words, if the file cannot be used
  */
 export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
-  const { path, observe, onWrite, onWarning } = options;
+  const { path, observe, onWrite } = options;
   const { writer, db, reader } = await openFile(options).catch((error) => {
     throw new Error(`cannot use the SQLite file ${path}: ${inPlainWords(error)}`, { cause: error });
   });
-  if ((statSync(path).mode & 0o077) !== 0) {
-    onWarning(`others than its owner may use ${path}: it and the files beside it need mode 0600`);
-  }
   onWrite(true);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
@@ -120,13 +117,17 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 
 /** Opens the file for the thread that writes, and then for reads on this one. */
 async function openFile(options: SqliteStoreOptions) {
-  makeSqliteFile(options.path);
+  const { path, observe, onWarning } = options;
+  makeSqliteFile(path);
   const writer = await startWriter(options);
   let db: DatabaseSync | undefined;
   try {
-    db = new DatabaseSync(options.path, { timeout: readBusyTimeoutMs });
-    db.exec("PRAGMA query_only = ON");
-    return { writer, db, reader: createSqliteReader(db, options.observe) };
+    db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
+    db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
+    if ((statSync(path).mode & 0o077) !== 0) {
+      onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
+    }
+    return { writer, db, reader: createSqliteReader(db, observe) };
   } catch (error) {
     db?.close();
     await writer.close();

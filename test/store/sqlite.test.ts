@@ -12,6 +12,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, StatementSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
@@ -189,17 +190,25 @@ describe("SQLite", () => {
     ],
   ];
 
-  it.each(replacements)("acknowledges nothing once its file was %s", async (_, replace) => {
-    const folder = join(temporaryFolder(), "data");
-    const { store, fatal } = await open(join(folder, "investors.db"));
-    await store.insert(anInvestor());
-    await store.ping();
-    replace(folder);
-    await expect(store.ping()).rejects.toThrow("was moved, deleted or replaced");
-    expect(fatal).toEqual([]);
-    await expect(store.insert(anInvestor())).rejects.toThrow(OutcomeUnknownError);
-    expect(fatal).toHaveLength(1);
-    await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
+  it("acknowledges nothing once its file was moved, deleted or replaced", async () => {
+    // Right after its folder has changed, and when it has not for a while.
+    for (const pause of [0, 3_500]) {
+      const cases = replacements.map(async ([change, replace]) => {
+        const folder = join(temporaryFolder(), "data");
+        const { store, fatal } = await open(join(folder, "investors.db"));
+        await store.insert(anInvestor());
+        await delay(pause);
+        for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+        await store.ping();
+        replace(folder);
+        await expect(store.ping(), change).rejects.toThrow("was moved, deleted or replaced");
+        expect(fatal, change).toEqual([]);
+        await expect(store.insert(anInvestor()), change).rejects.toThrow(OutcomeUnknownError);
+        expect(fatal, change).toHaveLength(1);
+        await expect(store.insert(anInvestor()), change).rejects.toThrow(StoreUnavailableError);
+      });
+      await Promise.all(cases);
+    }
   });
 
   it("is ready again once a file that was moved is back", async () => {
