@@ -33,7 +33,7 @@ const migrations = [
   ) STRICT, WITHOUT ROWID`,
 ];
 
-/** How long other processes may hold up the opening of a file, in milliseconds. */
+/** Timeout of the checkpoint at the opening of a file, in milliseconds. */
 const openTimeoutMs = 30_000;
 
 /** How coarse the times of a file system may be, in milliseconds. */
@@ -74,8 +74,8 @@ export function isDamage(error: unknown): boolean {
 }
 
 /**
- * Makes the file, and its folder, if they are not there, for the eyes of their owner only; what
- * SQLite puts beside the file gets its mode.
+ * Makes the file, and its folder, if they are not there, for their owner alone; what SQLite puts
+ * beside the file gets its mode.
  *
  * Nothing but SQLite may open a file that is there: POSIX drops all locks that a process has on a
  * file when the process closes any descriptor of it, and without the locks of its connections
@@ -227,13 +227,11 @@ function migrate(db: DatabaseSync): void {
 export function inPlainWords(error: unknown): string {
   if (isDamage(error)) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
-  const code = extendedCodeOf(error);
-  switch (code) {
-    case resultCode.full:
-    case resultCode.writeError:
-    case resultCode.indexSizeError:
-      return `its disk is full, a quota is used up, or the disk fails (${message})`;
-    default:
-      return message;
-  }
+  const { full, writeError, indexSizeError } = resultCode;
+  const isNoRoom = [full, writeError, indexSizeError].some(
+    (code) => code === extendedCodeOf(error),
+  );
+  return isNoRoom
+    ? `its disk is full, a quota is used up, or the disk fails (${message})`
+    : message;
 }
