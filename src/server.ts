@@ -149,7 +149,7 @@ export async function startServer(
       grpc.destroy();
       http.destroy();
       let isClosed = false;
-      const closed = store.close().then(() => {
+      const closed = store.close(cut).then(() => {
         isClosed = true;
       });
       await Promise.race([closed, aborted(cut)]);

@@ -26,10 +26,14 @@ export type Reply = { outcomes: RowOutcome[] } | { failed: string; errcode: numb
 /** What another process may hold up a commit, in milliseconds. */
 const busyTimeoutMs = 5_000;
 
+/** The steps in which that is waited for, between which the thread can be ended, in milliseconds. */
+const busyStepMs = 50;
+
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
 const db = await openSqliteFile(path, busyTimeoutMs);
+db.exec(`PRAGMA busy_timeout = ${busyStepMs}`);
 const insert = db.prepare(
   `INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")}) ON CONFLICT (id) DO NOTHING`,
 );
@@ -51,7 +55,7 @@ function write(rows: Row[]): Reply {
   let committing = false;
   let outcomes: RowOutcome[];
   try {
-    db.exec("BEGIN IMMEDIATE");
+    begin();
     outcomes = rows.map(writeRow);
     committing = true;
     db.exec("COMMIT");
@@ -63,6 +67,18 @@ function write(rows: Row[]): Reply {
   // What was written to a file that the next start does not find must not be acknowledged.
   check();
   return { outcomes };
+}
+
+function begin(): void {
+  const end = performance.now() + busyTimeoutMs;
+  for (;;) {
+    try {
+      db.exec("BEGIN IMMEDIATE");
+      return;
+    } catch (error) {
+      if (resultCodeOf(error) !== resultCode.busy || performance.now() > end) throw error;
+    }
+  }
 }
 
 /**

@@ -102,7 +102,9 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
       checkIdentity(path, writer.identity);
     },
 
-    close() {
+    close(cut) {
+      if (cut?.aborted) void writer.cut();
+      else cut?.addEventListener("abort", () => void writer.cut());
       closing ??= batcher.close().then(async () => {
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
@@ -177,6 +179,12 @@ async function startWriter({ path, onFatal }: SqliteStoreOptions) {
       pending = Promise.withResolvers<Reply>();
       worker.postMessage(rows);
       return pending.promise;
+    },
+    /** Ends the thread as soon as the disk lets it, whatever it waits for. */
+    async cut(): Promise<void> {
+      closing = true;
+      await worker.terminate();
+      pending?.reject(new OutcomeUnknownError("the commit was not waited for"));
     },
     async close(): Promise<void> {
       closing = true;

@@ -45,9 +45,10 @@ export interface Store {
   /**
    * Finishes the accepted inserts and lets go of everything. Later calls of the
    * other methods reject with {@link StoreUnavailableError}; calling it again
-   * resolves with the first.
+   * resolves with the first. If the signal aborts, the inserts are not waited for
+   * any more, and what became of them is open.
    */
-  close(): Promise<void>;
+  close(cut?: AbortSignal): Promise<void>;
 }
 
 /**

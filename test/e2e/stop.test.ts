@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { connect } from "node:net";
 import { resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../../gen/grpc/health/v1/health_pb.js";
@@ -182,7 +182,9 @@ describe("npm start", () => {
     process.kill(group, "SIGINT");
     expect(await exited).toBe(0);
     await Promise.all(callers);
-    for (const error of failures) expect(ConnectError.from(error).code).toBe(Code.Unavailable);
+    for (const error of failures) {
+      expect(ConnectError.from(error).message).toMatch(/^\[unavailable\]|REFUSED_STREAM/);
+    }
   });
 
   it("passes SIGTERM on, and leaves no process behind", async () => {
