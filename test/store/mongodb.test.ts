@@ -111,6 +111,8 @@ await describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
     onTestFinished(async () => void (await second.stop()));
     await reconfigure([...config.members, { _id: 1, host, priority: 1, votes: 1 }]);
     try {
+      // It cannot be elected before it has the data.
+      await waitFor(async () => (await admin.command({ hello: 1 })).hosts.length === 2);
       expect(await store.list({ limit: 10 })).toHaveLength(1);
       expect(await store.find(v4())).toBeUndefined();
       expect(await countSince()).toBeGreaterThanOrEqual(2);

@@ -14,14 +14,16 @@ export interface LinkedSetOptions {
   electionTimeoutMs: number;
 }
 
-/** A replica set of three members, all links between which can be cut. */
+/** A replica set of three members, two of which can be elected; all links can be cut. */
 export interface LinkedSet {
   /** The URL of a database. */
   url(database: string): string;
   /** The number of the member that is the primary, as the others see it. */
   primary(): Promise<number>;
-  /** Sends a member's process a signal. */
-  signal(member: number, signal: NodeJS.Signals): void;
+  /** Takes a member away as if its machine had lost its power, and what it was sending. */
+  kill(member: number): void;
+  /** Stops a member's process, so that it neither replies nor notices. */
+  pause(member: number): void;
   /** Cuts a member off from the others; its clients still reach it. */
   isolate(member: number): void;
   /** Undoes all that was done to the members. */
@@ -71,8 +73,9 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   async function startMemberProxy(to: number): Promise<number> {
     const proxy = createServer((socket) => {
       const pids = servers.map((_, member) => processOf(member)?.pid);
-      const from = pids.indexOf(peerProcessOf(socket, pids));
-      const isLink = from >= 0 && from !== to;
+      const pid = peerProcessOf(socket, pids);
+      const from = pid === undefined ? to : pids.indexOf(pid);
+      const isLink = from !== to;
       if (isLink && isCut(from, to)) {
         socket.destroy();
         return;
@@ -105,8 +108,14 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   async function initiate(): Promise<void> {
     const port = servers[0]?.instanceInfo?.port;
     const client = await MongoClient.connect(`mongodb://127.0.0.1:${port}/?directConnection=true`);
-    const members = hosts.map((host, _id) => ({ _id, host }));
-    const settings = { electionTimeoutMillis: electionTimeoutMs, heartbeatIntervalMillis: 500 };
+    // Two that could be elected at once would split the votes, again and again over slow links.
+    const members = hosts.map((host, _id) => ({ _id, host, priority: _id === 2 ? 0 : 1 }));
+    const settings = {
+      electionTimeoutMillis: electionTimeoutMs,
+      heartbeatIntervalMillis: 500,
+      heartbeatTimeoutSecs: 1,
+      catchUpTimeoutMillis: 1_000,
+    };
     const admin = client.db("admin");
     await admin.command({ replSetInitiate: { _id: "linked", members, settings } });
     await waitFor(async () => {
@@ -152,14 +161,20 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     );
   }
 
+  function isolate(member: number): void {
+    isolated = member;
+    for (const link of links) if (isCut(link.from, link.to)) link.cut();
+  }
+
   return {
     url,
     primary,
-    signal: (member, signal) => void processOf(member)?.kill(signal),
-    isolate(member) {
-      isolated = member;
-      for (const link of links) if (isCut(link.from, link.to)) link.cut();
+    kill(member) {
+      isolate(member);
+      processOf(member)?.kill("SIGKILL");
     },
+    pause: (member) => void processOf(member)?.kill("SIGSTOP"),
+    isolate,
     heal,
   };
 }
