@@ -3,11 +3,11 @@ import { StoreUnavailableError } from "./store.ts";
 /** How a {@link Batcher} works. */
 export interface BatcherOptions<Item, Result> {
   /**
-   * Takes one batch to the database. It resolves with a result or an error for each
-   * item, in order; if it rejects, every item fails with that error. It has to end by
-   * itself: the next batch waits for it.
+   * Takes one batch to the database. It resolves with a result, the promise of one or an
+   * error for each item, in order; if it rejects, every item fails with that error. It has
+   * to end by itself: the next batch waits for it, though not for promised results.
    */
-  run(items: Item[]): Promise<readonly (Result | Error)[]>;
+  run(items: Item[]): Promise<readonly Outcome<Result>[]>;
   /** The error of an item that was sent and whose caller no longer waits for it. */
   abandoned(cause: unknown): unknown;
   /** Is told of each batch how long it took, in seconds, and how many items it had. */
@@ -20,10 +20,12 @@ export interface BatcherOptions<Item, Result> {
  */
 const maxItems = 512;
 
+type Outcome<Result> = Result | Promise<Result> | Error;
+
 interface Entry<Item, Result> {
   readonly item: Item;
   wasSent: boolean;
-  settle(outcome: Result | Error): void;
+  settle(outcome: Outcome<Result>): void;
   fail(reason: unknown): void;
 }
 
@@ -60,6 +62,10 @@ export class Batcher<Item, Result> {
         item,
         wasSent: false,
         settle(outcome) {
+          if (outcome instanceof Promise) {
+            outcome.then(entry.settle, entry.fail);
+            return;
+          }
           signal?.removeEventListener("abort", onAbort);
           if (outcome instanceof Error) reject(outcome);
           else resolve(outcome);
@@ -96,7 +102,7 @@ export class Batcher<Item, Result> {
     for (const entry of batch) entry.wasSent = true;
     try {
       const outcomes = await this.#options.run(batch.map((entry) => entry.item));
-      for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Result | Error);
+      for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Outcome<Result>);
     } catch (reason) {
       for (const entry of batch) entry.fail(reason);
     } finally {

@@ -67,19 +67,27 @@ export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreO
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
   });
 
-  const batchFinds = (find: (ids: string[]) => Promise<Map<string, Investor>>) =>
-    new Batcher<string, Investor | undefined>({
-      async run(ids) {
-        await connect();
-        const found = await find(ids);
-        return ids.map((id) => found.get(id));
-      },
-      observe: (seconds, size) => observe("find", seconds, size),
-      abandoned: (cause) => cause,
-    });
-  const finds = batchFinds(reader.findCommitted);
+  const observeFind = (seconds: number, size: number) => observe("find", seconds, size);
+
   // Apart, so that hits do not wait for what others missed.
-  const misses = batchFinds(reader.find);
+  const misses = new Batcher<string, Investor | undefined>({
+    async run(ids) {
+      const found = await reader.find(ids);
+      return ids.map((id) => found.get(id));
+    },
+    observe: observeFind,
+    abandoned: (cause) => cause,
+  });
+
+  const finds = new Batcher<string, Investor | undefined>({
+    async run(ids) {
+      await connect();
+      const found = await reader.findCommitted(ids);
+      return ids.map((id) => found.get(id) ?? misses.add(id));
+    },
+    observe: observeFind,
+    abandoned: (cause) => cause,
+  });
 
   function refuseIfClosed(): void {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
@@ -88,7 +96,7 @@ export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreO
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
 
-    find: async (id, signal) => (await finds.add(id, signal)) ?? misses.add(id, signal),
+    find: (id, signal) => finds.add(id, signal),
 
     async list(range: Range, signal) {
       refuseIfClosed();

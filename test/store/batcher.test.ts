@@ -53,6 +53,27 @@ describe("the batcher", () => {
     await expect(bad).rejects.toThrow("c is bad");
   });
 
+  it("waits for a promised result with its own item alone", async () => {
+    const promised = Promise.withResolvers<string>();
+    const left = Promise.withResolvers<string>();
+    const batcher = new Batcher<string, string>({
+      run: async (items) =>
+        items.map((item) => (item === "a" ? promised.promise : item === "b" ? left.promise : item)),
+      observe() {},
+      abandoned: (cause) => cause,
+    });
+    const controller = new AbortController();
+    const a = batcher.add("a");
+    const b = batcher.add("b", controller.signal);
+    expect(await batcher.add("c")).toBe("c");
+    const reason = new Error("the caller left");
+    controller.abort(reason);
+    await expect(b).rejects.toBe(reason);
+    left.reject(new Error("nobody waits for it"));
+    promised.resolve("A");
+    expect(await a).toBe("A");
+  });
+
   it("fails every item of a batch that fails, and goes on", async () => {
     const { batcher, batches, answerNext } = createDatabase();
     const first = batcher.add("a");
