@@ -39,9 +39,10 @@ const stateChanges = [91, 189, 10_107, 11_600, 11_602];
  * replay stored it; or a replay met its id, and what is read back under it is committed and
  * either the same or not. A replay that was refused settles nothing.
  *
- * Outcomes that stay open are told once the last attempt is over at the server too, which
- * gives up before the attempt does. What may still write then is only a request that a network
- * or a stopped server has held back.
+ * An outcome that stays open may be settled after it was told. The limit that each attempt has
+ * at the server (`maxTimeMS`) ends one that has begun; nothing here can end one that a network
+ * or a stopped server holds back, and on whose connection TCP may still deliver it. A deposed
+ * primary cannot commit it, and a replay under the same id makes it a duplicate.
  *
  * @throws {StoreUnavailableError} surely nothing was written
  */

@@ -87,7 +87,8 @@ export function createMongoReader(db: Db, attemptMs: number): MongoReader {
     const command = {
       find: collectionName,
       ...query,
-      // One more than can come ends the cursor with the first reply.
+      // One more than can come ends the cursor with the first reply. That holds 16 MiB, and a
+      // thousand of the largest records weigh 11.
       batchSize: query.limit + 1,
       singleBatch: true,
       readConcern: { level },

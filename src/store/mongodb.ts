@@ -170,7 +170,8 @@ async function insert(
   const reply = await attempt(limitMs, run).catch((error) => {
     throw isSurelyNotWritten(error) ? unavailable(error) : error;
   });
-  // A record that was reported so has been seen to be rolled back by the next election.
+  // Without a majority nothing of it is sure. With one, the duplicates are too: the server has
+  // waited for all that stood in its log when it replied.
   if (reply.writeConcernError) throw new Error(reply.writeConcernError.errmsg);
   const failures = (reply.writeErrors ?? []) as (WriteFailure & { index: number })[];
   return new Map(failures.map((failure) => [failure.index, failure]));

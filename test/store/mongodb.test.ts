@@ -1,10 +1,15 @@
 import { Binary, MongoClient } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { createMongoStore } from "../../src/store/mongodb.ts";
-import { StoreUnavailableError } from "../../src/store/store.ts";
+import { insertAndReplay } from "../../src/store/mongodb-insert.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  StoreUnavailableError,
+} from "../../src/store/store.ts";
 import { describeWithMongo, findMembers } from "../support/mongodb.ts";
 import { anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
@@ -177,6 +182,60 @@ it.for([1_500, 400])("fails within a request timeout of %i ms without a server",
     expect(store.list({ limit: 1 }, signal)).rejects.toThrow(StoreUnavailableError),
     expect(store.ping(signal)).rejects.toThrow(StoreUnavailableError),
   ]);
+});
+
+describe("inserts that are replayed", () => {
+  const duplicate = { code: 11_000, errmsg: "duplicate key" };
+  const refused = { code: 121, errmsg: "validation failed" };
+  const deposed = { code: 189, errmsg: "not primary any more" };
+  const cut = new Error("the connection was cut");
+  const notSent = new StoreUnavailableError("not the primary");
+
+  /** Inserts one record, each attempt of which ends as told; the last stands for all behind. */
+  async function insertOne(
+    attempts: ("stored" | typeof duplicate | Error)[],
+    readBack: "same" | "other" | "nothing" = "nothing",
+  ): Promise<{ outcome: unknown; attempts: number }> {
+    const record = anInvestor();
+    let count = 0;
+    const steps = {
+      async insert() {
+        const end = attempts[Math.min(count, attempts.length - 1)];
+        count += 1;
+        if (end instanceof Error) throw end;
+        return new Map(end === "stored" || end === undefined ? [] : [[0, end]]);
+      },
+      async find() {
+        const stored = readBack === "same" ? record : anInvestor({ id: record.id });
+        return new Map(readBack === "nothing" ? [] : [[record.id, stored]]);
+      },
+      attemptMs: 50,
+    };
+    const [outcome] = await insertAndReplay([record], steps).catch((error) => [error]);
+    return { outcome, attempts: count };
+  }
+
+  it("are surely not written where the first attempt was not sent, and only there", async () => {
+    expect(await insertOne([notSent])).toEqual({ outcome: notSent, attempts: 1 });
+    const { outcome, attempts } = await insertOne([cut, notSent]);
+    expect(outcome).toBeInstanceOf(OutcomeUnknownError);
+    expect(attempts).toBeGreaterThan(2);
+  });
+
+  it("are settled by a replay that stores them, and by nothing that refuses it", async () => {
+    expect(await insertOne([cut, cut, "stored"])).toEqual({ outcome: undefined, attempts: 3 });
+    expect((await insertOne([cut, refused])).outcome).toBeInstanceOf(OutcomeUnknownError);
+    expect((await insertOne([refused])).outcome).toMatchObject({ message: refused.errmsg });
+    expect(await insertOne([deposed, "stored"])).toEqual({ outcome: undefined, attempts: 2 });
+  });
+
+  it("are compared with the record that a replay meets, if that stays", async () => {
+    expect((await insertOne([duplicate], "same")).outcome).toBeInstanceOf(DuplicateIdError);
+    expect((await insertOne([cut, duplicate], "same")).outcome).toBeUndefined();
+    expect((await insertOne([cut, duplicate], "other")).outcome).toBeInstanceOf(DuplicateIdError);
+    expect((await insertOne([cut, duplicate])).outcome).toBeInstanceOf(OutcomeUnknownError);
+    expect(await insertOne([cut, duplicate, "stored"])).toMatchObject({ outcome: undefined });
+  });
 });
 
 it("never repeats a malformed URL, which may hold a password", () => {
