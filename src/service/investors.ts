@@ -14,7 +14,6 @@ import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
-  StoreOverloadedError,
   StoreUnavailableError,
 } from "../store/store.ts";
 import {
@@ -22,7 +21,6 @@ import {
   investorNotFound,
   outcomeUnknown,
   outcomeUnknownFor,
-  overloaded,
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
@@ -82,7 +80,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 /** The record that an earlier create stored under the same id, if its content is the same. */
 async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
   const stored = await attempt(store.find(investor.id, signal), signal);
-  // A store may say that an id is taken a moment before the record can be read everywhere.
+  // The record that took the id was rolled back.
   if (stored === undefined) throw outcomeUnknown(new Error("the id is taken by no record"));
   if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
   return stored;
@@ -107,7 +105,6 @@ function attempt<T>(answer: Promise<T>, signal: AbortSignal): Promise<T> {
 
 function explain(error: unknown, signal: AbortSignal): unknown {
   if (error instanceof StoreUnavailableError) return storeUnavailable(error);
-  if (error instanceof StoreOverloadedError) return overloaded(error);
   if (signal.aborted) return interrupted(signal.reason, "nothing was written");
   return error;
 }

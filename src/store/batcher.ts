@@ -1,41 +1,40 @@
-import { StoreOverloadedError, StoreUnavailableError } from "./store.ts";
+import { StoreUnavailableError } from "./store.ts";
 
 /** How a {@link Batcher} works. */
 export interface BatcherOptions<Item, Result> {
   /**
-   * Takes one batch to the database. It resolves with an answer or an error for each
-   * item, in order; if it rejects, every item fails with that error.
+   * Takes one batch to the database. It resolves with a result, the promise of one or an
+   * error for each item, in order; if it rejects, every item fails with that error. It has
+   * to end by itself: the next batch waits for it, though not for promised results.
    */
-  run(items: Item[]): Promise<readonly (Result | Error)[]>;
+  run(items: Item[]): Promise<readonly Outcome<Result>[]>;
   /** The error of an item that was sent and whose caller no longer waits for it. */
   abandoned(cause: unknown): unknown;
-  /** The weight of an item in bytes. */
-  sizeOf(item: Item): number;
   /** Is told of each batch how long it took, in seconds, and how many items it had. */
   observe(seconds: number, size: number): void;
-  /** The largest number of items in a batch. */
-  maxItems: number;
-  /** The largest weight of a batch in bytes; an item heavier than that goes alone. */
-  maxBytes: number;
-  /** The largest number of items that wait. */
-  maxQueued: number;
-  /** For how long the first of those that wait may have waited, in milliseconds. */
-  maxWaitMs: number;
-  /** After how long the items of a batch are given up, in milliseconds. */
-  timeLimitMs: number;
 }
+
+/**
+ * The largest number of items in a batch: so many of the largest records weigh less than
+ * 5 MiB, and MongoDB takes 48 MB at once.
+ */
+const maxItems = 512;
+
+type Outcome<Result> = Result | Promise<Result> | Error;
 
 interface Entry<Item, Result> {
   readonly item: Item;
-  readonly queuedAt: number;
-  sent: boolean;
-  settle(outcome: Result | Error): void;
+  wasSent: boolean;
+  settle(outcome: Outcome<Result>): void;
   fail(reason: unknown): void;
 }
 
 /**
  * Joins calls into batches: while one batch is at the database the next one gathers,
  * so that a lone call waits for nobody and a crowd shares a round trip.
+ *
+ * How many wait is bounded by how many calls the service admits, and how long each of
+ * them waits by its own signal.
  */
 export class Batcher<Item, Result> {
   readonly #options: BatcherOptions<Item, Result>;
@@ -49,23 +48,24 @@ export class Batcher<Item, Result> {
   }
 
   /**
-   * Queues an item and resolves with its own answer. If the signal aborts while the
+   * Queues an item and resolves with its own result. If the signal aborts while the
    * item waits, it is taken back and the call rejects with the signal's reason; if
    * the item was sent by then, with the option's `abandoned`.
    *
-   * @throws {StoreOverloadedError} the queue is full or does not move
    * @throws {StoreUnavailableError} the batcher is closed
    */
   add(item: Item, signal?: AbortSignal): Promise<Result> {
     return new Promise((resolve, reject) => {
       if (this.#closed) throw new StoreUnavailableError("the store is closed");
       signal?.throwIfAborted();
-      this.#refuseIfFull();
       const entry: Entry<Item, Result> = {
         item,
-        queuedAt: performance.now(),
-        sent: false,
+        wasSent: false,
         settle(outcome) {
+          if (outcome instanceof Promise) {
+            outcome.then(entry.settle, entry.fail);
+            return;
+          }
           signal?.removeEventListener("abort", onAbort);
           if (outcome instanceof Error) reject(outcome);
           else resolve(outcome);
@@ -77,8 +77,8 @@ export class Batcher<Item, Result> {
       };
       const onAbort = () => {
         const reason: unknown = signal?.reason;
-        if (!entry.sent) this.#queue.splice(this.#queue.indexOf(entry), 1);
-        entry.fail(entry.sent ? this.#options.abandoned(reason) : reason);
+        if (!entry.wasSent) this.#queue.splice(this.#queue.indexOf(entry), 1);
+        entry.fail(entry.wasSent ? this.#options.abandoned(reason) : reason);
       };
       signal?.addEventListener("abort", onAbort);
       this.#queue.push(entry);
@@ -92,48 +92,20 @@ export class Batcher<Item, Result> {
     await this.#running;
   }
 
-  #refuseIfFull(): void {
-    const [first] = this.#queue;
-    if (first === undefined) return;
-    if (
-      this.#queue.length >= this.#options.maxQueued ||
-      performance.now() - first.queuedAt > this.#options.maxWaitMs
-    ) {
-      throw new StoreOverloadedError("too many calls wait for the store");
-    }
-  }
-
   async #drain(): Promise<void> {
-    while (this.#queue.length > 0) await this.#runBatch(this.#takeBatch());
+    while (this.#queue.length > 0) await this.#runBatch(this.#queue.splice(0, maxItems));
     this.#running = undefined;
-  }
-
-  #takeBatch(): Entry<Item, Result>[] {
-    const { maxItems, maxBytes, sizeOf } = this.#options;
-    let count = 0;
-    let bytes = 0;
-    for (const entry of this.#queue.slice(0, maxItems)) {
-      bytes += sizeOf(entry.item);
-      if (count > 0 && bytes > maxBytes) break;
-      entry.sent = true;
-      count += 1;
-    }
-    return this.#queue.splice(0, count);
   }
 
   async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {
     const start = performance.now();
-    const timer = setTimeout(() => {
-      const cause = new DOMException("the batch took too long", "TimeoutError");
-      for (const entry of batch) entry.fail(this.#options.abandoned(cause));
-    }, this.#options.timeLimitMs);
+    for (const entry of batch) entry.wasSent = true;
     try {
       const outcomes = await this.#options.run(batch.map((entry) => entry.item));
-      for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Result | Error);
+      for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Outcome<Result>);
     } catch (reason) {
       for (const entry of batch) entry.fail(reason);
     } finally {
-      clearTimeout(timer);
       this.#options.observe((performance.now() - start) / 1_000, batch.length);
     }
   }

@@ -4,6 +4,9 @@ import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/
 import { textFields, typeNames, typesByName } from "../investor.ts";
 import { uuidFromHex, uuidToBytes } from "../uuid.ts";
 
+/** The collection of the records. */
+export const collectionName = "investors";
+
 /** A record as the collection holds it. */
 export type InvestorDocument = { _id: Binary; type: string } & Pick<
   Investor,

@@ -1,15 +1,10 @@
-import {
-  type Collection,
-  type Db,
-  MongoClient,
-  MongoServerError,
-  MongoServerSelectionError,
-} from "mongodb";
+import { type Db, MongoClient, MongoServerError, MongoServerSelectionError } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { serialisedSize } from "../investor.ts";
 import { Batcher } from "./batcher.ts";
-import { fromDocument, type InvestorDocument, toDocument, toKey } from "./mongodb-document.ts";
+import { attempt } from "./mongodb-attempt.ts";
+import { collectionName, toDocument } from "./mongodb-document.ts";
 import { insertAndReplay, type WriteFailure } from "./mongodb-insert.ts";
+import { createMongoReader, unavailable } from "./mongodb-reader.ts";
 import {
   OutcomeUnknownError,
   type Range,
@@ -22,16 +17,16 @@ import {
 export interface MongoStoreOptions {
   /** A connection string; the database that it names, or `investors`. */
   url: string;
-  /** For how long a call may take, in milliseconds. */
+  /**
+   * The time that a call may take, in milliseconds. Of it, finding a server, waiting for a
+   * connection, making one, and each attempt get a quarter.
+   */
   requestTimeoutMs: number;
   observe: StoreObserver;
 }
 
-const collectionName = "investors";
-const batchLimits = { maxItems: 512, maxBytes: 4 * 1024 * 1024, maxQueued: 8_192 };
-
-/** How long the driver may look for a server or a connection, in milliseconds. */
-const selectionTimeoutMs = 2_000;
+/** The driver asks no sooner than this whether a server is there, in milliseconds. */
+const minHeartbeatMs = 500;
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
@@ -40,52 +35,58 @@ const selectionTimeoutMs = 2_000;
  * @throws {Error} if the URL is malformed; the message does not repeat it
  */
 export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreOptions): Store {
-  const client = createClient(url);
+  const attemptMs = Math.ceil(requestTimeoutMs / 4);
+  const client = createClient(url, attemptMs);
   const db = client.db(databaseOf(url));
-  const collection: Collection<InvestorDocument> = db.collection(collectionName);
-  // What a batch could not settle in time is told to its callers before they give up.
-  const timeLimitMs = Math.ceil(requestTimeoutMs * 0.9);
+  const reader = createMongoReader(db, attemptMs);
   let connecting: Promise<unknown> | undefined;
   let closing: Promise<void> | undefined;
 
   /** Connects, once: the driver finds its way back later, but gives up if the first try fails. */
   async function connect(): Promise<void> {
-    connecting ??= client.connect().catch((error) => {
-      connecting = undefined;
-      unavailable(error);
-    });
+    connecting ??= client
+      .connect()
+      .then(() => reader.learn())
+      .catch((error) => {
+        connecting = undefined;
+        throw unavailable(error);
+      });
     await connecting;
   }
 
   const inserts = new Batcher<Investor, undefined>({
-    ...batchLimits,
     async run(investors) {
       await connect();
       return insertAndReplay(investors, {
         insert: (batch, limitMs) => insert(db, batch, limitMs),
-        findAll: (ids, limitMs) => findAll(collection, ids, limitMs),
-        timeLimitMs,
+        find: reader.findOnce,
+        attemptMs,
       });
     },
     observe: (seconds, size) => observe("insert", seconds, size),
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
-    sizeOf: serialisedSize,
-    maxWaitMs: requestTimeoutMs / 2,
-    timeLimitMs,
+  });
+
+  const observeFind = (seconds: number, size: number) => observe("find", seconds, size);
+
+  // Apart, so that hits do not wait for what others missed.
+  const misses = new Batcher<string, Investor | undefined>({
+    async run(ids) {
+      const found = await reader.find(ids);
+      return ids.map((id) => found.get(id));
+    },
+    observe: observeFind,
+    abandoned: (cause) => cause,
   });
 
   const finds = new Batcher<string, Investor | undefined>({
-    ...batchLimits,
     async run(ids) {
       await connect();
-      const found = await findAll(collection, ids, timeLimitMs).catch(unavailable);
-      return ids.map((id) => found.get(id));
+      const found = await reader.findCommitted(ids);
+      return ids.map((id) => found.get(id) ?? misses.add(id));
     },
-    observe: (seconds, size) => observe("find", seconds, size),
+    observe: observeFind,
     abandoned: (cause) => cause,
-    sizeOf: (id) => id.length,
-    maxWaitMs: requestTimeoutMs / 2,
-    timeLimitMs,
   });
 
   function refuseIfClosed(): void {
@@ -97,51 +98,47 @@ export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreO
 
     find: (id, signal) => finds.add(id, signal),
 
-    async list({ after, limit }: Range, signal) {
+    async list(range: Range, signal) {
       refuseIfClosed();
+      signal?.throwIfAborted();
       await connect();
-      const filter = after === undefined ? {} : { _id: { $gt: toKey(after) } };
-      const query = (limitSignal: AbortSignal) =>
-        collection
-          .find(filter, { ...readOptions(limit, timeLimitMs), signal: limitSignal })
-          .sort({ _id: 1 })
-          .limit(limit)
-          .toArray();
       const start = performance.now();
-      const documents = await within(timeLimitMs, query, signal).catch((error) => {
-        if (signal?.aborted) throw error;
-        return unavailable(error);
-      });
+      const investors = await reader.list(range, signal);
       observe("list", (performance.now() - start) / 1_000);
-      return documents.map(fromDocument);
+      return investors;
     },
 
     async ping(signal) {
       refuseIfClosed();
+      signal?.throwIfAborted();
       await connect();
-      const ping = (limitSignal: AbortSignal) =>
-        db.command({ ping: 1 }, { readPreference: "primary", signal: limitSignal });
-      await within(timeLimitMs, ping, signal).catch(unavailable);
+      await reader.learn(signal).catch((error) => {
+        signal?.throwIfAborted();
+        throw unavailable(error);
+      });
+      await reader.list({ limit: 1 }, signal);
     },
 
     close() {
-      closing ??= Promise.all([inserts.close(), finds.close()]).then(() => client.close());
+      closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
+        client.close(),
+      );
       return closing;
     },
   };
 }
 
-function createClient(url: string): MongoClient {
+function createClient(url: string, attemptMs: number): MongoClient {
   try {
     return new MongoClient(url, {
       appName: "investor-records",
       readPreference: "primary",
       // A hidden retry would blur what surely was not written.
       retryWrites: false,
-      serverSelectionTimeoutMS: selectionTimeoutMs,
-      waitQueueTimeoutMS: selectionTimeoutMs,
-      connectTimeoutMS: selectionTimeoutMs,
-      heartbeatFrequencyMS: selectionTimeoutMs,
+      serverSelectionTimeoutMS: attemptMs,
+      waitQueueTimeoutMS: attemptMs,
+      connectTimeoutMS: attemptMs,
+      heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
     });
   } catch (error) {
     // The message may hold the URL, and the URL a password.
@@ -167,77 +164,26 @@ async function insert(
     ordered: false,
     // The journal matters to a standalone server, for which every write is a majority.
     writeConcern: { w: "majority", j: true },
-    maxTimeMS: limitMs,
+    maxTimeMS: Math.ceil(limitMs),
   };
-  const answer = await within(limitMs, (signal) => db.command(command, { signal })).catch(
-    (error) => {
-      if (isSurelyNotWritten(error))
-        throw new StoreUnavailableError(error.message, { cause: error });
-      throw error;
-    },
-  );
-  // A record that was reported so has been seen to be rolled back by the next election.
-  if (answer.writeConcernError) throw new Error(answer.writeConcernError.errmsg);
-  const failures = (answer.writeErrors ?? []) as (WriteFailure & { index: number })[];
+  const run = (signal: AbortSignal) => db.command(command, { signal });
+  const reply = await attempt(limitMs, run).catch((error) => {
+    throw isSurelyNotWritten(error) ? unavailable(error) : error;
+  });
+  // Without a majority nothing of it is sure. With one, the duplicates are too: the server has
+  // waited for all that stood in its log when it replied.
+  if (reply.writeConcernError) throw new Error(reply.writeConcernError.errmsg);
+  const failures = (reply.writeErrors ?? []) as (WriteFailure & { index: number })[];
   return new Map(failures.map((failure) => [failure.index, failure]));
 }
 
-function isSurelyNotWritten(error: unknown): error is Error {
+function isSurelyNotWritten(error: unknown): boolean {
   const notWritablePrimary = 10_107;
   return (
     error instanceof MongoServerSelectionError ||
     (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
     (error instanceof MongoServerError && error.code === notWritablePrimary)
   );
-}
-
-/** The records with these ids, as a majority has them, in one round trip. */
-async function findAll(collection: Collection<InvestorDocument>, ids: string[], limitMs: number) {
-  const keys = Array.from(new Set(ids), toKey);
-  const [only] = keys;
-  // For a single key the server has a shorter way than for a set of one.
-  const filter = { _id: only !== undefined && keys.length === 1 ? only : { $in: keys } };
-  const documents = await within(limitMs, (signal) =>
-    collection.find(filter, { ...readOptions(ids.length, limitMs), signal }).toArray(),
-  );
-  return new Map(documents.map(fromDocument).map((investor) => [investor.id, investor]));
-}
-
-function readOptions(count: number, limitMs: number) {
-  // One more than can come ends the cursor with the first answer.
-  const batch = { batchSize: count + 1, singleBatch: true };
-  return { ...batch, readConcern: { level: "majority" as const }, maxTimeMS: limitMs };
-}
-
-/**
- * Gives a call a signal that aborts after a time, or with the caller's. It always aborts with
- * an Error: of anything else the driver makes a TypeError, after the request went out.
- */
-async function within<T>(
-  ms: number,
-  run: (signal: AbortSignal) => Promise<T>,
-  caller?: AbortSignal,
-): Promise<T> {
-  const controller = new AbortController();
-  const leave = () => controller.abort(new Error("the caller left"));
-  const timer = setTimeout(() => controller.abort(new Error(`no answer within ${ms} ms`)), ms);
-  caller?.addEventListener("abort", leave);
-  try {
-    caller?.throwIfAborted();
-    return await run(controller.signal);
-  } catch (error) {
-    caller?.throwIfAborted();
-    throw error;
-  } finally {
-    clearTimeout(timer);
-    caller?.removeEventListener("abort", leave);
-  }
-}
-
-function unavailable(error: unknown): never {
-  throw new StoreUnavailableError(error instanceof Error ? error.message : String(error), {
-    cause: error,
-  });
 }
 
 function nameOf(error: unknown): string {

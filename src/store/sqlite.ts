@@ -4,7 +4,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { serialisedSize, textFields } from "../investor.ts";
+import { textFields } from "../investor.ts";
 import { uuidToBytes } from "../uuid.ts";
 import { Batcher } from "./batcher.ts";
 import {
@@ -70,19 +70,14 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
-    sizeOf: serialisedSize,
-    maxItems: 512,
-    maxBytes: 4 * 1024 * 1024,
-    maxQueued: 8_192,
-    maxWaitMs: 5_000,
-    timeLimitMs: 10_000,
   });
 
   /** The error of a batch that met a damaged page, until one is committed. */
   let damage: Error | undefined;
   let closing: Promise<void> | undefined;
 
-  async function read<T>(query: () => T): Promise<Awaited<T>> {
+  async function read<T>(query: () => T, signal?: AbortSignal): Promise<Awaited<T>> {
+    signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     try {
       return await query();
@@ -93,8 +88,8 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 
   return {
     insert: (investor, signal) => batcher.add(investor, signal),
-    find: (id) => read(() => reader.find(id)),
-    list: (range) => read(() => reader.list(range)),
+    find: (id, signal) => read(() => reader.find(id), signal),
+    list: (range, signal) => read(() => reader.list(range), signal),
 
     async ping() {
       await read(() => reader.check());

@@ -15,7 +15,6 @@ export interface Store {
    *
    * @throws {DuplicateIdError} the id is taken; nothing was written
    * @throws {StoreUnavailableError} surely not written
-   * @throws {StoreOverloadedError} surely not written
    * @throws {OutcomeUnknownError} it may or may not be written, now or later
    */
   insert(investor: Investor, signal?: AbortSignal): Promise<void>;
@@ -24,7 +23,7 @@ export interface Store {
    * The record with this id (a UUID in lower-case canonical text), or undefined. It
    * sees every insert that resolved before the call, by whichever process.
    *
-   * @throws {StoreUnavailableError | StoreOverloadedError} it could not be read
+   * @throws {StoreUnavailableError} it could not be read
    */
   find(id: string, signal?: AbortSignal): Promise<Investor | undefined>;
 
@@ -32,7 +31,7 @@ export interface Store {
    * At most `limit` records, ascending by id, beginning behind the id `after`. It
    * sees what {@link find} sees, and takes no longer at the end than at the start.
    *
-   * @throws {StoreUnavailableError | StoreOverloadedError} it could not be read
+   * @throws {StoreUnavailableError} it could not be read
    */
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
@@ -77,11 +76,6 @@ export class DuplicateIdError extends Error {
 /** The store cannot be reached or cannot write; the call changed nothing. */
 export class StoreUnavailableError extends Error {
   override name = "StoreUnavailableError";
-}
-
-/** More calls wait than the store can serve in time; the call changed nothing. */
-export class StoreOverloadedError extends Error {
-  override name = "StoreOverloadedError";
 }
 
 /** The record may or may not have been written. */

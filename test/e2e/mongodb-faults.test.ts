@@ -4,24 +4,12 @@ import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { failureOf } from "../support/errors.ts";
-import { describeWithMongo, type TestMongo } from "../support/mongodb.ts";
+import { describeWithMongo, findMembers, type TestMongo } from "../support/mongodb.ts";
 import { startProxy } from "../support/proxy.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, startService, waitFor } from "../support/service.ts";
 
 const callers = 32;
-
-/** The members of a set, the primary first. */
-async function findMembers(mongo: TestMongo) {
-  const client = await MongoClient.connect(mongo.url());
-  const primary = await waitFor(async () => {
-    const hello = await client.db("admin").command({ hello: 1 });
-    return hello.isWritablePrimary ? Number(hello.me.split(":")[1]) : undefined;
-  });
-  await client.close();
-  const members = mongo.members();
-  return members.toSorted((a, b) => Number(b.port === primary) - Number(a.port === primary));
-}
 
 /**
  * Creates records without a pause while a fault happens, each repeated with its request id
@@ -73,7 +61,7 @@ async function createThrough(mongo: TestMongo, fault: () => Promise<void>): Prom
   expect(stored).toEqual(expected);
 }
 
-await describeWithMongo("creates on three members", "replica set", (mongo) => {
+await describeWithMongo("creates on three members", "set of three", (mongo) => {
   const timeout = 120_000;
 
   it("survive kill -9 of the primary", { timeout }, async () => {
@@ -124,7 +112,7 @@ await describeWithMongo("creates on three members", "replica set", (mongo) => {
     });
   });
 
-  it("are not acknowledged, and make reads wait for nothing, without a majority", async () => {
+  it("are not acknowledged without a majority", async () => {
     const [, ...secondaries] = await findMembers(mongo);
     const service = await startService({ DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "3s" });
     const client = grpcClient(service);
@@ -184,6 +172,25 @@ await describeWithMongo("no server at all", "standalone", () => {
     expect(service.output()).toContain("the store is not ready");
     expect(service.output()).not.toContain("s3cret");
   });
+
+  it.for(["1500ms", "400ms"])(
+    "is told in time, and as nothing written, if calls may take %s",
+    async (requestTimeout) => {
+      const service = await startService({
+        DATABASE_URL: "mongodb://127.0.0.1:9/",
+        REQUEST_TIMEOUT: requestTimeout,
+      });
+      const client = grpcClient(service);
+      const calls = [
+        ...Array.from({ length: 20 }, () => client.createInvestor(aCreate())),
+        ...Array.from({ length: 20 }, () => client.getInvestor({ id: v7() })),
+        client.listInvestors({}),
+      ];
+      for (const failure of await Promise.all(calls.map(failureOf))) {
+        expect(failure).toMatchObject({ reason: "STORE_UNAVAILABLE" });
+      }
+    },
+  );
 
   it("is over when one starts", { timeout: 90_000 }, async () => {
     const server = await MongoMemoryServer.create({

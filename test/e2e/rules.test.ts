@@ -8,7 +8,7 @@ import { describeRules } from "./rules.ts";
 
 describeRules("on SQLite", () => ({}));
 
-await describeWithMongo("on MongoDB", "replica set", (mongo) => {
+await describeWithMongo("on MongoDB", "set of three", (mongo) => {
   describeRules("three members", () => ({ DATABASE_URL: mongo.url() }));
 });
 

@@ -1,10 +1,10 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { Batcher, type BatcherOptions } from "../../src/store/batcher.ts";
-import { StoreOverloadedError, StoreUnavailableError } from "../../src/store/store.ts";
+import { Batcher } from "../../src/store/batcher.ts";
+import { StoreUnavailableError } from "../../src/store/store.ts";
 
 /** A database that answers a batch when it is told to, each item with its own name. */
-function createDatabase(options: Partial<BatcherOptions<string, string>> = {}) {
+function createDatabase() {
   const batches: { items: string[]; answer: PromiseWithResolvers<(string | Error)[]> }[] = [];
   const batcher = new Batcher<string, string>({
     run(items) {
@@ -14,13 +14,6 @@ function createDatabase(options: Partial<BatcherOptions<string, string>> = {}) {
     },
     observe() {},
     abandoned: (cause) => new Error("abandoned", { cause }),
-    sizeOf: (item) => item.length,
-    maxItems: 3,
-    maxBytes: 100,
-    maxQueued: 10,
-    maxWaitMs: 60_000,
-    timeLimitMs: 60_000,
-    ...options,
   });
   const answerNext = async () => {
     const batch = batches.shift();
@@ -38,22 +31,14 @@ describe("the batcher", () => {
     expect(batches.map(({ items }) => items)).toEqual([["a"]]);
   });
 
-  it("gathers items while a batch is under way, and sends no more than fit", async () => {
+  it("gathers items while a batch is under way, and sends 512 at most", async () => {
     const { batcher, answerNext } = createDatabase();
-    const answers = ["a", "b", "c", "d", "e"].map((item) => batcher.add(item));
-    expect(await answerNext()).toEqual(["a"]);
-    expect(await answerNext()).toEqual(["b", "c", "d"]);
-    expect(await answerNext()).toEqual(["e"]);
-    expect(await Promise.all(answers)).toEqual(["A", "B", "C", "D", "E"]);
-  });
-
-  it("bounds a batch by weight, and sends an item that is too heavy alone", async () => {
-    const { batcher, answerNext } = createDatabase({ maxBytes: 4 });
-    for (const item of ["a", "bb", "cc", "dddddd", "e"]) batcher.add(item);
-    expect(await answerNext()).toEqual(["a"]);
-    expect(await answerNext()).toEqual(["bb", "cc"]);
-    expect(await answerNext()).toEqual(["dddddd"]);
-    expect(await answerNext()).toEqual(["e"]);
+    const items = Array.from({ length: 600 }, (_, i) => `item ${i}`);
+    const results = items.map((item) => batcher.add(item));
+    expect(await answerNext()).toEqual(items.slice(0, 1));
+    expect(await answerNext()).toEqual(items.slice(1, 513));
+    expect(await answerNext()).toEqual(items.slice(513));
+    expect(await Promise.all(results)).toEqual(items.map((item) => item.toUpperCase()));
   });
 
   it("settles each item on its own", async () => {
@@ -66,6 +51,27 @@ describe("the batcher", () => {
     expect(await first).toBe("A");
     expect(await good).toBe("B");
     await expect(bad).rejects.toThrow("c is bad");
+  });
+
+  it("waits for a promised result with its own item alone", async () => {
+    const promised = Promise.withResolvers<string>();
+    const left = Promise.withResolvers<string>();
+    const batcher = new Batcher<string, string>({
+      run: async (items) =>
+        items.map((item) => (item === "a" ? promised.promise : item === "b" ? left.promise : item)),
+      observe() {},
+      abandoned: (cause) => cause,
+    });
+    const controller = new AbortController();
+    const a = batcher.add("a");
+    const b = batcher.add("b", controller.signal);
+    expect(await batcher.add("c")).toBe("c");
+    const reason = new Error("the caller left");
+    controller.abort(reason);
+    await expect(b).rejects.toBe(reason);
+    left.reject(new Error("nobody waits for it"));
+    promised.resolve("A");
+    expect(await a).toBe("A");
   });
 
   it("fails every item of a batch that fails, and goes on", async () => {
@@ -100,33 +106,17 @@ describe("the batcher", () => {
     expect(await answerNext()).toEqual(["a"]);
   });
 
-  it("gives the items of a batch up at its time limit, and sends none before it has ended", async () => {
-    const { batcher, batches, answerNext } = createDatabase({ timeLimitMs: 20 });
-    const slow = batcher.add("a");
+  it("sends no batch before the one before it has ended, whoever has left", async () => {
+    const { batcher, batches, answerNext } = createDatabase();
+    const controller = new AbortController();
+    const left = batcher.add("a", controller.signal);
     const next = batcher.add("b");
-    await expect(slow).rejects.toThrow("abandoned");
+    controller.abort(new Error("the caller left"));
+    await expect(left).rejects.toThrow("abandoned");
     expect(batches).toHaveLength(1);
     await answerNext();
     expect(await answerNext()).toEqual(["b"]);
     expect(await next).toBe("B");
-  });
-
-  it("refuses items when too many wait", async () => {
-    const { batcher } = createDatabase({ maxQueued: 2 });
-    for (const item of ["a", "b", "c"]) batcher.add(item);
-    await expect(batcher.add("d")).rejects.toThrow(StoreOverloadedError);
-  });
-
-  it("refuses items when those that wait do not move", async () => {
-    const { batcher, answerNext } = createDatabase({ maxWaitMs: 20 });
-    batcher.add("a");
-    batcher.add("b");
-    await new Promise((done) => setTimeout(done, 40));
-    await expect(batcher.add("c")).rejects.toThrow(StoreOverloadedError);
-    await answerNext();
-    batcher.add("d");
-    await answerNext();
-    expect(await answerNext()).toEqual(["d"]);
   });
 
   it("finishes what it accepted when it is closed, and refuses the rest", async () => {

@@ -1,9 +1,11 @@
 import { equals } from "@bufbuild/protobuf";
-import { v7 } from "uuid";
+import { v4, v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { textFields } from "../../src/investor.ts";
 import { DuplicateIdError, type Store, StoreUnavailableError } from "../../src/store/store.ts";
 import { anInvestor } from "../support/records.ts";
+import { waitFor } from "../support/service.ts";
 
 /** One database; what one of its stores has written, another sees. */
 export interface Database {
@@ -57,6 +59,25 @@ export function describeStoreContract(name: string, createDatabase: () => Promis
       expect(await store.list({ limit: 10 })).toHaveLength(1);
     });
 
+    it("refuses an id only when its record can be read, by others too", async () => {
+      const store = await openStore();
+      const other = await store.reopen();
+      for (let i = 0; i < 20; i += 1) {
+        const record = anInvestor();
+        // One is refused for the record of the other, which may not be acknowledged yet.
+        const first = store.insert(record);
+        const second = other.insert(anInvestor({ id: record.id }));
+        await Promise.all(
+          [first, second].map((rival) =>
+            rival.catch(async (error) => {
+              expect(error).toBeInstanceOf(DuplicateIdError);
+              expect((await other.find(record.id))?.id).toBe(record.id);
+            }),
+          ),
+        );
+      }
+    });
+
     it("stores one of many concurrent inserts of an id and refuses each other", async () => {
       const store = await openStore();
       const id = v7();
@@ -82,6 +103,56 @@ export function describeStoreContract(name: string, createDatabase: () => Promis
       await Promise.all(records.map((record) => store.insert(record)));
       const stored = await store.list({ limit: 5_000 });
       expect(idsOf(stored)).toEqual(idsOf(records).sort());
+    });
+
+    it("stores a crowd of the largest records, and lists them in one page", async () => {
+      const store = await openStore();
+      const text = "\u{10FFFF}".repeat(256);
+      const largest = Object.fromEntries(textFields.map((field) => [field, text]));
+      const records = Array.from({ length: 1_001 }, () => anInvestor(largest));
+      await Promise.all(records.map((record) => store.insert(record)));
+      const stored = await store.list({ limit: 1_001 });
+      expect(idsOf(stored)).toEqual(idsOf(records).sort());
+      expect(stored[1_000]?.city).toBe(text);
+    });
+
+    it("answers each of a crowd of lookups with its own record, or none", async () => {
+      const store = await openStore();
+      const records = Array.from({ length: 100 }, () => anInvestor());
+      await Promise.all(records.map((record) => store.insert(record)));
+      const wanted = records.flatMap(({ id }) => [id, v7(), id]);
+      const found = await Promise.all(wanted.map((id) => store.find(id)));
+      const ids = new Set(idsOf(records));
+      expect(found.map((record) => record?.id)).toEqual(
+        wanted.map((id) => (ids.has(id) ? id : undefined)),
+      );
+    });
+
+    it("misses nothing on a walk of pages that was there before, while others insert", async () => {
+      const store = await openStore();
+      const writer = await store.reopen();
+      let isOver = false;
+      const acknowledged: string[] = [];
+      const storm = Array.from({ length: 4 }, async () => {
+        while (!isOver) {
+          const record = anInvestor({ id: v4() });
+          await writer.insert(record);
+          acknowledged.push(record.id);
+        }
+      });
+      for (let walk = 0; walk < 10; walk += 1) {
+        await waitFor(async () => acknowledged.length > 10 * walk);
+        const before = [...acknowledged];
+        const seen = new Set<string>();
+        let page = await store.list({ limit: 50 });
+        while (page.length > 0) {
+          for (const { id } of page) seen.add(id);
+          page = await store.list({ after: page.at(-1)?.id, limit: 50 });
+        }
+        expect(before.filter((id) => !seen.has(id))).toEqual([]);
+      }
+      isOver = true;
+      await Promise.all(storm);
     });
 
     it("sees in every way of reading what was inserted before", async () => {
@@ -139,6 +210,12 @@ export function describeStoreContract(name: string, createDatabase: () => Promis
       const record = anInvestor();
       await expect(store.insert(record, aborted)).rejects.toBe(aborted.reason);
       expect(await store.find(record.id)).toBeUndefined();
+    });
+
+    it("rejects lookups and pages whose signal has aborted, with its reason", async () => {
+      const store = await openStore();
+      await expect(store.find(v7(), aborted)).rejects.toBe(aborted.reason);
+      await expect(store.list({ limit: 1 }, aborted)).rejects.toBe(aborted.reason);
     });
 
     it("settles aborted inserts alone, as unknown or as surely not written", async () => {

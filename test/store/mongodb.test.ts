@@ -1,10 +1,18 @@
 import { Binary, MongoClient } from "mongodb";
+import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { createMongoStore } from "../../src/store/mongodb.ts";
-import { describeWithMongo } from "../support/mongodb.ts";
+import { insertAndReplay } from "../../src/store/mongodb-insert.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  StoreUnavailableError,
+} from "../../src/store/store.ts";
+import { describeWithMongo, findMembers } from "../support/mongodb.ts";
 import { anInvestor } from "../support/records.ts";
+import { waitFor } from "../support/service.ts";
 import { describeStoreContract } from "./contract.ts";
 
 const open = (url: string) => {
@@ -63,10 +71,170 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
   });
 });
 
-await describeWithMongo("MongoDB, three members", "replica set", (mongo) => {
+/** How many linearizable reads a server has been asked for since the result was made. */
+async function countLinearizable(url: string): Promise<() => Promise<number>> {
+  const client = await MongoClient.connect(url);
+  onTestFinished(() => client.close());
+  const count = async () => {
+    const status = await client.db("admin").command({ serverStatus: 1 });
+    return Number(status.readConcernCounters.nonTransactionOps.linearizable);
+  };
+  const before = await count();
+  return async () => (await count()) - before;
+}
+
+await describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
+  describeStoreContract("MongoDB, a set of one", async () => {
+    const url = mongo.url();
+    return { open: async () => open(url) };
+  });
+
+  it("needs no proof that no other member was elected, until another can be", async () => {
+    const url = mongo.url();
+    const store = open(url);
+    const record = anInvestor();
+    await store.insert(record);
+    const countSince = await countLinearizable(url);
+    expect(await store.find(v4())).toBeUndefined();
+    expect(await store.list({ limit: 10 })).toHaveLength(1);
+    expect(await countSince()).toBe(0);
+
+    const client = await MongoClient.connect(url);
+    onTestFinished(() => client.close());
+    const admin = client.db("admin");
+    const { config } = await admin.command({ replSetGetConfig: 1 });
+    const second = await MongoMemoryServer.create({
+      instance: { storageEngine: "wiredTiger", replSet: config._id },
+    });
+    const reconfigure = (members: object[]) =>
+      waitFor(async () => {
+        const { config: current } = await admin.command({ replSetGetConfig: 1 });
+        const next = { ...current, version: current.version + 1, members };
+        return admin.command({ replSetReconfig: next }).catch(() => undefined);
+      });
+    const host = `127.0.0.1:${second.instanceInfo?.port}`;
+    onTestFinished(async () => void (await second.stop()));
+    await reconfigure([...config.members, { _id: 1, host, priority: 1, votes: 1 }]);
+    try {
+      // It cannot be elected before it has the data.
+      await waitFor(async () => (await admin.command({ hello: 1 })).hosts.length === 2);
+      expect(await store.list({ limit: 10 })).toHaveLength(1);
+      expect(await store.find(v4())).toBeUndefined();
+      expect(await countSince()).toBeGreaterThanOrEqual(2);
+    } finally {
+      await reconfigure(config.members);
+    }
+    const since = await countLinearizable(url);
+    await store.ping();
+    expect(await store.list({ limit: 10 })).toHaveLength(1);
+    expect(await since()).toBe(0);
+  });
+});
+
+await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
   describeStoreContract("MongoDB, three members", async () => {
     const url = mongo.url();
     return { open: async () => open(url) };
+  });
+
+  it("proves misses and pages, and no hit", async () => {
+    const url = mongo.url();
+    const store = open(url);
+    const record = anInvestor();
+    await store.insert(record);
+    const countSince = await countLinearizable(url);
+    for (let i = 0; i < 10; i += 1) expect(await store.find(record.id)).toBeDefined();
+    expect(await countSince()).toBe(0);
+    expect(await store.find(v4())).toBeUndefined();
+    expect(await countSince()).toBe(1);
+    await store.list({ limit: 1 });
+    expect(await countSince()).toBe(2);
+  });
+
+  it("says that a miss or a page cannot be proved, never that nothing is there", async () => {
+    const url = mongo.url();
+    const store = createMongoStore({ url, requestTimeoutMs: 2_000, observe() {} });
+    onTestFinished(() => store.close());
+    const record = anInvestor();
+    await store.insert(record);
+    const [primary, ...secondaries] = await findMembers(mongo);
+    expect(primary).toBeDefined();
+    for (const each of secondaries) each.signal("SIGSTOP");
+    try {
+      await expect(store.find(v4())).rejects.toThrow(StoreUnavailableError);
+      await expect(store.list({ limit: 1 })).rejects.toThrow(StoreUnavailableError);
+      await expect(store.ping()).rejects.toThrow(StoreUnavailableError);
+    } finally {
+      for (const each of secondaries) each.signal("SIGCONT");
+    }
+    await waitFor(() => store.find(record.id).catch(() => undefined));
+  });
+});
+
+it.for([1_500, 400])("fails within a request timeout of %i ms without a server", async (ms) => {
+  const url = "mongodb://127.0.0.1:9/";
+  const store = createMongoStore({ url, requestTimeoutMs: ms, observe() {} });
+  onTestFinished(() => store.close());
+  const signal = AbortSignal.timeout(ms);
+  await Promise.all([
+    expect(store.insert(anInvestor(), signal)).rejects.toThrow(StoreUnavailableError),
+    expect(store.find(v4(), signal)).rejects.toThrow(StoreUnavailableError),
+    expect(store.list({ limit: 1 }, signal)).rejects.toThrow(StoreUnavailableError),
+    expect(store.ping(signal)).rejects.toThrow(StoreUnavailableError),
+  ]);
+});
+
+describe("inserts that are replayed", () => {
+  const duplicate = { code: 11_000, errmsg: "duplicate key" };
+  const refused = { code: 121, errmsg: "validation failed" };
+  const deposed = { code: 189, errmsg: "not primary any more" };
+  const cut = new Error("the connection was cut");
+  const notSent = new StoreUnavailableError("not the primary");
+
+  /** Inserts one record, each attempt of which ends as told; the last stands for all behind. */
+  async function insertOne(
+    attempts: ("stored" | typeof duplicate | Error)[],
+    readBack: "same" | "other" | "nothing" = "nothing",
+  ): Promise<{ outcome: unknown; attempts: number }> {
+    const record = anInvestor();
+    let count = 0;
+    const steps = {
+      async insert() {
+        const end = attempts[Math.min(count, attempts.length - 1)];
+        count += 1;
+        if (end instanceof Error) throw end;
+        return new Map(end === "stored" || end === undefined ? [] : [[0, end]]);
+      },
+      async find() {
+        const stored = readBack === "same" ? record : anInvestor({ id: record.id });
+        return new Map(readBack === "nothing" ? [] : [[record.id, stored]]);
+      },
+      attemptMs: 50,
+    };
+    const [outcome] = await insertAndReplay([record], steps).catch((error) => [error]);
+    return { outcome, attempts: count };
+  }
+
+  it("are surely not written where the first attempt was not sent, and only there", async () => {
+    expect(await insertOne([notSent])).toEqual({ outcome: notSent, attempts: 1 });
+    const { outcome, attempts } = await insertOne([cut, notSent]);
+    expect(outcome).toBeInstanceOf(OutcomeUnknownError);
+    expect(attempts).toBeGreaterThan(2);
+  });
+
+  it("are settled by a replay that stores them, and by nothing that refuses it", async () => {
+    expect(await insertOne([cut, cut, "stored"])).toEqual({ outcome: undefined, attempts: 3 });
+    expect((await insertOne([cut, refused])).outcome).toBeInstanceOf(OutcomeUnknownError);
+    expect((await insertOne([refused])).outcome).toMatchObject({ message: refused.errmsg });
+    expect(await insertOne([deposed, "stored"])).toEqual({ outcome: undefined, attempts: 2 });
+  });
+
+  it("are compared with the record that a replay meets, if that stays", async () => {
+    expect((await insertOne([duplicate], "same")).outcome).toBeInstanceOf(DuplicateIdError);
+    expect((await insertOne([cut, duplicate], "same")).outcome).toBeUndefined();
+    expect((await insertOne([cut, duplicate], "other")).outcome).toBeInstanceOf(DuplicateIdError);
+    expect((await insertOne([cut, duplicate])).outcome).toBeInstanceOf(OutcomeUnknownError);
+    expect(await insertOne([cut, duplicate, "stored"])).toMatchObject({ outcome: undefined });
   });
 });
 

@@ -1,6 +1,8 @@
+import { MongoClient } from "mongodb";
 import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
 import { afterAll, beforeAll, describe } from "vitest";
+import { waitFor } from "./service.ts";
 
 const electionTimeoutMs = 2_000;
 
@@ -19,16 +21,20 @@ export interface TestMongo {
   revive(): Promise<void>;
 }
 
+/** The deployments to test against; sets are named by the number of their members. */
+export type MongoKind = "standalone" | "set of one" | "set of three";
+
 /**
- * Runs tests against a real MongoDB: a standalone server, or a set of three members. Under
- * CI it must start; elsewhere the tests are skipped without it.
+ * Runs tests against a real MongoDB. Under CI it must start; elsewhere the tests are skipped
+ * without it.
  */
 export async function describeWithMongo(
   name: string,
-  kind: "standalone" | "replica set",
+  kind: MongoKind,
   tests: (mongo: TestMongo) => void,
 ): Promise<void> {
-  const start = () => (kind === "standalone" ? startStandalone() : startReplicaSet());
+  const start = () =>
+    kind === "standalone" ? startStandalone() : startReplicaSet(kind === "set of one" ? 1 : 3);
   const probe = await MongoMemoryServer.create().catch((error: Error) => error);
   if (probe instanceof Error) {
     if (process.env.CI) throw probe;
@@ -55,6 +61,18 @@ export async function describeWithMongo(
   });
 }
 
+/** The members of a set, the primary first. */
+export async function findMembers(mongo: TestMongo): Promise<Member[]> {
+  const client = await MongoClient.connect(mongo.url());
+  const primary = await waitFor(async () => {
+    const hello = await client.db("admin").command({ hello: 1 });
+    return hello.isWritablePrimary ? Number(hello.me.split(":")[1]) : undefined;
+  });
+  await client.close();
+  const members = mongo.members();
+  return members.toSorted((a, b) => Number(b.port === primary) - Number(a.port === primary));
+}
+
 async function startStandalone() {
   const server = await MongoMemoryServer.create({
     instance: { storageEngine: "wiredTiger" },
@@ -67,10 +85,10 @@ async function startStandalone() {
   };
 }
 
-async function startReplicaSet() {
+async function startReplicaSet(count: number) {
   const set = await MongoMemoryReplSet.create({
     replSet: {
-      count: 3,
+      count,
       storageEngine: "wiredTiger",
       configSettings: { electionTimeoutMillis: electionTimeoutMs },
     },
