@@ -1,5 +1,5 @@
 /** Cuts the power of a recorded service at many points, and looks at what is left. */
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -17,23 +17,28 @@ export interface Remains {
 }
 
 /**
- * Cuts the power at `count` points, half of them just behind a promise, in order.
- *
- * @param latest whether all are at the end of the log
+ * Cuts the power at `count` points, in order: half of them anywhere, half just behind a promise,
+ * all from the position `from` on.
  */
 export function* cutPower(
   evidence: Evidence,
   random: Random,
   count: number,
-  latest = false,
+  from = 0,
 ): Generator<Remains> {
   const records = readLog(evidence.log);
-  const points = Array.from({ length: count }, () => {
-    if (latest) return records.length - 1;
-    const promise = random.pick([undefined, random.pick(evidence.promised)]);
-    if (promise === undefined) return random.int(0, records.length - 1);
-    return records.findIndex(({ end }) => end >= promise.position);
-  }).sort((a, b) => a - b);
+  const newest = records.length - 1;
+  const indexAt = (position: number) => {
+    const index = records.findIndex(({ end }) => end >= position);
+    return index < 0 ? newest : index;
+  };
+  const first = indexAt(from);
+  const promises = evidence.promised.filter(({ position }) => position >= from);
+  const points = Array.from({ length: count }, (_, i) =>
+    i % 2 === 0 || promises.length === 0
+      ? random.int(first, newest)
+      : indexAt(random.pick(promises).position),
+  ).sort((a, b) => a - b);
   const sparedOf = random.pick([0, 0, 2]);
   const disk = createDisk(evidence.initial, () => random.int(0, 9) < sparedOf);
   let applied = 0;
@@ -86,4 +91,35 @@ function readRecords(files: Files): { id: string; content: string }[] | string {
     db?.close();
     rmSync(folder, { recursive: true });
   }
+}
+
+/** What is needed to cut the power of a run again in the same ways. */
+export interface Kept {
+  evidence: Evidence;
+  seed: number;
+  count: number;
+  from: number;
+}
+
+/** Keeps it in a new folder, whose path is returned. */
+export function keep({ evidence, ...rest }: Kept): string {
+  const folder = mkdtempSync(join(tmpdir(), "investor-records-power-cut-"));
+  const initial = Array.from(evidence.initial, ([name, data]) => [name, data.toString("base64")]);
+  const { promised } = evidence;
+  const text = JSON.stringify({ ...rest, promised, requested: [...evidence.requested], initial });
+  writeFileSync(join(folder, "evidence.json"), text);
+  cpSync(evidence.log, join(folder, "log"));
+  return folder;
+}
+
+/** Reads what was kept in a folder. */
+export function loadKept(folder: string): Kept {
+  const kept = JSON.parse(readFileSync(join(folder, "evidence.json"), "utf8"));
+  const { initial, requested, promised, ...rest } = kept;
+  const files = initial.map(([name, data]: string[]) => [name, Buffer.from(data ?? "", "base64")]);
+  const log = join(folder, "log");
+  return {
+    ...rest,
+    evidence: { log, initial: new Map(files), requested: new Set(requested), promised },
+  };
 }

@@ -61,7 +61,14 @@ export function readLog(path: string): LogRecord[] {
 
 /** What a page or a size has been since it was last made durable, which is the first. */
 interface Versions<T = unknown> {
-  list: { since: number; value: T }[];
+  list: Version<T>[];
+}
+
+interface Version<T> {
+  since: number;
+  value: T;
+  /** Whether a truncation made it. */
+  isCut?: boolean;
 }
 
 /** A page, and how processes see it. */
@@ -99,7 +106,7 @@ export interface Disk {
  *
  * A sync writes whole pages of 4 KiB, as Linux does; what is not synced may be on the disk or
  * not, each page and file size for itself, in any version and mixed by sectors, which are
- * atomic. Entries come and go in order, since journaling file systems log them so; they are
+ * atomic; a truncation is one step. Entries come and go in order, since journaling file systems log them so; they are
  * durable after a sync of the folder, or of the file that has just been made: POSIX asks for
  * the former, but ext4, XFS and btrfs promise the latter too.
  *
@@ -121,8 +128,8 @@ export function createDisk(initial: Files = new Map(), isSpared = () => false): 
     return { pages: new Map(), size: { list: [{ since: 0, value: 0 }] }, unsynced: new Set() };
   }
 
-  function push<T>(file: File, versions: Versions<T>, value: T): void {
-    versions.list.push({ since: now, value });
+  function push<T>(file: File, versions: Versions<T>, value: T, isCut = false): void {
+    versions.list.push({ since: now, value, isCut });
     file.unsynced.add(versions);
   }
 
@@ -143,7 +150,7 @@ export function createDisk(initial: Files = new Map(), isSpared = () => false): 
       push(file, page, page.cached);
     }
     const size = offset + data.length;
-    if (size > last(file.size)) push(file, file.size, size);
+    if (size > (file.size.list.at(-1) as Version<number>).value) push(file, file.size, size);
   }
 
   function truncate(file: File, size: number): void {
@@ -151,9 +158,9 @@ export function createDisk(initial: Files = new Map(), isSpared = () => false): 
       const kept = size - index * pageSize;
       if (kept >= pageSize) continue;
       page.cached = Buffer.from(page.cached).fill(0, Math.max(kept, 0));
-      push(file, page, page.cached);
+      push(file, page, page.cached, true);
     }
-    push(file, file.size, size);
+    push(file, file.size, size, true);
   }
 
   function changeEntries(...entries: EntryChange["entries"]): void {
@@ -181,11 +188,13 @@ export function createDisk(initial: Files = new Map(), isSpared = () => false): 
     };
   }
 
+  /** The data of a file gets lost; its size is metadata, which have a journal. */
   function losePages(file: File): void {
-    for (const versions of file.unsynced) {
-      if (versions === file.size) continue;
-      versions.list = isSpared() ? versions.list.slice(-1) : versions.list.slice(0, 1);
-      file.unsynced.delete(versions);
+    for (const page of file.unsynced) {
+      if (page === file.size) continue;
+      const kept = page.list.filter(({ isCut }, i) => i === 0 || isCut);
+      page.list = isSpared() ? page.list.slice(-1) : kept;
+      if (page.list.length === 1) file.unsynced.delete(page);
     }
   }
 
@@ -238,41 +247,53 @@ export function createDisk(initial: Files = new Map(), isSpared = () => false): 
 
     isChanging: () => [...operations.values()].some((operation) => operation.op !== op.sync),
 
-    seen: () => contentsOf(seen, last, (page) => page.cached),
+    seen: () =>
+      contentsOf(seen, ({ size }) => ({
+        size: (size.list.at(-1) as Version<number>).value,
+        read: ({ cached }) => cached,
+      })),
 
     afterPowerCut(random) {
       const way = random.pick(["nothing", "everything", "in order", "pages", "sectors"]);
       const until = now - random.int(0, random.pick([10_000, 100_000, 1_000_000]));
 
-      function pick<T>({ list }: Pick<Versions<T>, "list">): T {
+      function pick<T>(list: Version<T>[]): Version<T> {
         const newest = list.length - 1;
         let index = random.int(0, newest);
         if (way === "nothing") index = 0;
         if (way === "everything") index = newest;
         if (way === "in order") index = list.findLastIndex(({ since }) => since <= until);
-        return (list[Math.max(index, 0)] as { value: T }).value;
+        return list[Math.max(index, 0)] as Version<T>;
       }
 
-      function pickPage(page: Page): Buffer {
-        if (way !== "sectors" || page.list.length === 1) return pick(page);
+      function pickPage(list: Version<Buffer>[]): Buffer {
+        if (way !== "sectors" || list.length === 1) return pick(list).value;
         const mixed = Buffer.alloc(pageSize);
         for (let at = 0; at < pageSize; at += sectorSize) {
-          pick(page).copy(mixed, at, at, at + sectorSize);
+          pick(list).value.copy(mixed, at, at, at + sectorSize);
         }
         return mixed;
       }
 
       const entries = new Map(durable);
       const counts = changes.map(({ since }, i) => ({ since, value: i + 1 }));
-      const count = pick({ list: [{ since: 0, value: 0 }, ...counts] });
+      const count = pick([{ since: 0, value: 0 }, ...counts]).value;
       for (const change of changes.slice(0, count)) enter(entries, change.entries);
-      return contentsOf(entries, pick, pickPage);
+      return contentsOf(entries, ({ size }) => {
+        const { since, value } = pick(size.list);
+        // What stood behind a truncation goes with it, and what was written after it comes later.
+        const next = size.list.find((each) => each.isCut && each.since > since)?.since ?? Infinity;
+        return {
+          size: value,
+          read({ list }) {
+            const cut = list.findLastIndex((each) => each.isCut && each.since <= since);
+            const possible = list.filter((each, i) => i >= cut && each.since < next);
+            return pickPage(possible.length === 0 ? list.slice(0, 1) : possible);
+          },
+        };
+      });
     },
   };
-}
-
-function last<T>({ list }: Versions<T>): T {
-  return (list.at(-1) as { value: T }).value;
 }
 
 function enter(entries: Map<string, File>, changes: EntryChange["entries"]): void {
@@ -284,14 +305,14 @@ function enter(entries: Map<string, File>, changes: EntryChange["entries"]): voi
 
 function contentsOf(
   entries: Map<string, File>,
-  size: (sizes: Versions<number>) => number,
-  content: (page: Page) => Buffer,
+  view: (file: File) => { size: number; read(page: Page): Buffer },
 ): Files {
   return new Map(
     Array.from(entries, ([name, file]) => {
-      const data = Buffer.alloc(size(file.size));
+      const { size, read } = view(file);
+      const data = Buffer.alloc(size);
       for (const [index, page] of file.pages) {
-        if (index * pageSize < data.length) content(page).copy(data, index * pageSize);
+        if (index * pageSize < size) read(page).copy(data, index * pageSize);
       }
       return [name, data];
     }),

@@ -2,7 +2,6 @@
 import { execFileSync } from "node:child_process";
 import {
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   realpathSync,
@@ -50,7 +49,7 @@ export interface RecordedService {
   start(rules?: string): Promise<Service>;
   /** Makes the disk fail from now on. */
   setRules(rules: string): void;
-  /** Stores records, eight at once; each caller gives up at its first failure. */
+  /** Stores records, 32 at once; each caller gives up at its first failure. */
   create(service: Service, count: number): Promise<void>;
   /** Repeats the creates with a request id that have failed, and reads all records. */
   replay(service: Service): Promise<void>;
@@ -64,6 +63,8 @@ export interface RecordedService {
    * @throws {Error} if the log does not account for the files
    */
   ended(service: Service, signal?: NodeJS.Signals): Promise<void>;
+  /** The size of the log when a process was last started. */
+  lastStart(): number;
   remove(): void;
 }
 
@@ -81,30 +82,33 @@ export function compileRecorder(): string {
  * Prepares a folder.
  *
  * @param sql replacements in the SQL of the service
- * @param before what a power cut has left, of which `promised` has to be there
+ * @param before what happened until a power cut
+ * @param image what that has left
  */
 export function recordService(
   library: string,
   random: Random,
   sql: Record<string, string> = {},
-  before?: { files: Files; evidence: Evidence; position: number },
+  before?: Evidence,
+  image?: { files: Files; position: number },
 ): RecordedService {
-  const folder = realpathSync(mkdtempSync(join(temporaryFolder(), "disk-")));
+  const folder = realpathSync(temporaryFolder());
   const data = join(folder, "data");
   const log = join(folder, "log");
   const rulesFile = join(folder, "rules");
   mkdirSync(data);
   writeFileSync(log, "");
-  for (const [name, content] of before?.files ?? []) writeFileSync(join(data, name), content);
+  for (const [name, content] of image?.files ?? []) writeFileSync(join(data, name), content);
   const evidence: Evidence = {
     log,
-    initial: before?.files ?? new Map(),
-    requested: new Set(before?.evidence.requested),
-    promised: (before?.evidence.promised ?? [])
-      .filter(({ position }) => position <= (before?.position ?? 0))
+    initial: image?.files ?? new Map(),
+    requested: new Set(before?.requested),
+    promised: (before?.promised ?? [])
+      .filter(({ position }) => position <= (image?.position ?? 0))
       .map((entry) => ({ ...entry, position: 0 })),
   };
   let unanswered: Request[] = [];
+  let lastStart = 0;
 
   function promise(investor: Investor): void {
     const { size } = statSync(log);
@@ -125,7 +129,7 @@ export function recordService(
         }
       }
     };
-    await Promise.all(Array.from({ length: 8 }, caller));
+    await Promise.all(Array.from({ length: 32 }, caller));
   }
 
   function setRules(rules: string): void {
@@ -138,6 +142,7 @@ export function recordService(
     setRules,
     start(rules = "") {
       setRules(rules);
+      lastStart = statSync(log).size;
       const recorder = {
         LD_PRELOAD: library,
         DISK_FOLDER: data,
@@ -170,7 +175,9 @@ export function recordService(
     },
 
     async struck() {
-      await waitFor(async () => readLog(log).some(({ fault }) => fault !== 0));
+      await waitFor(async () =>
+        readLog(log).some(({ end, fault }) => end > lastStart && fault !== 0),
+      );
     },
 
     async ended({ child, exited }, signal) {
@@ -185,6 +192,7 @@ export function recordService(
       throw disk.isChanging() ? new UnfinishedError(message) : new Error(message);
     },
 
+    lastStart: () => lastStart,
     remove: () => rmSync(folder, { recursive: true }),
   };
 }
