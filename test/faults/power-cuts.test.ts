@@ -1,5 +1,7 @@
+import { rmSync } from "node:fs";
+import { dirname } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { hasTool } from "../support/tools.ts";
 import { cutPower, keep, loadKept, type Remains } from "./power-cuts.ts";
@@ -12,7 +14,7 @@ import {
 } from "./recorded-service.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-const timeout = minutes * 60_000 + 300_000;
+const timeout = minutes * 60_000 + 600_000;
 
 /** What a service and its disk go through. */
 type Scenario = (run: RecordedService, random: Random) => Promise<void>;
@@ -119,9 +121,15 @@ const mutants: [string, Scenario, Record<string, string>][] = [
 ];
 
 describe.runIf(hasTool("cc", ["--version"]))("after a power cut", () => {
+  let library: string;
+  beforeAll(() => {
+    library = compileRecorder();
+  });
+  afterAll(() => rmSync(dirname(library), { recursive: true }));
+
   /** Lets it happen; again if a kill left open what was written. */
   async function record(scenario: Scenario, random: Random, sql = {}): Promise<RecordedService> {
-    const run = recordService(compileRecorder(), random, sql);
+    const run = recordService(library, random, sql);
     try {
       await scenario(run, random);
       return run;
@@ -140,7 +148,7 @@ describe.runIf(hasTool("cc", ["--version"]))("after a power cut", () => {
       for (let round = 0; round < 2 || performance.now() < end; round += 1) {
         const run = await record(scenario, random, round % 2 === 0 ? manyCheckpoints : {});
         const image = expectNoLoss(run.evidence, random, 60);
-        const next = recordService(compileRecorder(), random, {}, run.evidence, image);
+        const next = recordService(library, random, {}, run.evidence, image);
         await restart(next, random);
         expectNoLoss(next.evidence, random, 20);
         run.remove();

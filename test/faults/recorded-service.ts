@@ -2,6 +2,7 @@
 import { execFileSync } from "node:child_process";
 import {
   mkdirSync,
+  mkdtempSync,
   readdirSync,
   readFileSync,
   realpathSync,
@@ -11,7 +12,8 @@ import {
   truncateSync,
   writeFileSync,
 } from "node:fs";
-import { join, resolve } from "node:path";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 import { v4, v7 } from "uuid";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
@@ -70,9 +72,9 @@ export interface RecordedService {
 
 export class UnfinishedError extends Error {}
 
-/** Compiles recorded-disk.c. */
+/** Compiles recorded-disk.c into a new folder. */
 export function compileRecorder(): string {
-  const library = join(temporaryFolder(), "recorded-disk.so");
+  const library = join(mkdtempSync(join(tmpdir(), "recorded-disk-")), "recorded-disk.so");
   const source = resolve(import.meta.dirname, "recorded-disk.c");
   execFileSync("cc", ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", library, source]);
   return library;
@@ -145,6 +147,7 @@ export function recordService(
       lastStart = statSync(log).size;
       const recorder = {
         LD_PRELOAD: library,
+        NODE_COMPILE_CACHE: join(dirname(library), "cache"),
         DISK_FOLDER: data,
         DISK_LOG: log,
         DISK_RULES: rulesFile,
