@@ -89,11 +89,13 @@ export function readConfig(settings: Settings): Config {
     oidc: readOidc(settings),
     clientCertificates: tls?.clientCaFile !== undefined,
   };
-  // Of what SQLite takes for a path, these name no file, or one with options of its own.
-  if (!/^(sqlite:(?!:|file:).|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
+  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
+  // follows two slashes alone would be a host.
+  if (!/^(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
     // The value may hold a password, and is not repeated.
     throw new ConfigError(
-      "--database-url must be sqlite:PATH, or a MongoDB URL as mongodb://HOST or mongodb+srv://HOST",
+      "--database-url must be sqlite:PATH, sqlite:///PATH from the root, or a MongoDB URL as " +
+        "mongodb://HOST or mongodb+srv://HOST",
     );
   }
   const isSafe = tls !== undefined && isAuthenticating(authentication);

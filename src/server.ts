@@ -74,6 +74,8 @@ export async function startServer(
   const store = await openStore({
     ...config,
     observe: telemetry.storeObserver,
+    onWrite: telemetry.showWritable,
+    onWarning: (message) => log.warn(message),
     async onFatal(error) {
       // The calls inside learn first that their outcome is unknown.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);

@@ -14,6 +14,8 @@ export interface Telemetry {
   follow(call: Call): void;
   /** Takes what a store tells of its work. */
   readonly storeObserver: StoreObserver;
+  /** Shows whether the store can write. */
+  showWritable(isWritable: boolean): void;
   /** Shows how many calls are inside. */
   showInFlight(count: () => number): void;
   /** All metrics in the text format of Prometheus. */
@@ -56,6 +58,8 @@ export function createTelemetry(log: Logger): Telemetry {
     registers,
   });
 
+  let storeWritable: Gauge | undefined;
+
   function observe({ method, transport }: CallHead, code: string, seconds: number): void {
     const known = seriesOf.get(method) ?? new Map<string, Observe>();
     const key = `${transport} ${code}`;
@@ -90,6 +94,14 @@ export function createTelemetry(log: Logger): Telemetry {
     storeObserver(operation, seconds, batchSize) {
       storeDurations.labels(operation).observe(seconds);
       if (batchSize !== undefined) storeBatches.labels(operation).observe(batchSize);
+    },
+    showWritable(isWritable) {
+      storeWritable ??= new Gauge({
+        name: "store_writable",
+        help: "Whether the file of SQLite took the last batch (1) or refused it (0).",
+        registers,
+      });
+      storeWritable.set(isWritable ? 1 : 0);
     },
     showInFlight(count) {
       new Gauge({

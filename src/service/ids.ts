@@ -15,12 +15,6 @@ export function isUuid(text: string): boolean {
   return uuidPattern.test(text);
 }
 
-/** The time of a UUIDv7 in milliseconds since 1970; undefined for other versions. */
-export function timeOfUuid(uuid: string): number | undefined {
-  if (!version7Pattern.test(uuid)) return undefined;
-  return Number.parseInt(uuid.slice(0, 8) + uuid.slice(9, 13), 16);
-}
-
 /** A new id: a UUIDv7, which ascends with time and so keeps inserts local. */
 export const newId = (): string => randomUUIDv7();
 
@@ -36,7 +30,7 @@ export function deriveId(principal: string, requestId: string): string {
   const hex = digest.toString("hex");
   const variant = ((digest.readUInt8(8) & 0x3f) | 0x80).toString(16);
   const tail = `${variant}${hex.slice(18, 20)}-${hex.slice(20, 32)}`;
-  return timeOfUuid(key) === undefined
-    ? `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-${tail}`
-    : `${key.slice(0, 13)}-7${hex.slice(13, 16)}-${tail}`;
+  return version7Pattern.test(key)
+    ? `${key.slice(0, 13)}-7${hex.slice(13, 16)}-${tail}`
+    : `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-${tail}`;
 }

@@ -2,16 +2,20 @@ import type { Store, StoreObserver } from "./store.ts";
 
 /** What {@link openStore} needs. */
 export interface OpenStoreOptions {
-  /** `sqlite:` and the path of a file, or a connection string of MongoDB. */
+  /** `sqlite:PATH`, `sqlite:///PATH` from the root, or a connection string of MongoDB. */
   databaseUrl: string;
   /** For how long a call may take, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
+  /** Is told after each commit of SQLite whether it could be written. */
+  onWrite(isWritable: boolean): void;
+  /** Is told what those who run the service should know and change. */
+  onWarning(message: string): void;
   /** Called once if the store can go on no more and the process has to end. */
   onFatal(error: Error): void;
 }
 
-const sqliteScheme = "sqlite:";
+const sqliteScheme = /^sqlite:(\/\/(?=\/))?/;
 
 /**
  * Opens the store that a database URL names. Only what it needs is loaded.
@@ -19,10 +23,10 @@ const sqliteScheme = "sqlite:";
  * @throws {Error} in plain words, if it cannot be used
  */
 export async function openStore(options: OpenStoreOptions): Promise<Store> {
-  const { databaseUrl, requestTimeoutMs, observe, onFatal } = options;
-  if (databaseUrl.startsWith(sqliteScheme)) {
+  const { databaseUrl, requestTimeoutMs, observe } = options;
+  if (sqliteScheme.test(databaseUrl)) {
     const { createSqliteStore } = await import("./sqlite.ts");
-    return createSqliteStore({ path: databaseUrl.slice(sqliteScheme.length), observe, onFatal });
+    return createSqliteStore({ ...options, path: databaseUrl.replace(sqliteScheme, "") });
   }
   const { createMongoStore } = await import("./mongodb.ts");
   return createMongoStore({ url: databaseUrl, requestTimeoutMs, observe });

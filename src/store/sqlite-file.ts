@@ -1,6 +1,16 @@
-import { closeSync, fsyncSync, mkdirSync, openSync } from "node:fs";
+import {
+  closeSync,
+  fsyncSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readlinkSync,
+  realpathSync,
+  statSync,
+} from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -23,7 +33,13 @@ const migrations = [
   ) STRICT, WITHOUT ROWID`,
 ];
 
-/** Primary result codes of SQLite (https://www.sqlite.org/rescode.html). */
+/** Timeout of the checkpoint at the opening of a file, in milliseconds. */
+const openTimeoutMs = 30_000;
+
+/** How coarse the times of a file system may be, in milliseconds. */
+const folderTimeMs = 3_000;
+
+/** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
 export const resultCode = {
   busy: 5,
   ioError: 10,
@@ -33,12 +49,22 @@ export const resultCode = {
   constraint: 19,
   mismatch: 20,
   notADatabase: 26,
+  writeError: 778,
+  syncError: 1034,
+  folderSyncError: 1290,
+  indexSizeError: 4874,
 } as const;
+
+/** The extended result code of an error of SQLite, or undefined for any other error. */
+export function extendedCodeOf(error: unknown): number | undefined {
+  if (!(error instanceof Error && "errcode" in error)) return undefined;
+  return typeof error.errcode === "number" ? error.errcode : undefined;
+}
 
 /** The primary result code of an error of SQLite, or undefined for any other error. */
 export function resultCodeOf(error: unknown): number | undefined {
-  if (!(error instanceof Error && "errcode" in error)) return undefined;
-  return typeof error.errcode === "number" ? error.errcode & 0xff : undefined;
+  const code = extendedCodeOf(error);
+  return code === undefined ? undefined : code & 0xff;
 }
 
 /** Whether the error says that the file is damaged. */
@@ -48,45 +74,137 @@ export function isDamage(error: unknown): boolean {
 }
 
 /**
- * Opens the file for durable commits, waiting for other processes for at most
- * `busyTimeoutMs`. A file or folder that is not there is made; an older file is
- * brought up to date.
+ * Makes the file, and its folder, if they are not there, for their owner alone; what SQLite puts
+ * beside the file gets its mode.
  *
- * @throws {Error} in plain words, if the file cannot be used
+ * Nothing but SQLite may open a file that is there: POSIX drops all locks that a process has on a
+ * file when the process closes any descriptor of it, and without the locks of its connections
+ * another process takes itself for the last user and deletes the log with what it holds.
  */
-export function openSqliteFile(path: string, busyTimeoutMs: number): DatabaseSync {
-  let db: DatabaseSync | undefined;
+export function makeSqliteFile(path: string): void {
+  const folder = dirname(resolve(path));
+  makeFolder(folder);
   try {
-    makeFolder(dirname(resolve(path)));
-    db = new DatabaseSync(path, { timeout: busyTimeoutMs });
-    // A commit is on the disk when it returns: FULL syncs the log at every one.
-    db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
-    db.exec("PRAGMA journal_size_limit = 67108864");
-    migrate(db);
-    return db;
+    closeSync(openSync(path, "wx", 0o600));
   } catch (error) {
-    db?.close();
-    throw new Error(`cannot use the SQLite file ${path}: ${inPlainWords(error)}`, { cause: error });
-  }
-}
-
-/** Makes a folder that survives a loss of power: each new entry is synced in its parent. */
-function makeFolder(folder: string): void {
-  const first = mkdirSync(folder, { recursive: true });
-  if (first === undefined) return;
-  for (let made = folder; made.length >= first.length; made = dirname(made)) {
-    const parent = openSync(dirname(made), "r");
-    try {
-      fsyncSync(parent);
-    } finally {
-      closeSync(parent);
+    if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+    // A symbolic link to nothing: its target is the file.
+    if (statSync(path, { throwIfNoEntry: false }) === undefined) {
+      makeSqliteFile(resolve(realpathSync(folder), readlinkSync(path)));
     }
   }
 }
 
+/**
+ * Opens the file for durable commits, waiting for other processes for at most
+ * `busyTimeoutMs` each time. An older file is brought up to date.
+ *
+ * @throws {Error} if the file cannot be used
+ */
+export async function openSqliteFile(path: string, busyTimeoutMs: number): Promise<DatabaseSync> {
+  const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
+  try {
+    // A commit is on the disk when it returns: FULL syncs the log at every one.
+    db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
+    db.exec("PRAGMA journal_size_limit = 67108864");
+    migrate(db);
+    await settle(db, path);
+    return db;
+  } catch (error) {
+    db.close();
+    throw error;
+  }
+}
+
+/**
+ * Names the file, and its log, that a process would use which opens the path now. While a
+ * connection is open it changes only if one of them is moved, deleted or replaced: SQLite
+ * truncates the log, and only the last connection to close deletes it.
+ *
+ * @throws {Error} one of them is not there
+ */
+export function identify(path: string): string {
+  const file = realpathSync.native(path);
+  const inodes = [file, `${file}-wal`].map((name) => {
+    const { dev, ino } = lstatSync(name, { bigint: true });
+    return `${dev}:${ino}`;
+  });
+  return [file, ...inodes].join(" ");
+}
+
+/** @throws {Error} in plain words, if the path is no longer that of the {@link identify identity} */
+export function checkIdentity(path: string, identity: string): void {
+  try {
+    if (identify(path) === identity) return;
+  } catch {}
+  throw new Error(`${path} or its log was moved, deleted or replaced`);
+}
+
+/**
+ * Makes a quick {@link checkIdentity} for after each commit, which looks closer only if the
+ * folder has changed. A look at the log itself makes the next commit slower by a quarter: Linux
+ * then gives the log a finer time of change, which each sync has to write too.
+ */
+export function createIdentityCheck(path: string, identity: string): () => void {
+  const folder = dirname(realpathSync.native(path));
+  let seen = "";
+  return () => {
+    const now = statSync(folder, { bigint: true, throwIfNoEntry: false });
+    const current = `${now?.dev}:${now?.ino} ${now?.ctimeNs}`;
+    if (current === seen) return;
+    checkIdentity(path, identity);
+    // A second change, soon after the first, can bear the same time.
+    if (Number(now?.ctimeMs) < Date.now() - folderTimeMs) seen = current;
+  };
+}
+
+/**
+ * Brings all that the log holds into the file, and onto the disk. The log may have been written
+ * by a process whose sync failed or never returned. What the disk lost of it is in the page cache
+ * still, which takes it for written: no later sync of the log would bring it to the disk, and
+ * commits behind it would be lost with it.
+ */
+async function settle(db: DatabaseSync, path: string): Promise<void> {
+  const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+  const end = performance.now() + openTimeoutMs;
+  // Being held up by others is told in the row, and throws nothing.
+  while (checkpoint.get()?.busy !== 0) {
+    if (performance.now() > end) {
+      throw new Error(`another process kept it in use for ${openTimeoutMs / 1_000} seconds`);
+    }
+    await delay(100);
+  }
+  // SQLite itself takes the missing end of a page for zeros.
+  const size = pragma(db, "page_count") * pragma(db, "page_size");
+  if (statSync(path).size < size) throw new Error("it is damaged: its end is missing");
+  syncFolder(dirname(realpathSync(path)));
+}
+
+/** Makes a folder that survives a loss of power: each new entry is synced in its parent. */
+function makeFolder(folder: string): void {
+  const first = mkdirSync(folder, { recursive: true, mode: 0o700 });
+  if (first === undefined) return;
+  for (let made = folder; made.length >= first.length; made = dirname(made)) {
+    syncFolder(dirname(made));
+  }
+}
+
+function syncFolder(folder: string): void {
+  const descriptor = openSync(folder, "r");
+  try {
+    fsyncSync(descriptor);
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+function pragma(db: DatabaseSync, name: string): number {
+  return Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
+}
+
 function migrate(db: DatabaseSync): void {
-  const pragma = (name: string) => Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
-  const current = () => pragma("application_id") === applicationId && pragma("user_version");
+  const current = () =>
+    pragma(db, "application_id") === applicationId && pragma(db, "user_version");
   if (current() === migrations.length) return;
   db.exec("BEGIN IMMEDIATE");
   try {
@@ -105,7 +223,15 @@ function migrate(db: DatabaseSync): void {
   }
 }
 
-function inPlainWords(error: unknown): string {
+/** Why a file cannot be used, for those who run the service. */
+export function inPlainWords(error: unknown): string {
   if (isDamage(error)) return "it is damaged, or not an SQLite file";
-  return error instanceof Error ? error.message : String(error);
+  const message = error instanceof Error ? error.message : String(error);
+  const { full, writeError, indexSizeError } = resultCode;
+  const isNoRoom = [full, writeError, indexSizeError].some(
+    (code) => code === extendedCodeOf(error),
+  );
+  return isNoRoom
+    ? `its disk is full, a quota is used up, or the disk fails (${message})`
+    : message;
 }

@@ -3,6 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
 import { uuidFromHex, uuidToBytes } from "../uuid.ts";
+import { resultCode, resultCodeOf } from "./sqlite-file.ts";
 import type { Range, StoreObserver } from "./store.ts";
 
 /** Reads records on the calling thread. */
@@ -11,6 +12,8 @@ export interface SqliteReader {
   find(id: string): Promise<Investor | undefined>;
   /** At most `limit` records behind `after`; throws the error of SQLite. */
   list(range: Range): Investor[];
+  /** Repeats the reads that failed and has not seen succeed since; throws the error of SQLite. */
+  check(): void;
 }
 
 interface Lookup {
@@ -18,6 +21,9 @@ interface Lookup {
   resolve(investor: Investor | undefined): void;
   reject(error: unknown): void;
 }
+
+/** How many failed reads are remembered. */
+const maxFailed = 16;
 
 /** Ids are read as hexadecimal text: a small buffer for each is slow to make and to collect. */
 const select = `SELECT lower(hex(id)), type, first_name, middle_name, last_name, address_line1,
@@ -35,6 +41,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): Sq
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
   let lookups: Lookup[] = [];
+  const failed = new Map<string, () => unknown>();
 
   function findAll(): void {
     const batch = lookups;
@@ -52,12 +59,19 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): Sq
   }
 
   function findOne({ id, resolve, reject }: Lookup): void {
+    const read = () => findRow.get(uuidToBytes(id)) as SQLOutputValue[] | undefined;
     try {
-      const row = findRow.get(uuidToBytes(id)) as SQLOutputValue[] | undefined;
+      const row = read();
       resolve(row && toInvestor(row));
     } catch (error) {
+      remember(`find ${id}`, read, error);
       reject(error);
     }
+  }
+
+  function remember(key: string, read: () => unknown, error: unknown): void {
+    // A file that is locked for a moment can be read.
+    if (failed.size < maxFailed && resultCodeOf(error) !== resultCode.busy) failed.set(key, read);
   }
 
   return {
@@ -67,9 +81,32 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): Sq
       }),
     list({ after, limit }) {
       const start = performance.now();
-      const rows = listRows.all(after === undefined ? new Uint8Array() : uuidToBytes(after), limit);
-      observe("list", (performance.now() - start) / 1_000);
-      return (rows as unknown as SQLOutputValue[][]).map(toInvestor);
+      const key = after === undefined ? new Uint8Array() : uuidToBytes(after);
+      const read = () => listRows.all(key, limit);
+      let rows: unknown;
+      try {
+        rows = read();
+      } catch (error) {
+        remember(`list ${limit} ${after}`, read, error);
+        throw error;
+      } finally {
+        observe("list", (performance.now() - start) / 1_000);
+      }
+      return (rows as SQLOutputValue[][]).map(toInvestor);
+    },
+    check() {
+      const start = performance.now();
+      try {
+        // A page that was misread stays in SQLite's cache.
+        if (failed.size > 0) db.exec("PRAGMA shrink_memory");
+        for (const [key, read] of failed) {
+          read();
+          failed.delete(key);
+        }
+        listRows.all(new Uint8Array(), 1);
+      } finally {
+        observe("check", (performance.now() - start) / 1_000);
+      }
     },
   };
 }

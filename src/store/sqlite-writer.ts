@@ -1,11 +1,18 @@
 /**
- * The thread that writes. It gets a batch of rows per message, commits them together
- * and answers with the outcome of each. A commit that fails in a way that leaves the
- * outcome open ends the thread.
+ * The thread that writes. Its first message says that it is ready, by the identity of the
+ * file. It gets a batch of rows per message, commits them together and replies with the
+ * outcome of each. A commit that fails in a way that leaves the outcome open ends the thread.
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
-import { openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import {
+  createIdentityCheck,
+  extendedCodeOf,
+  identify,
+  openSqliteFile,
+  resultCode,
+  resultCodeOf,
+} from "./sqlite-file.ts";
 
 /** The columns of a record in the order of the table. */
 export type Row = SQLInputValue[];
@@ -21,10 +28,13 @@ const busyTimeoutMs = 5_000;
 
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
-const db = openSqliteFile(workerData, busyTimeoutMs);
+const path = workerData as string;
+const db = await openSqliteFile(path, busyTimeoutMs);
 const insert = db.prepare(
   `INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")}) ON CONFLICT (id) DO NOTHING`,
 );
+const identity = identify(path);
+const check = createIdentityCheck(path, identity);
 
 port.on("message", (message: Row[] | "close") => {
   if (message === "close") {
@@ -35,20 +45,46 @@ port.on("message", (message: Row[] | "close") => {
   }
 });
 
+port.postMessage(identity);
+
 function write(rows: Row[]): Reply {
   let committing = false;
+  let outcomes: RowOutcome[];
   try {
     db.exec("BEGIN IMMEDIATE");
-    const outcomes = rows.map(writeRow);
+    outcomes = rows.map(writeRow);
     committing = true;
     db.exec("COMMIT");
-    return { outcomes };
   } catch (error) {
-    // The commit may have reached the disk, and SQLite cannot tell.
-    if (committing && resultCodeOf(error) === resultCode.ioError) throw error;
+    if (leavesOpen(error, committing)) throw error;
     if (db.isTransaction) db.exec("ROLLBACK");
     return { failed: (error as Error).message, errcode: resultCodeOf(error) };
   }
+  // What was written to a file that the next start does not find must not be acknowledged.
+  check();
+  return { outcomes };
+}
+
+/**
+ * Whether a failed batch may be on the disk, or its successors may not get there.
+ *
+ * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the log (walFrames in
+ * wal.c): the header, the frames, and their checksums where pages were written early. The last
+ * bytes so written are those that make the commit frame valid; a write that failed has not
+ * written them, and the next batch overwrites the rest. All other steps come after the commit
+ * frame: the sync, and the entry in the index of the log, which may have to grow (IOERR_SHMSIZE,
+ * NOMEM). An automatic checkpoint comes later still and never fails the COMMIT. (Frames that pad
+ * to a sector would come after the commit frame, and are not written where SQLite assumes
+ * powersafe overwrite, which is its default.)
+ *
+ * Before COMMIT nothing can be valid. But after a sync that failed, also that of the log's
+ * header, Linux takes the lost pages for clean, and no later sync would write them.
+ */
+function leavesOpen(error: unknown, committing: boolean): boolean {
+  const code = extendedCodeOf(error);
+  return committing
+    ? code !== resultCode.full && code !== resultCode.writeError
+    : code === resultCode.syncError || code === resultCode.folderSyncError;
 }
 
 function writeRow(row: Row): RowOutcome {

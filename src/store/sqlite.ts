@@ -1,11 +1,20 @@
+import { statSync } from "node:fs";
 import { extname } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { serialisedSize, textFields } from "../investor.ts";
 import { uuidToBytes } from "../uuid.ts";
 import { Batcher } from "./batcher.ts";
-import { isDamage, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import {
+  checkIdentity,
+  inPlainWords,
+  isDamage,
+  makeSqliteFile,
+  resultCode,
+  resultCodeOf,
+} from "./sqlite-file.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
 import type { Reply, Row, RowOutcome } from "./sqlite-writer.ts";
 import {
@@ -21,9 +30,13 @@ export interface SqliteStoreOptions {
   /** The file; it and its folder are made if they are not there. */
   path: string;
   observe: StoreObserver;
+  /** Is told at the opening and after each batch whether the disk takes what is written. */
+  onWrite(isWritable: boolean): void;
+  /** Is told what those who run the service should know and change. */
+  onWarning(message: string): void;
   /**
    * Called once if the store can write no more and its process has to end: a commit
-   * whose outcome the disk left open, or a writer thread that died.
+   * whose outcome the disk left open, a file that was moved, or a writer thread that died.
    */
   onFatal(error: Error): void;
 }
@@ -38,15 +51,21 @@ const readBusyTimeoutMs = 50;
  * @throws {Error} in plain words, if the file cannot be used
  */
 export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
-  const { observe } = options;
-  const db = openSqliteFile(options.path, readBusyTimeoutMs);
-  db.exec("PRAGMA query_only = ON");
-  const reader = createSqliteReader(db, observe);
-  const writer = startWriter(options);
+  const { path, observe, onWrite } = options;
+  const { writer, db, reader } = await openFile(options).catch((error) => {
+    throw new Error(`cannot use the SQLite file ${path}: ${inPlainWords(error)}`, { cause: error });
+  });
+  onWrite(true);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const reply = await writer.send(investors.map(toRow));
-      if ("failed" in reply) throw noticeDamage(toStoreError(reply.failed, reply.errcode));
+      onWrite("outcomes" in reply);
+      if ("failed" in reply) {
+        const failure = toStoreError(reply.failed, reply.errcode);
+        if (isDamage(failure)) damage = failure;
+        throw failure;
+      }
+      damage = undefined;
       return reply.outcomes.map(toOutcome);
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
@@ -59,20 +78,16 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     timeLimitMs: 10_000,
   });
 
+  /** The error of a batch that met a damaged page, until one is committed. */
   let damage: Error | undefined;
   let closing: Promise<void> | undefined;
-
-  function noticeDamage(error: Error): Error {
-    if (isDamage(error)) damage = error;
-    return error;
-  }
 
   async function read<T>(query: () => T): Promise<Awaited<T>> {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     try {
       return await query();
     } catch (error) {
-      throw noticeDamage(toStoreError((error as Error).message, resultCodeOf(error)));
+      throw toStoreError((error as Error).message, resultCodeOf(error));
     }
   }
 
@@ -82,46 +97,81 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     list: (range) => read(() => reader.list(range)),
 
     async ping() {
+      await read(() => reader.check());
       if (damage !== undefined) throw damage;
-      await read(() => reader.list({ limit: 1 }));
+      checkIdentity(path, writer.identity);
     },
 
     close() {
       closing ??= batcher.close().then(async () => {
-        await writer.close();
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
         db.close();
+        // The last connection to close brings the log into the file, off this thread.
+        await writer.close();
       });
       return closing;
     },
   };
 }
 
-/** Runs the writer thread; at most one batch may be under way. */
-function startWriter({ path, onFatal }: SqliteStoreOptions) {
+/** Opens the file for the thread that writes, and then for reads on this one. */
+async function openFile(options: SqliteStoreOptions) {
+  const { path, observe, onWarning } = options;
+  makeSqliteFile(path);
+  const writer = await startWriter(options);
+  let db: DatabaseSync | undefined;
+  try {
+    db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
+    db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
+    if ((statSync(path).mode & 0o077) !== 0) {
+      onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
+    }
+    return { writer, db, reader: createSqliteReader(db, observe) };
+  } catch (error) {
+    db?.close();
+    await writer.close();
+    throw error;
+  }
+}
+
+/** Runs the writer thread once it is ready; at most one batch may be under way. */
+async function startWriter({ path, onFatal }: SqliteStoreOptions) {
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
+  const opening = Promise.withResolvers<string>();
+  let isOpen = false;
   let pending: PromiseWithResolvers<Reply> | undefined;
   let closing = false;
   let failure: Error | undefined;
 
-  worker.on("message", (reply: Reply) => pending?.resolve(reply));
+  worker.once("message", (identity: string) => {
+    worker.on("message", (reply: Reply) => pending?.resolve(reply));
+    isOpen = true;
+    opening.resolve(identity);
+  });
   worker.on("error", (error) => die(error as Error));
   worker.on("exit", () => {
     if (!closing) die(new Error("it ended by itself"));
   });
 
   function die(cause: Error): void {
-    if (failure !== undefined) return;
+    if (!isOpen) opening.reject(cause);
+    if (!isOpen || failure !== undefined) return;
     failure = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
     pending?.reject(new OutcomeUnknownError(failure.message, { cause }));
     onFatal(failure);
   }
 
+  const identity = await opening.promise.catch(async (error) => {
+    await exited;
+    throw error;
+  });
   return {
+    /** See {@link identify}. */
+    identity,
     async send(rows: Row[]): Promise<Reply> {
       if (failure !== undefined) throw new StoreUnavailableError(failure.message);
       pending = Promise.withResolvers<Reply>();

@@ -36,7 +36,10 @@ export interface Store {
    */
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
-  /** Resolves if the store could serve a call now, and rejects if not. */
+  /**
+   * Resolves if the store could serve reads now. Rejects if not: also as long as a read that
+   * failed would fail again, and if the next start would find another database.
+   */
   ping(signal?: AbortSignal): Promise<void>;
 
   /**
@@ -52,7 +55,7 @@ export interface Store {
  * how many did.
  */
 export type StoreObserver = (
-  operation: "insert" | "find" | "list",
+  operation: "insert" | "find" | "list" | "check",
   seconds: number,
   batchSize?: number,
 ) => void;

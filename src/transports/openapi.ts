@@ -143,7 +143,7 @@ export const openApi = {
         in: "header",
         description:
           "A UUID of the caller's choice, quoted or bare, neither nil nor max; one of version 7 is " +
-          "recommended, and refused if it lies more than an hour in the future.",
+          "recommended.",
         schema: { type: "string", format: "uuid" },
       },
     },

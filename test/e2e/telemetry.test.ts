@@ -66,6 +66,9 @@ describe("metrics", () => {
     expect(
       await metric(service, "store_operation_duration_seconds_count", '{operation="insert"}'),
     ).toBe(3);
+    const operations = "store_operation_duration_seconds_count";
+    expect(await metric(service, operations, '{operation="list"}')).toBe(1);
+    expect(await metric(service, operations, '{operation="check"}')).toBeGreaterThan(0);
     expect(await metric(service, "process_resident_memory_bytes")).toBeGreaterThan(1e6);
   });
 

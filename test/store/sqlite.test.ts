@@ -1,32 +1,48 @@
 import { execFileSync } from "node:child_process";
 import {
-  closeSync,
+  chmodSync,
+  existsSync,
   mkdirSync,
-  openSync,
+  renameSync,
+  rmSync,
   statSync,
+  symlinkSync,
   truncateSync,
   writeFileSync,
-  writeSync,
 } from "node:fs";
 import { join } from "node:path";
-import { DatabaseSync } from "node:sqlite";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { DatabaseSync, StatementSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
-import { StoreUnavailableError } from "../../src/store/store.ts";
+import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
+import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { anInvestor } from "../support/records.ts";
+import { aCreate, anInvestor } from "../support/records.ts";
+import { grpcClient, metric, startService } from "../support/service.ts";
+import { hasTool } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
 
 async function open(path: string) {
   const fatal: Error[] = [];
+  const warnings: string[] = [];
+  const writable: boolean[] = [];
   const store = await createSqliteStore({
     path,
     observe() {},
+    onWrite: (isWritable) => writable.push(isWritable),
+    onWarning: (message) => warnings.push(message),
     onFatal: (error) => fatal.push(error),
   });
   onTestFinished(() => store.close());
-  return { store, fatal };
+  return { store, fatal, warnings, writable };
 }
+
+/** Runs a program on files that stores of this process have open, and must alone close here. */
+const outside = (program: string, ...args: string[]) =>
+  execFileSync(program, args, { stdio: "ignore" });
+
+const modeOf = (path: string) => statSync(path).mode & 0o777;
 
 describeStoreContract("SQLite", async () => {
   const path = join(temporaryFolder(), "investors.db");
@@ -34,11 +50,176 @@ describeStoreContract("SQLite", async () => {
 });
 
 describe("SQLite", () => {
-  it("makes the file and every folder on the way", async () => {
-    const path = join(temporaryFolder(), "a", "b", "investors.db");
-    const { store } = await open(path);
+  it("makes the file and every folder on the way, for its owner alone", async () => {
+    const folder = temporaryFolder();
+    const path = join(folder, "a", "b", "investors.db");
+    const { store, warnings } = await open(path);
     await store.insert(anInvestor());
-    expect(statSync(path).isFile()).toBe(true);
+    for (const suffix of ["", "-wal", "-shm"]) expect(modeOf(path + suffix)).toBe(0o600);
+    for (const made of ["a", "a/b"]) expect(modeOf(join(folder, made))).toBe(0o700);
+    expect(warnings).toEqual([]);
+  });
+
+  it("warns of a file that others may read, and leaves it as it is", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    await (await open(path)).store.close();
+    chmodSync(path, 0o640);
+    const { warnings } = await open(path);
+    expect(warnings).toEqual([expect.stringContaining(path)]);
+    expect(modeOf(path)).toBe(0o640);
+  });
+
+  it.each(["that is there", "that is not there yet"])(
+    "follows symbolic links to a file %s",
+    async (there) => {
+      const folder = temporaryFolder();
+      symlinkSync("else/where.db", join(folder, "investors.db"));
+      symlinkSync("where", join(folder, "else"));
+      mkdirSync(join(folder, "where"));
+      const target = join(folder, "where/where.db");
+      if (there === "that is there") await (await open(target)).store.close();
+      const { store, fatal } = await open(join(folder, "investors.db"));
+      await store.insert(anInvestor());
+      await store.ping();
+      expect(fatal).toEqual([]);
+      expect(modeOf(target)).toBe(0o600);
+      expect(existsSync(`${target}-wal`)).toBe(true);
+    },
+  );
+
+  it("keeps its locks, so that no other process deletes the log", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    for (let i = 0; i < 2; i += 1) {
+      const { store } = await open(path);
+      await store.insert(anInvestor());
+      await store.ping();
+      const { ino } = statSync(`${path}-wal`);
+      const script = `const db = new (require("node:sqlite").DatabaseSync)(process.argv[1]);
+        db.prepare("SELECT count(*) FROM investors").get();
+        db.close();`;
+      outside(process.execPath, "-e", script, path);
+      expect(statSync(`${path}-wal`).ino).toBe(ino);
+      await store.insert(anInvestor());
+    }
+  });
+
+  it("brings what a log holds into the file before it is open", async () => {
+    const folder = temporaryFolder();
+    const path = join(folder, "investors.db");
+    const { store } = await open(path);
+    const record = anInvestor();
+    await store.insert(record);
+    const left = join(folder, "left.db");
+    outside("cp", path, left);
+    outside("cp", `${path}-wal`, `${left}-wal`);
+    expect(statSync(`${left}-wal`).size).toBeGreaterThan(0);
+
+    const again = await open(left);
+    expect(statSync(`${left}-wal`).size).toBe(0);
+    expect((await again.store.find(record.id))?.firstName).toBe(record.firstName);
+  });
+
+  it("waits with that for others who read, and refuses to start if it waits too long", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const first = await open(path);
+    await first.store.insert(anInvestor());
+    const other = new DatabaseSync(path);
+    onTestFinished(() => other.close());
+    const read = () => other.exec("BEGIN; SELECT count(*) FROM investors");
+    read();
+    setTimeout(() => other.exec("ROLLBACK"), 1_000);
+    await open(path);
+    expect(statSync(`${path}-wal`).size).toBe(0);
+
+    await first.store.insert(anInvestor());
+    read();
+    await expect(open(path)).rejects.toThrow(
+      `cannot use the SQLite file ${path}: another process kept it in use for 30 seconds`,
+    );
+  });
+
+  it("is not open before its writer is, and leaves nothing behind if that fails", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    await (await open(path)).store.close();
+    const other = new DatabaseSync(path);
+    other.exec("ALTER TABLE investors ADD COLUMN note TEXT");
+    other.close();
+    await expect(open(path)).rejects.toThrow(
+      `cannot use the SQLite file ${path}: table investors has 13 columns`,
+    );
+    expect(existsSync(`${path}-wal`)).toBe(false);
+  });
+
+  it("refuses a file whose end is missing", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const { store } = await open(path);
+    await Promise.all(Array.from({ length: 100 }, () => store.insert(anInvestor())));
+    await store.close();
+    for (const missing of [100, 5_000]) {
+      truncateSync(path, statSync(path).size - missing);
+      await expect(open(path)).rejects.toThrow(`${path}: it is damaged`);
+    }
+  });
+
+  const replacements: [string, (folder: string) => void][] = [
+    ["moved", (folder) => renameSync(`${folder}/investors.db`, `${folder}/moved.db`)],
+    ["deleted", (folder) => rmSync(`${folder}/investors.db`)],
+    [
+      "replaced",
+      (folder) => {
+        outside("cp", `${folder}/investors.db`, `${folder}/copy.db`);
+        renameSync(`${folder}/copy.db`, `${folder}/investors.db`);
+      },
+    ],
+    [
+      "moved behind a symbolic link",
+      (folder) => {
+        mkdirSync(`${folder}/elsewhere`);
+        renameSync(`${folder}/investors.db`, `${folder}/elsewhere/investors.db`);
+        symlinkSync("elsewhere/investors.db", `${folder}/investors.db`);
+      },
+    ],
+    ["moved with its folder", (folder) => renameSync(folder, `${folder}.moved`)],
+    ["parted from its log", (folder) => rmSync(`${folder}/investors.db-wal`)],
+    [
+      "given an older log",
+      (folder) => {
+        outside("cp", `${folder}/investors.db-wal`, `${folder}/copy`);
+        renameSync(`${folder}/copy`, `${folder}/investors.db-wal`);
+      },
+    ],
+  ];
+
+  it("acknowledges nothing once its file was moved, deleted or replaced", async () => {
+    // Right after its folder has changed, and when it has not for a while.
+    for (const pause of [0, 3_500]) {
+      const cases = replacements.map(async ([change, replace]) => {
+        const folder = join(temporaryFolder(), "data");
+        const { store, fatal } = await open(join(folder, "investors.db"));
+        await store.insert(anInvestor());
+        await delay(pause);
+        for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+        await store.ping();
+        replace(folder);
+        await expect(store.ping(), change).rejects.toThrow("was moved, deleted or replaced");
+        expect(fatal, change).toEqual([]);
+        await expect(store.insert(anInvestor()), change).rejects.toThrow(OutcomeUnknownError);
+        expect(fatal, change).toHaveLength(1);
+        await expect(store.insert(anInvestor()), change).rejects.toThrow(StoreUnavailableError);
+      });
+      await Promise.all(cases);
+    }
+  });
+
+  it("is ready again once a file that was moved is back", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const { store, fatal } = await open(path);
+    renameSync(path, `${path}.moved`);
+    await expect(store.ping()).rejects.toThrow("was moved, deleted or replaced");
+    renameSync(`${path}.moved`, path);
+    await store.ping();
+    await store.insert(anInvestor());
+    expect(fatal).toEqual([]);
   });
 
   it("keeps records as a person can read them", async () => {
@@ -83,17 +264,19 @@ describe("SQLite", () => {
     await expect(open(temporaryFolder())).rejects.toThrow("cannot use the SQLite file");
   });
 
-  it("is not ready, and never says that a record is not there, once the file turns out damaged", async () => {
+  it("is not ready while a page is damaged, and never says that a record of it is not there", async () => {
     const path = join(temporaryFolder(), "investors.db");
     const first = await open(path);
     const records = Array.from({ length: 500 }, () => anInvestor());
     await Promise.all(records.map((record) => first.store.insert(record)));
     await first.store.close();
     const { store } = await open(path);
-    const file = openSync(path, "r+");
-    const { size } = statSync(path);
-    writeSync(file, Buffer.alloc(size - 8_192, 0xff), 0, size - 8_192, 8_192);
-    closeSync(file);
+    const last = Math.floor(statSync(path).size / 4_096) - 1;
+    const write = (from: string) =>
+      outside("dd", `if=${from}`, `of=${path}`, "bs=4096", "conv=notrunc", `seek=${last - 1}`);
+    outside("dd", `if=${path}`, `of=${path}.good`, "bs=4096", `skip=${last - 1}`);
+    writeFileSync(`${path}.bad`, Buffer.alloc(8_192, 0xff));
+    write(`${path}.bad`);
 
     const outcomes = await Promise.allSettled(records.map(({ id }) => store.find(id)));
     expect(outcomes.some(({ status }) => status === "rejected")).toBe(true);
@@ -101,8 +284,36 @@ describe("SQLite", () => {
       if (outcome.status === "fulfilled") expect(outcome.value).toBeDefined();
       else expect(outcome.reason).not.toBeInstanceOf(StoreUnavailableError);
     }
-    await expect(store.ping()).rejects.toThrow();
+    for (let i = 0; i < 3; i += 1) await expect(store.ping()).rejects.toThrow("malformed");
+
+    write(`${path}.good`);
+    await store.ping();
+    for (const { id } of records) expect(await store.find(id)).toBeDefined();
   });
+
+  it.each(["get", "all"] as const)(
+    "is not ready until a read succeeds that failed for once (%s)",
+    async (method) => {
+      const { store } = await open(join(temporaryFolder(), "investors.db"));
+      const record = anInvestor();
+      await store.insert(record);
+      const read = () =>
+        method === "get" ? store.find(record.id) : store.list({ after: record.id, limit: 7 });
+      const original = StatementSync.prototype[method];
+      const spy = vi.spyOn(StatementSync.prototype, method);
+      onTestFinished(() => void spy.mockRestore());
+      spy.mockImplementation(function (this: StatementSync, ...args: unknown[]) {
+        // The first page of a list can still be read.
+        if (args[1] === 1) return Reflect.apply(original, this, args);
+        throw Object.assign(new Error("disk I/O error"), { errcode: 266 });
+      });
+      await expect(read()).rejects.toThrow(StoreUnavailableError);
+      for (let i = 0; i < 3; i += 1) await expect(store.ping()).rejects.toThrow("disk I/O error");
+      spy.mockRestore();
+      await store.ping();
+      await read();
+    },
+  );
 
   it("waits for another process that writes, and says so if it waits too long", async () => {
     const path = join(temporaryFolder(), "investors.db");
@@ -140,7 +351,7 @@ describe("SQLite", () => {
     if (disk === undefined) return;
     const ballast = join(disk, "ballast");
     writeFileSync(ballast, Buffer.alloc(512 * 1024));
-    const { store, fatal } = await open(join(disk, "investors.db"));
+    const { store, fatal, writable } = await open(join(disk, "investors.db"));
 
     const stored = [];
     let refusal: unknown;
@@ -157,11 +368,60 @@ describe("SQLite", () => {
     for (const record of stored) expect(await store.find(record?.id ?? "")).toBeDefined();
     expect(await store.list({ limit: 100_001 })).toHaveLength(stored.length);
 
+    await store.ping();
+    expect(writable.at(-1)).toBe(false);
+
     truncateSync(ballast);
     await store.insert(anInvestor());
     expect(await store.list({ limit: 100_001 })).toHaveLength(stored.length + 1);
+    expect(writable.at(-1)).toBe(true);
     expect(fatal).toEqual([]);
   });
+
+  it.each(["new", "old"])("says at the start that the disk is full (%s file)", async (age) => {
+    const disk = temporaryDisk(join(temporaryFolder(), "disk"));
+    if (disk === undefined) return;
+    const path = join(disk, "investors.db");
+    if (age === "old") await (await open(path)).store.close();
+    try {
+      writeFileSync(join(disk, "ballast"), Buffer.alloc(2 * 1024 * 1024));
+    } catch {}
+    await expect(open(path)).rejects.toThrow(`${path}: its disk is full`);
+  });
+
+  it.runIf(hasTool("prlimit", ["--version"]))(
+    "refuses what a quota does not let it write, stays ready, and goes on once it may",
+    async () => {
+      const service = await startService();
+      const client = grpcClient(service);
+      const limit = (size: string) =>
+        outside("prlimit", "--pid", String(service.child.pid), `--fsize=${size}:unlimited`);
+      limit("100000");
+      const stored = [];
+      let failure: Awaited<ReturnType<typeof failureOf>> | undefined;
+      while (failure === undefined && stored.length < 1_000) {
+        const call = client.createInvestor(aCreate());
+        await call.then(
+          (investor) => stored.push(investor),
+          async () => {
+            failure = await failureOf(call);
+          },
+        );
+      }
+      expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
+      expect(await metric(service, "store_writable")).toBe(0);
+      expect((await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status).toBe(200);
+
+      limit("unlimited");
+      stored.push(await client.createInvestor(aCreate()));
+      expect(await metric(service, "store_writable")).toBe(1);
+      const { investors } = await client.listInvestors({ pageSize: 1_000 });
+      expect(investors).toHaveLength(stored.length);
+      expect(investors).toEqual(expect.arrayContaining(stored));
+      service.child.kill("SIGTERM");
+      expect(await service.exited).toBe(0);
+    },
+  );
 });
 
 /** A file system of 2 MiB in memory, or undefined where none may be mounted. */

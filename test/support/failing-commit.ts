@@ -1,13 +1,14 @@
 /**
- * Loaded into a service before it starts (`node --import`): its third commit fails in the
- * way that FAILING_COMMIT names.
+ * Loaded into a service before it starts (`node --import`): the commit of its third
+ * batch fails in the way that FAILING_COMMIT names.
  */
 import { DatabaseSync } from "node:sqlite";
 import { isMainThread } from "node:worker_threads";
 
 if (!isMainThread) {
   const exec = DatabaseSync.prototype.exec;
-  let commits = 0;
+  // The first one makes the table.
+  let commits = -1;
   DatabaseSync.prototype.exec = function (sql) {
     if (sql === "COMMIT") {
       commits += 1;

@@ -203,8 +203,7 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
    * A repeated call with the same request_id and content answers with the record
    * stored by the first, however long ago that was. Request ids of different
    * authenticated callers are independent of each other. A UUID of version 7 is
-   * recommended: it keeps inserts local. One that lies more than an hour in the
-   * future is refused.
+   * recommended: it keeps inserts local. Its time is not checked.
    *
    * @generated from field: optional string request_id = 13;
    */
