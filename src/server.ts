@@ -5,8 +5,6 @@ import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_p
 import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthentication } from "./calls/authentication.ts";
-import { createDeadlineInterceptor } from "./calls/deadline.ts";
-import { createFailureInterceptor } from "./calls/failure.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { type Config, isAuthenticating, isLoopback } from "./config.ts";
@@ -69,8 +67,9 @@ export async function startServer(
   const isOpen = !isAuthenticating(config.authentication);
   const authentication = isOpen ? undefined : await createAuthentication(config.authentication);
   const telemetry = createTelemetry(log);
-  const { maxInFlight } = config;
-  const gate = createGate({ maxInFlight, authenticate: authentication?.authenticate, telemetry });
+  const { maxInFlight, requestTimeoutMs } = config;
+  const authenticate = authentication?.authenticate;
+  const gate = createGate({ maxInFlight, requestTimeoutMs, authenticate, telemetry, log });
   telemetry.showInFlight(() => gate.inFlight);
   const store = await openStore({
     ...config,
@@ -87,12 +86,7 @@ export async function startServer(
     InvestorService,
     createInvestorService(store),
   );
-  // The first one is the outermost.
-  const interceptors = [
-    createFailureInterceptor(log),
-    createDeadlineInterceptor(config.requestTimeoutMs),
-  ];
-  const common = { interceptors, gate, maxMessageBytes, log };
+  const common = { gate, maxMessageBytes, log };
   let isReady = false;
   let grpc: GrpcServer;
   let http: HttpServer;

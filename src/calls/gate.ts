@@ -1,42 +1,40 @@
 import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import { scopeMissing } from "../service/errors.ts";
+import { overloaded, scopeMissing } from "../service/errors.ts";
 import { principalKey } from "../service/ids.ts";
-import type { Authenticate } from "./authentication.ts";
-import { Call, type CallHead } from "./call.ts";
-import type { Scope } from "./caller.ts";
+import type { Authenticate, Scope } from "./authentication.ts";
+import { Call, type CallHead, type CallOptions } from "./call.ts";
 import { createConnectionLookup } from "./connection.ts";
-import { createPlaces } from "./places.ts";
 import type { Telemetry } from "./telemetry.ts";
 
 /**
- * Decides from the headers alone, before a byte of the body is read, whether a call may
- * come in. Every transport asks it.
+ * Decides from the headers alone, before a byte of the body is read, whether a call is
+ * admitted. Every transport asks it.
  */
 export interface Gate {
   /**
-   * Lets a call in: its caller is known and may make it, and there is room. It holds its place
-   * until its reply has closed; one that is refused never holds any.
+   * Admits a call: its caller is known and may make it, and a slot is free. The call holds the
+   * slot until its reply has closed; one that is refused never holds any.
    *
    * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
    *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
    */
-  enter(head: CallHead): Promise<Call>;
+  admit(head: CallHead): Promise<Call>;
   /**
-   * Lets in whoever shows valid credentials, where any are needed, without taking a place.
+   * Accepts whoever shows valid credentials, where any are needed, and takes no slot.
    *
    * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
    */
   identify(head: Pick<CallHead, "socket" | "header">): Promise<void>;
-  /** How many calls are inside. */
+  /** How many calls are admitted and not ended. */
   readonly inFlight: number;
-  /** Resolves when no call is inside. */
+  /** Resolves when no call is in flight. */
   whenEmpty(): Promise<void>;
 }
 
 /** What a {@link createGate gate} needs. */
-export interface GateOptions {
-  /** How many calls may be inside at once. */
+export interface GateOptions extends CallOptions {
+  /** How many calls may be in flight at once. */
   maxInFlight: number;
   /** Tells who calls; if absent, anybody may. */
   authenticate?: Authenticate | undefined;
@@ -45,38 +43,81 @@ export interface GateOptions {
 }
 
 /** Makes a gate. */
-export function createGate({ maxInFlight, authenticate, telemetry }: GateOptions): Gate {
-  const places = createPlaces(maxInFlight);
+export function createGate(options: GateOptions): Gate {
+  const { maxInFlight, authenticate, telemetry } = options;
+  const slots = createSlots(maxInFlight);
   const connectionOf = createConnectionLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
     const { principal, scopes } = await authenticate(call.connection, call.head.header);
-    const needed = scopeOf(call.head.method);
+    const needed = scopeOf(call.method);
     if (!scopes.has(needed)) throw scopeMissing(needed);
     call.values.set(principalKey, principal);
   }
 
   return {
-    async enter(head) {
-      const call = new Call(head, connectionOf(head.socket));
+    async admit(head) {
+      const call = new Call(head, connectionOf(head.socket), options);
       telemetry.follow(call);
       try {
         if (authenticate !== undefined) await authorise(call, authenticate);
         call.throwIfClosed();
-        call.onClose(places.take());
+        call.onClose(slots.acquire());
         return call;
       } catch (error) {
-        call.fail(error);
-        throw error;
+        throw call.fail(error);
       }
     },
     async identify({ socket, header }) {
       await authenticate?.(connectionOf(socket), header);
     },
     get inFlight() {
-      return places.taken;
+      return slots.held;
     },
-    whenEmpty: () => places.whenEmpty(),
+    whenEmpty: () => slots.whenFree(),
+  };
+}
+
+/** A limited number of slots. */
+export interface Slots {
+  /**
+   * Acquires one. The caller releases it, once, by calling what this returns.
+   *
+   * @throws {ConnectError} OVERLOADED, if none is free
+   */
+  acquire(): () => void;
+  /** How many are held. */
+  readonly held: number;
+  /** Resolves when none is held. */
+  whenFree(): Promise<void>;
+}
+
+/** Makes `count` slots. */
+export function createSlots(count: number): Slots {
+  let held = 0;
+  let free: PromiseWithResolvers<void> | undefined;
+
+  function release(): void {
+    held -= 1;
+    if (held > 0) return;
+    free?.resolve();
+    free = undefined;
+  }
+
+  return {
+    acquire() {
+      if (held >= count) throw overloaded();
+      held += 1;
+      return release;
+    },
+    get held() {
+      return held;
+    },
+    async whenFree() {
+      if (held === 0) return;
+      free ??= Promise.withResolvers();
+      await free.promise;
+    },
   };
 }
 

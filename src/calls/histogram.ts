@@ -6,24 +6,28 @@ export interface HistogramOptions {
   help: string;
   /** Upper bounds of its buckets, ascending. */
   bounds: readonly number[];
+  labelNames: readonly string[];
   registry: Registry;
 }
 
-/** Counts an observation under one set of labels. */
-export type Observe = (value: number) => void;
+interface Series {
+  readonly labels: Record<string, string>;
+  readonly counts: number[];
+  sum: number;
+}
+
+/** Counts a value under the values of its labels, in the order of their names. */
+export type Observe = (value: number, ...labels: string[]) => void;
 
 /**
- * Makes a histogram of Prometheus, as a function that begins the series of a set of labels.
- * That of prom-client makes texts of the labels and the bucket at every observation, which
- * took a twentieth of the time of a call.
+ * Makes a histogram of Prometheus. That of prom-client makes texts of all labels and of the
+ * bucket at every observation, which took a twentieth of the time of a call.
  */
-export function createHistogram(
-  options: HistogramOptions,
-): (labels: Record<string, string>) => Observe {
-  const { name, help, bounds, registry } = options;
-  const all: { labels: Record<string, string>; counts: number[]; sum: number }[] = [];
+export function createHistogram(options: HistogramOptions): Observe {
+  const { name, help, bounds, labelNames, registry } = options;
+  const all = new Map<string, Series>();
 
-  const toValues = ({ labels, counts, sum }: (typeof all)[number]) => {
+  const toValues = ({ labels, counts, sum }: Series) => {
     let count = 0;
     const buckets = [...bounds, "+Inf"].map((le, i) => {
       count += counts[i] ?? 0;
@@ -38,18 +42,28 @@ export function createHistogram(
   // A registry asks no more than this of a metric to show it.
   const metric = {
     name,
-    get: async () => ({ name, help, type: "histogram", values: all.flatMap(toValues) }),
+    get: async () => ({
+      name,
+      help,
+      type: "histogram",
+      values: [...all.values()].flatMap(toValues),
+    }),
   };
   registry.registerMetric(metric as unknown as Metric);
 
-  return (labels) => {
+  function begin(key: string, values: string[]): Series {
+    const labels = Object.fromEntries(labelNames.map((label, i) => [label, values[i] ?? ""]));
     const series = { labels, counts: Array<number>(bounds.length + 1).fill(0), sum: 0 };
-    all.push(series);
-    return (value) => {
-      let bucket = 0;
-      while (value > (bounds[bucket] ?? Number.POSITIVE_INFINITY)) bucket += 1;
-      series.counts[bucket] = (series.counts[bucket] ?? 0) + 1;
-      series.sum += value;
-    };
+    all.set(key, series);
+    return series;
+  }
+
+  return (value, ...labels) => {
+    const key = labels.join();
+    const series = all.get(key) ?? begin(key, labels);
+    let bucket = 0;
+    while (value > (bounds[bucket] ?? Number.POSITIVE_INFINITY)) bucket += 1;
+    series.counts[bucket] = (series.counts[bucket] ?? 0) + 1;
+    series.sum += value;
   };
 }

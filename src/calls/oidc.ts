@@ -1,7 +1,7 @@
 import { createRemoteJWKSet, errors, type JWTVerifyGetKey, jwtVerify } from "jose";
 import type { OidcOptions } from "../config.ts";
 import { issuerUnavailable } from "../service/errors.ts";
-import type { Caller } from "./caller.ts";
+import type { Caller } from "./authentication.ts";
 
 /** For how long the issuer may take to answer, in milliseconds. */
 const issuerTimeoutMs = 5_000;

@@ -2,15 +2,15 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
-import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import { collectDefaultMetrics, Gauge, Registry } from "prom-client";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import type { StoreObserver } from "../store/store.ts";
-import type { Call, CallHead } from "./call.ts";
-import { createHistogram, type Observe } from "./histogram.ts";
+import type { Call } from "./call.ts";
+import { createHistogram } from "./histogram.ts";
 
 /** Tells those who run the service what happens in it: by lines of the log, and by metrics. */
 export interface Telemetry {
-  /** Follows a call from now until its answer has left. */
+  /** Follows a call from now until its reply was sent. */
   follow(call: Call): void;
   /** Takes what a store tells of its work. */
   readonly storeObserver: StoreObserver;
@@ -36,52 +36,41 @@ export function createTelemetry(log: Logger): Telemetry {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
-  const beginSeries = createHistogram({
+  const callDurations = createHistogram({
     name: "rpc_server_call_duration_seconds",
-    help: "Time from the headers of a call until its answer has left.",
+    help: "Time from the headers of a call until its reply was sent.",
     bounds: durations,
+    labelNames: ["method", "code", "transport"],
     registry,
   });
-  const seriesOf = new Map<DescMethod, Map<string, Observe>>();
-  const storeDurations = new Histogram({
+  const storeDurations = createHistogram({
     name: "store_operation_duration_seconds",
     help: "Time that the database takes for one operation, which can be a batch.",
+    bounds: durations,
     labelNames: ["operation"],
-    buckets: durations,
-    registers,
+    registry,
   });
-  const storeBatches = new Histogram({
+  const storeBatches = createHistogram({
     name: "store_batch_size",
     help: "How many calls share one operation of the database.",
+    bounds: batchSizes,
     labelNames: ["operation"],
-    buckets: batchSizes,
-    registers,
+    registry,
   });
-
   let storeWritable: Gauge | undefined;
 
-  function observe({ method, transport }: CallHead, code: string, seconds: number): void {
-    const known = seriesOf.get(method) ?? new Map<string, Observe>();
-    const key = `${transport} ${code}`;
-    let series = known.get(key);
-    if (series === undefined) {
-      series = beginSeries({ method: nameOf(method), code, transport });
-      seriesOf.set(method, known.set(key, series));
-    }
-    series(seconds);
-  }
-
   function report(call: Call, seconds: number): void {
-    const { method, transport } = call.head;
+    const { transport } = call.head;
+    const method = nameOf(call.method);
     const code = codeOf(call);
-    observe(call.head, code, seconds);
+    callDurations(seconds, method, code, transport);
     const level = code === "OK" ? "debug" : "warn";
     if (!log.isLevelEnabled(level)) return;
     const reason = call.failure?.findDetails(ErrorInfoSchema)[0]?.reason;
     const durationMs = Math.round(seconds * 1e6) / 1e3;
     const { peer } = call.connection;
     log[level](
-      { method: nameOf(method), transport, code, reason, durationMs, peer, traceId: call.id },
+      { method, transport, code, reason, durationMs, peer, traceId: call.id },
       code === "OK" ? "call" : "call failed",
     );
   }
@@ -92,8 +81,8 @@ export function createTelemetry(log: Logger): Telemetry {
       call.onClose(() => report(call, (performance.now() - start) / 1_000));
     },
     storeObserver(operation, seconds, batchSize) {
-      storeDurations.labels(operation).observe(seconds);
-      if (batchSize !== undefined) storeBatches.labels(operation).observe(batchSize);
+      storeDurations(seconds, operation);
+      if (batchSize !== undefined) storeBatches(batchSize, operation);
     },
     showWritable(isWritable) {
       storeWritable ??= new Gauge({
@@ -124,7 +113,7 @@ function nameOf({ parent, name }: DescMethod): string {
 
 /** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
 function codeOf({ failure, head }: Call): string {
-  if (failure === undefined && head.hasLeft()) return "OK";
+  if (failure === undefined && head.wasSent()) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
 }

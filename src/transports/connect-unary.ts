@@ -9,7 +9,7 @@ import {
   toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
-import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
 import {
   type Compression,
   compressionNegotiate,
@@ -17,17 +17,14 @@ import {
 } from "@connectrpc/connect/protocol";
 import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import type { Call } from "../calls/call.ts";
-import { CallContext, type ContextInit } from "../calls/context.ts";
+import type { Call, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import { invokeUnary, type UnarySpec } from "../calls/invoke.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { readBody } from "./body.ts";
-import { headersOf, toHead } from "./exchange.ts";
+import { toHead } from "./exchange.ts";
 
 /** What a {@link createConnectUnary} needs. */
 export interface ConnectUnaryOptions {
-  interceptors: Interceptor[];
   gate: Gate;
   /** The largest message to take, in bytes. */
   maxMessageBytes: number;
@@ -60,28 +57,33 @@ export function isCommonForm({ method, url, headers }: IncomingMessage): boolean
  * connect-node does, in a quarter of the time.
  */
 export function createConnectUnary(options: ConnectUnaryOptions) {
-  const { interceptors, gate, maxMessageBytes, jsonOptions } = options;
+  const { gate, maxMessageBytes, jsonOptions } = options;
   const decoder = new TextDecoder("utf-8", { fatal: true });
 
   return async (spec: UnarySpec, req: IncomingMessage, res: ServerResponse): Promise<void> => {
     const { method } = spec;
     let call: Call | undefined;
-    let context: CallContext | undefined;
     try {
-      call = await gate.enter({ method, transport: "connect", ...toHead(req, res) });
-      context = new CallContext(call, initOf(req));
-      const body = await readBody(req, maxMessageBytes, tooLarge);
-      const input = decode(method, req, body);
-      const { message, header, trailer } = await invokeUnary(spec, context, input, interceptors);
-      await answer(req, res, 200, encode(method, req, message), header, trailer);
-    } catch (error) {
-      call?.fail(error);
+      call = await gate.admit({
+        method,
+        transport: "connect",
+        ...toHead(req, res),
+        timeoutMs: timeoutOf(req),
+      });
+      const input = decode(method, req, await readBody(req, maxMessageBytes, tooLarge));
+      const output = await call.invoke(spec, input);
+      await answer(req, res, 200, encode(method, req, output), call);
+    } catch (reason) {
+      const error = call?.fail(reason) ?? reason;
       if (!(error instanceof ConnectError)) throw error;
-      const { responseHeader = new Headers(), responseTrailer = new Headers() } = context ?? {};
-      mergeNonProtocolHeaders(responseHeader, error.metadata);
-      responseHeader.set("content-type", json);
+      const header = call?.header ?? new Headers();
+      mergeNonProtocolHeaders(header, error.metadata);
+      header.set("content-type", json);
       const bytes = errorToJsonBytes(error, jsonOptions);
-      await answer(req, res, codeToHttpStatus(error.code), bytes, responseHeader, responseTrailer);
+      await answer(req, res, codeToHttpStatus(error.code), bytes, {
+        header,
+        trailer: call?.trailer,
+      });
     }
   };
 
@@ -108,16 +110,10 @@ export function createConnectUnary(options: ConnectUnaryOptions) {
   }
 }
 
-function initOf(req: IncomingMessage): ContextInit {
-  const { headers, url } = req;
+/** How long the client waits, in milliseconds. */
+function timeoutOf({ headers }: IncomingMessage): number | undefined {
   const timeout = headers["connect-timeout-ms"];
-  return {
-    protocolName: "connect",
-    requestMethod: "POST",
-    url: `http://${headers.host ?? headers[":authority"]}${url}`,
-    requestHeader: () => headersOf(req),
-    timeoutMs: timeout === undefined ? undefined : Number(timeout),
-  };
+  return timeout === undefined ? undefined : Number(timeout);
 }
 
 /** Trailers are headers of a special name (https://connectrpc.com/docs/protocol#unary-response). */
@@ -126,18 +122,17 @@ async function answer(
   res: ServerResponse,
   status: number,
   message: string | Uint8Array,
-  header: Headers,
-  trailer: Headers,
+  { header, trailer }: Pick<Call, "header" | "trailer">,
 ): Promise<void> {
   const size = Buffer.byteLength(message);
   const compression = size < compressMinBytes ? null : acceptedBy(req);
   // Text leaves in one piece with the headers.
   const body =
     compression === null ? message : await compression.compress(Buffer.from(message as string));
-  for (const [name, value] of header) res.appendHeader(name, value);
-  for (const [name, value] of trailer) res.appendHeader(`trailer-${name}`, value);
+  for (const [name, value] of header ?? []) res.appendHeader(name, value);
+  for (const [name, value] of trailer ?? []) res.appendHeader(`trailer-${name}`, value);
   res.writeHead(status, {
-    "content-type": header.get("content-type") ?? req.headers["content-type"],
+    "content-type": header?.get("content-type") ?? req.headers["content-type"],
     "content-length": body === message ? size : body.length,
     ...(compression !== null && { "content-encoding": compression.name }),
     "cache-control": "no-store",

@@ -17,7 +17,7 @@ import {
   universalRequestFromNodeRequest,
   universalResponseToNodeResponse,
 } from "@connectrpc/connect-node";
-import type { Call } from "../calls/call.ts";
+import { runCall } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { createConnectUnary, isCommonForm } from "./connect-unary.ts";
@@ -28,7 +28,6 @@ import { HttpError } from "./problem.ts";
 /** What a {@link createConnectHandler Connect handler} serves, and within which limits. */
 export interface ConnectHandlerOptions {
   services: ServiceImplSpec[];
-  interceptors: Interceptor[];
   gate: Gate;
   /** The largest message to take, decompressed, in bytes. */
   maxMessageBytes: number;
@@ -42,7 +41,7 @@ const decodedKey = createContextKey(false);
 
 /** Serves Connect and gRPC-Web on the paths of the services' methods. */
 export function createConnectHandler(options: ConnectHandlerOptions): HttpHandler {
-  const { services, interceptors, gate, maxMessageBytes } = options;
+  const { services, gate, maxMessageBytes } = options;
   const implementations = services.flatMap(({ methods }) => Object.values(methods));
   const specs = new Map(implementations.map((spec) => [createMethodUrl("", spec.method), spec]));
 
@@ -51,9 +50,10 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     const [req, res] = values.get(exchangeKey) ?? [];
     if (req === undefined || res === undefined) throw new Error("the call came by no request");
     const transport = protocolName === "grpc-web" ? "grpc-web" : "connect";
-    const call = await gate.enter({ method, transport, values, ...toHead(req, res) });
+    const call = await gate.admit({ method, transport, values, ...toHead(req, res) });
     // A context of Connect can be aborted, which its type does not tell.
-    call.onAbort((context as HandlerContext & Pick<Call, "abort">).abort);
+    const { abort } = context as HandlerContext & Pick<AbortController, "abort">;
+    call.signal.addEventListener("abort", () => abort(call.signal.reason));
     res.once("finish", () => {
       if (!values.get(decodedKey)) call.fail(malformedRequest());
     });
@@ -64,10 +64,10 @@ export function createConnectHandler(options: ConnectHandlerOptions): HttpHandle
     ignoreUnknownFields: false,
     registry: createRegistry(...services.map(({ service }) => service.file)),
   };
-  const answerUnary = createConnectUnary({ interceptors, gate, maxMessageBytes, jsonOptions });
+  const answerUnary = createConnectUnary({ gate, maxMessageBytes, jsonOptions });
 
   const router = createConnectRouter({
-    interceptors: [noteDecoded, ...interceptors],
+    interceptors: [noteDecoded, runCall],
     acceptCompression: [compressionGzip, compressionBrotli],
     // HTTP/1.1 cannot carry it.
     grpc: false,

@@ -23,11 +23,14 @@ function headerOf({ headers }: IncomingMessage): CallHead["header"] {
 export function toHead(req: IncomingMessage, res: ServerResponse) {
   return {
     socket: req.socket,
-    answer: res,
+    reply: res,
     isClosed: () => isClosed(req, res),
     // A stream of HTTP/2 that was reset looks finished too.
-    hasLeft: () => res.writableFinished && !streamOf(req)?.rstCode,
+    wasSent: () => res.writableFinished && !streamOf(req)?.rstCode,
     header: headerOf(req),
+    requestHeader: () => headersOf(req),
+    requestMethod: req.method ?? "",
+    url: `http://${req.headers.host ?? req.headers[":authority"]}${req.url}`,
   } satisfies Partial<CallHead>;
 }
 

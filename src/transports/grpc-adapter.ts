@@ -2,8 +2,7 @@ import { type EventEmitter, once } from "node:events";
 import { type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import {
   Code,
-  ConnectError,
-  type Interceptor,
+  type ConnectError,
   type MethodImplSpec,
   type ServiceImplSpec,
 } from "@connectrpc/connect";
@@ -11,6 +10,7 @@ import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type {
   handleUnaryCall,
+  Metadata,
   ServerDuplexStream,
   ServerReadableStream,
   ServerUnaryCall,
@@ -20,25 +20,23 @@ import type {
   sendUnaryData,
   UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { type Call, callKey } from "../calls/call.ts";
-import { CallContext } from "../calls/context.ts";
-import { invokeUnary, type UnarySpec } from "../calls/invoke.ts";
+import { type Call, runCall, type UnarySpec } from "../calls/call.ts";
 import { malformedRequest } from "../service/errors.ts";
-import { toHeaders, toMetadata } from "./grpc-metadata.ts";
+import { toMetadata } from "./grpc-metadata.ts";
 
 /** The key of the {@link Call} among the opaque data of the metadata. */
 export const callOpaqueKey = "call";
 
 /**
- * Lets grpc-js serve a service that is written for Connect, behind the same interceptors.
+ * Lets grpc-js serve a service that is written for Connect.
  *
  * Messages pass through grpc-js as bytes: it would answer those that it cannot decode
  * with INTERNAL, out of reach of any interceptor.
  */
-export function toGrpcService(
-  { service, methods }: ServiceImplSpec,
-  interceptors: Interceptor[],
-): [ServiceDefinition, UntypedServiceImplementation] {
+export function toGrpcService({
+  service,
+  methods,
+}: ServiceImplSpec): [ServiceDefinition, UntypedServiceImplementation] {
   const definition: Record<string, ServiceDefinition[string]> = {};
   const handlers: UntypedServiceImplementation = {};
   for (const [name, spec] of Object.entries(methods)) {
@@ -51,69 +49,59 @@ export function toGrpcService(
       responseSerialize: asBuffer,
       responseDeserialize: asBuffer,
     };
-    handlers[name] =
-      spec.kind === "unary" ? unaryHandler(spec, interceptors) : streamHandler(spec, interceptors);
+    handlers[name] = spec.kind === "unary" ? unaryHandler(spec) : streamHandler(spec);
   }
   return [definition, handlers];
 }
 
 /** The status that tells a gRPC client of an error, with its details (google.rpc.Status). */
-export function toGrpcStatus(error: unknown, trailer = new Headers()): StatusObject {
-  const known =
-    error instanceof ConnectError ? error : new ConnectError("internal error", Code.Internal);
-  const metadata = toMetadata(setTrailerStatus(trailer, known));
+export function toGrpcStatus(error: ConnectError, trailer = new Headers()): StatusObject {
+  const metadata = toMetadata(setTrailerStatus(trailer, error));
   // These two are fields of a status of grpc-js, which sends them itself.
   metadata.remove("grpc-status");
   metadata.remove("grpc-message");
-  return { code: known.code as number, details: known.rawMessage, metadata };
+  return { code: error.code as number, details: error.rawMessage, metadata };
 }
 
-function unaryHandler(
-  spec: UnarySpec,
-  interceptors: Interceptor[],
-): handleUnaryCall<Uint8Array, Uint8Array> {
-  return async (call, callback) => {
-    const context = contextOf(call);
+function unaryHandler(spec: UnarySpec): handleUnaryCall<Uint8Array, Uint8Array> {
+  return async (grpcCall, callback) => {
+    const call = callOf(grpcCall);
     try {
-      const input = decode(spec.method.input, call.request);
-      const output = await invokeUnary(spec, context, input, interceptors);
-      sendHeader(call, output.header);
-      callback(null, toBinary(spec.method.output, output.message), toMetadata(output.trailer));
+      const output = await call.invoke(spec, decode(spec.method.input, grpcCall.request));
+      sendHeader(grpcCall, call);
+      callback(null, toBinary(spec.method.output, output), toTrailer(call));
     } catch (error) {
-      context.values.get(callKey)?.fail(error);
-      sendHeader(call, context.responseHeader);
-      callback(toGrpcStatus(error, context.responseTrailer));
+      sendHeader(grpcCall, call);
+      callback(toGrpcStatus(call.fail(error), call.trailer));
     }
   };
 }
 
 type UnaryCall = ServerUnaryCall<Uint8Array, Uint8Array>;
-type AnyCall = EventEmitter &
-  Pick<UnaryCall, "metadata" | "getDeadline" | "getHost" | "getPath" | "sendMetadata">;
+type AnyCall = EventEmitter & Pick<UnaryCall, "metadata" | "sendMetadata">;
 type StreamCall =
   | ServerReadableStream<Uint8Array, Uint8Array>
   | ServerWritableStream<Uint8Array, Uint8Array>
   | ServerDuplexStream<Uint8Array, Uint8Array>;
 
-function streamHandler(spec: MethodImplSpec, interceptors: Interceptor[]) {
-  // Only a client-streaming call has a single answer, and grpc-js gives a way to send it.
-  return async (call: StreamCall, respond?: sendUnaryData<Uint8Array>): Promise<void> => {
-    const context = contextOf(call);
-    const outputs = call as ServerWritableStream<Uint8Array, Uint8Array>;
+function streamHandler(spec: MethodImplSpec) {
+  // Only a client-streaming call has a single reply, and grpc-js gives a way to send it.
+  return async (grpcCall: StreamCall, respond?: sendUnaryData<Uint8Array>): Promise<void> => {
+    const call = callOf(grpcCall);
+    const outputs = grpcCall as ServerWritableStream<Uint8Array, Uint8Array>;
     try {
-      const invoke = transformInvokeImplementation(spec, context, interceptors);
-      for await (const output of invoke(readMessages(spec.method.input, call))) {
-        sendHeader(call, context.responseHeader);
+      const invoke = transformInvokeImplementation(spec, call, [runCall]);
+      for await (const output of invoke(readMessages(spec.method.input, grpcCall))) {
+        sendHeader(grpcCall, call);
         const bytes = toBinary(spec.method.output, output);
-        if (respond) respond(null, bytes, toMetadata(context.responseTrailer));
-        else if (!outputs.write(bytes)) await once(call, "drain", { signal: context.signal });
+        if (respond) respond(null, bytes, toTrailer(call));
+        else if (!outputs.write(bytes)) await once(grpcCall, "drain", { signal: call.signal });
       }
-      sendHeader(call, context.responseHeader);
-      if (!respond) outputs.end(toMetadata(context.responseTrailer));
+      sendHeader(grpcCall, call);
+      if (!respond) outputs.end(toTrailer(call));
     } catch (error) {
-      context.values.get(callKey)?.fail(error);
-      sendHeader(call, context.responseHeader);
-      const status = toGrpcStatus(error, context.responseTrailer);
+      sendHeader(grpcCall, call);
+      const status = toGrpcStatus(call.fail(error), call.trailer);
       if (respond) respond(status);
       else outputs.emit("error", status);
     }
@@ -131,15 +119,8 @@ async function* readMessages<Desc extends DescMessage>(
   }
 }
 
-function contextOf(call: AnyCall): CallContext {
-  const deadline = Number(call.getDeadline());
-  return new CallContext(call.metadata.getOpaque(callOpaqueKey) as Call, {
-    protocolName: "grpc",
-    requestMethod: "POST",
-    url: `http://${call.getHost()}${call.getPath()}`,
-    requestHeader: () => toHeaders(call.metadata),
-    timeoutMs: Number.isFinite(deadline) ? Math.max(0, deadline - Date.now()) : undefined,
-  });
+function callOf({ metadata }: AnyCall): Call {
+  return metadata.getOpaque(callOpaqueKey) as Call;
 }
 
 function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): MessageShape<Desc> {
@@ -150,10 +131,13 @@ function decode<Desc extends DescMessage>(schema: Desc, bytes: Uint8Array): Mess
   }
 }
 
-function sendHeader(call: AnyCall, header: Headers): void {
-  // Most answers have none, and grpc-js sends its own with the first message.
-  const isEmpty = header.keys().next().done;
-  if (!isEmpty) call.sendMetadata(toMetadata(header));
+function sendHeader(grpcCall: AnyCall, { header }: Call): void {
+  // Most replies have none, and grpc-js sends its own with the first message.
+  if (header !== undefined) grpcCall.sendMetadata(toMetadata(header));
+}
+
+function toTrailer({ trailer }: Call): Metadata | undefined {
+  return trailer && toMetadata(trailer);
 }
 
 function asBuffer(bytes: Uint8Array): Buffer {

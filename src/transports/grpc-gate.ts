@@ -12,6 +12,7 @@ import type { Logger } from "pino";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
+import { toHeaders } from "./grpc-metadata.ts";
 import type { LostConnections } from "./lost-connections.ts";
 
 /** For how long a client may take to read the answer to a unary call, in milliseconds. */
@@ -36,7 +37,7 @@ export interface GateInterceptorOptions {
  */
 export function createGateInterceptor(options: GateInterceptorOptions): ServerInterceptor {
   return ({ path, requestStream, responseStream }, base) =>
-    new GatedCall(base, options, options.gated.get(path), !requestStream && !responseStream);
+    new GatedCall(base, options, path, !requestStream && !responseStream);
 }
 
 type Listener = Parameters<ServerInterceptingCallInterface["start"]>[0];
@@ -49,7 +50,7 @@ type Status = Parameters<ServerInterceptingCallInterface["sendStatus"]>[0];
 class GatedCall extends ServerInterceptingCall {
   readonly #base: ServerInterceptingCallInterface;
   readonly #options: GateInterceptorOptions;
-  readonly #method: DescMethod | undefined;
+  readonly #path: string;
   readonly #isUnary: boolean;
   readonly #stream: ServerHttp2Stream;
   #call: Call | undefined;
@@ -60,13 +61,13 @@ class GatedCall extends ServerInterceptingCall {
   constructor(
     base: ServerInterceptingCallInterface,
     options: GateInterceptorOptions,
-    method: DescMethod | undefined,
+    path: string,
     isUnary: boolean,
   ) {
     super(base);
     this.#base = base;
     this.#options = options;
-    this.#method = method;
+    this.#path = path;
     this.#isUnary = isUnary;
     // grpc-js has no public way to its stream, whose end is the only sign that an answer
     // has left, and which it leaves open if the client does not end its side.
@@ -119,20 +120,25 @@ class GatedCall extends ServerInterceptingCall {
   /** Lets the call go on if the gate lets it in; nothing is read before. */
   async #enter(metadata: Metadata, listener: Listener): Promise<void> {
     const { socket } = this.#stream.session ?? {};
-    if (this.#method !== undefined && socket !== undefined) {
+    const method = this.#options.gated.get(this.#path);
+    if (method !== undefined && socket !== undefined) {
       try {
-        this.#call = await this.#options.gate.enter({
-          method: this.#method,
+        this.#call = await this.#options.gate.admit({
+          method,
           transport: "grpc",
           socket,
-          answer: this.#stream,
+          reply: this.#stream,
           isClosed: () => this.#stream.closed,
-          hasLeft: () => this.#isAnswered && this.#stream.rstCode === constants.NGHTTP2_NO_ERROR,
+          wasSent: () => this.#isAnswered && this.#stream.rstCode === constants.NGHTTP2_NO_ERROR,
           header: (name) => metadata.get(name)[0]?.toString(),
+          requestHeader: () => toHeaders(metadata),
+          requestMethod: "POST",
+          url: `http://${this.getHost()}${this.#path}`,
+          timeoutMs: this.#timeoutMs(),
         });
         metadata.setOpaque(callOpaqueKey, this.#call);
       } catch (error) {
-        this.#refuse(toGrpcStatus(error));
+        this.#refuse(toGrpcStatus(error as ConnectError));
         return;
       }
     }
@@ -144,6 +150,12 @@ class GatedCall extends ServerInterceptingCall {
     this.#call?.fail(error);
     this.#options.log.error({ err: error, traceId: this.#call?.id }, "internal error");
     this.#stream.close(constants.NGHTTP2_INTERNAL_ERROR);
+  }
+
+  /** How long the client waits, in milliseconds. */
+  #timeoutMs(): number | undefined {
+    const deadline = Number(this.#base.getDeadline());
+    return Number.isFinite(deadline) ? Math.max(0, deadline - Date.now()) : undefined;
   }
 
   #limitTime(): void {

@@ -2,7 +2,7 @@ import { createServer, type Server as Listener } from "node:net";
 import { createServer as createTlsServer } from "node:tls";
 import { type DescFile, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
-import type { Interceptor, ServiceImplSpec } from "@connectrpc/connect";
+import type { ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { ReflectionService } from "@grpc/reflection";
@@ -22,7 +22,6 @@ export interface GrpcServerOptions {
   services: ServiceImplSpec[];
   /** Files that reflection shows besides those of the services, such as of error details. */
   reflectedFiles: DescFile[];
-  interceptors: Interceptor[];
   gate: Gate;
   /** Encrypts the connections; they are not if absent. */
   tls?: Tls | undefined;
@@ -67,7 +66,7 @@ const keepaliveMs = 60_000;
  * @throws {Error} in plain words, if it cannot listen
  */
 export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcServer> {
-  const { services, interceptors, gate, requestTimeoutMs, maxConnectionAgeMs, log } = options;
+  const { services, gate, requestTimeoutMs, maxConnectionAgeMs, log } = options;
   const gated = new Map(
     services
       .flatMap(({ methods }) => Object.values(methods))
@@ -88,7 +87,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     interceptors: [createGateInterceptor({ gate, gated, requestTimeoutMs, lost, log })],
   });
 
-  for (const service of services) server.addService(...toGrpcService(service, interceptors));
+  for (const service of services) server.addService(...toGrpcService(service));
   const health = new HealthImplementation();
   health.addToServer(server);
   const files = [

@@ -1,8 +1,7 @@
 import { once } from "node:events";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { create, type DescMethodUnary, type MessageShape } from "@bufbuild/protobuf";
-import { Code, ConnectError, type Interceptor, type ServiceImplSpec } from "@connectrpc/connect";
-import { createMethodUrl } from "@connectrpc/connect/protocol";
+import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import {
   GetInvestorRequestSchema,
   InvestorService,
@@ -11,11 +10,8 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
-import { CallContext } from "../calls/context.ts";
-import type { Gate } from "../calls/gate.ts";
-import { invokeUnary } from "../calls/invoke.ts";
-import { createPlaces } from "../calls/places.ts";
-import { answerJson, headersOf, jsonHeaders, pathOf, toHead } from "./exchange.ts";
+import { createSlots, type Gate } from "../calls/gate.ts";
+import { answerJson, jsonHeaders, pathOf, toHead } from "./exchange.ts";
 import type { HttpHandler } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 import { fromJson, toJson } from "./rest-json.ts";
@@ -25,7 +21,6 @@ import { decodeSegment, locate, readJsonBody, readPageSize, readQuery } from "./
 export interface RestHandlerOptions {
   /** An implementation of the InvestorService. */
   service: ServiceImplSpec;
-  interceptors: Interceptor[];
   gate: Gate;
   /** The largest body to take in bytes. */
   maxMessageBytes: number;
@@ -45,12 +40,12 @@ type Handler = (req: IncomingMessage, res: ServerResponse, call: Call) => Promis
 
 /** Serves the investors as plain JSON over HTTP, and 404 on every other path. */
 export function createRestHandler(options: RestHandlerOptions): HttpHandler {
-  const { service, interceptors, gate, maxMessageBytes } = options;
-  const streams = createPlaces(maxStreams);
+  const { service, gate, maxMessageBytes } = options;
+  const streams = createSlots(maxStreams);
 
   async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
     const [method, handle] = findRoute(req);
-    const call = await gate.enter({ method, transport: "rest", ...toHead(req, res) });
+    const call = await gate.admit({ method, transport: "rest", ...toHead(req, res) });
     try {
       await handle(req, res, call);
     } catch (error) {
@@ -82,7 +77,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     readQuery(req, []);
     const body = await readJsonBody(req, maxMessageBytes);
     const requestId = [req.headers["idempotency-key"]].flat()[0];
-    const investor = await invoke(createInvestor, fromJson(body, requestId), req, call);
+    const investor = await invoke(createInvestor, fromJson(body, requestId), call);
     answerJson(res, toJson(investor));
   }
 
@@ -90,7 +85,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     readQuery(req, []);
     const id = decodeSegment(pathOf(req).slice(collection.length + 1));
     const input = create(GetInvestorRequestSchema, { id });
-    answerJson(res, toJson(await invoke(getInvestor, input, req, call)));
+    answerJson(res, toJson(await invoke(getInvestor, input, call)));
   }
 
   async function handleList(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
@@ -100,7 +95,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
       pageSize: readPageSize(query.get("pageSize")),
       pageToken: query.get("pageToken") ?? "",
     });
-    const page = await invoke(listInvestors, input, req, call);
+    const page = await invoke(listInvestors, input, call);
     if (page.nextPageToken !== "") {
       const size = input.pageSize === 0 ? "" : `pageSize=${input.pageSize}&`;
       res.setHeader("link", `<${collection}?${size}pageToken=${page.nextPageToken}>; rel="next"`);
@@ -110,9 +105,9 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
 
   /** Streams all records page by page; each page read is a call with a deadline of its own. */
   async function streamAll(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
-    call.onClose(streams.take());
+    call.onClose(streams.acquire());
     const read = (input: ListInvestorsRequest): Promise<ListInvestorsResponse> =>
-      invoke(listInvestors, input, req, call);
+      invoke(listInvestors, input, call);
     // Small pages die young: of 1,000 records, most would outlive two collections.
     const input = create(ListInvestorsRequestSchema, { pageSize: 100 });
     // A failure of the first page still has its own status.
@@ -143,19 +138,11 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
   async function invoke<M extends DescMethodUnary>(
     method: M,
     input: MessageShape<M["input"]>,
-    req: IncomingMessage,
     call: Call,
   ): Promise<MessageShape<M["output"]>> {
     const spec = service.methods[method.localName];
     if (spec?.kind !== "unary") throw new Error(`${method.name} is not implemented`);
-    const context = new CallContext(call, {
-      protocolName: "rest",
-      requestMethod: req.method ?? "",
-      url: createMethodUrl("", method),
-      requestHeader: () => headersOf(req),
-    });
-    const { message } = await invokeUnary(spec, context, input, interceptors);
-    return message as MessageShape<M["output"]>;
+    return (await call.invoke(spec, input)) as MessageShape<M["output"]>;
   }
 
   return async (req, res) => {

@@ -9,9 +9,7 @@ import { join } from "node:path";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { createServiceImplSpec, type HandlerContext } from "@connectrpc/connect";
 import { pino } from "pino";
-import { CallContext } from "../../src/calls/context.ts";
-import { createDeadlineInterceptor } from "../../src/calls/deadline.ts";
-import { createFailureInterceptor } from "../../src/calls/failure.ts";
+import { Call } from "../../src/calls/call.ts";
 import type { TlsFiles } from "../../src/config.ts";
 import { createConnectHandler } from "../../src/transports/connect.ts";
 import { startGrpcServer } from "../../src/transports/grpc.ts";
@@ -38,6 +36,7 @@ const { protocol, messageReceiveLimit, serverCreds } = fromBinary(
   await readFrame(),
 );
 const host = "127.0.0.1";
+const log = pino({ level: "error" }, pino.destination(2));
 const common = {
   services: [
     createServiceImplSpec<typeof ConformanceService>(ConformanceService, {
@@ -52,11 +51,8 @@ const common = {
       },
     }),
   ],
-  interceptors: [
-    createFailureInterceptor(pino({ level: "error" }, pino.destination(2))),
-    createDeadlineInterceptor(60_000),
-  ],
-  gate: openGate(1_024),
+  gate: openGate(1_024, 60_000, log),
+  log,
   maxMessageBytes: messageReceiveLimit || 4 * 1024 * 1024,
   tls: serverCreds && (await readTls(writeFiles(serverCreds))),
   host,
@@ -89,7 +85,7 @@ function count(context: HandlerContext): void {
   const encoding = requestHeader.get("content-encoding") ?? "identity";
   if (protocolName !== "connect" || requestMethod !== "POST" || encoding !== "identity") return;
   forms.common += 1;
-  if (context instanceof CallContext) forms.taken += 1;
+  if (context instanceof Call) forms.taken += 1;
 }
 
 function writeFiles({ cert, key }: TLSCreds): TlsFiles {

@@ -2,7 +2,12 @@ import { pino } from "pino";
 import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 
-/** A gate that anybody may pass, as long as there are places. */
-export function openGate(maxInFlight: number): Gate {
-  return createGate({ maxInFlight, telemetry: createTelemetry(pino({ level: "silent" })) });
+/** A gate that admits anybody, as long as there are slots. */
+export function openGate(
+  maxInFlight: number,
+  requestTimeoutMs = 5_000,
+  log = pino({ level: "silent" }),
+): Gate {
+  const telemetry = createTelemetry(pino({ level: "silent" }));
+  return createGate({ maxInFlight, requestTimeoutMs, telemetry, log });
 }

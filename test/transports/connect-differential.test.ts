@@ -20,9 +20,7 @@ import {
   InvestorService,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { CallContext } from "../../src/calls/context.ts";
-import { createDeadlineInterceptor } from "../../src/calls/deadline.ts";
-import { createFailureInterceptor } from "../../src/calls/failure.ts";
+import { Call } from "../../src/calls/call.ts";
 import { createConnectHandler } from "../../src/transports/connect.ts";
 import { startHttpServer } from "../../src/transports/http.ts";
 import { openGate } from "../support/gate.ts";
@@ -36,7 +34,7 @@ const records = Array.from({ length: 20 }, () => anInvestor());
 async function serve() {
   const taken = { unary: 0, connectNode: 0 };
   const note = (context: HandlerContext) => {
-    taken[context instanceof CallContext ? "unary" : "connectNode"] += 1;
+    taken[context instanceof Call ? "unary" : "connectNode"] += 1;
     const asked = context.requestHeader.get("x-ask");
     if (asked === null) return;
     context.responseHeader.set("x-answer", asked);
@@ -66,14 +64,10 @@ async function serve() {
       return { investors: records.slice(0, pageSize & 31), nextPageToken: pageToken };
     },
   };
-  const gate = openGate(1_000);
-  const interceptors = [
-    createFailureInterceptor(pino({ level: "silent" })),
-    createDeadlineInterceptor(10_000),
-  ];
+  const gate = openGate(1_000, 10_000);
   const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, implementation)];
   const server = await startHttpServer({
-    handlers: [createConnectHandler({ services, interceptors, gate, maxMessageBytes })],
+    handlers: [createConnectHandler({ services, gate, maxMessageBytes })],
     corsOrigins: [],
     refusesForeignPages: false,
     host: "127.0.0.1",

@@ -23,8 +23,6 @@ import {
   InvestorSchema,
   InvestorService,
 } from "../../gen/investor/v1/investor_pb.js";
-import { createDeadlineInterceptor } from "../../src/calls/deadline.ts";
-import { createFailureInterceptor } from "../../src/calls/failure.ts";
 import type { Gate } from "../../src/calls/gate.ts";
 import {
   type GrpcServer,
@@ -42,14 +40,17 @@ const echoed = create(InvestorSchema, { firstName: "Ada" });
 
 type Implementation = Partial<ServiceImpl<typeof InvestorService>>;
 
-async function serve(implementation: Implementation, options: Partial<GrpcServerOptions> = {}) {
+async function serve(
+  implementation: Implementation,
+  options: Partial<GrpcServerOptions> = {},
+  requestTimeoutMs = 5_000,
+) {
   const logged: string[] = [];
   const log = pino({ level: "error" }, { write: (line) => logged.push(line) });
-  const gate = openGate(2);
+  const gate = openGate(2, requestTimeoutMs, log);
   const server = await startGrpcServer({
     services: [createServiceImplSpec<typeof InvestorService>(InvestorService, implementation)],
     reflectedFiles: [],
-    interceptors: [createFailureInterceptor(log), createDeadlineInterceptor(5_000)],
     gate,
     host: "127.0.0.1",
     port: 0,
@@ -167,7 +168,8 @@ describe("the gRPC transport", () => {
             signal.addEventListener("abort", () => reject(signal.reason));
           }),
       },
-      { interceptors: [createDeadlineInterceptor(100)] },
+      {},
+      100,
     );
     await expect(client.getInvestor({})).rejects.toMatchObject({ code: Code.DeadlineExceeded });
   });

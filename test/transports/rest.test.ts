@@ -15,7 +15,7 @@ async function serve(listInvestors: List) {
   const gate = openGate(100);
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, { listInvestors });
   const server = await startHttpServer({
-    handlers: [createRestHandler({ service, interceptors: [], gate, maxMessageBytes: 65_536 })],
+    handlers: [createRestHandler({ service, gate, maxMessageBytes: 65_536 })],
     corsOrigins: [],
     refusesForeignPages: false,
     host: "127.0.0.1",
