@@ -5,8 +5,10 @@ import {
   mkdirSync,
   openSync,
   readlinkSync,
+  readSync,
   realpathSync,
   statSync,
+  writeSync,
 } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -159,16 +161,19 @@ export function createIdentityCheck(path: string, identity: string): () => void 
 }
 
 /**
- * Brings all that the log holds into the file, and onto the disk. The log may have been written
+ * Brings all that the log holds onto the disk, and into the file. The log may have been written
  * by a process whose sync failed or never returned. What the disk lost of it is in the page cache
  * still, which takes it for written: no later sync of the log would bring it to the disk, and
- * commits behind it would be lost with it.
+ * commits behind it would be lost with it. So the log is written again first; without that, a
+ * power cut in the checkpoint would leave a file half changed, and no log to repair it from.
+ *
+ * @throws {Error} other processes hold it up
  */
 async function settle(db: DatabaseSync, path: string): Promise<void> {
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
   const end = performance.now() + openTimeoutMs;
   // Being held up by others is told in the row, and throws nothing.
-  while (checkpoint.get()?.busy !== 0) {
+  while (!rewriteLog(db, path) || checkpoint.get()?.busy !== 0) {
     if (performance.now() > end) {
       throw new Error(`another process kept it in use for ${openTimeoutMs / 1_000} seconds`);
     }
@@ -178,6 +183,39 @@ async function settle(db: DatabaseSync, path: string): Promise<void> {
   const size = pragma(db, "page_count") * pragma(db, "page_size");
   if (statSync(path).size < size) throw new Error("it is damaged: its end is missing");
   syncFolder(dirname(realpathSync(path)));
+}
+
+/**
+ * Writes the bytes of the log where they are, and syncs them. SQLite has no locks on the log that
+ * closing it could drop; the write lock keeps other processes from changing it meanwhile.
+ *
+ * @returns false if another process holds that lock
+ */
+function rewriteLog(db: DatabaseSync, path: string): boolean {
+  try {
+    db.exec("BEGIN IMMEDIATE");
+  } catch (error) {
+    if (resultCodeOf(error) === resultCode.busy) return false;
+    throw error;
+  }
+  const log = openSync(`${realpathSync(path)}-wal`, "r+");
+  try {
+    const chunk = Buffer.alloc(1024 * 1024);
+    let position = 0;
+    for (;;) {
+      const size = readSync(log, chunk, 0, chunk.length, position);
+      if (size === 0) break;
+      for (let done = 0; done < size; ) {
+        done += writeSync(log, chunk, done, size - done, position + done);
+      }
+      position += size;
+    }
+    fsyncSync(log);
+    return true;
+  } finally {
+    closeSync(log);
+    db.exec("ROLLBACK");
+  }
 }
 
 /** Makes a folder that survives a loss of power: each new entry is synced in its parent. */
