@@ -12,7 +12,6 @@ import type { Logger } from "pino";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
-import type { LostConnections } from "./lost-connections.ts";
 
 /** For how long a client may take to read the answer to a unary call, in milliseconds. */
 const answerTimeoutMs = 30_000;
@@ -24,8 +23,6 @@ export interface GateInterceptorOptions {
   gated: ReadonlyMap<string, DescMethod>;
   /** For how long a request that is one message may be on its way, in milliseconds. */
   requestTimeoutMs: number;
-  /** Looks after the connections on TLS. */
-  lost: LostConnections;
   /** Is told of faults. */
   log: Logger;
 }
@@ -75,7 +72,6 @@ class GatedCall extends ServerInterceptingCall {
 
   override start(listener: Listener): void {
     if (this.#isUnary) this.#limitTime();
-    this.#options.lost.follow(this.#stream);
     this.#stream.once("close", () => this.#leave());
     this.#base.start({
       onReceiveMetadata: (metadata: Metadata) => {
@@ -109,7 +105,7 @@ class GatedCall extends ServerInterceptingCall {
       this.#base.sendStatus({ ...answer, details: "" });
     } else {
       // What the service itself has found is noted by now: INTERNAL of grpc-js itself is of a
-      // request that it cannot read.
+      // request that it cannot read. Its code is that of the protocol all the same.
       const code = answer.code === status.INTERNAL ? status.INVALID_ARGUMENT : answer.code;
       this.#call?.fail(new ConnectError(answer.details ?? "", code as number));
       this.#base.sendStatus(answer);
@@ -118,8 +114,10 @@ class GatedCall extends ServerInterceptingCall {
 
   /** Lets the call go on if the gate lets it in; nothing is read before. */
   async #enter(metadata: Metadata, listener: Listener): Promise<void> {
-    const { socket } = this.#stream.session ?? {};
-    if (this.#method !== undefined && socket !== undefined) {
+    if (this.#method !== undefined) {
+      const { socket } = this.#stream.session ?? {};
+      // Its connection is gone.
+      if (socket === undefined) return;
       try {
         this.#call = await this.#options.gate.enter({
           method: this.#method,
@@ -132,6 +130,7 @@ class GatedCall extends ServerInterceptingCall {
         });
         metadata.setOpaque(callOpaqueKey, this.#call);
       } catch (error) {
+        if (!(error instanceof ConnectError)) throw error;
         this.#refuse(toGrpcStatus(error));
         return;
       }

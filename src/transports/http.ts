@@ -2,16 +2,14 @@ import { randomBytes } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { constants, createSecureServer, type Http2ServerRequest } from "node:http2";
 import type { Socket } from "node:net";
-import type { TLSSocket } from "node:tls";
 import type { Logger } from "pino";
 import { internal } from "../service/errors.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
 import { isClosed } from "./exchange.ts";
 import { findForeignPage } from "./foreign-page.ts";
 import { listen } from "./listen.ts";
-import { createLostConnections, type LostConnections } from "./lost-connections.ts";
 import { answerProblem, HttpError } from "./problem.ts";
-import type { Tls } from "./tls.ts";
+import { closeWhenGone, type Tls } from "./tls.ts";
 
 /**
  * Replies to a request, or leaves it to the next handler by returning undefined. What it rejects
@@ -72,14 +70,13 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
   const sockets = new Set<Socket>();
   let draining = false;
 
-  const lost = createLostConnections();
-  const server = createHttpServer(options, lost, (req, res) => {
+  const server = createHttpServer(options, (req, res) => {
     // Node.js emits errors of a request behind its end too, when whoever handles it may no
     // longer listen.
     req.on("error", () => {});
     res.on("error", () => {});
     if (req.httpVersionMajor === 1) follow(res);
-    else followStream(req as unknown as Http2ServerRequest, res);
+    else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
     if (draining) endConnection(res);
     serve(req, res).catch((error) => fail(req, res, error));
   });
@@ -92,7 +89,7 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
       const handled = handle(req, res);
       if (handled !== undefined) return handled;
     }
-    res.writeHead(404).end();
+    throw new HttpError(404, "there is nothing at this path");
   }
 
   /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
@@ -103,16 +100,10 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     if (isFault) log.error({ err: error, traceId: id }, "internal error");
     try {
       if (res.headersSent) throw error;
-      endConnection(res);
       answerProblem(res, isFault ? internal(id, error) : error);
     } catch {
       res.destroy();
     }
-  }
-
-  function followStream(req: Http2ServerRequest, res: ServerResponse): void {
-    lost.follow(req.stream);
-    limitStream(req, res, requestTimeoutMs);
   }
 
   function follow(res: ServerResponse): void {
@@ -146,7 +137,6 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
 
 function createHttpServer(
   { tls, requestTimeoutMs }: HttpServerOptions,
-  lost: LostConnections,
   listener: (req: IncomingMessage, res: ServerResponse) => void,
 ): Server {
   const limits = {
@@ -166,9 +156,7 @@ function createHttpServer(
   tls.onReload((context) => server.setSecureContext(context));
   // A client that breaks off, or the protocol, has lost its connection already.
   server.on("sessionError", () => {});
-  const accept = server.listeners("secureConnection")[0] as (socket: TLSSocket) => void;
-  server.removeListener("secureConnection", accept);
-  server.on("secureConnection", lost.watch(accept.bind(server)));
+  server.on("secureConnection", closeWhenGone);
   // Requests and responses of HTTP/2 have the interface of those of HTTP/1.1 by design.
   server.on("request", listener as never);
   return server as unknown as Server;
