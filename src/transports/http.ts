@@ -54,6 +54,9 @@ const keepAliveTimeoutMs = 75_000;
 /** For how long a connection may make no progress once its request is there. */
 const idleTimeoutMs = 30_000;
 
+/** For how long a connection of HTTP/2 may make no progress; its streams have limits of their own. */
+const sessionIdleMs = 5 * 60_000;
+
 /** The most calls that one connection of HTTP/2 may have open. */
 const maxConcurrentStreams = 128;
 
@@ -64,9 +67,8 @@ const maxConcurrentStreams = 128;
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
   const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs, log } = options;
-  // The latest answer of each connection, which is not deleted when it has left: V8 keeps
-  // what has passed through a busy Set alive for long.
-  const answers = new Map<Socket, ServerResponse>();
+  // What is still to be sent on each connection of HTTP/1.1, in order.
+  const pending = new Map<Socket, Set<ServerResponse>>();
   const sockets = new Set<Socket>();
   let draining = false;
 
@@ -77,7 +79,8 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     res.on("error", () => {});
     if (req.httpVersionMajor === 1) follow(res);
     else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
-    if (draining) endConnection(res);
+    // What follows a request to upgrade in one packet is not read.
+    if (draining || req.headers.upgrade !== undefined) endConnection(res);
     serve(req, res).catch((error) => fail(req, res, error));
   });
 
@@ -108,8 +111,20 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
 
   function follow(res: ServerResponse): void {
     const { socket } = res.req;
-    if (!answers.has(socket)) socket.once("close", () => answers.delete(socket));
-    answers.set(socket, res);
+    const responses = pending.get(socket) ?? followConnection(socket);
+    responses.add(res);
+    res.once("close", () => responses.delete(res));
+  }
+
+  function followConnection(socket: Socket): Set<ServerResponse> {
+    const responses = new Set<ServerResponse>();
+    pending.set(socket, responses);
+    // Node.js closes them too, but not behind CONNECT, which takes the connection away from HTTP.
+    socket.once("close", () => {
+      pending.delete(socket);
+      for (const res of responses) res.emit("close");
+    });
+    return responses;
   }
 
   server.setTimeout(requestTimeoutMs + idleTimeoutMs);
@@ -123,9 +138,11 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     port: await listen(server, host, port),
     async drain() {
       draining = true;
-      for (const res of answers.values()) {
-        endConnection(res);
-        res.once("close", () => server.closeIdleConnections());
+      for (const responses of pending.values()) {
+        const last = [...responses].at(-1);
+        if (last === undefined) continue;
+        endConnection(last);
+        last.once("close", () => server.closeIdleConnections());
       }
       await new Promise((resolve) => server.close(resolve));
     },
@@ -156,6 +173,7 @@ function createHttpServer(
   tls.onReload((context) => server.setSecureContext(context));
   // A client that breaks off, or the protocol, has lost its connection already.
   server.on("sessionError", () => {});
+  server.on("session", (session) => session.setTimeout(sessionIdleMs));
   server.on("secureConnection", closeWhenGone);
   // Requests and responses of HTTP/2 have the interface of those of HTTP/1.1 by design.
   server.on("request", listener as never);
@@ -172,7 +190,8 @@ function limitStream(req: Http2ServerRequest, res: ServerResponse, requestTimeou
   const { stream } = req;
   const close = () => stream.close(constants.NGHTTP2_CANCEL);
   const timer = setTimeout(() => {
-    if (!req.complete) close();
+    // A request without a body is never read, and so never complete.
+    if (!req.complete && !stream.endAfterHeaders) close();
   }, requestTimeoutMs);
   stream.once("close", () => clearTimeout(timer));
   stream.setTimeout(requestTimeoutMs + idleTimeoutMs, close);
