@@ -1,4 +1,5 @@
 import { setTimeout as delay } from "node:timers/promises";
+import { aborted } from "node:util";
 import { createServiceImplSpec } from "@connectrpc/connect";
 import type { Logger } from "pino";
 import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
@@ -146,7 +147,7 @@ export async function startServer(
       const closed = store.close(cut).then(() => {
         isClosed = true;
       });
-      await Promise.race([closed, aborted(cut)]);
+      await Promise.race([closed, aborted(cut, cut)]);
       if (!isClosed) await Promise.race([closed, delay(flushMs)]);
       return { isClean, isClosed };
     },
@@ -183,13 +184,6 @@ async function followStore(store: Store, log: Logger, setReady: (isReady: boolea
     stopped = true;
     clearTimeout(timer);
   };
-}
-
-function aborted(signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve();
-    else signal.addEventListener("abort", () => resolve());
-  });
 }
 
 async function pause(ms: number, cut: AbortSignal): Promise<void> {

@@ -1,3 +1,4 @@
+import { aborted } from "node:util";
 import { type Db, MongoClient, MongoServerError, MongoServerSelectionError } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { Batcher } from "./batcher.ts";
@@ -119,11 +120,12 @@ export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreO
       await reader.list({ limit: 1 }, signal);
     },
 
-    close() {
+    close(cut) {
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         client.close(),
       );
-      return closing;
+      const cutting = cut && aborted(cut, cut).then(() => client.close());
+      return cutting === undefined ? closing : Promise.race([closing, cutting]);
     },
   };
 }

@@ -5,8 +5,10 @@ import {
   mkdirSync,
   openSync,
   readlinkSync,
+  readSync,
   realpathSync,
   statSync,
+  writeSync,
 } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -32,9 +34,6 @@ const migrations = [
     language TEXT NOT NULL
   ) STRICT, WITHOUT ROWID`,
 ];
-
-/** Timeout of the checkpoint at the opening of a file, in milliseconds. */
-const openTimeoutMs = 30_000;
 
 /** How coarse the times of a file system may be, in milliseconds. */
 const folderTimeMs = 3_000;
@@ -68,7 +67,7 @@ export function resultCodeOf(error: unknown): number | undefined {
 }
 
 /** Whether the error says that the file is damaged. */
-export function isDamage(error: unknown): boolean {
+function isDamage(error: unknown): boolean {
   const code = resultCodeOf(error);
   return code === resultCode.corrupt || code === resultCode.notADatabase;
 }
@@ -79,7 +78,7 @@ export function isDamage(error: unknown): boolean {
  *
  * Nothing but SQLite may open a file that is there: POSIX drops all locks that a process has on a
  * file when the process closes any descriptor of it, and without the locks of its connections
- * another process takes itself for the last user and deletes the log with what it holds.
+ * another process believes it is the last user and deletes the log with what it holds.
  */
 export function makeSqliteFile(path: string): void {
   const folder = dirname(resolve(path));
@@ -97,18 +96,23 @@ export function makeSqliteFile(path: string): void {
 
 /**
  * Opens the file for durable commits, waiting for other processes for at most
- * `busyTimeoutMs` each time. An older file is brought up to date.
+ * `busyTimeoutMs` each time, and for at most `openTimeoutMs` to bring in its log. An older
+ * file is brought up to date.
  *
  * @throws {Error} if the file cannot be used
  */
-export async function openSqliteFile(path: string, busyTimeoutMs: number): Promise<DatabaseSync> {
+export async function openSqliteFile(
+  path: string,
+  busyTimeoutMs: number,
+  openTimeoutMs = 30_000,
+): Promise<DatabaseSync> {
   const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
     db.exec("PRAGMA journal_size_limit = 67108864");
     migrate(db);
-    await settle(db, path);
+    await settle(db, path, openTimeoutMs);
     return db;
   } catch (error) {
     db.close();
@@ -134,10 +138,14 @@ export function identify(path: string): string {
 
 /** @throws {Error} in plain words, if the path is no longer that of the {@link identify identity} */
 export function checkIdentity(path: string, identity: string): void {
+  let cause: unknown;
   try {
     if (identify(path) === identity) return;
-  } catch {}
-  throw new Error(`${path} or its log was moved, deleted or replaced`);
+  } catch (error) {
+    cause = error;
+  }
+  const why = cause instanceof Error ? ` (${cause.message})` : "";
+  throw new Error(`${path} or its log was moved, deleted or replaced${why}`, { cause });
 }
 
 /**
@@ -146,38 +154,89 @@ export function checkIdentity(path: string, identity: string): void {
  * then gives the log a finer time of change, which each sync has to write too.
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
-  const folder = dirname(realpathSync.native(path));
   let seen = "";
+
+  function look(): { state: string; changedMs: number } | undefined {
+    try {
+      const file = realpathSync.native(path);
+      const { dev, ino, ctimeNs, ctimeMs } = statSync(dirname(file), { bigint: true });
+      return { state: `${file} ${dev}:${ino} ${ctimeNs}`, changedMs: Number(ctimeMs) };
+    } catch {
+      return undefined;
+    }
+  }
+
   return () => {
-    const now = statSync(folder, { bigint: true, throwIfNoEntry: false });
-    const current = `${now?.dev}:${now?.ino} ${now?.ctimeNs}`;
-    if (current === seen) return;
+    const now = look();
+    if (now?.state === seen) return;
     checkIdentity(path, identity);
     // A second change, soon after the first, can bear the same time.
-    if (Number(now?.ctimeMs) < Date.now() - folderTimeMs) seen = current;
+    if (now !== undefined && now.changedMs < Date.now() - folderTimeMs) seen = now.state;
   };
 }
 
 /**
- * Brings all that the log holds into the file, and onto the disk. The log may have been written
+ * Brings all that the log holds onto the disk, and into the file. The log may have been written
  * by a process whose sync failed or never returned. What the disk lost of it is in the page cache
  * still, which takes it for written: no later sync of the log would bring it to the disk, and
- * commits behind it would be lost with it.
+ * commits behind it would be lost with it. So the log is written again first; without that, a
+ * power cut in the checkpoint would leave a file half changed, and no log to repair it from.
+ *
+ * @throws {Error} other processes hold it up
  */
-async function settle(db: DatabaseSync, path: string): Promise<void> {
+async function settle(db: DatabaseSync, path: string, timeoutMs: number): Promise<void> {
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
-  const end = performance.now() + openTimeoutMs;
-  // Being held up by others is told in the row, and throws nothing.
-  while (checkpoint.get()?.busy !== 0) {
+  const end = performance.now() + timeoutMs;
+  let wasShort = false;
+  for (;;) {
+    // Being held up by others is told in the row, and throws nothing.
+    if (rewriteLog(db, path) && checkpoint.get()?.busy === 0) {
+      // SQLite itself takes the missing end of a page for zeros.
+      const size = pragma(db, "page_count") * pragma(db, "page_size");
+      if (statSync(path).size >= size) break;
+      // Once, another process can have committed behind the checkpoint.
+      if (wasShort) throw new Error("it is damaged: its end is missing");
+      wasShort = true;
+    }
     if (performance.now() > end) {
-      throw new Error(`another process kept it in use for ${openTimeoutMs / 1_000} seconds`);
+      throw new Error(`another process kept it in use for ${timeoutMs / 1_000} seconds`);
     }
     await delay(100);
   }
-  // SQLite itself takes the missing end of a page for zeros.
-  const size = pragma(db, "page_count") * pragma(db, "page_size");
-  if (statSync(path).size < size) throw new Error("it is damaged: its end is missing");
   syncFolder(dirname(realpathSync(path)));
+}
+
+/**
+ * Writes the bytes of the log where they are, and syncs them. SQLite has no locks on the log that
+ * closing it could drop; the write lock keeps other processes from changing it meanwhile.
+ *
+ * @returns false if another process holds that lock
+ */
+function rewriteLog(db: DatabaseSync, path: string): boolean {
+  try {
+    db.exec("BEGIN IMMEDIATE");
+  } catch (error) {
+    if (resultCodeOf(error) === resultCode.busy) return false;
+    throw error;
+  }
+  const log = openSync(`${realpathSync(path)}-wal`, "r+");
+  try {
+    const chunk = Buffer.alloc(1024 * 1024);
+    let position = 0;
+    for (;;) {
+      const size = readSync(log, chunk, 0, chunk.length, position);
+      if (size === 0) break;
+      for (let done = 0; done < size; ) {
+        done += writeSync(log, chunk, done, size - done, position + done);
+      }
+      position += size;
+    }
+    fsyncSync(log);
+    return true;
+  } finally {
+    closeSync(log);
+    db.exec("ROLLBACK");
+  }
 }
 
 /** Makes a folder that survives a loss of power: each new entry is synced in its parent. */

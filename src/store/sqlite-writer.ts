@@ -23,10 +23,10 @@ export type RowOutcome = "written" | "duplicate" | { refused: string };
 /** What became of a batch; of a failed one, nothing was written. */
 export type Reply = { outcomes: RowOutcome[] } | { failed: string; errcode: number | undefined };
 
-/** What another process may hold up a commit, in milliseconds. */
+/** Timeout for a lock of another process, in milliseconds. */
 const busyTimeoutMs = 5_000;
 
-/** The steps in which that is waited for, between which the thread can be ended, in milliseconds. */
+/** The step of that wait, so that the thread can be terminated in between, in milliseconds. */
 const busyStepMs = 50;
 
 const port = parentPort;

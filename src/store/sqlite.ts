@@ -10,7 +10,6 @@ import { Batcher } from "./batcher.ts";
 import {
   checkIdentity,
   inPlainWords,
-  isDamage,
   makeSqliteFile,
   resultCode,
   resultCodeOf,
@@ -59,21 +58,21 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const reply = await writer.send(investors.map(toRow));
-      onWrite("outcomes" in reply);
+      if ("failed" in reply || reply.outcomes.includes("written")) onWrite("outcomes" in reply);
       if ("failed" in reply) {
         const failure = toStoreError(reply.failed, reply.errcode);
-        if (isDamage(failure)) damage = failure;
+        // Readiness follows reads: those that meet the same damage are remembered.
+        if (!(failure instanceof StoreUnavailableError)) {
+          await Promise.allSettled(investors.map(({ id }) => reader.find(id)));
+        }
         throw failure;
       }
-      damage = undefined;
       return reply.outcomes.map(toOutcome);
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
   });
 
-  /** The error of a batch that met a damaged page, until one is committed. */
-  let damage: Error | undefined;
   let closing: Promise<void> | undefined;
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<Awaited<T>> {
@@ -93,7 +92,6 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 
     async ping() {
       await read(() => reader.check());
-      if (damage !== undefined) throw damage;
       checkIdentity(path, writer.identity);
     },
 
@@ -178,6 +176,7 @@ async function startWriter({ path, onFatal }: SqliteStoreOptions) {
     /** Ends the thread as soon as the disk lets it, whatever it waits for. */
     async cut(): Promise<void> {
       closing = true;
+      failure ??= new Error("the store is closed");
       await worker.terminate();
       pending?.reject(new OutcomeUnknownError("the commit was not waited for"));
     },
@@ -192,9 +191,7 @@ async function startWriter({ path, onFatal }: SqliteStoreOptions) {
 function toStoreError(message: string, errcode: number | undefined): Error {
   const isKnownToPass =
     errcode === resultCode.busy || errcode === resultCode.full || errcode === resultCode.ioError;
-  return isKnownToPass
-    ? new StoreUnavailableError(message)
-    : Object.assign(new Error(message), { errcode });
+  return isKnownToPass ? new StoreUnavailableError(message) : new Error(message);
 }
 
 function toOutcome(outcome: RowOutcome): undefined | Error {

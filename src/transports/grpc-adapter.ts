@@ -1,11 +1,6 @@
 import { type EventEmitter, once } from "node:events";
 import { type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
-import {
-  Code,
-  type ConnectError,
-  type MethodImplSpec,
-  type ServiceImplSpec,
-} from "@connectrpc/connect";
+import type { ConnectError, MethodImplSpec, ServiceImplSpec } from "@connectrpc/connect";
 import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type {

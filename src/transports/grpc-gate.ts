@@ -13,7 +13,6 @@ import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
 import { toHeaders } from "./grpc-metadata.ts";
-import type { LostConnections } from "./lost-connections.ts";
 
 /** For how long a client may take to read the answer to a unary call, in milliseconds. */
 const answerTimeoutMs = 30_000;
@@ -25,8 +24,6 @@ export interface GateInterceptorOptions {
   gated: ReadonlyMap<string, DescMethod>;
   /** For how long a request that is one message may be on its way, in milliseconds. */
   requestTimeoutMs: number;
-  /** Looks after the connections on TLS. */
-  lost: LostConnections;
   /** Is told of faults. */
   log: Logger;
 }
@@ -76,7 +73,6 @@ class GatedCall extends ServerInterceptingCall {
 
   override start(listener: Listener): void {
     if (this.#isUnary) this.#limitTime();
-    this.#options.lost.follow(this.#stream);
     this.#stream.once("close", () => this.#leave());
     this.#base.start({
       onReceiveMetadata: (metadata: Metadata) => {
@@ -110,7 +106,7 @@ class GatedCall extends ServerInterceptingCall {
       this.#base.sendStatus({ ...answer, details: "" });
     } else {
       // What the service itself has found is noted by now: INTERNAL of grpc-js itself is of a
-      // request that it cannot read.
+      // request that it cannot read. Its code is that of the protocol all the same.
       const code = answer.code === status.INTERNAL ? status.INVALID_ARGUMENT : answer.code;
       this.#call?.fail(new ConnectError(answer.details ?? "", code as number));
       this.#base.sendStatus(answer);
@@ -119,9 +115,11 @@ class GatedCall extends ServerInterceptingCall {
 
   /** Lets the call go on if the gate lets it in; nothing is read before. */
   async #enter(metadata: Metadata, listener: Listener): Promise<void> {
-    const { socket } = this.#stream.session ?? {};
     const method = this.#options.gated.get(this.#path);
-    if (method !== undefined && socket !== undefined) {
+    if (method !== undefined) {
+      const { socket } = this.#stream.session ?? {};
+      // Its connection is gone.
+      if (socket === undefined) return;
       try {
         this.#call = await this.#options.gate.admit({
           method,
@@ -138,7 +136,8 @@ class GatedCall extends ServerInterceptingCall {
         });
         metadata.setOpaque(callOpaqueKey, this.#call);
       } catch (error) {
-        this.#refuse(toGrpcStatus(error as ConnectError));
+        if (!(error instanceof ConnectError)) throw error;
+        this.#refuse(toGrpcStatus(error));
         return;
       }
     }

@@ -13,8 +13,7 @@ import type { Gate } from "../calls/gate.ts";
 import { toGrpcService } from "./grpc-adapter.ts";
 import { createGateInterceptor } from "./grpc-gate.ts";
 import { listen } from "./listen.ts";
-import { createLostConnections, type LostConnections } from "./lost-connections.ts";
-import type { Tls } from "./tls.ts";
+import { closeWhenGone, type Tls } from "./tls.ts";
 
 /** What a {@link startGrpcServer gRPC server} serves, and within which limits. */
 export interface GrpcServerOptions {
@@ -72,7 +71,6 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
       .flatMap(({ methods }) => Object.values(methods))
       .map(({ method }) => [createMethodUrl("", method), method]),
   );
-  const lost = createLostConnections();
   const server = new Server({
     "grpc.enable_channelz": 0,
     "grpc.max_concurrent_streams": maxConcurrentStreams,
@@ -84,7 +82,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
       "grpc.max_connection_age_ms": maxConnectionAgeMs,
       "grpc.max_connection_age_grace_ms": requestTimeoutMs,
     }),
-    interceptors: [createGateInterceptor({ gate, gated, requestTimeoutMs, lost, log })],
+    interceptors: [createGateInterceptor({ gate, gated, requestTimeoutMs, log })],
   });
 
   for (const service of services) server.addService(...toGrpcService(service));
@@ -104,7 +102,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
   };
   setServing(false);
 
-  const listener = createListener(server, options, lost);
+  const listener = createListener(server, options);
   return {
     port: await listen(listener, options.host, options.port),
     setServing,
@@ -120,16 +118,15 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
 }
 
 /** Makes a listener of the project's own, since that of grpc-js keeps its connections to itself. */
-function createListener(
-  server: Server,
-  { tls, requestTimeoutMs }: GrpcServerOptions,
-  lost: LostConnections,
-): Listener {
+function createListener(server: Server, { tls, requestTimeoutMs }: GrpcServerOptions): Listener {
   const { injectConnection } = server.createConnectionInjector(ServerCredentials.createInsecure());
   if (tls === undefined) return createServer(injectConnection);
   const listener = createTlsServer(
     { ...tls.options(), ALPNProtocols: ["h2"], handshakeTimeout: requestTimeoutMs },
-    lost.watch(injectConnection),
+    (socket) => {
+      closeWhenGone(socket);
+      injectConnection(socket);
+    },
   );
   tls.onReload((context) => listener.setSecureContext(context));
   return listener;

@@ -2,16 +2,14 @@ import { randomBytes } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { constants, createSecureServer, type Http2ServerRequest } from "node:http2";
 import type { Socket } from "node:net";
-import type { TLSSocket } from "node:tls";
 import type { Logger } from "pino";
 import { internal } from "../service/errors.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
 import { isClosed } from "./exchange.ts";
 import { findForeignPage } from "./foreign-page.ts";
 import { listen } from "./listen.ts";
-import { createLostConnections, type LostConnections } from "./lost-connections.ts";
 import { answerProblem, HttpError } from "./problem.ts";
-import type { Tls } from "./tls.ts";
+import { closeWhenGone, type Tls } from "./tls.ts";
 
 /**
  * Replies to a request, or leaves it to the next handler by returning undefined. What it rejects
@@ -56,6 +54,9 @@ const keepAliveTimeoutMs = 75_000;
 /** For how long a connection may make no progress once its request is there. */
 const idleTimeoutMs = 30_000;
 
+/** For how long a connection of HTTP/2 may make no progress; its streams have limits of their own. */
+const sessionIdleMs = 5 * 60_000;
+
 /** The most calls that one connection of HTTP/2 may have open. */
 const maxConcurrentStreams = 128;
 
@@ -66,21 +67,20 @@ const maxConcurrentStreams = 128;
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
   const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs, log } = options;
-  // The latest answer of each connection, which is not deleted when it has left: V8 keeps
-  // what has passed through a busy Set alive for long.
-  const answers = new Map<Socket, ServerResponse>();
+  // What is still to be sent on each connection of HTTP/1.1, in order.
+  const pending = new Map<Socket, Set<ServerResponse>>();
   const sockets = new Set<Socket>();
   let draining = false;
 
-  const lost = createLostConnections();
-  const server = createHttpServer(options, lost, (req, res) => {
+  const server = createHttpServer(options, (req, res) => {
     // Node.js emits errors of a request behind its end too, when whoever handles it may no
     // longer listen.
     req.on("error", () => {});
     res.on("error", () => {});
     if (req.httpVersionMajor === 1) follow(res);
-    else followStream(req as unknown as Http2ServerRequest, res);
-    if (draining) endConnection(res);
+    else limitStream(req as unknown as Http2ServerRequest, res, requestTimeoutMs);
+    // What follows a request to upgrade in one packet is not read.
+    if (draining || req.headers.upgrade !== undefined) endConnection(res);
     serve(req, res).catch((error) => fail(req, res, error));
   });
 
@@ -92,7 +92,7 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
       const handled = handle(req, res);
       if (handled !== undefined) return handled;
     }
-    res.writeHead(404).end();
+    throw new HttpError(404, "there is nothing at this path");
   }
 
   /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
@@ -103,22 +103,28 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     if (isFault) log.error({ err: error, traceId: id }, "internal error");
     try {
       if (res.headersSent) throw error;
-      endConnection(res);
       answerProblem(res, isFault ? internal(id, error) : error);
     } catch {
       res.destroy();
     }
   }
 
-  function followStream(req: Http2ServerRequest, res: ServerResponse): void {
-    lost.follow(req.stream);
-    limitStream(req, res, requestTimeoutMs);
-  }
-
   function follow(res: ServerResponse): void {
     const { socket } = res.req;
-    if (!answers.has(socket)) socket.once("close", () => answers.delete(socket));
-    answers.set(socket, res);
+    const responses = pending.get(socket) ?? followConnection(socket);
+    responses.add(res);
+    res.once("close", () => responses.delete(res));
+  }
+
+  function followConnection(socket: Socket): Set<ServerResponse> {
+    const responses = new Set<ServerResponse>();
+    pending.set(socket, responses);
+    // Node.js closes them too, but not behind CONNECT, which takes the connection away from HTTP.
+    socket.once("close", () => {
+      pending.delete(socket);
+      for (const res of responses) res.emit("close");
+    });
+    return responses;
   }
 
   server.setTimeout(requestTimeoutMs + idleTimeoutMs);
@@ -132,9 +138,11 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     port: await listen(server, host, port),
     async drain() {
       draining = true;
-      for (const res of answers.values()) {
-        endConnection(res);
-        res.once("close", () => server.closeIdleConnections());
+      for (const responses of pending.values()) {
+        const last = [...responses].at(-1);
+        if (last === undefined) continue;
+        endConnection(last);
+        last.once("close", () => server.closeIdleConnections());
       }
       await new Promise((resolve) => server.close(resolve));
     },
@@ -146,7 +154,6 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
 
 function createHttpServer(
   { tls, requestTimeoutMs }: HttpServerOptions,
-  lost: LostConnections,
   listener: (req: IncomingMessage, res: ServerResponse) => void,
 ): Server {
   const limits = {
@@ -166,9 +173,8 @@ function createHttpServer(
   tls.onReload((context) => server.setSecureContext(context));
   // A client that breaks off, or the protocol, has lost its connection already.
   server.on("sessionError", () => {});
-  const accept = server.listeners("secureConnection")[0] as (socket: TLSSocket) => void;
-  server.removeListener("secureConnection", accept);
-  server.on("secureConnection", lost.watch(accept.bind(server)));
+  server.on("session", (session) => session.setTimeout(sessionIdleMs));
+  server.on("secureConnection", closeWhenGone);
   // Requests and responses of HTTP/2 have the interface of those of HTTP/1.1 by design.
   server.on("request", listener as never);
   return server as unknown as Server;
@@ -184,7 +190,8 @@ function limitStream(req: Http2ServerRequest, res: ServerResponse, requestTimeou
   const { stream } = req;
   const close = () => stream.close(constants.NGHTTP2_CANCEL);
   const timer = setTimeout(() => {
-    if (!req.complete) close();
+    // A request without a body is never read, and so never complete.
+    if (!req.complete && !stream.endAfterHeaders) close();
   }, requestTimeoutMs);
   stream.once("close", () => clearTimeout(timer));
   stream.setTimeout(requestTimeoutMs + idleTimeoutMs, close);

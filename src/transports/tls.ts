@@ -1,5 +1,10 @@
 import { readFile } from "node:fs/promises";
-import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
+import {
+  createSecureContext,
+  type SecureContextOptions,
+  type TLSSocket,
+  type TlsOptions,
+} from "node:tls";
 import { ConfigError, type TlsFiles } from "../config.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
@@ -38,6 +43,26 @@ export async function readTls(files: TlsFiles): Promise<Tls> {
       for (const listener of listeners) listener(context);
     },
   };
+}
+
+/** How often {@link closeWhenGone} asks, in milliseconds. */
+const goneCheckMs = 3_000;
+
+/**
+ * Closes a connection that the system has given up and Node.js has not noticed. If a write of TLS
+ * fails and another one follows in the same turn, that one never ends, and while it lasts a
+ * session of HTTP/2 reads nothing, not even that its connection was reset.
+ */
+export function closeWhenGone(socket: TLSSocket): void {
+  // The public remoteAddress is what it once was.
+  const { _handle: handle } = socket as unknown as {
+    _handle: { getpeername(out: object): number };
+  };
+  const timer = setInterval(() => {
+    if (handle.getpeername({}) !== 0) socket.destroy();
+  }, goneCheckMs).unref();
+  socket.on("error", () => {});
+  socket.once("close", () => clearInterval(timer));
 }
 
 async function readContext(files: TlsFiles): Promise<SecureContextOptions> {

@@ -110,9 +110,9 @@ describe("SIGTERM and SIGINT", () => {
     await delay(300);
     service.child.kill("SIGTERM");
     service.child.kill("SIGINT");
-    await delay(500);
+    await delay(100);
     service.child.kill("SIGTERM");
-    await delay(300);
+    await delay(200);
     release();
     await inside;
     expect(await service.exited).toBe(0);

@@ -15,6 +15,7 @@ import { DatabaseSync, StatementSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
+import { openSqliteFile } from "../../src/store/sqlite-file.ts";
 import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
@@ -133,8 +134,8 @@ describe("SQLite", () => {
 
     await first.store.insert(anInvestor());
     read();
-    await expect(open(path)).rejects.toThrow(
-      `cannot use the SQLite file ${path}: another process kept it in use for 30 seconds`,
+    await expect(openSqliteFile(path, 50, 500)).rejects.toThrow(
+      "another process kept it in use for 0.5 seconds",
     );
   });
 
@@ -209,6 +210,50 @@ describe("SQLite", () => {
       });
       await Promise.all(cases);
     }
+  });
+
+  it("acknowledges nothing once a link to its folder or file leads elsewhere", async () => {
+    const folder = temporaryFolder();
+    const at = (name: string) => join(folder, name);
+    for (const name of ["one", "two", "three"]) mkdirSync(at(name));
+    symlinkSync("one", at("current"));
+    symlinkSync("../one/investors.db", at("two/investors.db"));
+    const byFolder = await open(at("current/investors.db"));
+    const byFile = await open(at("two/investors.db"));
+    for (const { store } of [byFolder, byFile]) {
+      for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+    }
+    // A change that is a while ago is not looked at any more.
+    await delay(3_500);
+    for (const { store } of [byFolder, byFile]) {
+      for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+    }
+    symlinkSync("three", at("next"));
+    renameSync(at("next"), at("current"));
+    rmSync(at("two/investors.db"));
+    for (const { store, fatal } of [byFolder, byFile]) {
+      await expect(store.insert(anInvestor())).rejects.toThrow(OutcomeUnknownError);
+      expect(fatal).toHaveLength(1);
+    }
+  });
+
+  it("closes at once when it is cut, whatever waits for it", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const { store, fatal } = await open(path);
+    const other = new DatabaseSync(path);
+    onTestFinished(() => other.close());
+    other.exec("BEGIN IMMEDIATE");
+    const inserts = Array.from({ length: 3 }, async () => {
+      await store.insert(anInvestor());
+    });
+    const outcomes = Promise.allSettled(inserts);
+    await delay(200);
+    const cut = new AbortController();
+    const closed = store.close(cut.signal);
+    cut.abort();
+    await closed;
+    expect((await outcomes).map(({ status }) => status)).toEqual(Array(3).fill("rejected"));
+    expect(fatal).toEqual([]);
   });
 
   it("is ready again once a file that was moved is back", async () => {
