@@ -96,10 +96,13 @@ const rest =
         `${value}`,
       ]),
     );
-    const answer = await (createInvestor
+    const response = await (createInvestor
       ? fetch(url, toRest(createInvestor))
       : fetch(getInvestor ? `${url}/${getInvestor.id}` : `${url}?${query}`));
-    const problem = (await answer.json()) as { reason: string; errors?: Record<string, string>[] };
+    const problem = (await response.json()) as {
+      reason: string;
+      errors?: Record<string, string>[];
+    };
     const fields = (problem.errors ?? []).map(({ pointer, parameter, header }) =>
       header === "Idempotency-Key" ? "requestId" : (parameter ?? pointer?.slice(2) ?? ""),
     );
@@ -155,13 +158,13 @@ function describeRules(name: string, env: () => NodeJS.ProcessEnv): void {
         ],
         ["/v1/investors", "individual", "INVALID_FIELDS"],
       ] as const) {
-        const answer = await fetch(httpUrl(service).baseUrl + path, {
+        const response = await fetch(httpUrl(service).baseUrl + path, {
           method: "POST",
           headers: { "content-type": "application/json" },
           body: JSON.stringify({ ...aCreate(), type, nickName: "Ada" }),
         });
-        const text = await answer.text();
-        expect(answer.status).toBe(400);
+        const text = await response.text();
+        expect(response.status).toBe(400);
         expect(text).toContain("nickName");
         expect(text).toContain(reason);
       }

@@ -17,7 +17,7 @@ const nameOf = (key: keyof typeof CreateInvestorRequestSchema.field) =>
   CreateInvestorRequestSchema.field[key].name;
 
 describe("create", () => {
-  it("answers with the record and an id that ascends with time", async () => {
+  it("replies with the record and an id that ascends with time", async () => {
     const { client } = await openService();
     const request = aCreate();
     const first = await client.createInvestor(request);
@@ -90,7 +90,7 @@ describe("a request id", () => {
     expect(id).toBe(deriveId("", requestId));
   });
 
-  it("makes a replay answer with the first record, in any case of its letters", async () => {
+  it("replies to a replay with the first record, in any case of its letters", async () => {
     const { client } = await openService();
     const requestId = v4();
     const first = await client.createInvestor(aCreate({ firstName: "Ada", requestId }));

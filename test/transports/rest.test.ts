@@ -69,9 +69,9 @@ describe("a failure by REST", () => {
         const operation = findOperation(init.method, path);
         if (operation === undefined) throw new Error(`${init.method} ${path} is not documented`);
         if (![undefined, operation.operationId].includes(only[reason])) continue;
-        const answer = await fetch(path, init);
-        const { status, headers } = answer;
-        const body = await answer.json();
+        const response = await fetch(path, init);
+        const { status, headers } = response;
+        const body = await response.json();
         expectDocumented(operation, status, headers.get("content-type"), body);
         expect(body).toMatchObject({ reason, status, title: STATUS_CODES[status] });
         expect(headers.has("retry-after")).toBe(status === 503);
@@ -84,9 +84,9 @@ describe("a failure by REST", () => {
     const { url } = await serve(() => {
       throw failures.CANCELLED[0];
     });
-    const answer = await fetch(url);
-    expect(answer.status).toBe(499);
-    expect(await answer.json()).toMatchObject({ title: "Client Closed Request" });
+    const response = await fetch(url);
+    expect(response.status).toBe(499);
+    expect(await response.json()).toMatchObject({ title: "Client Closed Request" });
   });
 });
 
