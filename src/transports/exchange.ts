@@ -48,7 +48,7 @@ function streamOf(req: IncomingMessage): ServerHttp2Stream | undefined {
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
 
 /** Answers with JSON. */
-export function answerJson(res: ServerResponse, body: string, status = 200): void {
+export function answerJson(res: ServerResponse, body: string | Uint8Array, status = 200): void {
   res.writeHead(status, { ...jsonHeaders, "content-length": Buffer.byteLength(body) });
   res.end(body);
 }

@@ -1,10 +1,10 @@
+import { readFileSync } from "node:fs";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { ConnectError } from "@connectrpc/connect";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { answerJson, pathOf, toHead } from "./exchange.ts";
 import type { HttpHandler } from "./http.ts";
-import { openApi } from "./openapi.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
 
 /** What {@link createOperationsHandler} tells of. */
@@ -18,7 +18,7 @@ export interface OperationsOptions {
 /** Serves what those who run the service and write clients need: its state and its reference. */
 export function createOperationsHandler(options: OperationsOptions): HttpHandler {
   const { isReady, gate, telemetry } = options;
-  const reference = JSON.stringify(openApi);
+  const reference = readFileSync(new URL("../../proto/investor/v1/openapi.json", import.meta.url));
   type Handler = (req: IncomingMessage, res: ServerResponse) => void | Promise<void>;
   const handlers: Record<string, Handler> = {
     "/healthz": (_, res) => answerJson(res, '{"status":"alive"}'),

@@ -1,4 +1,4 @@
-import type { IncomingMessage, ServerResponse } from "node:http";
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from "node:http";
 import { Code, ConnectError } from "@connectrpc/connect";
 import {
   BadRequestSchema,
@@ -44,7 +44,7 @@ export class HttpError extends Error {
 
   /** The same as an error of a call. */
   toConnectError(): ConnectError {
-    return new ConnectError(this.message, routing[this.status][2]);
+    return new ConnectError(this.message, routing[this.status][1]);
   }
 }
 
@@ -54,23 +54,23 @@ export function methodNotAllowed({ method }: IncomingMessage, allow: string): Ht
 }
 
 const routing = {
-  400: ["MALFORMED_REQUEST", "Bad Request", Code.InvalidArgument],
-  403: ["FOREIGN_PAGE", "Forbidden", Code.PermissionDenied],
-  404: ["NOT_FOUND", "Not Found", Code.Unimplemented],
-  405: ["METHOD_NOT_ALLOWED", "Method Not Allowed", Code.Unimplemented],
-  415: ["UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type", Code.InvalidArgument],
+  400: ["MALFORMED_REQUEST", Code.InvalidArgument],
+  403: ["FOREIGN_PAGE", Code.PermissionDenied],
+  404: ["NOT_FOUND", Code.Unimplemented],
+  405: ["METHOD_NOT_ALLOWED", Code.Unimplemented],
+  415: ["UNSUPPORTED_MEDIA_TYPE", Code.InvalidArgument],
 } as const;
 
-const statuses: Partial<Record<Code, [status: number, title: string]>> = {
-  [Code.Canceled]: [499, "Client Closed Request"],
-  [Code.InvalidArgument]: [400, "Bad Request"],
-  [Code.NotFound]: [404, "Not Found"],
-  [Code.AlreadyExists]: [422, "Unprocessable Content"],
-  [Code.Unauthenticated]: [401, "Unauthorized"],
-  [Code.PermissionDenied]: [403, "Forbidden"],
-  [Code.ResourceExhausted]: [413, "Content Too Large"],
-  [Code.Unavailable]: [503, "Service Unavailable"],
-  [Code.DeadlineExceeded]: [504, "Gateway Timeout"],
+const statuses: Partial<Record<Code, number>> = {
+  [Code.Canceled]: 499,
+  [Code.InvalidArgument]: 400,
+  [Code.NotFound]: 404,
+  [Code.AlreadyExists]: 422,
+  [Code.Unauthenticated]: 401,
+  [Code.PermissionDenied]: 403,
+  [Code.ResourceExhausted]: 413,
+  [Code.Unavailable]: 503,
+  [Code.DeadlineExceeded]: 504,
 };
 
 /**
@@ -99,15 +99,15 @@ export function answerProblem(
 }
 
 function ofHttp({ status, message }: HttpError): Problem {
-  const [reason, title] = routing[status];
-  return { type: urn(reason), title, status, detail: message, reason };
+  const [reason] = routing[status];
+  return { type: urn(reason), title: titleOf(status), status, detail: message, reason };
 }
 
 function ofCall(
   error: ConnectError,
   locate: (field: string) => Omit<ProblemError, "detail">,
 ): Problem {
-  const [status, title] = statuses[error.code] ?? [500, "Internal Server Error"];
+  const status = statuses[error.code] ?? 500;
   const [info] = error.findDetails(ErrorInfoSchema);
   const reason = info?.reason ?? "INTERNAL";
   const errors = error
@@ -116,7 +116,7 @@ function ofCall(
     .map(({ field, description }) => ({ ...locate(field), detail: description }) as ProblemError);
   return {
     type: urn(reason),
-    title,
+    title: titleOf(status),
     status,
     // The message of the error names the fields as the RPC protocols do.
     detail: errors.length > 0 ? "the request breaks rules, listed in errors" : error.rawMessage,
@@ -134,6 +134,11 @@ function callHeaders(error: ConnectError): Record<string, string> {
     ...(retry?.retryDelay && { "retry-after": String(retry.retryDelay.seconds) }),
     ...(challenge !== null && { "www-authenticate": challenge }),
   };
+}
+
+/** What a status is called; 499 is no status of HTTP, but common. */
+function titleOf(status: number): string {
+  return STATUS_CODES[status] ?? "Client Closed Request";
 }
 
 function urn(reason: string): string {

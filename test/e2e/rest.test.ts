@@ -1,6 +1,7 @@
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { textFields } from "../../src/investor.ts";
+import { expectDocumented, findOperation, openApi, openApiFile } from "../support/openapi.ts";
 import { grpcClient, type Service, startService } from "../support/service.ts";
 
 const content = (changes: object = {}) => ({
@@ -24,10 +25,19 @@ interface Answer {
   body: Record<string, unknown> & { errors?: Record<string, string>[] };
 }
 
+/** Asks the service, whose reply must be as the OpenAPI document says, if it has the operation. */
 async function ask(service: Service, path: string, init: RequestInit = {}): Promise<Answer> {
+  const { method = "GET" } = init;
   const answer = await fetch(`http://127.0.0.1:${service.httpPort}${path}`, init);
+  const { status, headers } = answer;
   const text = await answer.text();
-  return { status: answer.status, headers: answer.headers, body: text ? JSON.parse(text) : {} };
+  const body = text ? JSON.parse(text) : {};
+  const operation = findOperation(method, path);
+  if (operation === undefined && path.startsWith("/v1")) expect([404, 405]).toContain(status);
+  if (operation !== undefined && method !== "HEAD") {
+    expectDocumented(operation, status, headers.get("content-type"), body);
+  }
+  return { status, headers, body };
 }
 
 const post = (service: Service, body: unknown, headers = {}) =>
@@ -141,13 +151,13 @@ describe("REST", () => {
     expect(body.errors?.map(({ pointer }) => pointer)).toEqual(pointers);
   });
 
-  it.each(["", "[]", "null", "7", '"x"', "{", '{"a":1}{', "\ufeff[]"])(
-    "refuses the body %j, which is not one object",
-    async (text) => {
-      const answer = await post(await startService(), text);
-      expect(answer).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
-    },
-  );
+  it("refuses a body that is not one object", async () => {
+    const service = await startService();
+    for (const text of ["", "[]", "null", "7", '"x"', "{", '{"a":1}{', "\ufeff[]"]) {
+      const answer = await post(service, text);
+      expect(answer, text).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
+    }
+  });
 
   it("refuses invalid UTF-8 and unpaired surrogates", async () => {
     const service = await startService();
@@ -182,20 +192,26 @@ describe("REST", () => {
     expect(large).toMatchObject({ status: 413, body: { reason: "MESSAGE_TOO_LARGE" } });
   });
 
-  it.each([
-    ["pagesize=1", ["pagesize"]],
-    ["pageSize=1&pageSize=2", ["pageSize"]],
-    ["pageSize=ten", ["pageSize"]],
-    ["pageSize=", ["pageSize"]],
-    ["pageSize=-1", ["pageSize"]],
-    ["pageSize=99999999999", ["pageSize"]],
-    ["pageToken=nonsense", ["pageToken"]],
-    ["pageSize=-1&pageToken=x", ["pageSize", "pageToken"]],
-    ["limit=1&offset=2", ["limit", "offset"]],
-  ])("refuses the query %s", async (query, parameters) => {
-    const { status, body } = await ask(await startService(), `/v1/investors?${query}`);
-    expect(status).toBe(400);
-    expect(body.errors?.map(({ parameter }) => parameter)).toEqual(parameters);
+  it("refuses a query that is no page, and names the parameters", async () => {
+    const service = await startService();
+    for (const [query, parameters] of [
+      ["pagesize=1", ["pagesize"]],
+      ["pageSize=1&pageSize=2", ["pageSize"]],
+      ["pageSize=ten", ["pageSize"]],
+      ["pageSize=", ["pageSize"]],
+      ["pageSize=-1", ["pageSize"]],
+      ["pageSize=99999999999", ["pageSize"]],
+      ["pageToken=nonsense", ["pageToken"]],
+      ["pageSize=-1&pageToken=x", ["pageSize", "pageToken"]],
+      ["limit=1&offset=2", ["limit", "offset"]],
+    ] as const) {
+      const { status, body } = await ask(service, `/v1/investors?${query}`);
+      expect(status, query).toBe(400);
+      expect(
+        body.errors?.map(({ parameter }) => parameter),
+        query,
+      ).toEqual(parameters);
+    }
   });
 
   it("refuses a key that is no UUID, and names the header", async () => {
@@ -234,8 +250,20 @@ describe("REST", () => {
     expect((await ask(service, "/v1/investors/%ff")).status).toBe(400);
   });
 
+  it("has the methods that its reference has, and HEAD", async () => {
+    const service = await startService();
+    for (const [path, operations = {}] of Object.entries(openApi.paths)) {
+      const { headers } = await ask(service, path.replace("{id}", v7()), { method: "PATCH" });
+      const methods = [...Object.keys(operations).map((name) => name.toUpperCase()), "HEAD"];
+      expect(headers.get("allow")?.split(", ")).toEqual(methods.toSorted());
+    }
+  });
+
   it("serves its reference, its life and its readiness", async () => {
     const service = await startService();
+    const reference = await fetch(`http://127.0.0.1:${service.httpPort}/openapi.json`);
+    expect(reference.headers.get("content-type")).toBe("application/json");
+    expect(Buffer.from(await reference.arrayBuffer())).toEqual(openApiFile);
     const { body } = await ask(service, "/openapi.json");
     expect(body).toMatchObject({ openapi: "3.1.0" });
     expect(Object.keys(body.paths as object)).toEqual(["/v1/investors", "/v1/investors/{id}"]);

@@ -1,19 +1,25 @@
 import { once } from "node:events";
-import { request } from "node:http";
+import { request, STATUS_CODES } from "node:http";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { pino } from "pino";
+import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { Reason } from "../../src/service/errors.ts";
 import { startHttpServer } from "../../src/transports/http.ts";
 import { createRestHandler } from "../../src/transports/rest.ts";
+import { failures } from "../service/failures.ts";
 import { openGate } from "../support/gate.ts";
+import { expectDocumented, findOperation } from "../support/openapi.ts";
 import { anInvestor } from "../support/records.ts";
 
-type List = NonNullable<ServiceImpl<typeof InvestorService>["listInvestors"]>;
+type Methods = Partial<ServiceImpl<typeof InvestorService>>;
+type List = NonNullable<Methods["listInvestors"]>;
 
-async function serve(listInvestors: List) {
+async function serve(list: List | Methods) {
   const gate = openGate(100);
-  const service = createServiceImplSpec<typeof InvestorService>(InvestorService, { listInvestors });
+  const methods = typeof list === "function" ? { listInvestors: list } : list;
+  const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
   const server = await startHttpServer({
     handlers: [createRestHandler({ service, gate, maxMessageBytes: 65_536 })],
     corsOrigins: [],
@@ -37,6 +43,52 @@ async function openStream(url: string) {
   res.pause();
   return { req, res };
 }
+
+describe("a failure by REST", () => {
+  // Only a caller who has left is told of CANCELLED.
+  const reasons = (Object.keys(failures) as Reason[]).filter((reason) => reason !== "CANCELLED");
+  const only: Partial<Record<Reason, string>> = {
+    INVESTOR_NOT_FOUND: "getInvestor",
+    REQUEST_ID_REUSED: "createInvestor",
+    MESSAGE_TOO_LARGE: "createInvestor",
+    OUTCOME_UNKNOWN: "createInvestor",
+  };
+
+  it.each(reasons)("is documented for %s", async (reason) => {
+    for (const error of failures[reason]) {
+      const fail = () => {
+        throw error;
+      };
+      const methods = { createInvestor: fail, getInvestor: fail, listInvestors: fail };
+      const { url } = await serve(methods);
+      for (const [path, init] of [
+        [url, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" }],
+        [`${url}/${v7()}`, { method: "GET" }],
+        [url, { method: "GET" }],
+      ] as const) {
+        const operation = findOperation(init.method, path);
+        if (operation === undefined) throw new Error(`${init.method} ${path} is not documented`);
+        if (![undefined, operation.operationId].includes(only[reason])) continue;
+        const response = await fetch(path, init);
+        const { status, headers } = response;
+        const body = await response.json();
+        expectDocumented(operation, status, headers.get("content-type"), body);
+        expect(body).toMatchObject({ reason, status, title: STATUS_CODES[status] });
+        expect(headers.has("retry-after")).toBe(status === 503);
+        expect(headers.has("www-authenticate")).toBe(status === 401 || status === 403);
+      }
+    }
+  });
+
+  it("of a call that was cancelled has the title that is common for its status", async () => {
+    const { url } = await serve(() => {
+      throw failures.CANCELLED[0];
+    });
+    const response = await fetch(url);
+    expect(response.status).toBe(499);
+    expect(await response.json()).toMatchObject({ title: "Client Closed Request" });
+  });
+});
 
 describe("the whole list by REST", () => {
   it("is cut off, and never looks complete, if the store fails midway", async () => {

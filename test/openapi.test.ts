@@ -1,0 +1,123 @@
+import { readFileSync } from "node:fs";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { v4, v7 } from "uuid";
+import { describe, expect, it } from "vitest";
+import { CreateInvestorRequestSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { textFields, typeNames } from "../src/investor.ts";
+import { codes } from "../src/service/errors.ts";
+import { encodePageToken } from "../src/service/page-token.ts";
+import { findViolations } from "../src/service/validation.ts";
+import { acceptedChanges, refusedChanges } from "./service/rules.ts";
+import { compile, findOperation, type Operation, openApi } from "./support/openapi.ts";
+import { aCreate } from "./support/records.ts";
+
+const operations = ["POST /v1/investors", "GET /v1/investors", "GET /v1/investors/{id}"].map(
+  (line) => {
+    const [method = "", path = ""] = line.split(" ");
+    const operation = findOperation(method, path);
+    if (operation === undefined) throw new Error(`${line} is not documented`);
+    return operation;
+  },
+);
+const [createInvestor, listInvestors] = operations;
+
+const isContent = compile(
+  createInvestor?.requestBody.content["application/json"]?.schema ?? { not: {} },
+);
+const isKey = compile(schemaOf(createInvestor, "Idempotency-Key"));
+
+/** Tells which parts of a create break what the document says: members, or the request id. */
+function findRefused(request: MessageInitShape<typeof CreateInvestorRequestSchema>): string[] {
+  const { requestId, type = InvestorType.UNSPECIFIED, $typeName: _, ...texts } = request;
+  isContent({ ...texts, type: typeNames.get(type) ?? String(type) });
+  const members = (isContent.errors ?? []).map(({ instancePath }) => instancePath.slice(1));
+  const isWrong = requestId !== undefined && !(isKey(requestId) && isKey(`"${requestId}"`));
+  return [...members, ...(isWrong ? ["requestId"] : [])];
+}
+
+function schemaOf(operation: Operation | undefined, name: string) {
+  const schema = operation?.parameters.find((each) => each.name === name)?.schema;
+  if (schema === undefined) throw new Error(`there is no parameter ${name}`);
+  return schema;
+}
+
+describe("the OpenAPI document", () => {
+  it("has the version of the package", () => {
+    const { version } = JSON.parse(
+      readFileSync(new URL("../package.json", import.meta.url), "utf8"),
+    );
+    expect(openApi.info.version).toBe(version);
+  });
+
+  it.each(refusedChanges)("refuses a wrong %s as the service does: %o", (field, change) => {
+    expect(findRefused(aCreate(change))).toEqual([field]);
+    const request = create(CreateInvestorRequestSchema, aCreate(change));
+    expect(findViolations(request)).toHaveLength(1);
+  });
+
+  it.each(acceptedChanges)("accepts what the service does: %o", (change) => {
+    expect(findRefused(aCreate(change))).toEqual([]);
+    expect(findViolations(create(CreateInvestorRequestSchema, aCreate(change)))).toEqual([]);
+  });
+
+  it("holds every text to the same rules", () => {
+    for (const field of textFields) {
+      const isCode = field === "country" || field === "language";
+      for (const text of ["x\u0007", "\u{1F600}".repeat(257), "\u009f"]) {
+        expect(findRefused(aCreate({ [field]: text })), field).toContain(field);
+      }
+      for (const text of ["", "\u{1F600}".repeat(256), "gb"]) {
+        const isAccepted = text === "gb" || !isCode;
+        expect(findRefused(aCreate({ [field]: text })), field).toEqual(isAccepted ? [] : [field]);
+      }
+    }
+  });
+
+  it("wants all eleven members, no other, and strings only", () => {
+    const { $typeName: _, ...content } = aCreate();
+    const members: Record<string, unknown> = { ...content, type: "individual" };
+    expect(isContent(members)).toBe(true);
+    expect(Object.keys(members).toSorted()).toEqual(["type", ...textFields].toSorted());
+    for (const name of Object.keys(members)) {
+      const { [name]: _, ...others } = members;
+      expect(isContent(others), `without ${name}`).toBe(false);
+      for (const value of [null, 7, true, ["IL"], {}]) {
+        expect(isContent({ ...members, [name]: value }), `${name}: ${value}`).toBe(false);
+      }
+    }
+    for (const name of ["id", "requestId", "first_name", "a/b~"]) {
+      expect(isContent({ ...members, [name]: v7() }), name).toBe(false);
+    }
+    for (const body of [null, [], "x", 7]) expect(isContent(body)).toBe(false);
+  });
+
+  it("takes an Idempotency-Key quoted or bare, and no half of its quotes", () => {
+    for (const key of [v4(), `"${v7()}"`]) expect(isKey(key)).toBe(true);
+    for (const key of [`"${v4()}`, `${v4()}"`, `""${v4()}""`]) expect(isKey(key)).toBe(false);
+  });
+
+  it("takes the sizes and tokens of pages that the service takes", () => {
+    const isSize = compile(schemaOf(listInvestors, "pageSize"));
+    for (const size of [0, 1, 1_000, 2_147_483_647]) expect(isSize(size)).toBe(true);
+    for (const size of [-1, 1.5, 2_147_483_648, "ten"]) expect(isSize(size)).toBe(false);
+    const isToken = compile(schemaOf(listInvestors, "pageToken"));
+    for (let i = 0; i < 1_000; i += 1) expect(isToken(encodePageToken(v4()))).toBe(true);
+    const token = encodePageToken(v7());
+    expect(isToken("")).toBe(true);
+    for (const wrong of [token.slice(1), `${token}=`, `B${token.slice(1)}`, `${token}AAAA`, "x"]) {
+      expect(isToken(wrong), wrong).toBe(false);
+    }
+  });
+
+  it("names no reason that does not exist", () => {
+    const known = [...Object.keys(codes), "UNSUPPORTED_MEDIA_TYPE", "FOREIGN_PAGE"];
+    for (const { responses } of operations) {
+      for (const [status, response] of Object.entries(responses)) {
+        const reasons = response?.description.match(/\b[A-Z]{3,}(_[A-Z]+)*\b/g) ?? [];
+        const named = reasons.filter((word) => word.includes("_") || known.includes(word));
+        expect(known).toEqual(expect.arrayContaining(named));
+        if (status !== "200") expect(named.length, status).toBeGreaterThan(0);
+      }
+    }
+  });
+});

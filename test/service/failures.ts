@@ -1,0 +1,45 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+import { v7 } from "uuid";
+import {
+  credentialsInvalid,
+  credentialsMissing,
+  internal,
+  interrupted,
+  invalidFields,
+  investorNotFound,
+  issuerUnavailable,
+  malformedRequest,
+  messageTooLarge,
+  outcomeUnknown,
+  outcomeUnknownFor,
+  overloaded,
+  type Reason,
+  requestIdReused,
+  scopeMissing,
+  storeUnavailable,
+} from "../../src/service/errors.ts";
+
+/** What no caller may learn. */
+export const secret = "the cause";
+
+const cause = new Error(secret);
+const tooLate = new ConnectError("late", Code.DeadlineExceeded);
+
+/** The errors of each reason, as the service makes them. */
+export const failures: Record<Reason, ConnectError[]> = {
+  INVALID_FIELDS: [invalidFields([{ field: "city\ud800", description: "is wrong" }])],
+  MALFORMED_REQUEST: [malformedRequest(cause), malformedRequest()],
+  INVESTOR_NOT_FOUND: [investorNotFound(v7()), investorNotFound(undefined)],
+  REQUEST_ID_REUSED: [requestIdReused()],
+  MESSAGE_TOO_LARGE: [messageTooLarge(65_536)],
+  CREDENTIALS_MISSING: [credentialsMissing("a token")],
+  CREDENTIALS_INVALID: [credentialsInvalid("a token")],
+  SCOPE_MISSING: [scopeMissing("investors:read")],
+  ISSUER_UNAVAILABLE: [issuerUnavailable(cause)],
+  OVERLOADED: [overloaded(cause)],
+  STORE_UNAVAILABLE: [storeUnavailable(cause)],
+  OUTCOME_UNKNOWN: [outcomeUnknown(cause), outcomeUnknownFor(v7(), cause)],
+  DEADLINE_EXCEEDED: [interrupted(tooLate, "nothing was written")],
+  CANCELLED: [interrupted(cause, "nothing was written")],
+  INTERNAL: [internal("0123456789abcdef", cause)],
+};

@@ -1,0 +1,268 @@
+import { create, toBinary } from "@bufbuild/protobuf";
+import { v1, v4, v7 } from "uuid";
+import { describe, expect, it } from "vitest";
+import {
+  CreateInvestorRequestSchema,
+  ListInvestorsResponseSchema,
+} from "../../gen/investor/v1/investor_pb.js";
+import { textFields } from "../../src/investor.ts";
+import { deriveId } from "../../src/service/ids.ts";
+import { findViolations } from "../../src/service/validation.ts";
+import { failureOf } from "../support/errors.ts";
+import { openService } from "../support/in-process.ts";
+import { aCreate } from "../support/records.ts";
+import { acceptedChanges, refusedChanges } from "./rules.ts";
+
+const nameOf = (key: keyof typeof CreateInvestorRequestSchema.field) =>
+  CreateInvestorRequestSchema.field[key].name;
+
+describe("create", () => {
+  it("replies with the record and an id that ascends with time", async () => {
+    const { client } = await openService();
+    const request = aCreate();
+    const first = await client.createInvestor(request);
+    const second = await client.createInvestor(request);
+    expect(first).toMatchObject(request);
+    expect(first.id).toMatch(
+      /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/,
+    );
+    expect(second.id > first.id).toBe(true);
+    expect(await client.getInvestor({ id: first.id })).toEqual(first);
+  });
+
+  it("names every missing field at once and stores nothing", async () => {
+    const { client } = await openService();
+    const failure = await failureOf(client.createInvestor({}));
+    expect(failure).toMatchObject({ code: "InvalidArgument", reason: "INVALID_FIELDS" });
+    const names = (["type", ...textFields] as const).map(nameOf);
+    expect(failure.violations).toEqual(
+      Object.fromEntries(names.map((name) => [name, "is required"])),
+    );
+    expect((await client.listInvestors({})).investors).toEqual([]);
+  });
+
+  it("refuses what breaks a rule, names the field and stores nothing", async () => {
+    const { client } = await openService();
+    for (const [field, change] of refusedChanges) {
+      const failure = await failureOf(client.createInvestor(aCreate(change)));
+      const told = { reason: failure.reason, fields: Object.keys(failure.violations) };
+      expect(told, JSON.stringify(change)).toEqual({
+        reason: "INVALID_FIELDS",
+        fields: [nameOf(field)],
+      });
+    }
+    expect((await client.listInvestors({})).investors).toEqual([]);
+  });
+
+  it("refuses unpaired surrogates", () => {
+    for (const city of ["\ud800", "a\udfff", "\udc00\ud800"]) {
+      const violations = findViolations(create(CreateInvestorRequestSchema, aCreate({ city })));
+      expect(violations).toEqual([
+        { field: "city", description: "must not contain unpaired surrogates" },
+      ]);
+    }
+  });
+
+  it("names all that is wrong at once, in the order of the fields", async () => {
+    const { client } = await openService();
+    const wrong = Object.assign({}, ...refusedChanges.map(([, change]) => change));
+    const failure = await failureOf(client.createInvestor(aCreate(wrong)));
+    const names = (["type", ...textFields, "requestId"] as const).map(nameOf);
+    expect(Object.keys(failure.violations)).toEqual(names);
+  });
+
+  it("keeps text exactly as it was sent, up to 256 code points", async () => {
+    const { client } = await openService();
+    for (const change of acceptedChanges) {
+      const { requestId: _, ...content } = change;
+      const { id } = await client.createInvestor(aCreate(change));
+      expect(await client.getInvestor({ id })).toMatchObject(content);
+    }
+    expect((await client.listInvestors({})).investors).toHaveLength(acceptedChanges.length);
+  });
+});
+
+describe("a request id", () => {
+  it("gives the record the id that is derived from it", async () => {
+    const { client } = await openService();
+    const requestId = v4();
+    const { id } = await client.createInvestor(aCreate({ requestId }));
+    expect(id).toBe(deriveId("", requestId));
+  });
+
+  it("replies to a replay with the first record, in any case of its letters", async () => {
+    const { client } = await openService();
+    const requestId = v4();
+    const first = await client.createInvestor(aCreate({ firstName: "Ada", requestId }));
+    const again = aCreate({ firstName: "Ada", requestId: requestId.toUpperCase() });
+    expect(await client.createInvestor(again)).toEqual(first);
+    expect((await client.listInvestors({})).investors).toHaveLength(1);
+  });
+
+  it("refuses other content, whichever field differs", async () => {
+    const { client } = await openService();
+    const requestId = v4();
+    const request = aCreate({ requestId });
+    const first = await client.createInvestor(request);
+    const changes = [{ type: 2 }, ...textFields.map((field) => ({ [field]: "zz" }))];
+    for (const change of changes) {
+      const failure = await failureOf(client.createInvestor({ ...request, ...change }));
+      expect(failure).toMatchObject({ code: "AlreadyExists", reason: "REQUEST_ID_REUSED" });
+    }
+    expect((await client.listInvestors({})).investors).toEqual([first]);
+  });
+
+  it("gives its time to the id if it is of version 7, and none otherwise", async () => {
+    const { client } = await openService();
+    // A clock may have been set back since the first call.
+    for (const msecs of [Date.now(), Date.now() + 2 * 60 * 60 * 1_000, 2 ** 48 - 1]) {
+      const request = aCreate({ requestId: v7({ msecs }) });
+      const { id } = await client.createInvestor(request);
+      expect(id.slice(0, 15)).toBe(request.requestId?.slice(0, 15));
+      expect(id).not.toBe(request.requestId);
+      expect((await client.createInvestor(request)).id).toBe(id);
+    }
+    for (const other of [v1(), v4()]) {
+      const { id } = await client.createInvestor(aCreate({ requestId: other }));
+      expect(id).toMatch(/^.{14}8.{4}[89ab]/);
+      expect(id.slice(0, 8)).not.toBe(other.slice(0, 8));
+    }
+  });
+
+  it("makes one record of a storm of replays", async () => {
+    const { client } = await openService();
+    const request = aCreate({ requestId: v7() });
+    const storm = Array.from({ length: 800 }, () => client.createInvestor(request));
+    expect(new Set((await Promise.all(storm)).map(({ id }) => id)).size).toBe(1);
+    expect((await client.listInvestors({})).investors).toHaveLength(1);
+  });
+});
+
+describe("get", () => {
+  it("takes an id in any case", async () => {
+    const { client } = await openService();
+    const investor = await client.createInvestor(aCreate());
+    expect(await client.getInvestor({ id: investor.id.toUpperCase() })).toEqual(investor);
+  });
+
+  it("refuses an empty id", async () => {
+    const { client } = await openService();
+    expect(await failureOf(client.getInvestor({ id: "" }))).toMatchObject({
+      code: "InvalidArgument",
+      violations: { id: "is required" },
+    });
+  });
+
+  it("finds nothing under an id that names no record, and repeats only a UUID", async () => {
+    const { client } = await openService();
+    const unknown = v7();
+    expect(await failureOf(client.getInvestor({ id: unknown }))).toMatchObject({
+      code: "NotFound",
+      reason: "INVESTOR_NOT_FOUND",
+      metadata: { id: unknown },
+    });
+    for (const id of ["x", "'; DROP TABLE investors", "x".repeat(60_000), `${unknown} `]) {
+      const failure = await failureOf(client.getInvestor({ id }));
+      expect(failure).toMatchObject({ code: "NotFound", reason: "INVESTOR_NOT_FOUND" });
+      expect(failure.metadata).toEqual({});
+    }
+  });
+});
+
+describe("list", () => {
+  it("walks all records once, ascending by id, page by page", async () => {
+    const { client } = await openService();
+    const created = await Promise.all(
+      Array.from({ length: 257 }, () => client.createInvestor(aCreate())),
+    );
+    const seen: string[] = [];
+    const sizes: number[] = [];
+    let pageToken = "";
+    do {
+      const page = await client.listInvestors({ pageToken });
+      seen.push(...page.investors.map(({ id }) => id));
+      sizes.push(page.investors.length);
+      expect(page.nextPageToken).toMatch(/^[A-Za-z0-9_-]*$/);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+    expect(sizes).toEqual([100, 100, 57]);
+    expect(seen).toEqual(created.map(({ id }) => id).sort());
+  });
+
+  it("has no next page exactly at the end", async () => {
+    const { client } = await openService();
+    for (let i = 0; i < 3; i += 1) await client.createInvestor(aCreate());
+    expect((await client.listInvestors({ pageSize: 3 })).nextPageToken).toBe("");
+    expect((await client.listInvestors({ pageSize: 2 })).nextPageToken).not.toBe("");
+  });
+
+  it("takes a page size above 1,000 as 1,000, and ends a page before it exceeds 1 MiB", async () => {
+    const { client } = await openService();
+    const small = Array.from({ length: 1_001 }, () => client.createInvestor(aCreate()));
+    await Promise.all(small);
+    const page = await client.listInvestors({ pageSize: 2_147_483_647 });
+    expect(page.investors).toHaveLength(1_000);
+
+    const wide = "\u{1F600}".repeat(256);
+    const fields = { firstName: wide, middleName: wide, lastName: wide, addressLine1: wide };
+    const large = { ...fields, addressLine2: wide, city: wide, state: wide, zipCode: wide };
+    await Promise.all(Array.from({ length: 300 }, () => client.createInvestor(aCreate(large))));
+    let count = 0;
+    let pageToken = "";
+    do {
+      const next = await client.listInvestors({ pageSize: 1_000, pageToken });
+      const size = toBinary(ListInvestorsResponseSchema, next).length;
+      expect(size).toBeLessThanOrEqual(1024 * 1024);
+      if (next.nextPageToken !== "" && count > 1_000) expect(size).toBeGreaterThan(1_000_000);
+      count += next.investors.length;
+      pageToken = next.nextPageToken;
+    } while (pageToken !== "");
+    expect(count).toBe(1_301);
+  });
+
+  it("refuses a negative size and a token that is not its own, together", async () => {
+    const { client } = await openService();
+    const failure = await failureOf(client.listInvestors({ pageSize: -1, pageToken: "x" }));
+    expect(failure).toMatchObject({ code: "InvalidArgument", reason: "INVALID_FIELDS" });
+    expect(Object.keys(failure.violations)).toEqual(["page_size", "page_token"]);
+  });
+
+  it("refuses a token that was changed", async () => {
+    const { client } = await openService();
+    for (let i = 0; i < 2; i += 1) await client.createInvestor(aCreate());
+    const { nextPageToken } = await client.listInvestors({ pageSize: 1 });
+    const changed = [
+      nextPageToken.slice(1),
+      `${nextPageToken}=`,
+      `${nextPageToken} `,
+      `B${nextPageToken.slice(1)}`,
+      `${nextPageToken.slice(0, -1)}B`,
+      `${nextPageToken}AAAA`,
+      nextPageToken.replace(/.$/, "+"),
+    ];
+    for (const pageToken of changed) {
+      const failure = await failureOf(client.listInvestors({ pageToken }));
+      expect(Object.keys(failure.violations), pageToken).toEqual(["page_token"]);
+    }
+  });
+});
+
+describe("a store that fails", () => {
+  it("is STORE_UNAVAILABLE to every method if nothing was done", async () => {
+    const { client, store } = await openService();
+    const { id } = await client.createInvestor(aCreate());
+    await store.close();
+    for (const call of [
+      client.createInvestor(aCreate()),
+      client.createInvestor(aCreate({ requestId: v7() })),
+      client.getInvestor({ id }),
+      client.listInvestors({}),
+    ]) {
+      expect(await failureOf(call)).toMatchObject({
+        code: "Unavailable",
+        reason: "STORE_UNAVAILABLE",
+        hasRetryDelay: true,
+      });
+    }
+  });
+});

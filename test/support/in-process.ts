@@ -1,0 +1,32 @@
+import { join } from "node:path";
+import { type Client, createClient, createRouterTransport } from "@connectrpc/connect";
+import { onTestFinished } from "vitest";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { createInvestorService } from "../../src/service/investors.ts";
+import { createSqliteStore } from "../../src/store/sqlite.ts";
+import type { Store } from "../../src/store/store.ts";
+import { temporaryFolder } from "./folder.ts";
+
+/** The service in this process, over an SQLite file of its own. */
+export interface InProcess {
+  readonly client: Client<typeof InvestorService>;
+  readonly store: Store;
+}
+
+/** Opens the service for the running test, and closes it after. */
+export async function openService(): Promise<InProcess> {
+  const store = await createSqliteStore({
+    path: join(temporaryFolder(), "investors.db"),
+    observe() {},
+    onWrite() {},
+    onWarning() {},
+    onFatal(error) {
+      throw error;
+    },
+  });
+  onTestFinished(() => store.close());
+  const transport = createRouterTransport((router) => {
+    router.service(InvestorService, createInvestorService(store));
+  });
+  return { client: createClient(InvestorService, transport), store };
+}
