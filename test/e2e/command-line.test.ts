@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../support/folder.ts";
@@ -37,20 +37,39 @@ describe("the command line", () => {
 
   it.each([
     [["--grpc-port", "http"], {}, "--grpc-port"],
-    [[], { GRPC_PORT: "70000" }, "--grpc-port"],
-    [[], { REQUEST_TIMEOUT: "fast" }, "--request-timeout"],
+    [[], { GRPC_PORT: "70000" }, "GRPC_PORT must"],
+    [["--grpc-port", "http"], { GRPC_PORT: "1" }, "--grpc-port must"],
+    [[], { REQUEST_TIMEOUT: "fast" }, "REQUEST_TIMEOUT must"],
     [["--host", "0.0.0.0"], {}, "--allow-insecure"],
     [["--prot", "1"], {}, "--prot"],
     [["--grpc-port"], {}, "--grpc-port"],
     [["start"], {}, "start"],
-    [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "--allow-insecure"],
-    [[], { ALLOW_INSECURE: "maybe" }, "--allow-insecure"],
+    [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "ALLOW_INSECURE must"],
+    [[], { HOST: "0.0.0.0" }, "HOST 0.0.0.0 is"],
+    [[], { ALLOW_INSECURE: "maybe" }, "ALLOW_INSECURE must"],
+    [["--allow-insecure", "--prot"], {}, "--prot"],
   ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
     const refused = run([...args], env, folder);
     expect(await refused.exited).toBe(2);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toContain(named);
+  });
+
+  it.each(["18.20.8", "24.9.0"])("ends with status 1 and one line on Node.js %s", async (node) => {
+    const { engines } = JSON.parse(
+      readFileSync(new URL("../../package.json", import.meta.url), "utf8"),
+    );
+    const versions = `{value:{...process.versions,node:"${node}"}}`;
+    const pretend = `data:text/javascript,Object.defineProperty(process,"versions",${versions})`;
+    const refused = run(
+      [],
+      { NODE_OPTIONS: `--import=${pretend.replaceAll('"', "%22")}` },
+      temporaryFolder(),
+    );
+    expect(await refused.exited).toBe(1);
+    expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
+    expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
   });
 
   it("prefers a flag to the environment", async () => {
