@@ -168,10 +168,7 @@ function issuer(text: string, flag: string): string {
 }
 
 function origins(text: string, flag: string): string[] {
-  const all = text
-    .split(",")
-    .filter(Boolean)
-    .map((each) => each.trim());
+  const all = Array.from(text.split(",").filter(Boolean), (each) => each.trim());
   if (all.every((each) => each === "*" || URL.parse(each)?.origin === each)) return all;
   throw refusal(text, flag, "* or origins such as https://app.example, separated by commas");
 }
@@ -205,5 +202,5 @@ function oneOf<T extends string>(choices: readonly T[]) {
 }
 
 function refusal(text: string, flag: string, accepted: string): ConfigError {
-  return new ConfigError(`${flag} must be ${accepted}, not "${text}"`);
+  return new ConfigError(`${flag} must be ${accepted}, not ${JSON.stringify(text)}`);
 }

@@ -38,6 +38,7 @@ describe("the command line", () => {
   it.each([
     [["--grpc-port", "http"], {}, "--grpc-port"],
     [[], { GRPC_PORT: "70000" }, "GRPC_PORT must"],
+    [[], { GRPC_PORT: "1\n2" }, "GRPC_PORT must"],
     [["--grpc-port", "http"], { GRPC_PORT: "1" }, "--grpc-port must"],
     [[], { REQUEST_TIMEOUT: "fast" }, "REQUEST_TIMEOUT must"],
     [["--host", "0.0.0.0"], {}, "--allow-insecure"],
