@@ -1,9 +1,12 @@
 import { readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, run, startService } from "../support/service.ts";
+
+const root = resolve(import.meta.dirname, "../..");
+const { engines, scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
 describe("the command line", () => {
   it("lists every flag with its environment name and default", async () => {
@@ -57,17 +60,17 @@ describe("the command line", () => {
     expect(refused.output()).toContain(named);
   });
 
+  it("starts Node.js with the same flags by its bin as by npm start", () => {
+    const [shebang = ""] = readFileSync(join(root, "src/bin.ts"), "utf8").split("\n");
+    expect(`exec ${shebang.slice("#!/usr/bin/env -S ".length)} dist/bin.js serve`).toBe(
+      scripts.start,
+    );
+  });
+
   it.each(["18.20.8", "24.9.0"])("ends with status 1 and one line on Node.js %s", async (node) => {
-    const { engines } = JSON.parse(
-      readFileSync(new URL("../../package.json", import.meta.url), "utf8"),
-    );
-    const versions = `{value:{...process.versions,node:"${node}"}}`;
-    const pretend = `data:text/javascript,Object.defineProperty(process,"versions",${versions})`;
-    const refused = run(
-      [],
-      { NODE_OPTIONS: `--import=${pretend.replaceAll('"', "%22")}` },
-      temporaryFolder(),
-    );
+    const versions = `{value:{...process.versions,node:%22${node}%22}}`;
+    const pretend = `data:text/javascript,Object.defineProperty(process,%22versions%22,${versions})`;
+    const refused = run([], { NODE_OPTIONS: `--import=${pretend}` }, temporaryFolder());
     expect(await refused.exited).toBe(1);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
