@@ -26,7 +26,7 @@ export function startPeer(name: string, file: string, ...args: string[]): Promis
 /** Starts the service as `npm start` does, on a database. */
 export function startService(databaseUrl: string): Promise<Contestant> {
   const { scripts } = JSON.parse(readFileSync(join(here, "../package.json"), "utf8"));
-  const [, ...command] = scripts.start.split(" ");
+  const [, , ...command] = scripts.start.split(" ");
   const settings = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"];
   return start(
     "Investor Records",

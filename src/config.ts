@@ -1,139 +1,125 @@
 import type { Level } from "pino";
 
-/** What can be set, each as its flag or environment variable gives it. */
-export interface Settings {
-  databaseUrl: string;
-  host: string;
-  grpcPort: string;
-  httpPort: string;
-  tlsCert?: string | undefined;
-  tlsKey?: string | undefined;
-  tlsClientCa?: string | undefined;
-  authTokensFile?: string | undefined;
-  oidcIssuer?: string | undefined;
-  oidcAudience?: string | undefined;
-  corsOrigin?: string | undefined;
-  allowInsecure: string;
-  maxInFlight: string;
-  requestTimeout: string;
-  maxConnectionAge?: string | undefined;
-  drainDelay: string;
-  drainTimeout: string;
-  logLevel: string;
+/** Reads the text of a setting, or throws a {@link ConfigError} that says what its flag accepts. */
+type Check = (text: string, flag: string) => unknown;
+
+const levels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
+
+/**
+ * All that can be set, each by its flag or its {@link environmentName}: its argument in the
+ * help, how it is read, its default and what it is.
+ */
+export const settings = {
+  "--database-url": ["<url>", databaseUrl, "sqlite:data/investors.db", "where records live"],
+  "--host": ["<host>", text, "127.0.0.1", "the address to listen on"],
+  "--grpc-port": ["<port>", integer(0, 65_535), "50051", "the port for gRPC; 0 picks a free one"],
+  "--http-port": ["<port>", integer(0, 65_535), "8080", "the port for Connect, gRPC-Web and REST"],
+  "--tls-cert": ["<file>", optional(text), "", "the certificate chain to encrypt with, in PEM"],
+  "--tls-key": ["<file>", optional(text), "", "its private key, in PEM"],
+  "--tls-client-ca": ["<file>", optional(text), "", "the CAs of client certificates, in PEM"],
+  "--auth-tokens-file": ["<file>", optional(text), "", "the bearer tokens that are accepted"],
+  "--oidc-issuer": ["<url>", optional(issuer), "", "the issuer whose access tokens are accepted"],
+  "--oidc-audience": ["<audience>", optional(text), "", "the audience they must be issued for"],
+  "--cors-origin": ["<origins>", origins, "", "the origins whose pages may call by HTTP"],
+  "--allow-insecure": [
+    "[boolean]",
+    oneOf(["true", "false"]),
+    "false",
+    "listen beyond loopback anyway",
+  ],
+  "--max-in-flight": ["<calls>", integer(1, 1_000_000), "1024", "how many calls may run at once"],
+  "--request-timeout": ["<duration>", duration(1), "10s", "how long a call may take"],
+  "--max-connection-age": ["<duration>", optional(duration(1)), "", "when clients must reconnect"],
+  "--drain-delay": ["<duration>", duration(0), "0s", "how long to serve on at shutdown"],
+  "--drain-timeout": ["<duration>", duration(0), "20s", "how long calls may take to finish"],
+  "--log-level": ["<level>", oneOf(levels), "info", `the least to log: ${levels.join(", ")}`],
+} satisfies Record<`--${string}`, [argument: string, read: Check, fallback: string, help: string]>;
+
+type Flag = keyof typeof settings;
+type Values = { [F in Flag]: ReturnType<(typeof settings)[F][1]> };
+
+/** What was set: the flags that were given, and the environment. A flag wins. */
+export interface Given {
+  flags: { [F in Flag]?: string | undefined };
+  environment: NodeJS.ProcessEnv;
 }
 
 /** How a server runs; durations are in milliseconds. */
-export interface Config {
-  databaseUrl: string;
-  host: string;
-  grpcPort: number;
-  httpPort: number;
-  /** The files to encrypt with; calls are not encrypted if absent. */
-  tls: TlsFiles | undefined;
-  /** The ways to tell who calls; nobody has to say if there is none. */
-  authentication: AuthenticationSources;
-  /** The origins whose pages may call by HTTP; `*` stands for any. */
-  corsOrigins: string[];
-  maxInFlight: number;
-  requestTimeoutMs: number;
-  maxConnectionAgeMs: number | undefined;
-  drainDelayMs: number;
-  drainTimeoutMs: number;
-  logLevel: Level;
-}
+export type Config = ReturnType<typeof readConfig>;
 
-/** Files in PEM, read at the start and again on SIGHUP. */
-export interface TlsFiles {
-  certFile: string;
-  keyFile: string;
-  /** The authorities whose client certificates are accepted; none are asked for if absent. */
-  clientCaFile: string | undefined;
-}
+/** Files in PEM, read at the start and again on SIGHUP; of clients none are asked for if absent. */
+export type TlsFiles = NonNullable<Config["tls"]>;
 
 /** By what a caller can show who it is. */
-export interface AuthenticationSources {
-  tokensFile: string | undefined;
-  oidc: OidcOptions | undefined;
-  clientCertificates: boolean;
-}
+export type AuthenticationSources = NonNullable<Config["authentication"]>;
 
 /** Whose access tokens are accepted, and for whom they must be issued. */
-export interface OidcOptions {
-  issuer: string;
-  audience: string;
-}
+export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
 
 /** A setting has a wrong value; the message names its flag and what is accepted. */
 export class ConfigError extends Error {
   override name = "ConfigError";
 }
 
-/** The levels of the log, from the one that tells the most to none. */
-export const logLevels = ["trace", "debug", "info", "warn", "error", "fatal"] as const;
-
-const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
-
-/** The longest time that a timer of Node.js can wait, in milliseconds. */
-const maxDurationMs = 2 ** 31 - 1;
+/** The name in the environment of what a flag sets. */
+export function environmentName(flag: string): string {
+  return flag.slice(2).replaceAll("-", "_").toUpperCase();
+}
 
 /**
  * Reads the settings and checks them, also against each other.
  *
  * @throws {ConfigError} for the first that is wrong
  */
-export function readConfig(settings: Settings): Config {
-  const { host, databaseUrl, maxConnectionAge } = settings;
-  const tls = readTls(settings);
-  const authentication = {
-    tokensFile: settings.authTokensFile || undefined,
-    oidc: readOidc(settings),
-    clientCertificates: tls?.clientCaFile !== undefined,
-  };
-  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
-  // follows two slashes alone would be a host.
-  if (!/^(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/.test(databaseUrl)) {
-    // The value may hold a password, and is not repeated.
-    throw new ConfigError(
-      "--database-url must be sqlite:PATH, sqlite:///PATH from the root, or a MongoDB URL as " +
-        "mongodb://HOST or mongodb+srv://HOST",
-    );
-  }
-  const isSafe = tls !== undefined && isAuthenticating(authentication);
-  const allowsInsecure = readBoolean("--allow-insecure", settings.allowInsecure);
-  if (!isSafe && !isLoopback(host) && !allowsInsecure) {
-    const lacking = [
-      ...(tls === undefined ? ["encrypted (--tls-cert, --tls-key)"] : []),
-      ...(isAuthenticating(authentication)
-        ? []
-        : ["authenticated (--auth-tokens-file, --oidc-issuer or --tls-client-ca)"]),
-    ];
+export function readConfig(given: Given) {
+  const values = readValues(given);
+  const { "--tls-cert": certFile, "--tls-key": keyFile, "--tls-client-ca": clientCaFile } = values;
+  const { "--oidc-issuer": issuer, "--oidc-audience": audience } = values;
+  const { "--auth-tokens-file": tokensFile, "--host": host } = values;
+  if (!certFile !== !keyFile) throw new ConfigError("--tls-cert and --tls-key go together");
+  if (!issuer !== !audience) throw new ConfigError("--oidc-issuer and --oidc-audience go together");
+  const tls = certFile && keyFile ? { certFile, keyFile, clientCaFile } : undefined;
+  const oidc = issuer && audience ? { issuer, audience } : undefined;
+  if (clientCaFile && !tls) throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
+  const authentication =
+    tokensFile || oidc || clientCaFile
+      ? { tokensFile, oidc, clientCertificates: clientCaFile !== undefined }
+      : undefined;
+  const lacking = [
+    !tls && "encrypted (--tls-cert, --tls-key)",
+    !authentication && "authenticated (--auth-tokens-file, --oidc-issuer or --tls-client-ca)",
+  ].filter(Boolean);
+  if (lacking.length > 0 && !isLoopback(host) && values["--allow-insecure"] === "false") {
     throw new ConfigError(
       `--host ${host} is reachable from other machines, and calls are not ` +
-        `${lacking.join(" and not ")}; say --allow-insecure to listen there all the same`,
+        `${lacking.join(" and not ")}; set --allow-insecure to listen there all the same`,
     );
   }
   return {
-    databaseUrl,
-    host,
-    grpcPort: readInteger("--grpc-port", settings.grpcPort, 0, 65_535),
-    httpPort: readInteger("--http-port", settings.httpPort, 0, 65_535),
+    databaseUrl: values["--database-url"],
+    listen: { host, grpcPort: values["--grpc-port"], httpPort: values["--http-port"] },
+    /** Calls are not encrypted if absent. */
     tls,
+    /** Nobody has to say who calls if absent. */
     authentication,
-    corsOrigins: (settings.corsOrigin ?? "").split(",").filter(Boolean).map(readOrigin),
-    maxInFlight: readInteger("--max-in-flight", settings.maxInFlight, 1, 1_000_000),
-    requestTimeoutMs: readDuration("--request-timeout", settings.requestTimeout, 1),
-    maxConnectionAgeMs: maxConnectionAge
-      ? readDuration("--max-connection-age", maxConnectionAge, 1)
-      : undefined,
-    drainDelayMs: readDuration("--drain-delay", settings.drainDelay, 0),
-    drainTimeoutMs: readDuration("--drain-timeout", settings.drainTimeout, 0),
-    logLevel: readChoice("--log-level", settings.logLevel, logLevels),
+    /** `*` stands for any. */
+    corsOrigins: values["--cors-origin"],
+    limits: {
+      maxInFlight: values["--max-in-flight"],
+      requestTimeoutMs: values["--request-timeout"],
+      maxConnectionAgeMs: values["--max-connection-age"],
+    },
+    drain: { delayMs: values["--drain-delay"], timeoutMs: values["--drain-timeout"] },
+    logLevel: values["--log-level"],
   };
 }
 
-/** Whether callers have to show who they are. */
-export function isAuthenticating(sources: AuthenticationSources): boolean {
-  return Object.values(sources).some(Boolean);
+/** The message of a {@link ConfigError}, where what the environment has set is so named. */
+export function nameAsGiven({ message }: Error, { flags, environment }: Given): string {
+  return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
+    const name = environmentName(flag);
+    return flags[flag as Flag] === undefined && environment[name] !== undefined ? name : flag;
+  });
 }
 
 /** A database URL without what it may hold of secrets. */
@@ -147,63 +133,74 @@ export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
 }
 
-function readTls({ tlsCert, tlsKey, tlsClientCa }: Settings): TlsFiles | undefined {
-  if (!tlsCert !== !tlsKey) throw new ConfigError("--tls-cert and --tls-key go together");
-  if (tlsCert && tlsKey) {
-    return { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined };
-  }
-  if (tlsClientCa) throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
-  return undefined;
+function readValues({ flags, environment }: Given): Values {
+  const values = Object.entries(settings).map(([flag, [, read, fallback]]) => {
+    const text = flags[flag as Flag] ?? environment[environmentName(flag)] ?? fallback;
+    return [flag, read(text, flag)];
+  });
+  return Object.fromEntries(values);
 }
 
-function readOidc({ oidcIssuer, oidcAudience }: Settings): OidcOptions | undefined {
-  if (!oidcIssuer !== !oidcAudience) {
-    throw new ConfigError("--oidc-issuer and --oidc-audience go together");
-  }
-  if (!oidcIssuer || !oidcAudience) return undefined;
-  const { protocol, hostname } = URL.parse(oidcIssuer) ?? {};
-  const isEncrypted = protocol === "https:";
+function optional<T>(read: (text: string, flag: string) => T) {
+  return (text: string, flag: string) => (text === "" ? undefined : read(text, flag));
+}
+
+function text(text: string, flag: string): string {
+  if (text === "") throw new ConfigError(`${flag} must not be empty`);
+  return text;
+}
+
+function databaseUrl(text: string, flag: string): string {
+  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
+  // follows two slashes alone would be a host.
+  if (/^(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/.test(text)) return text;
+  // The value may hold a password, and is not repeated.
+  const urls = "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST or mongodb+srv://HOST";
+  throw new ConfigError(`${flag} must be ${urls}`);
+}
+
+function issuer(text: string, flag: string): string {
+  const { protocol, hostname = "" } = URL.parse(text) ?? {};
+  const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
   // The keys of the issuer must come from itself.
-  if (
-    !isEncrypted &&
-    !(protocol === "http:" && isLoopback((hostname ?? "").replace(/^\[|\]$/g, "")))
-  ) {
-    throw new ConfigError(
-      `--oidc-issuer must be an https URL, or an http URL of this machine, not "${oidcIssuer}"`,
-    );
-  }
-  return { issuer: oidcIssuer, audience: oidcAudience };
+  if (protocol === "https:" || (protocol === "http:" && isOfThisMachine)) return text;
+  throw refusal(text, flag, "an https URL, or an http URL of this machine");
 }
 
-function readInteger(flag: string, text: string, min: number, max: number): number {
-  const value = /^\d{1,9}$/.test(text) ? Number(text) : Number.NaN;
-  if (value >= min && value <= max) return value;
-  throw new ConfigError(`${flag} must be a whole number from ${min} to ${max}, not "${text}"`);
+function origins(text: string, flag: string): string[] {
+  const all = Array.from(text.split(",").filter(Boolean), (each) => each.trim());
+  if (all.every((each) => each === "*" || URL.parse(each)?.origin === each)) return all;
+  throw refusal(text, flag, "* or origins such as https://app.example, separated by commas");
 }
 
-function readDuration(flag: string, text: string, min: number): number {
-  const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(text) ?? [];
-  const value = Number(amount) * (msByUnit[unit] ?? Number.NaN);
-  if (value >= min && value <= maxDurationMs) return value;
-  throw new ConfigError(
-    `${flag} must be a duration such as 500ms, 10s, 5m or 1h (${min === 0 ? "0s" : "1ms"} to 24 days), not "${text}"`,
-  );
+function integer(min: number, max: number) {
+  return (text: string, flag: string): number => {
+    const value = /^\d{1,9}$/.test(text) ? Number(text) : Number.NaN;
+    if (value >= min && value <= max) return value;
+    throw refusal(text, flag, `a whole number from ${min} to ${max}`);
+  };
 }
 
-function readOrigin(text: string): string {
-  const origin = text.trim();
-  if (origin === "*" || (URL.canParse(origin) && new URL(origin).origin === origin)) return origin;
-  throw new ConfigError(
-    `--cors-origin must be * or origins such as https://app.example, separated by commas, not "${text}"`,
-  );
+/** Reads a time in milliseconds, up to the longest that a timer of Node.js can wait. */
+function duration(min: 0 | 1) {
+  const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
+  return (text: string, flag: string): number => {
+    const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(text) ?? [];
+    const value = Number(amount) * (msByUnit[unit] ?? Number.NaN);
+    if (value >= min && value < 2 ** 31) return value;
+    const least = min === 0 ? "0s" : "1ms";
+    throw refusal(text, flag, `a duration such as 500ms, 10s, 5m or 1h (${least} to 24 days)`);
+  };
 }
 
-function readBoolean(flag: string, text: string): boolean {
-  return readChoice(flag, text, ["true", "false"]) === "true";
+function oneOf<T extends string>(choices: readonly T[]) {
+  return (text: string, flag: string): T => {
+    const choice = choices.find((each) => each === text);
+    if (choice !== undefined) return choice;
+    throw refusal(text, flag, `one of ${choices.join(", ")}`);
+  };
 }
 
-function readChoice<T extends string>(flag: string, text: string, choices: readonly T[]): T {
-  const choice = choices.find((each) => each === text);
-  if (choice !== undefined) return choice;
-  throw new ConfigError(`${flag} must be one of ${choices.join(", ")}, not "${text}"`);
+function refusal(text: string, flag: string, accepted: string): ConfigError {
+  return new ConfigError(`${flag} must be ${accepted}, not ${JSON.stringify(text)}`);
 }

@@ -8,7 +8,7 @@ import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
-import { type Config, isAuthenticating, isLoopback } from "./config.ts";
+import { type Config, isLoopback } from "./config.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
@@ -64,16 +64,20 @@ export async function startServer(
   log: Logger,
   onFatal: (error: Error) => void,
 ): Promise<RunningServer> {
+  const { databaseUrl, listen, corsOrigins, limits, drain } = config;
+  const { host } = listen;
+  const { requestTimeoutMs } = limits;
   const tls = config.tls && (await readTls(config.tls));
-  const isOpen = !isAuthenticating(config.authentication);
-  const authentication = isOpen ? undefined : await createAuthentication(config.authentication);
+  const authentication =
+    config.authentication && (await createAuthentication(config.authentication));
   const telemetry = createTelemetry(log);
-  const { maxInFlight, requestTimeoutMs } = config;
+  const { maxInFlight } = limits;
   const authenticate = authentication?.authenticate;
   const gate = createGate({ maxInFlight, requestTimeoutMs, authenticate, telemetry, log });
   telemetry.showInFlight(() => gate.inFlight);
   const store = await openStore({
-    ...config,
+    databaseUrl,
+    requestTimeoutMs,
     observe: telemetry.storeObserver,
     onWrite: telemetry.showWritable,
     onWarning: (message) => log.warn(message),
@@ -93,19 +97,23 @@ export async function startServer(
   let http: HttpServer;
   try {
     grpc = await startGrpcServer({
-      ...config,
       ...common,
       tls,
-      port: config.grpcPort,
+      host,
+      port: listen.grpcPort,
+      requestTimeoutMs,
+      maxConnectionAgeMs: limits.maxConnectionAgeMs,
       services: [service],
       reflectedFiles: [file_google_rpc_status, file_google_rpc_error_details],
     });
     http = await startHttpServer({
-      ...config,
       log,
       tls,
-      port: config.httpPort,
-      refusesForeignPages: isOpen && isLoopback(config.host),
+      host,
+      port: listen.httpPort,
+      requestTimeoutMs,
+      corsOrigins,
+      refusesForeignPages: !authentication && isLoopback(host),
       handlers: [
         createOperationsHandler({ isReady: () => isReady, gate, telemetry }),
         createConnectHandler({ ...common, services: [service] }),
@@ -135,9 +143,9 @@ export async function startServer(
     async stop(cut = new AbortController().signal) {
       stopFollowing();
       setReady(false);
-      await pause(config.drainDelayMs, cut);
+      await pause(drain.delayMs, cut);
       const drained = Promise.all([grpc.drain(), http.drain()]);
-      await Promise.race([gate.whenEmpty(), pause(config.drainTimeoutMs, cut)]);
+      await Promise.race([gate.whenEmpty(), pause(drain.timeoutMs, cut)]);
       const isClean = gate.inFlight === 0;
       // What holds a connection open now is a watch, a reflection stream or silence.
       if (isClean) await Promise.race([drained, pause(flushMs, cut)]);

@@ -1,55 +1,52 @@
+import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { ConfigError, readConfig, type Settings, withoutSecrets } from "../src/config.ts";
+import {
+  ConfigError,
+  environmentName,
+  type Given,
+  nameAsGiven,
+  readConfig,
+  settings,
+  withoutSecrets,
+} from "../src/config.ts";
 
-const settings: Settings = {
-  databaseUrl: "sqlite:data/investors.db",
-  host: "127.0.0.1",
-  grpcPort: "50051",
-  httpPort: "8080",
-  allowInsecure: "false",
-  maxInFlight: "1024",
-  requestTimeout: "10s",
-  drainDelay: "0s",
-  drainTimeout: "20s",
-  logLevel: "info",
-};
+function readFlags(flags: Given["flags"]) {
+  return readConfig({ flags, environment: {} });
+}
 
 describe("the configuration", () => {
   it("reads numbers, durations and choices", () => {
-    const changes = {
-      maxConnectionAge: "5m",
-      drainDelay: "1500ms",
-      corsOrigin: "https://a.example, http://b:1",
+    const flags = {
+      "--max-connection-age": "5m",
+      "--drain-delay": "1500ms",
+      "--cors-origin": "https://a.example, http://b:1",
     };
-    expect(readConfig({ ...settings, ...changes })).toEqual({
+    expect(readFlags(flags)).toEqual({
       databaseUrl: "sqlite:data/investors.db",
-      host: "127.0.0.1",
-      grpcPort: 50_051,
-      httpPort: 8_080,
+      listen: { host: "127.0.0.1", grpcPort: 50_051, httpPort: 8_080 },
       tls: undefined,
-      authentication: { tokensFile: undefined, oidc: undefined, clientCertificates: false },
+      authentication: undefined,
       corsOrigins: ["https://a.example", "http://b:1"],
-      maxInFlight: 1_024,
-      requestTimeoutMs: 10_000,
-      maxConnectionAgeMs: 300_000,
-      drainDelayMs: 1_500,
-      drainTimeoutMs: 20_000,
+      limits: { maxInFlight: 1_024, requestTimeoutMs: 10_000, maxConnectionAgeMs: 300_000 },
+      drain: { delayMs: 1_500, timeoutMs: 20_000 },
       logLevel: "info",
     });
   });
 
   it.each([
-    ["grpcPort", "--grpc-port", ["", "x", "-1", "65536", "1e3", "80.5", " 80"]],
-    ["httpPort", "--http-port", ["", "65536"]],
-    ["corsOrigin", "--cors-origin", ["example.com", "https://a.example/path", "https://a,b"]],
-    ["maxInFlight", "--max-in-flight", ["0", "-5", "many", "1000000000000"]],
-    ["requestTimeout", "--request-timeout", ["0s", "10", "s", "-1s", "10 s", "1d", "999999h"]],
-    ["maxConnectionAge", "--max-connection-age", ["0ms", "soon"]],
-    ["drainDelay", "--drain-delay", ["5", "∞"]],
-    ["drainTimeout", "--drain-timeout", ["", "1y"]],
-    ["logLevel", "--log-level", ["INFO", "verbose", "toString"]],
+    ["--grpc-port", ["", "x", "-1", "65536", "1e3", "80.5", " 80"]],
+    ["--http-port", ["", "65536"]],
+    ["--cors-origin", ["example.com", "https://a.example/path", "https://a,b"]],
+    ["--max-in-flight", ["0", "-5", "many", "1000000000000"]],
+    ["--request-timeout", ["0s", "10", "s", "-1s", "10 s", "1d", "999999h"]],
+    ["--max-connection-age", ["0ms", "soon"]],
+    ["--drain-delay", ["5", "∞"]],
+    ["--drain-timeout", ["", "1y"]],
+    ["--host", [""]],
+    ["--oidc-issuer", ["issuer.example", "http://issuer.example", "ftp://127.0.0.1"]],
+    ["--allow-insecure", ["", "maybe"]],
+    ["--log-level", ["INFO", "verbose", "toString"]],
     [
-      "databaseUrl",
       "--database-url",
       [
         "",
@@ -64,16 +61,16 @@ describe("the configuration", () => {
         "mongodb://",
       ],
     ],
-  ])("refuses a wrong %s and names %s", (name, flag, values) => {
+  ])("refuses a wrong %s and names it", (flag, values) => {
     for (const value of values) {
-      const read = () => readConfig({ ...settings, [name]: value });
+      const read = () => readFlags({ [flag]: value });
       expect(read, value).toThrow(ConfigError);
       expect(read, value).toThrow(flag);
     }
   });
 
   it("never repeats a database URL, which may hold a password", () => {
-    const read = () => readConfig({ ...settings, databaseUrl: "mysql://root:s3cret@host/db" });
+    const read = () => readFlags({ "--database-url": "mysql://root:s3cret@host/db" });
     expect(read).not.toThrow("s3cret");
   });
 
@@ -83,18 +80,59 @@ describe("the configuration", () => {
     ["mongodb://user:s3cr@t@h1:1,h2/db?tlsKeyPassword=a@b", "mongodb://h1:1,h2/db"],
     ["mongodb+srv://user:s3cret@host/?w=1", "mongodb+srv://host/"],
   ])("tells of the database URL %s what is no secret", (url, told) => {
-    expect(withoutSecrets(readConfig({ ...settings, databaseUrl: url }).databaseUrl)).toBe(told);
+    expect(withoutSecrets(readFlags({ "--database-url": url }).databaseUrl)).toBe(told);
   });
 
   it.each(["0.0.0.0", "::", "10.0.0.1", "investors.example", "127.0.0.1.example"])(
     "refuses to listen on %s unless it is told so",
     (host) => {
-      expect(() => readConfig({ ...settings, host })).toThrow("--allow-insecure");
-      expect(readConfig({ ...settings, host, allowInsecure: "true" }).host).toBe(host);
+      expect(() => readFlags({ "--host": host })).toThrow("--allow-insecure");
+      const { listen } = readFlags({ "--host": host, "--allow-insecure": "true" });
+      expect(listen.host).toBe(host);
     },
   );
 
   it.each(["localhost", "127.0.0.1", "127.8.8.8", "::1"])("listens on %s without more", (host) => {
-    expect(readConfig({ ...settings, host }).host).toBe(host);
+    expect(readFlags({ "--host": host }).listen.host).toBe(host);
+  });
+
+  it("prefers a flag to the environment", () => {
+    const environment = { GRPC_PORT: "1", HTTP_PORT: "2" };
+    const { listen } = readConfig({ flags: { "--grpc-port": "3" }, environment });
+    expect(listen).toMatchObject({ grpcPort: 3, httpPort: 2 });
+  });
+
+  it("takes an empty value for none where a setting may be left out, and only there", () => {
+    for (const [flag, [, , fallback]] of Object.entries(settings)) {
+      const read = () => readConfig({ flags: {}, environment: { [environmentName(flag)]: "" } });
+      if (fallback === "") expect(read(), flag).toEqual(readFlags({}));
+      else expect(read, flag).toThrow(ConfigError);
+    }
+  });
+
+  it("names each setting as it was given", () => {
+    const given: Given = {
+      flags: { "--grpc-port": "0" },
+      environment: { GRPC_PORT: "x", TLS_CERT: "a.crt", TLS_KEY: "b --tls-cert" },
+    };
+    const name = (message: string) => nameAsGiven(new ConfigError(message), given);
+    expect(name("--tls-cert and --tls-key go together")).toBe("TLS_CERT and TLS_KEY go together");
+    expect(name("--grpc-port must be even")).toBe("--grpc-port must be even");
+    expect(name("it is not encrypted (--tls-cert)")).toBe("it is not encrypted (TLS_CERT)");
+    expect(name('--http-port must be even, not "--tls-cert"')).toContain('not "--tls-cert"');
+  });
+
+  it("stands in README as it is", () => {
+    const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
+    const rows = Array.from(readme.matchAll(/^\| `(--[^|]*)\|(.*)\|(.*)\|(.*)\|$/gm), (cells) =>
+      cells.slice(1).map((cell) => cell.replaceAll("`", "").trim()),
+    );
+    const expected = Object.entries(settings).map(([flag, [, , fallback, help]]) => [
+      flag,
+      environmentName(flag),
+      fallback,
+      expect.stringContaining(help),
+    ]);
+    expect(rows).toEqual(expected);
   });
 });

@@ -1,9 +1,12 @@
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, run, startService } from "../support/service.ts";
+
+const root = resolve(import.meta.dirname, "../..");
+const { engines, scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
 describe("the command line", () => {
   it("lists every flag with its environment name and default", async () => {
@@ -37,20 +40,40 @@ describe("the command line", () => {
 
   it.each([
     [["--grpc-port", "http"], {}, "--grpc-port"],
-    [[], { GRPC_PORT: "70000" }, "--grpc-port"],
-    [[], { REQUEST_TIMEOUT: "fast" }, "--request-timeout"],
+    [[], { GRPC_PORT: "70000" }, "GRPC_PORT must"],
+    [[], { GRPC_PORT: "1\n2" }, "GRPC_PORT must"],
+    [["--grpc-port", "http"], { GRPC_PORT: "1" }, "--grpc-port must"],
+    [[], { REQUEST_TIMEOUT: "fast" }, "REQUEST_TIMEOUT must"],
     [["--host", "0.0.0.0"], {}, "--allow-insecure"],
     [["--prot", "1"], {}, "--prot"],
     [["--grpc-port"], {}, "--grpc-port"],
     [["start"], {}, "start"],
-    [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "--allow-insecure"],
-    [[], { ALLOW_INSECURE: "maybe" }, "--allow-insecure"],
+    [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "ALLOW_INSECURE must"],
+    [[], { HOST: "0.0.0.0" }, "HOST 0.0.0.0 is"],
+    [[], { ALLOW_INSECURE: "maybe" }, "ALLOW_INSECURE must"],
+    [["--allow-insecure", "--prot"], {}, "--prot"],
   ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
     const refused = run([...args], env, folder);
     expect(await refused.exited).toBe(2);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toContain(named);
+  });
+
+  it("starts Node.js with the same flags by its bin as by npm start", () => {
+    const [shebang = ""] = readFileSync(join(root, "src/bin.ts"), "utf8").split("\n");
+    expect(`exec ${shebang.slice("#!/usr/bin/env -S ".length)} dist/bin.js serve`).toBe(
+      scripts.start,
+    );
+  });
+
+  it.each(["18.20.8", "24.9.0"])("ends with status 1 and one line on Node.js %s", async (node) => {
+    const versions = `{value:{...process.versions,node:%22${node}%22}}`;
+    const pretend = `data:text/javascript,Object.defineProperty(process,%22versions%22,${versions})`;
+    const refused = run([], { NODE_OPTIONS: `--import=${pretend}` }, temporaryFolder());
+    expect(await refused.exited).toBe(1);
+    expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
+    expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
   });
 
   it("prefers a flag to the environment", async () => {

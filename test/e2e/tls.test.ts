@@ -115,7 +115,7 @@ describe("TLS", () => {
     }
     writeFileSync(join(folder, "server.key"), "no key");
     service.child.kill("SIGHUP");
-    await expect.poll(() => service.output()).toContain("--tls-key");
+    await expect.poll(() => service.output()).toContain("TLS_KEY");
     for (const port of [service.grpcPort, service.httpPort]) {
       expect(await shownBy(port, authority.ca)).toContain("second.example");
     }
@@ -134,10 +134,14 @@ describe("TLS", () => {
   });
 
   it.each([
-    ["a certificate without its key", { TLS_CERT: "server.crt" }, "--tls-key"],
-    ["client certificates without TLS", { TLS_CLIENT_CA: "server.crt" }, "--tls-cert"],
-    ["a file that is not there", { TLS_CERT: "x.crt", TLS_KEY: "server.key" }, "--tls-cert x.crt"],
-    ["a file in no PEM", { TLS_CERT: "text", TLS_KEY: "server.key" }, "--tls-cert text"],
+    ["a certificate without its key", { TLS_CERT: "server.crt" }, "TLS_CERT and --tls-key"],
+    [
+      "client certificates without TLS",
+      { TLS_CLIENT_CA: "server.crt" },
+      "TLS_CLIENT_CA needs --tls-cert",
+    ],
+    ["a file that is not there", { TLS_CERT: "x.crt", TLS_KEY: "server.key" }, "TLS_CERT x.crt"],
+    ["a file in no PEM", { TLS_CERT: "text", TLS_KEY: "server.key" }, "TLS_CERT text"],
     [
       "a key of another certificate",
       { TLS_CERT: "server.crt", TLS_KEY: "other.key" },

@@ -8,7 +8,7 @@ import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "./folder.ts";
 
-const main = resolve(import.meta.dirname, "../../src/main.ts");
+const bin = resolve(import.meta.dirname, "../../src/bin.ts");
 
 /** The command line as a child process, and all that it has written. */
 export interface Run {
@@ -29,7 +29,7 @@ export interface Service extends Run {
 /** Runs the command line in a folder, with no setting but those given. */
 export function run(args: string[], env: NodeJS.ProcessEnv, folder: string): Run {
   const { PATH } = process.env;
-  const child = spawn(process.execPath, [main, ...args], { cwd: folder, env: { PATH, ...env } });
+  const child = spawn(process.execPath, [bin, ...args], { cwd: folder, env: { PATH, ...env } });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {
     stream.setEncoding("utf8").on("data", (text) => {
