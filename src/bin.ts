@@ -1,5 +1,6 @@
-#!/usr/bin/env -S node --max-semi-space-size=8
-// Without the flag, a REST list of 300,000 records peaks at 173 MB instead of 125.
+#!/usr/bin/env -S node --max-semi-space-size=8 --no-allocation-site-pretenuring
+// Without the flag of the semi-space, a REST list of 300,000 records peaks at 173 MB instead of
+// 125. Without the other, Gets by gRPC take some 5 % more CPU, those by Connect the same.
 import { readFileSync } from "node:fs";
 import module from "node:module";
 import { fileURLToPath } from "node:url";
