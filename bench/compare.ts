@@ -43,7 +43,7 @@ export interface Answer {
 /** How much to measure. */
 export interface Effort {
   rounds: number;
-  /** For how long a side is measured in a round. */
+  /** The time that a side is measured in a round. */
   seconds: number;
 }
 

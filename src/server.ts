@@ -46,10 +46,10 @@ const maxMessageBytes = 64 * 1024;
 /** How often health asks the store, in milliseconds. */
 const pingIntervalMs = 1_000;
 
-/** For how long the store may take to answer that, in milliseconds. */
+/** Timeout of that, in milliseconds. */
 const pingTimeoutMs = 5_000;
 
-/** For how long answers that have left may take to reach the sockets, in milliseconds. */
+/** The time that replies get to reach the sockets, in milliseconds. */
 const flushMs = 200;
 
 /**
@@ -113,7 +113,7 @@ export async function startServer(
       port: listen.httpPort,
       requestTimeoutMs,
       corsOrigins,
-      refusesForeignPages: !authentication && isLoopback(host),
+      refusesCrossOrigin: !authentication && isLoopback(host),
       handlers: [
         createOperationsHandler({ isReady: () => isReady, gate, telemetry }),
         createConnectHandler({ ...common, services: [service] }),

@@ -16,7 +16,7 @@ export interface Load {
   path: string;
   /** How many calls are under way at once. */
   callers: number;
-  /** For how long, in seconds, after a tenth of that to warm up. */
+  /** The time in seconds, after a tenth of that to warm up. */
   seconds: number;
   /** Calls a second; as many as the callers can make if absent. */
   rate?: number;

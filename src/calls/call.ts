@@ -97,7 +97,7 @@ export class Call implements HandlerContext {
    * @throws {ConnectError} see {@link Call.run}
    */
   async invoke({ method, impl }: UnarySpec, input: Message): Promise<Message> {
-    // An implementation may reply with a plain object in place of a message.
+    // An implementation may reply with a plain object instead of a message.
     return this.run(async () => create(method.output, await impl(input, this)));
   }
 

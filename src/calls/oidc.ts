@@ -3,7 +3,7 @@ import type { OidcOptions } from "../config.ts";
 import { issuerUnavailable } from "../service/errors.ts";
 import type { Caller } from "./authentication.ts";
 
-/** For how long the issuer may take to answer, in milliseconds. */
+/** Timeout of the issuer, in milliseconds. */
 const issuerTimeoutMs = 5_000;
 
 /**

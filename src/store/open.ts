@@ -4,7 +4,7 @@ import type { Store, StoreObserver } from "./store.ts";
 export interface OpenStoreOptions {
   /** `sqlite:PATH`, `sqlite:///PATH` from the root, or a connection string of MongoDB. */
   databaseUrl: string;
-  /** For how long a call may take, in milliseconds. */
+  /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
   /** Is told after each commit of SQLite whether it could be written. */

@@ -40,7 +40,7 @@ export interface SqliteStoreOptions {
   onFatal(error: Error): void;
 }
 
-/** For how long a read may hold up the event loop when the file is locked, in milliseconds. */
+/** Timeout of a read that is locked out, which holds up the event loop, in milliseconds. */
 const readBusyTimeoutMs = 50;
 
 /**

@@ -7,7 +7,7 @@ const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Auth
   ", ",
 );
 
-/** For how long a browser may keep the answer to a preflight, in seconds. */
+/** How long a browser may keep the reply to a preflight, in seconds. */
 const maxAgeSeconds = "7200";
 
 /**

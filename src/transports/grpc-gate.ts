@@ -14,7 +14,7 @@ import type { Gate } from "../calls/gate.ts";
 import { callOpaqueKey, toGrpcStatus } from "./grpc-adapter.ts";
 import { toHeaders } from "./grpc-metadata.ts";
 
-/** For how long a client may take to read the answer to a unary call, in milliseconds. */
+/** Timeout of a client that reads the reply to a unary call, in milliseconds. */
 const answerTimeoutMs = 30_000;
 
 /** What {@link createGateInterceptor} needs. */
@@ -22,14 +22,14 @@ export interface GateInterceptorOptions {
   gate: Gate;
   /** The methods in which it has a say, by their paths `/package.Service/Method`. */
   gated: ReadonlyMap<string, DescMethod>;
-  /** For how long a request that is one message may be on its way, in milliseconds. */
+  /** Timeout of a request that is one message, in milliseconds. */
   requestTimeoutMs: number;
   /** Is told of faults. */
   log: Logger;
 }
 
 /**
- * Asks the gate about every call when its headers are there, gives the place back when
+ * Asks the gate about every call when its headers are there, releases the slot when
  * its stream has closed, and closes streams on which a unary call does not get on.
  */
 export function createGateInterceptor(options: GateInterceptorOptions): ServerInterceptor {

@@ -29,7 +29,7 @@ export interface GrpcServerOptions {
   port: number;
   /** The largest message to take, decompressed, in bytes. */
   maxMessageBytes: number;
-  /** For how long the request of a unary call may be on its way, in milliseconds. */
+  /** Timeout of the request of a unary call, in milliseconds. */
   requestTimeoutMs: number;
   /** After how long a client is asked to connect anew, in milliseconds; never if absent. */
   maxConnectionAgeMs?: number | undefined;

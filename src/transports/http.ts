@@ -5,8 +5,8 @@ import type { Socket } from "node:net";
 import type { Logger } from "pino";
 import { internal } from "../service/errors.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
+import { findCrossOrigin } from "./cross-origin.ts";
 import { isClosed } from "./exchange.ts";
-import { findForeignPage } from "./foreign-page.ts";
 import { listen } from "./listen.ts";
 import { answerProblem, HttpError } from "./problem.ts";
 import { closeWhenGone, type Tls } from "./tls.ts";
@@ -24,13 +24,13 @@ export interface HttpServerOptions {
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
   /** Whether requests of other pages are refused, which a browser on this machine could send. */
-  refusesForeignPages: boolean;
+  refusesCrossOrigin: boolean;
   /** Encrypts the connections, and offers HTTP/2 on them; they are not if absent. */
   tls?: Tls | undefined;
   host: string;
   /** 0 picks a free one. */
   port: number;
-  /** For how long a request may be on its way, body included, in milliseconds. */
+  /** Timeout of a request, body included, in milliseconds. */
   requestTimeoutMs: number;
   /** Is told of faults. */
   log: Logger;
@@ -51,10 +51,10 @@ export interface HttpServer {
 /** Longer than the idle timeout of common load balancers, which then never lose a race. */
 const keepAliveTimeoutMs = 75_000;
 
-/** For how long a connection may make no progress once its request is there. */
+/** Timeout of a connection without progress once its request is there, in milliseconds. */
 const idleTimeoutMs = 30_000;
 
-/** For how long a connection of HTTP/2 may make no progress; its streams have limits of their own. */
+/** Timeout of a connection of HTTP/2 without progress; its streams have their own, in milliseconds. */
 const sessionIdleMs = 5 * 60_000;
 
 /** The most calls that one connection of HTTP/2 may have open. */
@@ -66,7 +66,7 @@ const maxConcurrentStreams = 128;
  * @throws {Error} in plain words, if it cannot listen
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
-  const { handlers, corsOrigins, refusesForeignPages, host, port, requestTimeoutMs, log } = options;
+  const { handlers, corsOrigins, refusesCrossOrigin, host, port, requestTimeoutMs, log } = options;
   // What is still to be sent on each connection of HTTP/1.1, in order.
   const pending = new Map<Socket, Set<ServerResponse>>();
   const sockets = new Set<Socket>();
@@ -85,8 +85,8 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
   });
 
   async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
-    const foreign = refusesForeignPages ? findForeignPage(req, corsOrigins) : undefined;
-    if (foreign !== undefined) throw new HttpError(403, foreign);
+    const crossOrigin = refusesCrossOrigin ? findCrossOrigin(req, corsOrigins) : undefined;
+    if (crossOrigin !== undefined) throw new HttpError(403, crossOrigin);
     if (allowOrigin(req, res, corsOrigins) && answerPreflight(req, res)) return;
     for (const handle of handlers) {
       const handled = handle(req, res);

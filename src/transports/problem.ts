@@ -20,7 +20,7 @@ export interface Problem {
   reason: string;
   /** The metadata of the reason, such as the id that was not found. */
   metadata?: Record<string, string>;
-  /** Where the request broke rules, each in one of three places. */
+  /** Where the request broke rules, each located in one of three ways. */
   errors?: ProblemError[];
 }
 

@@ -31,7 +31,7 @@ const collection = "/v1/investors";
 /** How many callers may stream the whole list at once; each can take long. */
 const maxStreams = 8;
 
-/** For how long the caller of a stream may read nothing, in milliseconds. */
+/** Timeout of a caller who reads nothing of a stream, in milliseconds. */
 const streamIdleMs = 30_000;
 
 const { createInvestor, getInvestor, listInvestors } = InvestorService.method;

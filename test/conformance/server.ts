@@ -65,7 +65,7 @@ const { port } =
     : await startHttpServer({
         ...common,
         corsOrigins: [],
-        refusesForeignPages: false,
+        refusesCrossOrigin: false,
         handlers: [createConnectHandler(common)],
       });
 const response = toBinary(

@@ -141,7 +141,7 @@ describe("connections that do not get on", () => {
     expect(performance.now() - began).toBeLessThan(5_000);
   });
 
-  it("give their places back if the clients never read", async () => {
+  it("release their slots if the clients never read", async () => {
     const service = await startService({ REQUEST_TIMEOUT: "1s", MAX_IN_FLIGHT: "20" });
     const client = grpcClient(service);
     const city = "x".repeat(250);
@@ -161,7 +161,7 @@ describe("connections that do not get on", () => {
     const sockets = Array.from({ length: 10 }, () =>
       own(connect(service.httpPort, "127.0.0.1")).pause(),
     );
-    // More and more, until the system takes no answers any more in place of the clients.
+    // More and more, until the system takes no more replies on behalf of the clients.
     const ask = () => {
       for (const socket of sockets) {
         socket.write(`${head}content-length: 17\r\n\r\n{"pageSize":1000}`);
@@ -223,7 +223,7 @@ describe("strangers who read nothing", () => {
   });
 });
 
-describe("twenty times as many calls as there are places", () => {
+describe("twenty times as many calls as there are slots", () => {
   it("are refused at once, take little memory, and leave nothing behind", async () => {
     const service = await startService({ MAX_IN_FLIGHT: "100" });
     const clients = Array.from({ length: 20 }, () => grpcClient(service));

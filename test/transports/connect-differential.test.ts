@@ -69,7 +69,7 @@ async function serve() {
   const server = await startHttpServer({
     handlers: [createConnectHandler({ services, gate, maxMessageBytes })],
     corsOrigins: [],
-    refusesForeignPages: false,
+    refusesCrossOrigin: false,
     host: "127.0.0.1",
     port: 0,
     requestTimeoutMs: 5_000,

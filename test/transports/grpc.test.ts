@@ -64,7 +64,7 @@ async function serve(
   return { server, gate, logged, transport, client: createClient(InvestorService, transport) };
 }
 
-/** Takes every place by calls whose bodies do not come. */
+/** Takes every slot by calls whose bodies do not come. */
 async function fill(server: GrpcServer, gate: Gate): Promise<void> {
   const session = rawConnection(server.port);
   openCall(session, getPath);
@@ -207,10 +207,10 @@ describe("the gRPC transport", () => {
       "grpc-encoding": "gzip",
     });
     expect(zipped.status).toBe(status.OK);
-    const foreign = await rawCall(session, getPath, frame(deflateSync(message), true), {
+    const unknown = await rawCall(session, getPath, frame(deflateSync(message), true), {
       "grpc-encoding": "zstd",
     });
-    expect(foreign.status).toBe(status.UNIMPLEMENTED);
+    expect(unknown.status).toBe(status.UNIMPLEMENTED);
     const broken = await rawCall(session, getPath, frame(message, true), {
       "grpc-encoding": "gzip",
     });
@@ -290,7 +290,7 @@ describe("the gRPC transport", () => {
     expect(answer).toMatchObject({ status: status.UNAVAILABLE, reason: "OVERLOADED" });
   });
 
-  it("holds the place of a call whose caller is gone until its stream has closed", async () => {
+  it("holds the slot of a call whose caller is gone until its stream has closed", async () => {
     const { server, gate } = await serve(echo);
     const session = rawConnection(server.port);
     openCall(session, getPath);

@@ -23,7 +23,7 @@ async function serve(list: List | Methods) {
   const server = await startHttpServer({
     handlers: [createRestHandler({ service, gate, maxMessageBytes: 65_536 })],
     corsOrigins: [],
-    refusesForeignPages: false,
+    refusesCrossOrigin: false,
     host: "127.0.0.1",
     port: 0,
     requestTimeoutMs: 5_000,
@@ -137,7 +137,7 @@ describe("the whole list by REST", () => {
     await expect.poll(() => gate.inFlight).toBe(0);
   });
 
-  it("has a few places of its own", async () => {
+  it("has a few slots of its own", async () => {
     const { url, gate } = await serve(() => ({ investors: aPage(), nextPageToken: "more" }));
     const streams = await Promise.all(Array.from({ length: 8 }, () => openStream(url)));
     const refused = await fetch(url);

@@ -10,7 +10,7 @@ const thisMachine = new Set(["localhost", "127.0.0.1", "[::1]"]);
  * @param corsOrigins the origins whose pages may call, or `*` for any
  * @returns what gives it away, or undefined if nothing does
  */
-export function findForeignPage(req: IncomingMessage, corsOrigins: string[]): string | undefined {
+export function findCrossOrigin(req: IncomingMessage, corsOrigins: string[]): string | undefined {
   const { origin, "sec-fetch-site": site } = req.headers;
   const host = req.headers.host ?? String(req.headers[":authority"] ?? "");
   if (!thisMachine.has(host.replace(/:\d+$/, "").toLowerCase())) {
