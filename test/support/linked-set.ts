@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
-import { MongoClient } from "mongodb";
+import { type Document, MongoClient } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { onTestFinished } from "vitest";
 import { waitFor } from "./service.ts";
@@ -26,7 +26,7 @@ export interface LinkedSet {
   pause(member: number): void;
   /** Cuts a member off from the others; its clients still reach it. */
   isolate(member: number): void;
-  /** Undoes all that was done to the members. */
+  /** Undoes all that was done to the members, and waits until each takes part again. */
   heal(): Promise<void>;
 }
 
@@ -118,13 +118,22 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     };
     const admin = client.db("admin");
     await admin.command({ replSetInitiate: { _id: "linked", members, settings } });
+    await client.close();
+    await Promise.all(servers.map(takesPart));
+    linkDelayMs = delayMs;
+  }
+
+  /** Waits until a member has caught up, so that it could be elected or vote. */
+  async function takesPart(server: MongoMemoryServer): Promise<void> {
+    const direct = `mongodb://127.0.0.1:${server.instanceInfo?.port}/?directConnection=true`;
+    const client = await MongoClient.connect(direct);
     await waitFor(async () => {
-      const status = await admin.command({ replSetGetStatus: 1 });
-      const states: string[] = status.members.map((each: { stateStr: string }) => each.stateStr);
-      return states.every((state) => state === "PRIMARY" || state === "SECONDARY");
+      // A rollback closes connections.
+      const hello = client.db("admin").command({ hello: 1 });
+      const { isWritablePrimary, secondary } = await hello.catch(() => ({}) as Document);
+      return isWritablePrimary || secondary;
     });
     await client.close();
-    linkDelayMs = delayMs;
   }
 
   /** Each try has a client of its own: one that fails to connect stays so. */
@@ -157,6 +166,7 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
           await server.stop({ doCleanup: false }).catch(() => {});
           await server.start(true);
         }
+        await takesPart(server);
       }),
     );
   }
