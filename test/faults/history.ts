@@ -69,6 +69,8 @@ export interface History {
   walk(via: string): WalkCall;
   /** Notes a fault, for those who read the reports. */
   note(fault: string): void;
+  /** Whether the database cannot be read, so that calls may fail as INTERNAL. */
+  isUnreadable: boolean;
   /** The ids of the records that were acknowledged or seen, in this order. */
   readonly visible: readonly string[];
   readonly acknowledged: number;
@@ -129,6 +131,7 @@ export function createHistory(): History {
   const counts: Record<string, number> = {};
   const notes: string[] = [];
   const start = performance.now();
+  let isUnreadable = false;
   let acknowledged = 0;
 
   const stamp = (text: string) => `${((performance.now() - start) / 1_000).toFixed(3)} ${text}`;
@@ -140,6 +143,10 @@ export function createHistory(): History {
   function violate(rule: Rule, detail: string, entry?: Entry): void {
     const events = (entry?.events ?? []).map((event) => `\n    ${event}`).join("");
     violations.push({ rule, detail: stamp(`${detail}${events}`) });
+  }
+
+  function isExpected(reason: string): boolean {
+    return temporary.has(reason) || (isUnreadable && reason === "INTERNAL");
   }
 
   function entryOf(request: CreateRequest): Entry {
@@ -191,6 +198,13 @@ export function createHistory(): History {
     violations,
     counts,
 
+    get isUnreadable() {
+      return isUnreadable;
+    },
+    set isUnreadable(value) {
+      isUnreadable = value;
+    },
+
     get acknowledged() {
       return acknowledged;
     },
@@ -215,11 +229,12 @@ export function createHistory(): History {
           count(`create ${reason}`);
           entry.events.push(stamp(`${via}: ${reason} ${message} ${id ?? ""}`));
           const isReused = byRequestId.get(request.requestId ?? "") !== entry;
-          const isExpected =
-            isTemporary(reason) ||
+          const isRight =
+            isExpected(reason) ||
+            reason === "OUTCOME_UNKNOWN" ||
             (reason === "INVALID_FIELDS" && request.country !== "gb") ||
             (reason === "REQUEST_ID_REUSED" && isReused);
-          if (!isExpected) violate("unexpected", `${via} create: ${reason} ${message}`, entry);
+          if (!isRight) violate("unexpected", `${via} create: ${reason} ${message}`, entry);
           if (nothingDone.has(reason) || message.includes("nothing was written")) {
             if (entry.isVisible && !entry.mayBeThere && entry.running === 0) {
               violate("refused, and there", `${via} create: ${entry.id}`, entry);
@@ -247,7 +262,7 @@ export function createHistory(): History {
         failed({ reason, message }) {
           count(`get ${reason}`);
           if (reason !== "INVESTOR_NOT_FOUND") {
-            if (!temporary.has(reason)) violate("unexpected", `${via} get: ${reason} ${message}`);
+            if (!isExpected(reason)) violate("unexpected", `${via} get: ${reason} ${message}`);
           } else if (known !== undefined) {
             violate("missing", `${via} get: ${id} was there before`, known);
           }
@@ -275,7 +290,7 @@ export function createHistory(): History {
         },
         failed({ reason, message }) {
           count(`${via} ${reason}`);
-          if (!temporary.has(reason)) violate("unexpected", `${via}: ${reason} ${message}`);
+          if (!isExpected(reason)) violate("unexpected", `${via}: ${reason} ${message}`);
         },
       };
     },

@@ -4,26 +4,25 @@ import { copyFileSync, linkSync, readdirSync, renameSync, rmSync, writeFileSync 
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
+import { expect } from "vitest";
 import type { Random } from "../support/random.ts";
 import { lockDatabase, type Service } from "../support/service.ts";
-import { type Callers, startCallers } from "./callers.ts";
+import { startCallers } from "./callers.ts";
+import type { FaultOf, World } from "./episodes.ts";
 import { type RecordedService, recordService } from "./recorded-service.ts";
 
 /** A service whose disk, clock and process can be made to fail, and its callers. */
-export interface SqliteWorld {
-  readonly callers: Callers;
+export interface SqliteWorld extends World {
   readonly run: RecordedService;
   /** The service as it runs now. */
   service(): Service;
   /** Starts a process beside it on the same file. */
   startSecond(): Promise<Service>;
-  /** Starts it again if it has ended, as a supervisor does; its disk and clock are well then. */
-  revive(): Promise<void>;
   /** Shifts the clock of all processes by seconds. */
   shiftClock(seconds: number): void;
 }
 
-type Fault = (world: SqliteWorld, random: Random) => Promise<void>;
+type Fault = FaultOf<SqliteWorld>;
 
 /** Starts a service with no more calls inside than its callers can exceed. */
 export async function startSqliteWorld(
@@ -44,6 +43,12 @@ export async function startSqliteWorld(
   writeFileSync(clock, new BigInt64Array(1));
   const services = [await run.start("", settings)];
   const callers = startCallers(services, random);
+  async function recover(): Promise<void> {
+    run.setRules("");
+    for (const each of services.filter(hasEnded)) services.splice(services.indexOf(each), 1);
+    if (services.length === 0) services.push(await run.start("", settings));
+  }
+
   return {
     callers,
     run,
@@ -53,12 +58,22 @@ export async function startSqliteWorld(
       services.push(second);
       return second;
     },
-    async revive() {
-      run.setRules("");
-      for (const each of services.filter(hasEnded)) services.splice(services.indexOf(each), 1);
-      if (services.length === 0) services.push(await run.start("", settings));
-    },
+    recover,
     shiftClock,
+    async startFresh() {
+      await Promise.all(services.map((each) => end(each, "SIGKILL")));
+      await recover();
+      return services[0] as Service;
+    },
+    async end() {
+      await Promise.all(services.map((each) => end(each, "SIGTERM")));
+      const db = new DatabaseSync(join(run.data, "investors.db"));
+      expect(db.prepare("PRAGMA integrity_check").get()?.integrity_check).toBe("ok");
+      const { count } = db.prepare("SELECT count(*) AS count FROM investors").get() ?? {};
+      expect(count).toBe(callers.history.visible.length);
+      db.close();
+      run.remove();
+    },
   };
 }
 
@@ -77,14 +92,25 @@ async function failDisk({ run, service }: SqliteWorld, rules: string, ms: number
   await Promise.race([delay(ms), service().exited]);
 }
 
-/** All that a disk can do to the files, one after the other. */
 const diskError: Fault = async (world, random) => {
-  const operation = random.pick(["write", "write", "sync", "read", "truncate"]);
+  const operation = random.pick(["write", "write", "sync", "truncate"]);
   const suffix = random.pick(["-wal", "-wal", ".db", "*"]);
   const action = random.pick(["EIO", "ENOSPC", "EDQUOT", "short"]);
   const rule = `${operation} ${suffix} ${random.int(1, 20)} ${random.int(0, 5)} ${action}`;
   world.callers.history.note(rule);
   await failDisk(world, rule, random.int(100, 1_500));
+};
+
+/** SQLite takes a page for damaged that cannot be read. */
+const readError: Fault = async (world, random) => {
+  const { history } = world.callers;
+  history.isUnreadable = true;
+  const rule = `read * ${random.int(1, 10)} ${random.int(0, 5)} ${random.pick(["EIO", "short"])}`;
+  history.note(rule);
+  await failDisk(world, rule, random.int(100, 1_500));
+  await world.recover();
+  await delay(1_000);
+  history.isUnreadable = false;
 };
 
 const fullDisk: Fault = (world, random) =>
@@ -133,7 +159,7 @@ const otherReader: Fault = async (world, random) => {
   db.prepare("SELECT count(*) FROM investors").get();
   const left = delay(random.int(500, 2_000)).then(() => db.close());
   if (random.int(0, 1) === 0) await kill(world, random);
-  await world.revive();
+  await world.recover();
   await left;
 };
 
@@ -160,7 +186,7 @@ const clockJump: Fault = async (world, random) => {
   world.shiftClock(seconds);
   await delay(random.int(200, 1_000));
   if (random.int(0, 2) === 0) await kill(world, random);
-  await world.revive();
+  await world.recover();
   await delay(random.int(0, 300));
   world.shiftClock(0);
 };
@@ -195,6 +221,7 @@ export const sqliteFaults: Record<string, Fault> = {
   "kill -9": kill,
   shutdown,
   "an error of the disk": diskError,
+  "pages that cannot be read": readError,
   "a full disk": fullDisk,
   "a slow disk": slowDisk,
   "a sync that hangs": hungSync,
