@@ -33,6 +33,9 @@ const creators = 10;
 const getters = 3;
 const walkers = 2;
 
+/** How many get at once at the end, which no service refuses. */
+const gettersAtEnd = 16;
+
 /** How many requests are remembered to be repeated later. */
 const maxRemembered = 200;
 
@@ -203,7 +206,11 @@ export function startCallers(services: Service[], random: Random): Callers {
   };
 }
 
-/** Reads all that is there, in every way, from services that are well; expects no contradiction. */
+/**
+ * Reads all that is there, in every way, from a service that is well.
+ *
+ * @throws {Error} a call fails
+ */
 export async function readBack(history: History, service: Service): Promise<void> {
   for (const way of waysTo(service)) {
     const pages = history.walk(`at the end, pages by ${way.name}`);
@@ -220,11 +227,15 @@ export async function readBack(history: History, service: Service): Promise<void
     }
     // The newest are the likeliest to be lost.
     const ids = history.visible.slice(-500);
-    for (let i = 0; i < ids.length; i += 50) {
+    for (let i = 0; i < ids.length; i += gettersAtEnd) {
       await Promise.all(
-        ids.slice(i, i + 50).map(async (id) => {
+        ids.slice(i, i + gettersAtEnd).map(async (id) => {
           const call = history.get(id, `at the end, ${way.name}`);
-          await way.get(id).then(call.found, (error) => call.failed(failureOf(error)));
+          await way.get(id).then(call.found, (error) => {
+            call.failed(failureOf(error));
+            history.expectSound();
+            throw error;
+          });
         }),
       );
     }

@@ -80,7 +80,7 @@ const mongoMutants: Mutant[] = [
     "an open insert told as not written",
     ["refused, and there", "doubled"],
     6,
-    ["replies that are cut off"],
+    ["replies that are cut off", "half-closed connections"],
   ],
   ["reads without the fence", ["missing"], 8, elections],
 ];

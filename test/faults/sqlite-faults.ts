@@ -130,8 +130,11 @@ const hungSync: Fault = async (world, random) => {
   await end(world.service(), "SIGKILL");
 };
 
-const lostSync: Fault = (world, random) =>
-  failDisk(world, `sync * ${random.int(1, 10)} 1 lost`, 3_000);
+const lostSync: Fault = async (world, random) => {
+  const service = world.service();
+  await failDisk(world, `sync -wal ${random.int(1, 10)} 1 lost`, 30_000);
+  if (!hasEnded(service)) throw new Error("the process goes on after a sync that failed");
+};
 
 const kill: Fault = (world) => end(world.service(), "SIGKILL");
 

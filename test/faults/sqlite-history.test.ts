@@ -23,6 +23,7 @@ describe.runIf(hasTools.every(Boolean))("callers of a service on SQLite", () => 
   }, async () => {
     const random = createRandom(seedOf("SQLite history"));
     const start = () => startSqliteWorld(library, random);
-    console.log(await runEpisodes({ start, faults: sqliteFaults, random, minutes }));
+    const totals = await runEpisodes({ start, faults: sqliteFaults, random, minutes });
+    console.log(`SQLite history: ${JSON.stringify(totals)}`);
   });
 });

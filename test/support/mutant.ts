@@ -5,7 +5,7 @@
 import crypto from "node:crypto";
 import { syncBuiltinESMExports } from "node:module";
 import { DatabaseSync } from "node:sqlite";
-import { Db, type Document, MongoServerSelectionError } from "mongodb";
+import { Db, type Document, MongoServerError } from "mongodb";
 
 /** How many commits of SQLite are right, to each that is not. */
 const rightCommits = 20;
@@ -57,7 +57,8 @@ const mutants: Record<string, () => void> = {
   "an open insert told as not written": () =>
     replaceCommand("insert", (command, run) =>
       run(command).catch((error) => {
-        throw new MongoServerSelectionError(error.message, error.reason);
+        // "Not primary", which the primary says before it writes anything.
+        throw new MongoServerError({ message: error.message, code: 10_107 });
       }),
     ),
   "reads without the fence": () =>
