@@ -22,7 +22,7 @@ const env = (name: string) => ({
   NODE_OPTIONS: `--import=${resolve(import.meta.dirname, "../support/mutant.ts")}`,
 });
 
-/** Lets faults happen until a contradiction is found; by how many of them. */
+/** Lets faults happen until a contradiction is found, which has to come within their number. */
 async function find<W extends World>(
   world: W,
   faults: Record<string, FaultOf<W>>,
@@ -39,8 +39,8 @@ async function find<W extends World>(
       if (!isFound()) throw error;
     });
   }
-  await callers.stop();
   await world.recover();
+  await callers.stop();
   if (!isFound()) await readBack(callers.history, await world.startFresh());
   for (const { child } of callers.services) child.kill("SIGKILL");
   console.log(`${name}: ${isFound() ? "found" : "not found"} after ${count} faults`);
