@@ -12,7 +12,7 @@ import { mongoFaults, startMongoWorld } from "./mongodb-faults.ts";
 import { compileRecorder } from "./recorded-service.ts";
 import { sqliteFaults, startSqliteWorld } from "./sqlite-faults.ts";
 
-const timeout = 300_000;
+const timeout = 600_000;
 
 /** A broken service, what gives it away, and within how many faults. */
 type Mutant = [name: string, rules: Rule[], faults: number, happen: string[]];
@@ -75,14 +75,14 @@ const elections = [
   "a primary that is cut off",
 ];
 const mongoMutants: Mutant[] = [
-  ["an acknowledgement without a majority", ["missing"], 8, elections],
+  ["an acknowledgement without a majority", ["missing"], 15, elections],
   [
     "an open insert told as not written",
     ["refused, and there", "doubled"],
     6,
     ["replies that are cut off", "half-closed connections"],
   ],
-  ["reads without the fence", ["missing"], 8, elections],
+  ["reads without the fence", ["missing"], 15, elections],
 ];
 
 await describeWithMongo("a history on MongoDB", "standalone", () => {
