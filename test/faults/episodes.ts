@@ -23,7 +23,7 @@ export interface Episodes<W extends World> {
   start(): Promise<W>;
   faults: Record<string, FaultOf<W>>;
   random: Random;
-  /** For how long to begin new ones; there is at least one. */
+  /** Minutes in which episodes begin; there is at least one. */
   minutes: number;
 }
 

@@ -108,7 +108,7 @@ const contradictions: [string, Rule[], (history: History) => void][] = [
     },
   ],
   [
-    "a failure that has no place",
+    "a failure that the contract does not know",
     ["unexpected"],
     (history) => history.create(aCreate(), "here").failed({ reason: "INTERNAL", message: "" }),
   ],

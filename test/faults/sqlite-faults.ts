@@ -24,7 +24,7 @@ export interface SqliteWorld extends World {
 
 type Fault = FaultOf<SqliteWorld>;
 
-/** Starts a service with no more calls inside than its callers can exceed. */
+/** Starts a service that admits fewer calls at once than its callers make. */
 export async function startSqliteWorld(
   library: string,
   random: Random,
@@ -43,6 +43,7 @@ export async function startSqliteWorld(
   writeFileSync(clock, new BigInt64Array(1));
   const services = [await run.start("", settings)];
   const callers = startCallers(services, random);
+
   async function recover(): Promise<void> {
     run.setRules("");
     for (const each of services.filter(hasEnded)) services.splice(services.indexOf(each), 1);
@@ -166,12 +167,12 @@ const otherReader: Fault = async (world, random) => {
   await left;
 };
 
-/** The file or its log goes, and comes back once the process has ended over it. */
+/** The file or its log is moved, and comes back once the process has ended over it. */
 const movedFile: Fault = async (world, random) => {
   const { run, callers } = world;
   const names = ["investors.db", "investors.db-wal"].map((name) => join(run.data, name));
   const moved = random.pick([names, names.slice(0, 1), names.slice(1)]);
-  const way = random.pick(["moved", "deleted", "replaced by an empty file", "replaced by a copy"]);
+  const way = random.pick(["moved", "replaced by an empty file", "replaced by a copy"]);
   callers.history.note(`${moved} ${way}`);
   for (const name of moved) {
     linkSync(name, `${name}.kept`);
@@ -232,7 +233,7 @@ export const sqliteFaults: Record<string, Fault> = {
   "a second process": secondProcess,
   "another program that writes": otherWriter,
   "another program that reads": otherReader,
-  "a file that goes": movedFile,
+  "a file that is moved or replaced": movedFile,
   "a clock that jumps": clockJump,
   "a process that is stopped for a while": pause,
   "too few descriptors": fewDescriptors,

@@ -50,7 +50,7 @@ export class CallError extends Error {
   }
 }
 
-/** For how long a caller waits at all, in milliseconds. */
+/** Timeout of a call whose caller has no other, in milliseconds. */
 const patienceMs = 20_000;
 
 /** Makes every way to call a service. */
