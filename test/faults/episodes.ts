@@ -11,6 +11,8 @@ export interface World {
   recover(): Promise<void>;
   /** A service that has just been started, which knows only what is stored. */
   startFresh(): Promise<Service>;
+  /** The state that it is in, for those who read about a failure. */
+  describe(): Promise<string>;
   /** Ends it, and looks at what is stored without a service, if that says more. */
   end(): Promise<void>;
 }
@@ -79,7 +81,9 @@ export async function makeHappen<W extends World>(
     await callers.acknowledgements(20);
   } catch (cause) {
     callers.history.expectSound();
+    const { notes, counts } = callers.history;
+    const parts = [name, await world.describe(), notes.join("\n"), JSON.stringify(counts)];
     const outputs = callers.services.map((each) => each.output().slice(-2_000));
-    throw new Error([name, ...outputs].join("\n"), { cause });
+    throw new Error([...parts, ...outputs].join("\n"), { cause });
   }
 }

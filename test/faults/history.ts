@@ -69,6 +69,7 @@ export interface History {
   walk(via: string): WalkCall;
   /** Notes a fault, for those who read the reports. */
   note(fault: string): void;
+  readonly notes: readonly string[];
   /** Whether the database cannot be read, so that calls may fail as INTERNAL. */
   isUnreadable: boolean;
   /** The ids of the records that were acknowledged or seen, in this order. */
@@ -197,6 +198,7 @@ export function createHistory(): History {
     visible,
     violations,
     counts,
+    notes,
 
     get isUnreadable() {
       return isUnreadable;

@@ -29,6 +29,7 @@ export async function startMongoWorld(
     startService: () => startService(settings),
     recover: () => set.heal(),
     startFresh: () => startService(settings),
+    describe: () => set.describe(),
     async end() {
       for (const { child } of services) child.kill("SIGKILL");
     },

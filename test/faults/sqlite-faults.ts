@@ -66,6 +66,7 @@ export async function startSqliteWorld(
       await recover();
       return services[0] as Service;
     },
+    describe: async () => String(readdirSync(run.data)),
     async end() {
       await Promise.all(services.map((each) => end(each, "SIGTERM")));
       const db = new DatabaseSync(join(run.data, "investors.db"));

@@ -31,6 +31,8 @@ export interface LinkedSet {
   stepDown(member: number): Promise<void>;
   /** Lets something happen between the clients and all members, until {@link LinkedSet.heal}. */
   disturbClients(disturbance: Disturbance): void;
+  /** How each member sees the set, for those who read about a failure. */
+  describe(): Promise<string>;
   /** Undoes all that was done to the members and to clients, and waits until each takes part again. */
   heal(): Promise<void>;
 }
@@ -76,7 +78,10 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   const clientLinks = new Set<ClientLink>();
   let disturbance: Disturbance | undefined;
   let calm = Promise.withResolvers<void>();
+  // A process that was killed may not have ended yet.
+  const killed = new Set<number>();
   let isolated: number | undefined;
+  let restarted: Promise<unknown> = Promise.resolve();
   // The first sync would take long with it.
   let linkDelayMs = 0;
 
@@ -101,7 +106,10 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   }
 
   async function startMemberProxy(to: number): Promise<number> {
-    const proxy = createServer({ allowHalfOpen: true }, (socket) => {
+    const proxy = createServer({ allowHalfOpen: true }, async (socket) => {
+      socket.on("error", () => {});
+      // Until it has started, a member's process is not known, and would be taken for a client.
+      await restarted;
       const pids = servers.map((_, member) => processOf(member)?.pid);
       const pid = peerProcessOf(socket, pids);
       const from = pid === undefined ? to : pids.indexOf(pid);
@@ -247,18 +255,21 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   async function heal(): Promise<void> {
     isolated = undefined;
     calmClients();
-    await Promise.all(
-      servers.map(async (server, member) => {
-        const process = processOf(member);
-        if (process && process.exitCode === null && process.signalCode === null) {
-          process.kill("SIGCONT");
-        } else {
-          await server.stop({ doCleanup: false }).catch(() => {});
-          await server.start(true);
-        }
-        await takesPart(server);
-      }),
-    );
+    restarted = Promise.all(servers.map(revive));
+    await restarted;
+    await Promise.all(servers.map(takesPart));
+  }
+
+  async function revive(server: MongoMemoryServer, member: number): Promise<void> {
+    const process = processOf(member);
+    const isAlive = process?.exitCode === null && process.signalCode === null;
+    if (isAlive && !killed.delete(member)) {
+      process.kill("SIGCONT");
+    } else {
+      killed.delete(member);
+      await server.stop({ doCleanup: false }).catch(() => {});
+      await server.start(true);
+    }
   }
 
   function isolate(member: number): void {
@@ -271,6 +282,7 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     primary,
     kill(member) {
       isolate(member);
+      killed.add(member);
       processOf(member)?.kill("SIGKILL");
     },
     pause: (member) => void processOf(member)?.kill("SIGSTOP"),
@@ -284,6 +296,19 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
       await client.close();
     },
     disturbClients,
+    async describe() {
+      const views = servers.map(async (server) => {
+        const direct = `mongodb://127.0.0.1:${server.instanceInfo?.port}/?directConnection=true`;
+        const client = new MongoClient(direct, { serverSelectionTimeoutMS: 2_000 });
+        const status = await client.db("admin").command({ replSetGetStatus: 1 });
+        await client.close();
+        return `term ${status.term}: ${status.members.map(
+          (each: Document) => `${each.stateStr} ${each.optime?.ts} ${each.lastHeartbeatMessage}`,
+        )}`;
+      });
+      const told = await Promise.allSettled(views);
+      return told.map((each) => String("value" in each ? each.value : each.reason)).join("\n");
+    },
     heal,
   };
 }
