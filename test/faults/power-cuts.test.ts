@@ -111,8 +111,9 @@ const manyCheckpoints = {
   "synchronous = FULL": "synchronous = FULL; PRAGMA wal_autocheckpoint = 10",
 };
 
-/** Opens the file without bringing in the log, and does not miss the pages that are in it. */
+/** Opens the file with its log as it is, and does not miss the pages that are in that. */
 const withoutCheckpoint = {
+  writeSync: "",
   "PRAGMA wal_checkpoint(TRUNCATE)": "SELECT 0 AS busy",
   "PRAGMA page_count": "SELECT 0 AS page_count",
 };

@@ -47,8 +47,10 @@ type Request = ReturnType<typeof aCreate>;
 /** A folder with a service's database in which each process is recorded in one log. */
 export interface RecordedService {
   readonly evidence: Evidence;
+  /** The folder of the database and its log. */
+  readonly data: string;
   /** Starts the service; `rules` are those of recorded-disk.c. */
-  start(rules?: string): Promise<Service>;
+  start(rules?: string, env?: NodeJS.ProcessEnv): Promise<Service>;
   /** Makes the disk fail from now on. */
   setRules(rules: string): void;
   /** Stores records, 32 at once; each caller gives up at its first failure. */
@@ -72,11 +74,13 @@ export interface RecordedService {
 
 export class UnfinishedError extends Error {}
 
-/** Compiles recorded-disk.c into a new folder. */
+/** Compiles recorded-disk.c, with shifted-clock.c, into a new folder. */
 export function compileRecorder(): string {
   const library = join(mkdtempSync(join(tmpdir(), "recorded-disk-")), "recorded-disk.so");
-  const source = resolve(import.meta.dirname, "recorded-disk.c");
-  execFileSync("cc", ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", library, source]);
+  const sources = ["recorded-disk.c", "shifted-clock.c"].map((name) =>
+    resolve(import.meta.dirname, name),
+  );
+  execFileSync("cc", ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", library, ...sources]);
   return library;
 }
 
@@ -141,8 +145,9 @@ export function recordService(
 
   return {
     evidence,
+    data,
     setRules,
-    start(rules = "") {
+    start(rules = "", env = {}) {
       setRules(rules);
       lastStart = statSync(log).size;
       const recorder = {
@@ -156,7 +161,7 @@ export function recordService(
         NODE_OPTIONS: `--import=${rewriteSql}`,
         REWRITE_SQL: JSON.stringify(sql),
       };
-      return startService({ ...recorder, ...rewriter }, folder);
+      return startService({ ...recorder, ...rewriter, ...env }, folder);
     },
 
     async create(service, count) {

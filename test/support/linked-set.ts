@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { type Document, MongoClient } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { onTestFinished } from "vitest";
@@ -26,9 +27,31 @@ export interface LinkedSet {
   pause(member: number): void;
   /** Cuts a member off from the others; its clients still reach it. */
   isolate(member: number): void;
-  /** Undoes all that was done to the members, and waits until each takes part again. */
+  /** Has the primary step down, which then is not elected for some seconds. */
+  stepDown(member: number): Promise<void>;
+  /** Lets something happen between the clients and all members, until {@link LinkedSet.heal}. */
+  disturbClients(disturbance: Disturbance): void;
+  /** How each member sees the set, for those who read about a failure. */
+  describe(): Promise<string>;
+  /** Undoes all that was done to the members and to clients, and waits until each takes part again. */
   heal(): Promise<void>;
 }
+
+/** A direction between a client and a member. */
+export type Direction = "requests" | "replies";
+
+/** What can happen between clients and members. */
+export type Disturbance =
+  /** All bytes take longer, by milliseconds. */
+  | { kind: "delay"; ms: number }
+  /** Bytes arrive only at the end, also if their sender has gone by then. */
+  | { kind: "hold"; direction: Direction }
+  /** Bytes vanish, and in the end their connections break. */
+  | { kind: "drop"; direction: Direction }
+  /** Replies break off in the middle, and their connections with them. */
+  | { kind: "cut" }
+  /** One direction of each connection that is there is closed. */
+  | { kind: "half-close"; direction: Direction };
 
 interface Link {
   from: number;
@@ -36,17 +59,29 @@ interface Link {
   cut(): void;
 }
 
+interface ClientLink extends Link {
+  socket: Socket;
+  upstream: Socket;
+  hasLostBytes: boolean;
+}
+
 const memberCount = 3;
 
 /**
  * Starts a set whose members know each other by the ports of proxies. A proxy sees by the
- * process at the other end whether a connection comes from a member; those of clients are
- * neither delayed nor cut. It needs /proc, so Linux.
+ * process at the other end whether a connection comes from a member or a client. It needs /proc,
+ * so Linux.
  */
 export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedSet> {
   const { delayMs, electionTimeoutMs } = options;
   const links = new Set<Link>();
+  const clientLinks = new Set<ClientLink>();
+  let disturbance: Disturbance | undefined;
+  let calm = Promise.withResolvers<void>();
+  // A process that was killed may not have ended yet.
+  const killed = new Set<number>();
   let isolated: number | undefined;
+  let restarted: Promise<unknown> = Promise.resolve();
   // The first sync would take long with it.
   let linkDelayMs = 0;
 
@@ -71,7 +106,10 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   }
 
   async function startMemberProxy(to: number): Promise<number> {
-    const proxy = createServer((socket) => {
+    const proxy = createServer({ allowHalfOpen: true }, async (socket) => {
+      socket.on("error", () => {});
+      // Until it has started, a member's process is not known, and would be taken for a client.
+      await restarted;
       const pids = servers.map((_, member) => processOf(member)?.pid);
       const pid = peerProcessOf(socket, pids);
       const from = pid === undefined ? to : pids.indexOf(pid);
@@ -80,8 +118,13 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
         socket.destroy();
         return;
       }
-      const upstream = connect(servers[to]?.instanceInfo?.port ?? 0, "127.0.0.1");
+      const port = servers[to]?.instanceInfo?.port ?? 0;
+      const upstream = connect({ port, host: "127.0.0.1", allowHalfOpen: true });
       const link = { from, to, cut: () => [socket, upstream].map((each) => each.destroy()) };
+      if (pid === undefined) {
+        joinClient({ ...link, socket, upstream, hasLostBytes: false });
+        return;
+      }
       if (isLink) links.add(link);
       for (const [one, other] of [
         [socket, upstream],
@@ -93,6 +136,7 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
           if (!isLink) other.write(chunk);
           else setTimeout(() => other.writable && other.write(chunk), linkDelayMs);
         });
+        one.on("end", () => one.destroy());
         one.on("close", () => {
           links.delete(link);
           setTimeout(() => other.destroy(), isLink ? linkDelayMs : 0);
@@ -103,6 +147,59 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     await once(proxy, "listening");
     onTestFinished(() => void proxy.close());
     return (proxy.address() as AddressInfo).port;
+  }
+
+  function joinClient(link: ClientLink): void {
+    clientLinks.add(link);
+    forward(link, "requests");
+    forward(link, "replies");
+  }
+
+  function forward(link: ClientLink, direction: Direction): void {
+    const { socket, upstream } = link;
+    const [from, to] = direction === "requests" ? [socket, upstream] : [upstream, socket];
+    let passed = Promise.resolve();
+    from.setNoDelay();
+    from.on("error", () => {});
+    from.on("data", (chunk) => {
+      passed = passed.then(() => pass(chunk));
+    });
+    const end = () => {
+      passed = passed.then(() => void to.end());
+    };
+    from.on("end", end);
+    from.on("close", () => {
+      clientLinks.delete(link);
+      end();
+    });
+
+    async function pass(chunk: Buffer): Promise<void> {
+      const now = disturbance;
+      if (now?.kind === "delay") await delay(now.ms);
+      if (now?.kind === "hold" && now.direction === direction) await calm.promise;
+      if (now?.kind === "drop" && now.direction === direction) {
+        link.hasLostBytes = true;
+        return;
+      }
+      const isCut = now?.kind === "cut" && direction === "replies";
+      if (to.writable) to.write(isCut ? chunk.subarray(0, chunk.length / 2) : chunk);
+      if (isCut) [socket, upstream].map((each) => each.end());
+    }
+  }
+
+  function disturbClients(wanted: Disturbance): void {
+    disturbance = wanted;
+    if (wanted.kind !== "half-close") return;
+    for (const { socket, upstream } of clientLinks) {
+      (wanted.direction === "requests" ? upstream : socket).end();
+    }
+  }
+
+  function calmClients(): void {
+    disturbance = undefined;
+    calm.resolve();
+    calm = Promise.withResolvers();
+    for (const link of clientLinks) if (link.hasLostBytes) link.cut();
   }
 
   async function initiate(): Promise<void> {
@@ -157,18 +254,22 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
 
   async function heal(): Promise<void> {
     isolated = undefined;
-    await Promise.all(
-      servers.map(async (server, member) => {
-        const process = processOf(member);
-        if (process && process.exitCode === null && process.signalCode === null) {
-          process.kill("SIGCONT");
-        } else {
-          await server.stop({ doCleanup: false }).catch(() => {});
-          await server.start(true);
-        }
-        await takesPart(server);
-      }),
-    );
+    calmClients();
+    restarted = Promise.all(servers.map(revive));
+    await restarted;
+    await Promise.all(servers.map(takesPart));
+  }
+
+  async function revive(server: MongoMemoryServer, member: number): Promise<void> {
+    const process = processOf(member);
+    const isAlive = process?.exitCode === null && process.signalCode === null;
+    if (isAlive && !killed.delete(member)) {
+      process.kill("SIGCONT");
+    } else {
+      killed.delete(member);
+      await server.stop({ doCleanup: false }).catch(() => {});
+      await server.start(true);
+    }
   }
 
   function isolate(member: number): void {
@@ -181,10 +282,33 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     primary,
     kill(member) {
       isolate(member);
+      killed.add(member);
       processOf(member)?.kill("SIGKILL");
     },
     pause: (member) => void processOf(member)?.kill("SIGSTOP"),
     isolate,
+    async stepDown(member) {
+      const direct = `mongodb://127.0.0.1:${servers[member]?.instanceInfo?.port}/`;
+      const client = await MongoClient.connect(`${direct}?directConnection=true`);
+      // Within the time that secondaries may take to catch up over slow links.
+      const command = { replSetStepDown: 3, secondaryCatchUpPeriodSecs: 1, force: true };
+      await client.db("admin").command(command);
+      await client.close();
+    },
+    disturbClients,
+    async describe() {
+      const views = servers.map(async (server) => {
+        const direct = `mongodb://127.0.0.1:${server.instanceInfo?.port}/?directConnection=true`;
+        const client = new MongoClient(direct, { serverSelectionTimeoutMS: 2_000 });
+        const status = await client.db("admin").command({ replSetGetStatus: 1 });
+        await client.close();
+        return `term ${status.term}: ${status.members.map(
+          (each: Document) => `${each.stateStr} ${each.optime?.ts} ${each.lastHeartbeatMessage}`,
+        )}`;
+      });
+      const told = await Promise.allSettled(views);
+      return told.map((each) => String("value" in each ? each.value : each.reason)).join("\n");
+    },
     heal,
   };
 }

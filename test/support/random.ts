@@ -9,6 +9,8 @@ export interface Random {
   int(min: number, max: number): number;
   /** One of the items. */
   pick<T>(items: readonly T[]): T;
+  /** The items in any order. */
+  shuffle<T>(items: readonly T[]): T[];
 }
 
 /** The choices of one seed. */
@@ -19,6 +21,10 @@ export function createRandom(seed: number): Random {
     seed,
     int,
     pick: <T>(items: readonly T[]) => items[int(0, items.length - 1)] as T,
+    shuffle<T>(items: readonly T[]) {
+      const rest = [...items];
+      return items.map(() => rest.splice(int(0, rest.length - 1), 1)[0] as T);
+    },
   };
 }
 
