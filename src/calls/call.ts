@@ -103,12 +103,13 @@ export class Call implements HandlerContext {
 
   /**
    * Runs work that ends when its client leaves, or when the call takes longer than its client
-   * waits or `limitMs`: by {@link Call.signal}.
+   * waits or a call may take: by {@link Call.signal}. A stream lasts as long as its client waits.
    *
    * @throws {ConnectError} what the work threw, as {@link Call.fail} tells of it
    */
-  async run<T>(work: () => Promise<T>, limitMs = this.#options.requestTimeoutMs): Promise<T> {
+  async run<T>(work: () => Promise<T>, isStream = false): Promise<T> {
     this.#id ??= trace.getActiveSpan()?.spanContext().traceId;
+    const limitMs = isStream ? Number.POSITIVE_INFINITY : this.#options.requestTimeoutMs;
     const ms = Math.min(this.timeoutMs() ?? Number.POSITIVE_INFINITY, limitMs);
     const timer = Number.isFinite(ms) ? setTimeout(() => this.#expire(), ms) : undefined;
     this.#isRunning = true;
@@ -118,7 +119,7 @@ export class Call implements HandlerContext {
     } catch (error) {
       throw this.fail(error);
     } finally {
-      this.#isRunning = false;
+      this.#isRunning = isStream;
       clearTimeout(timer);
     }
   }
@@ -226,11 +227,10 @@ export class Call implements HandlerContext {
   }
 }
 
-/** Lets Connect's own handlers work as {@link Call.run} does; streams last as their clients wait. */
+/** Lets Connect's own handlers work as {@link Call.run} does. */
 export const runCall: Interceptor = (next) => (req) => {
   const call = req.contextValues.get(callKey);
-  const limitMs = req.stream ? Number.POSITIVE_INFINITY : undefined;
-  return call === undefined ? next(req) : call.run(() => next(req), limitMs);
+  return call === undefined ? next(req) : call.run(() => next(req), req.stream);
 };
 
 /** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */

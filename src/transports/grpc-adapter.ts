@@ -1,6 +1,11 @@
 import { type EventEmitter, once } from "node:events";
 import { type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
-import type { ConnectError, MethodImplSpec, ServiceImplSpec } from "@connectrpc/connect";
+import type {
+  ConnectError,
+  HandlerContext,
+  MethodImplSpec,
+  ServiceImplSpec,
+} from "@connectrpc/connect";
 import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type {
@@ -85,7 +90,7 @@ function streamHandler(spec: MethodImplSpec) {
     const call = callOf(grpcCall);
     const outputs = grpcCall as ServerWritableStream<Uint8Array, Uint8Array>;
     try {
-      const invoke = transformInvokeImplementation(spec, call, [runCall]);
+      const invoke = transformInvokeImplementation(spec, toPlain(call), [runCall]);
       for await (const output of invoke(readMessages(spec.method.input, grpcCall))) {
         sendHeader(grpcCall, call);
         const bytes = toBinary(spec.method.output, output);
@@ -112,6 +117,24 @@ async function* readMessages<Desc extends DescMessage>(
   } else {
     for await (const bytes of call) yield decode(schema, bytes);
   }
+}
+
+/** The context of a call as Connect wants it for streams, whose fields it copies. */
+function toPlain(call: Call): HandlerContext {
+  const { service, method, protocolName, requestMethod, url, signal, timeoutMs, values } = call;
+  const { requestHeader, responseHeader, responseTrailer } = call;
+  const headers = { requestHeader, responseHeader, responseTrailer };
+  return {
+    service,
+    method,
+    protocolName,
+    requestMethod,
+    url,
+    signal,
+    timeoutMs,
+    values,
+    ...headers,
+  };
 }
 
 function callOf({ metadata }: AnyCall): Call {
