@@ -56,6 +56,7 @@ async function start(given: Given): Promise<void> {
 
   const starting = startServer(config, log, exitFatally);
   reloadOnSignal(starting, log, given);
+  stopOnSignal(starting, log);
   const server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
     log.fatal(error.message);
@@ -67,7 +68,6 @@ async function start(given: Given): Promise<void> {
   log.info(
     `serving ${withoutSecrets(config.databaseUrl)} on grpc${s}://${at}:${server.grpcPort} and http${s}://${at}:${server.httpPort}`,
   );
-  stopOnSignal(server, log);
 }
 
 function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Given): void {
@@ -81,8 +81,15 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
   });
 }
 
-function stopOnSignal(server: RunningServer, log: Logger): void {
+function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
   const cut = new AbortController();
+  let server: RunningServer | undefined;
+  starting.then(
+    (started) => {
+      server = started;
+    },
+    () => {},
+  );
   let stoppingSince: number | undefined;
   const onSignal = async (signal: NodeJS.Signals) => {
     if (stoppingSince !== undefined) {
@@ -92,6 +99,8 @@ function stopOnSignal(server: RunningServer, log: Logger): void {
     }
     stoppingSince = performance.now();
     log.info(`stopping on ${signal}`);
+    // It is not ready yet, and has nothing to finish.
+    if (server === undefined) process.exit(0);
     const { isClean, isClosed } = await server.stop(cut.signal);
     if (isClean && isClosed) log.info("stopped");
     else log.warn("stopped, and cut what had not finished");

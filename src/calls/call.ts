@@ -235,5 +235,5 @@ export const runCall: Interceptor = (next) => (req) => {
 
 /** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */
 function parentTrace(traceparent = ""): string | undefined {
-  return /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(traceparent)?.[1];
+  return /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-/.exec(traceparent)?.[1];
 }

@@ -1,5 +1,11 @@
 import { aborted } from "node:util";
-import { type Db, MongoClient, MongoServerError, MongoServerSelectionError } from "mongodb";
+import {
+  type Db,
+  MongoClient,
+  MongoNetworkError,
+  MongoServerError,
+  MongoServerSelectionError,
+} from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { Batcher } from "./batcher.ts";
 import { attempt } from "./mongodb-attempt.ts";
@@ -182,6 +188,8 @@ async function insert(
 function isSurelyNotWritten(error: unknown): boolean {
   const notWritablePrimary = 10_107;
   return (
+    // What the driver says of a connection that it could not make.
+    (error instanceof MongoNetworkError && error.hasErrorLabel("SystemOverloadedError")) ||
     error instanceof MongoServerSelectionError ||
     (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
     (error instanceof MongoServerError && error.code === notWritablePrimary)

@@ -108,6 +108,10 @@ export async function openSqliteFile(
 ): Promise<DatabaseSync> {
   const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
+    if (statSync(path).nlink > 1) {
+      throw new Error("it has other names too (hard links), each with a log of its own");
+    }
+    versionOf(db);
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
     db.exec("PRAGMA journal_size_limit = 67108864");
@@ -121,15 +125,15 @@ export async function openSqliteFile(
 }
 
 /**
- * Names the file, and its log, that a process would use which opens the path now. While a
- * connection is open it changes only if one of them is moved, deleted or replaced: SQLite
- * truncates the log, and only the last connection to close deletes it.
+ * Names the file, its log and its index, that a process would use which opens the path now. While
+ * a connection is open it changes only if one of them is moved, deleted or replaced: SQLite
+ * truncates the log, and only the last connection to close deletes both.
  *
  * @throws {Error} one of them is not there
  */
 export function identify(path: string): string {
   const file = realpathSync.native(path);
-  const inodes = [file, `${file}-wal`].map((name) => {
+  const inodes = [file, `${file}-wal`, `${file}-shm`].map((name) => {
     const { dev, ino } = lstatSync(name, { bigint: true });
     return `${dev}:${ino}`;
   });
@@ -145,22 +149,25 @@ export function checkIdentity(path: string, identity: string): void {
     cause = error;
   }
   const why = cause instanceof Error ? ` (${cause.message})` : "";
-  throw new Error(`${path} or its log was moved, deleted or replaced${why}`, { cause });
+  throw new Error(`${path} or a file beside it was moved, deleted or replaced${why}`, { cause });
 }
 
 /**
- * Makes a quick {@link checkIdentity} for after each commit, which looks closer only if the
- * folder has changed. A look at the log itself makes the next commit slower by a quarter: Linux
- * then gives the log a finer time of change, which each sync has to write too.
+ * Makes a quick {@link checkIdentity} for after each commit, which looks closer only if the file
+ * is another one, or its folder has changed. A look at the log itself makes the next commit slower
+ * by a quarter: Linux then gives the log a finer time of change, which each sync has to write too.
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
   let seen = "";
+  let seenSize = 0;
 
-  function look(): { state: string; changedMs: number } | undefined {
+  function look(): { state: string; changedMs: number; size: number } | undefined {
     try {
-      const file = realpathSync.native(path);
-      const { dev, ino, ctimeNs, ctimeMs } = statSync(dirname(file), { bigint: true });
-      return { state: `${file} ${dev}:${ino} ${ctimeNs}`, changedMs: Number(ctimeMs) };
+      const name = realpathSync.native(path);
+      const file = statSync(name);
+      const { dev, ino, ctimeNs, ctimeMs } = statSync(dirname(name), { bigint: true });
+      const state = `${name} ${file.dev}:${file.ino} ${dev}:${ino} ${ctimeNs}`;
+      return { state, changedMs: Number(ctimeMs), size: file.size };
     } catch {
       return undefined;
     }
@@ -168,6 +175,9 @@ export function createIdentityCheck(path: string, identity: string): () => void 
 
   return () => {
     const now = look();
+    // Records are only added, so the file only grows.
+    if (now !== undefined && now.size < seenSize) throw new Error(`${path} was cut short`);
+    seenSize = now?.size ?? 0;
     if (now?.state === seen) return;
     checkIdentity(path, identity);
     // A second change, soon after the first, can bear the same time.
@@ -239,13 +249,21 @@ function rewriteLog(db: DatabaseSync, path: string): boolean {
   }
 }
 
-/** Makes a folder that survives a loss of power: each new entry is synced in its parent. */
+/**
+ * Makes a folder that survives a loss of power: each new entry is synced in its parent. Node.js
+ * itself never ends if the parent was deleted under it.
+ */
 function makeFolder(folder: string): void {
-  const first = mkdirSync(folder, { recursive: true, mode: 0o700 });
-  if (first === undefined) return;
-  for (let made = folder; made.length >= first.length; made = dirname(made)) {
-    syncFolder(dirname(made));
+  const parent = dirname(folder);
+  if (parent === folder || statSync(folder, { throwIfNoEntry: false })?.isDirectory()) return;
+  makeFolder(parent);
+  try {
+    mkdirSync(folder, { mode: 0o700 });
+  } catch (error) {
+    // Another process may have been faster.
+    if (!statSync(folder, { throwIfNoEntry: false })?.isDirectory()) throw error;
   }
+  syncFolder(parent);
 }
 
 function syncFolder(folder: string): void {
@@ -261,20 +279,27 @@ function pragma(db: DatabaseSync, name: string): number {
   return Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
 }
 
+/**
+ * The version of the file, 0 of an empty one.
+ *
+ * @throws {Error} it is not one that this service can use
+ */
+function versionOf(db: DatabaseSync): number {
+  const id = pragma(db, "application_id");
+  const isEmpty = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() === undefined;
+  if (id === 0 && isEmpty) return 0;
+  if (id !== applicationId) throw new Error("it belongs to another program");
+  const version = pragma(db, "user_version");
+  if (version <= migrations.length) return version;
+  throw new Error("it was written by a newer version of this service");
+}
+
 function migrate(db: DatabaseSync): void {
-  const current = () =>
-    pragma(db, "application_id") === applicationId && pragma(db, "user_version");
-  if (current() === migrations.length) return;
+  if (versionOf(db) === migrations.length) return;
   db.exec("BEGIN IMMEDIATE");
   try {
     // Read again: another process may have been faster.
-    const version = current();
-    const isEmpty = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() === undefined;
-    if (version === false && !isEmpty) throw new Error("it belongs to another program");
-    if (version !== false && version > migrations.length) {
-      throw new Error("it was written by a newer version of this service");
-    }
-    for (const step of migrations.slice(version || 0)) db.exec(step);
+    for (const step of migrations.slice(versionOf(db))) db.exec(step);
     db.exec(`PRAGMA application_id = ${applicationId}; PRAGMA user_version = ${migrations.length}`);
     db.exec("COMMIT");
   } finally {

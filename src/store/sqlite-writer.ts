@@ -6,6 +6,7 @@
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
 import {
+  checkIdentity,
   createIdentityCheck,
   extendedCodeOf,
   identify,
@@ -38,12 +39,14 @@ const insert = db.prepare(
   `INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")}) ON CONFLICT (id) DO NOTHING`,
 );
 const identity = identify(path);
-const check = createIdentityCheck(path, identity);
+let check = createIdentityCheck(path, identity);
 
-port.on("message", (message: Row[] | "close") => {
+port.on("message", (message: Row[] | "close" | "look closer") => {
   if (message === "close") {
     db.close();
     port.close();
+  } else if (message === "look closer") {
+    check = () => checkIdentity(path, identity);
   } else {
     port.postMessage(write(message) satisfies Reply);
   }

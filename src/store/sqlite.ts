@@ -92,7 +92,12 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 
     async ping() {
       await read(() => reader.check());
-      checkIdentity(path, writer.identity);
+      try {
+        checkIdentity(path, writer.identity);
+      } catch (error) {
+        writer.lookCloser();
+        throw error;
+      }
     },
 
     close(cut) {
@@ -172,6 +177,10 @@ async function startWriter({ path, onFatal }: SqliteStoreOptions) {
       pending = Promise.withResolvers<Reply>();
       worker.postMessage(rows);
       return pending.promise;
+    },
+    /** Lets each commit from now on be followed by a full look at the files. */
+    lookCloser(): void {
+      worker.postMessage("look closer");
     },
     /** Ends the thread as soon as the disk lets it, whatever it waits for. */
     async cut(): Promise<void> {

@@ -49,7 +49,8 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
     try {
       await handle(req, res, call);
     } catch (error) {
-      call.fail(error instanceof HttpError ? error.toConnectError() : error);
+      if (!(error instanceof HttpError)) throw call.fail(error);
+      call.fail(error.toConnectError());
       throw error;
     }
   }

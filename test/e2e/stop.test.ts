@@ -14,6 +14,7 @@ import { aCreate } from "../support/records.ts";
 import {
   grpcClient,
   lockDatabase,
+  run,
   type Service,
   startService,
   waitFor,
@@ -100,6 +101,18 @@ describe("SIGTERM and SIGINT", () => {
     await expect(cut).rejects.toThrow();
     expect(await service.exited).toBe(1);
     expect(performance.now() - start).toBeLessThan(2_500);
+  });
+
+  it("end a service that still waits for its file", async () => {
+    const { folder, child, exited } = await startService();
+    child.kill("SIGTERM");
+    await exited;
+    onTestFinished(lockDatabase({ folder }));
+    const waiting = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder);
+    await delay(2_500);
+    waiting.child.kill("SIGTERM");
+    expect(await waiting.exited).toBe(0);
+    expect(waiting.output()).not.toContain("serving");
   });
 
   it("twice at once are one signal", async () => {

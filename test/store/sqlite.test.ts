@@ -2,7 +2,9 @@ import { execFileSync } from "node:child_process";
 import {
   chmodSync,
   existsSync,
+  linkSync,
   mkdirSync,
+  readFileSync,
   renameSync,
   rmSync,
   statSync,
@@ -182,6 +184,7 @@ describe("SQLite", () => {
     ],
     ["moved with its folder", (folder) => renameSync(folder, `${folder}.moved`)],
     ["parted from its log", (folder) => rmSync(`${folder}/investors.db-wal`)],
+    ["parted from its index", (folder) => rmSync(`${folder}/investors.db-shm`)],
     [
       "given an older log",
       (folder) => {
@@ -254,6 +257,58 @@ describe("SQLite", () => {
     await closed;
     expect((await outcomes).map(({ status }) => status)).toEqual(Array(3).fill("rejected"));
     expect(fatal).toEqual([]);
+  });
+
+  it("acknowledges nothing once something is mounted over its file or its log", async ({
+    skip,
+  }) => {
+    const mount = (name: string, over: string) => {
+      outside("cp", name, `${name}.other`);
+      outside("mount", "--bind", `${name}.other`, over);
+      onTestFinished(() => void outside("umount", "-l", over));
+    };
+    skip(process.getuid?.() !== 0 && !process.env.CI, "this test needs the right to mount");
+    for (const suffix of ["", "-wal"]) {
+      const path = join(temporaryFolder(), "investors.db");
+      const { store, fatal } = await open(path);
+      for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+      await delay(3_500);
+      for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+      mount(path + suffix, path + suffix);
+      // The log is looked at by readiness, once a second.
+      if (suffix !== "") await expect(store.ping()).rejects.toThrow("was moved");
+      await expect(store.insert(anInvestor())).rejects.toThrow(OutcomeUnknownError);
+      expect(fatal).toHaveLength(1);
+    }
+  });
+
+  it("acknowledges nothing once its file was cut short", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const { store, fatal } = await open(path);
+    for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
+    outside("truncate", "-s", "0", path);
+    await expect(store.insert(anInvestor())).rejects.toThrow();
+    expect(fatal).toHaveLength(1);
+  });
+
+  it("refuses a file that has a second name, whose log would be another", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    await (await open(path)).store.close();
+    linkSync(path, `${path}.too`);
+    await expect(open(path)).rejects.toThrow("it has other names too (hard links)");
+  });
+
+  it("refuses a file of another program as it is, in whichever mode", async () => {
+    const folder = temporaryFolder();
+    for (const sql of ["CREATE TABLE t (x)", "PRAGMA application_id = 77"]) {
+      const path = join(folder, `${sql.length}.db`);
+      const other = new DatabaseSync(path);
+      other.exec(sql);
+      other.close();
+      const before = readFileSync(path);
+      await expect(open(path)).rejects.toThrow("belongs to another program");
+      expect(readFileSync(path)).toEqual(before);
+    }
   });
 
   it("is ready again once a file that was moved is back", async () => {
