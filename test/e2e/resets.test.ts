@@ -4,7 +4,7 @@ import { connect, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
+import { createConnectTransport } from "@connectrpc/connect-node";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
@@ -176,8 +176,9 @@ describe("slow readers", () => {
   /** A service on TLS with short timeouts whose whole list takes some MB. */
   async function startWithMany() {
     const started = await startOnTls({ REQUEST_TIMEOUT: "3s" });
-    const transport = createGrpcTransport({
-      baseUrl: `https://localhost:${started.service.grpcPort}`,
+    const transport = createConnectTransport({
+      httpVersion: "2",
+      baseUrl: `https://localhost:${started.service.httpPort}`,
       nodeOptions: { ca: started.authority.ca },
     });
     const client = createClient(InvestorService, transport);
