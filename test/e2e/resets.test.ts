@@ -177,7 +177,7 @@ describe("slow readers", () => {
   async function startWithMany() {
     const started = await startOnTls({ REQUEST_TIMEOUT: "3s" });
     const transport = createConnectTransport({
-      httpVersion: "2",
+      httpVersion: "1.1",
       baseUrl: `https://localhost:${started.service.httpPort}`,
       nodeOptions: { ca: started.authority.ca },
     });
