@@ -58,7 +58,9 @@ await describeWithMongo("two processes on one MongoDB", "standalone", (mongo) =>
         services[i] = await startService({ DATABASE_URL: url, ...ports });
         // The client finds it again before the other one goes.
         await expect
-          .poll(async () => (await metrics(services[i])).includes('transport="grpc"'))
+          .poll(async () => (await metrics(services[i])).includes('transport="grpc"'), {
+            timeout: 15_000,
+          })
           .toBe(true);
       }
     }
