@@ -107,8 +107,10 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     port: await listen(listener, options.host, options.port),
     setServing,
     async drain() {
-      listener.close();
-      await new Promise<void>((resolve) => server.tryShutdown(() => resolve()));
+      const closed = new Promise((resolve) => listener.close(resolve));
+      // Its own callback does not wait for connections that were injected.
+      server.tryShutdown(() => {});
+      await closed;
     },
     destroy() {
       listener.close();
