@@ -5,15 +5,8 @@
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
-import {
-  checkIdentity,
-  createIdentityCheck,
-  extendedCodeOf,
-  identify,
-  openSqliteFile,
-  resultCode,
-  resultCodeOf,
-} from "./sqlite-file.ts";
+import { extendedCodeOf, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import { checkIdentity, createIdentityCheck, identify } from "./sqlite-identity.ts";
 
 /** The columns of a record in the order of the table. */
 export type Row = SQLInputValue[];

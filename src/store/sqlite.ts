@@ -7,13 +7,8 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
 import { uuidToBytes } from "../uuid.ts";
 import { Batcher } from "./batcher.ts";
-import {
-  checkIdentity,
-  inPlainWords,
-  makeSqliteFile,
-  resultCode,
-  resultCodeOf,
-} from "./sqlite-file.ts";
+import { inPlainWords, makeSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import { checkIdentity } from "./sqlite-identity.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
 import type { Reply, Row, RowOutcome } from "./sqlite-writer.ts";
 import {
