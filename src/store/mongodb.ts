@@ -1,4 +1,10 @@
-import { type Db, MongoClient, MongoServerError, MongoServerSelectionError } from "mongodb";
+import {
+  type Db,
+  MongoClient,
+  MongoServerError,
+  MongoServerSelectionError,
+  MongoWriteConcernError,
+} from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { Batcher } from "./batcher.ts";
 import { attempt } from "./mongodb-attempt.ts";
@@ -170,15 +176,16 @@ async function insert(
   const reply = await attempt(limitMs, run).catch((error) => {
     throw isSurelyNotWritten(error) ? unavailable(error) : error;
   });
-  // Without a majority nothing of it is sure. With one, the duplicates are too: the server has
-  // waited for all that stood in its log when it replied.
-  if (reply.writeConcernError) throw new Error(reply.writeConcernError.errmsg);
+  // Without a majority the driver throws, and nothing of it is sure. With one, the duplicates
+  // are too: the server has waited for all that stood in its log when it replied.
   const failures = (reply.writeErrors ?? []) as (WriteFailure & { index: number })[];
   return new Map(failures.map((failure) => [failure.index, failure]));
 }
 
 function isSurelyNotWritten(error: unknown): boolean {
   const notWritablePrimary = 10_107;
+  // It has the code of what ended the wait for a majority, behind the write.
+  if (error instanceof MongoWriteConcernError) return false;
   return (
     error instanceof MongoServerSelectionError ||
     (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
