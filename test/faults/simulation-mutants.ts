@@ -1,4 +1,4 @@
-import { type Document, MongoWriteConcernError } from "mongodb";
+import { type Document, MongoServerError, MongoWriteConcernError } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { OutcomeUnknownError, type Store, StoreUnavailableError } from "../../src/store/store.ts";
 import type { Command } from "./simulated-world.ts";
@@ -50,6 +50,19 @@ export const mutants: Record<string, { create(): Mutant; shows: RegExp; within?:
     }),
     within: 500,
     shows: /is missing|is no duplicate|was .* and is/,
+  },
+  "the code of a write concern error taken for that of a refusal": {
+    create: () => ({
+      ...unchanged,
+      command: (command) => async (c, options) =>
+        command(c, options).catch((error) => {
+          throw error instanceof MongoWriteConcernError
+            ? new MongoServerError({ ok: 0, code: error.code })
+            : error;
+        }),
+    }),
+    within: 1_000,
+    shows: /was not written and is there/,
   },
   "a duplicate on a replay taken for success": {
     create() {
