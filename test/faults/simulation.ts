@@ -10,7 +10,12 @@ const requestTimeoutMs = 400;
 const attemptMs = requestTimeoutMs / 4;
 
 /** Takes the least of all that is possible: what is fast, whole and without faults. */
-const calm: Random = { seed: 0, int: (min) => min, pick: ([first]) => first as never };
+const calm: Random = {
+  seed: 0,
+  int: (min) => min,
+  pick: ([first]) => first as never,
+  shuffle: (items) => [...items],
+};
 
 /** One schedule: a world, some stores on it, and what was seen. */
 export interface Simulation {
