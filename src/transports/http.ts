@@ -67,8 +67,9 @@ const maxConcurrentStreams = 128;
  */
 export async function startHttpServer(options: HttpServerOptions): Promise<HttpServer> {
   const { handlers, corsOrigins, refusesCrossOrigin, host, port, requestTimeoutMs, log } = options;
-  // What is still to be sent on each connection of HTTP/1.1, in order.
-  const pending = new Map<Socket, Set<ServerResponse>>();
+  // The responses on each connection of HTTP/1.1, in order, of which the first may be closed: V8
+  // keeps what has passed through a busy Set alive for long, which costs a sixth of the rate.
+  const pending = new Map<Socket, ServerResponse[]>();
   const sockets = new Set<Socket>();
   let draining = false;
 
@@ -112,17 +113,17 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
   function follow(res: ServerResponse): void {
     const { socket } = res.req;
     const responses = pending.get(socket) ?? followConnection(socket);
-    responses.add(res);
-    res.once("close", () => responses.delete(res));
+    while (responses[0]?.closed) responses.shift();
+    responses.push(res);
   }
 
-  function followConnection(socket: Socket): Set<ServerResponse> {
-    const responses = new Set<ServerResponse>();
+  function followConnection(socket: Socket): ServerResponse[] {
+    const responses: ServerResponse[] = [];
     pending.set(socket, responses);
     // Node.js closes them too, but not behind CONNECT, which takes the connection away from HTTP.
     socket.once("close", () => {
       pending.delete(socket);
-      for (const res of responses) res.emit("close");
+      for (const res of responses) if (!res.closed) res.emit("close");
     });
     return responses;
   }
@@ -139,8 +140,8 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
     async drain() {
       draining = true;
       for (const responses of pending.values()) {
-        const last = [...responses].at(-1);
-        if (last === undefined) continue;
+        const last = responses.at(-1);
+        if (last === undefined || last.closed) continue;
         endConnection(last);
         last.once("close", () => server.closeIdleConnections());
       }
