@@ -9,7 +9,7 @@ export function pathOf({ url = "" }: IncomingMessage): string {
 }
 
 /** The headers of a request, without the fields of HTTP/2 that only look like headers. */
-export function headersOf(req: IncomingMessage): Headers {
+function headersOf(req: IncomingMessage): Headers {
   const fields = Object.entries(req.headers).filter(([name]) => !name.startsWith(":"));
   return new Headers(fields.map(([name, value]) => [name, String(value)]));
 }

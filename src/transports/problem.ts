@@ -7,7 +7,7 @@ import {
 } from "../../gen/google/rpc/error_details_pb.js";
 
 /** The media type of {@link Problem} (RFC 9457). */
-export const problemType = "application/problem+json";
+const problemType = "application/problem+json";
 
 /** Why a request failed, for people and programs (RFC 9457). */
 export interface Problem {
