@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { constants } from "node:os";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import {
@@ -41,6 +42,28 @@ for (const [flag, [argument, , fallback, help]] of Object.entries(settings)) {
   const source = `${fallback && `default: ${fallback}, `}env: ${environmentName(flag)}`;
   serve.addOption(new Option(`${flag} ${argument}`, `${help} (${source})`).preset("true"));
 }
+
+const copy = program
+  .command("copy")
+  .description("Copy records between SQLite files, MongoDB and NDJSON files.")
+  .argument("<from>", "sqlite:PATH, mongodb://HOST, env:NAME of a variable, PATH.ndjson or -")
+  .argument("<to>", "the same")
+  .option("--principal <name>", "whose request ids those of an NDJSON file are")
+  .action(async (from: string, to: string, { principal }: { principal?: string }) => {
+    const { runCopy } = await import("./copy/command.ts");
+    const { signal, exitCode } = signalToStop();
+    const say = (line: string) => void process.stderr.write(`${line}\n`);
+    // Records that are shown on the terminal would mix with the bar.
+    const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
+    const options = { from, to, principal, environment: process.env, signal, say, terminal };
+    try {
+      const isWhole = await runCopy(options);
+      process.exit(isWhole ? 0 : (exitCode() ?? 1));
+    } catch (error) {
+      if (!(error instanceof ConfigError)) throw error;
+      copy.error(`error: ${error.message}`);
+    }
+  });
 
 await program.parseAsync();
 
@@ -110,6 +133,24 @@ function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
   };
   process.on("SIGTERM", onSignal);
   process.on("SIGINT", onSignal);
+}
+
+/** Aborts at the first signal to stop; a second one ends the process at once. */
+function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined } {
+  const stop = new AbortController();
+  let stoppingSince: number | undefined;
+  let exitCode: number | undefined;
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+    process.on(signal, () => {
+      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
+      if (performance.now() - (stoppingSince ?? Infinity) > secondSignalMs) process.exit(exitCode);
+      stoppingSince ??= performance.now();
+      // As a shell tells it.
+      exitCode ??= 128 + constants.signals[signal];
+      stop.abort(signal);
+    });
+  }
+  return { signal: stop.signal, exitCode: () => exitCode };
 }
 
 /** Standard error: lines of JSON, or readable ones on a terminal. */

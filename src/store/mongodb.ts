@@ -44,7 +44,7 @@ const minHeartbeatMs = 500;
  */
 export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreOptions): Store {
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  const client = createClient(url, attemptMs);
+  const client = createMongoClient(url, attemptMs);
   const db = client.db(databaseOf(url));
   const reader = createMongoReader(db, attemptMs);
   let connecting: Promise<unknown> | undefined;
@@ -137,7 +137,12 @@ export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreO
   };
 }
 
-function createClient(url: string, attemptMs: number): MongoClient {
+/**
+ * A client whose attempts take at most `attemptMs`; it is not connected yet.
+ *
+ * @throws {Error} if the URL is malformed; the message does not repeat it
+ */
+export function createMongoClient(url: string, attemptMs: number): MongoClient {
   try {
     return new MongoClient(url, {
       appName: "investor-records",
@@ -156,7 +161,7 @@ function createClient(url: string, attemptMs: number): MongoClient {
 }
 
 /** The database that a connection string names, or `investors`. */
-function databaseOf(url: string): string {
+export function databaseOf(url: string): string {
   const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/]*\/([^?]*)/.exec(url) ?? [];
   return decodeURIComponent(name) || "investors";
 }

@@ -24,10 +24,16 @@ const sqliteScheme = /^sqlite:(\/\/(?=\/))?/;
  */
 export async function openStore(options: OpenStoreOptions): Promise<Store> {
   const { databaseUrl, requestTimeoutMs, observe } = options;
-  if (sqliteScheme.test(databaseUrl)) {
+  const path = sqlitePathOf(databaseUrl);
+  if (path !== undefined) {
     const { createSqliteStore } = await import("./sqlite.ts");
-    return createSqliteStore({ ...options, path: databaseUrl.replace(sqliteScheme, "") });
+    return createSqliteStore({ ...options, path });
   }
   const { createMongoStore } = await import("./mongodb.ts");
   return createMongoStore({ url: databaseUrl, requestTimeoutMs, observe });
+}
+
+/** The path that a database URL names, or undefined if it names no SQLite file. */
+export function sqlitePathOf(databaseUrl: string): string | undefined {
+  return sqliteScheme.test(databaseUrl) ? databaseUrl.replace(sqliteScheme, "") : undefined;
 }

@@ -104,9 +104,7 @@ export async function openSqliteFile(
 ): Promise<DatabaseSync> {
   const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
-    if (statSync(path).nlink > 1) {
-      throw new Error("it has other names too (hard links), each with a log of its own");
-    }
+    refuseHardLinks(path);
     versionOf(db);
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
@@ -118,6 +116,33 @@ export async function openSqliteFile(
     db.close();
     throw error;
   }
+}
+
+/**
+ * Opens a file that is there for reads alone, waiting for other processes for at most
+ * `busyTimeoutMs` each time. Nothing in it changes; SQLite puts the index of the log beside it.
+ *
+ * @throws {Error} if the file cannot be used
+ */
+export function openSqliteFileToRead(path: string, busyTimeoutMs: number): DatabaseSync {
+  if (statSync(path, { throwIfNoEntry: false }) === undefined) throw new Error("it is not there");
+  const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
+  try {
+    refuseHardLinks(path);
+    if (versionOf(db) !== migrations.length) {
+      throw new Error("it is empty, or of an older version: start the service on it once");
+    }
+    db.exec("PRAGMA cell_size_check = ON");
+    return db;
+  } catch (error) {
+    db.close();
+    throw error;
+  }
+}
+
+function refuseHardLinks(path: string): void {
+  if (statSync(path).nlink === 1) return;
+  throw new Error("it has other names too (hard links), each with a log of its own");
 }
 
 /**
@@ -201,7 +226,8 @@ function makeFolder(folder: string): void {
   syncFolder(parent);
 }
 
-function syncFolder(folder: string): void {
+/** Makes the entries of a folder survive a loss of power. */
+export function syncFolder(folder: string): void {
   const descriptor = openSync(folder, "r");
   try {
     fsyncSync(descriptor);

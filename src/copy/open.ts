@@ -1,0 +1,157 @@
+import { statSync } from "node:fs";
+import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
+import { openStore, sqlitePathOf } from "../store/open.ts";
+import { OutcomeUnknownError } from "../store/store.ts";
+import type { Source, Target } from "./endpoint.ts";
+import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";
+import { createStreamTarget, openNdjsonTarget } from "./ndjson-target.ts";
+
+/** One side of a copy. */
+export interface Endpoint {
+  /** What it is called, without what its URL may hold of secrets. */
+  name: string;
+  /** The file, if it is one. */
+  path?: string;
+  /** The database, if it is one. */
+  url?: string;
+}
+
+/**
+ * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
+ * which is more than an election takes by default.
+ */
+const requestTimeoutMs = 60_000;
+const attemptMs = requestTimeoutMs / 4;
+
+const accepted =
+  "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST, mongodb+srv://HOST, " +
+  "env:NAME of a variable that holds one of these, a file PATH.ndjson, or -";
+
+/**
+ * Reads an argument.
+ *
+ * @param side what the argument is called
+ * @throws {ConfigError} it names nothing that can be copied from or to
+ */
+export function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
+  const [, name] = /^env:(.*)$/s.exec(text) ?? [];
+  const value = name === undefined ? text : environment[name];
+  if (value === undefined || (name !== undefined && !isDatabaseUrl(value))) {
+    throw new ConfigError(`${side}: the environment has no database URL under this name`);
+  }
+  if (isDatabaseUrl(value)) {
+    const path = sqlitePathOf(value);
+    return { name: withoutSecrets(value), url: value, ...(path !== undefined && { path }) };
+  }
+  if (value === "-") return { name: side === "FROM" ? "standard input" : "standard output" };
+  // What begins like a URL is not meant as a file.
+  if (value.endsWith(".ndjson") && !/^[a-z][a-z0-9+.-]+:/i.test(value)) {
+    return { name: value, path: value };
+  }
+  // The value may hold a password, and is not repeated.
+  throw new ConfigError(`${side} must be ${accepted}`);
+}
+
+/**
+ * Refuses a copy from a place to itself, however the two are spelled.
+ *
+ * @throws {ConfigError} they are one
+ * @throws {Error} a database cannot be reached
+ */
+export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<void> {
+  const [one, other] = await Promise.all([identify(from), identify(to)]);
+  if (one !== undefined && one === other) throw new ConfigError("FROM and TO are the same place");
+}
+
+/**
+ * Opens what to copy from. Its errors name it.
+ *
+ * @throws {Error} in plain words
+ */
+export async function openSource(from: Endpoint, options: NdjsonOptions): Promise<Source> {
+  const { name } = from;
+  try {
+    const source = await open();
+    return { ...source, batches: naming(source.batches) };
+  } catch (error) {
+    throw toSourceError(error);
+  }
+
+  async function open(): Promise<Source> {
+    if (from.url !== undefined) {
+      if (from.path !== undefined) {
+        const { openSqliteSource } = await import("./sqlite-source.ts");
+        return openSqliteSource(from.path);
+      }
+      const { openMongoSource } = await import("./mongodb-source.ts");
+      return openMongoSource(from.url, attemptMs);
+    }
+    if (from.path !== undefined) return openNdjsonSource(from.path, options);
+    return createNdjsonSource(process.stdin, options);
+  }
+
+  async function* naming(batches: Source["batches"]) {
+    try {
+      yield* batches;
+    } catch (error) {
+      throw toSourceError(error);
+    }
+  }
+
+  function toSourceError(error: unknown): Error {
+    return new Error(`cannot read ${name}: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+/**
+ * Opens what to copy to. Its errors name it.
+ *
+ * @throws {Error} in plain words
+ */
+export async function openTarget({ name, url, path }: Endpoint): Promise<Target> {
+  const target = await explain(open);
+  return {
+    write: (investors, tally) => explain(() => target.write(investors, tally)),
+    finish: () => explain(() => target.finish()),
+    close: () => target.close(),
+  };
+
+  async function open(): Promise<Target> {
+    if (url !== undefined) {
+      const { createStoreTarget } = await import("./store-target.ts");
+      const ignore = () => {};
+      // What is fatal to a service is told by the write that meets it.
+      const watch = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
+      return createStoreTarget(await openStore({ databaseUrl: url, requestTimeoutMs, ...watch }));
+    }
+    return path === undefined ? createStreamTarget(process.stdout) : openNdjsonTarget(path);
+  }
+
+  async function explain<T>(act: () => Promise<T>): Promise<T> {
+    try {
+      return await act();
+    } catch (error) {
+      throw new Error(`cannot write to ${name}: ${messageOf(error)}`, { cause: error });
+    }
+  }
+}
+
+/** What an endpoint is, if it is there and can be compared. */
+async function identify({ path, url }: Endpoint): Promise<string | undefined> {
+  if (path !== undefined) {
+    // Only looked at: closing an SQLite file that was opened would drop the locks on it.
+    const file = statSync(path, { bigint: true, throwIfNoEntry: false });
+    return file && `${file.dev}:${file.ino}`;
+  }
+  if (url === undefined) return undefined;
+  const { identifyMongo } = await import("./mongodb-source.ts");
+  return identifyMongo(url, attemptMs);
+}
+
+function messageOf(error: unknown): string {
+  if (error instanceof OutcomeUnknownError) {
+    return "what was sent last was not confirmed, and may or may not be stored";
+  }
+  const message = error instanceof Error ? error.message : String(error);
+  return message.replaceAll(/\s+/g, " ");
+}
