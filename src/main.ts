@@ -11,7 +11,7 @@ import {
   settings,
   withoutSecrets,
 } from "./config.ts";
-import { type RunningServer, startServer } from "./server.ts";
+import type { RunningServer } from "./server.ts";
 
 /** How long after the first signal to stop another one is a second one, in milliseconds. */
 const secondSignalMs = 1_000;
@@ -77,6 +77,7 @@ async function start(given: Given): Promise<void> {
   process.on("uncaughtException", exitFatally);
   process.on("unhandledRejection", exitFatally);
 
+  const { startServer } = await import("./server.ts");
   const starting = startServer(config, log, exitFatally);
   reloadOnSignal(starting, log, given);
   stopOnSignal(starting, log);

@@ -48,7 +48,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     hideProgress();
     const { message } = error as Error;
     const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
-    say(`${why}; ${describeRest(tally, to)}`);
+    say(target === undefined ? why : `${why}; ${describeRest(tally, to)}`);
     return false;
   } finally {
     hideProgress();
@@ -66,16 +66,20 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 }
 
 function describe({ copied, present }: Tally): string {
-  return `copied ${inDigits(copied)} records, ${inDigits(present)} were there already`;
+  return `copied ${countOf(copied)}, and found ${inDigits(present)} there already`;
 }
 
 function describeRest(tally: Tally, { name, url, path }: Endpoint): string {
   if (url !== undefined) return `${describe(tally)}; the same command goes on from there`;
-  return path === undefined ? `wrote ${inDigits(tally.copied)} records` : `${name} was not made`;
+  return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
 }
 
 function describeConflicts({ conflicts, conflictingIds }: Tally): string {
   const more = conflicts - conflictingIds.length;
   const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
-  return `${inDigits(conflicts)} ids are taken by records of other content, which stay: ${ids}`;
+  return `conflicts with other content under the same ids, which stays: ${inDigits(conflicts)} (${ids})`;
+}
+
+function countOf(records: number): string {
+  return records === 1 ? "1 record" : `${inDigits(records)} records`;
 }

@@ -1,8 +1,6 @@
 import type { Db } from "mongodb";
-import { createMongoClient, databaseOf } from "../store/mongodb.ts";
-import { attempt } from "../store/mongodb-attempt.ts";
+import { createMongoClient, createMongoStore, databaseOf } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
-import { createMongoReader } from "../store/mongodb-reader.ts";
 import type { Source } from "./endpoint.ts";
 
 const pageSize = 1_000;
@@ -10,41 +8,32 @@ const pageSize = 1_000;
 /**
  * Opens a MongoDB database to copy from. It sees every record that was acknowledged before.
  *
- * @param attemptMs timeout of an attempt to read, of which there are two, in milliseconds
  * @throws {Error} if it cannot be reached
  */
-export async function openMongoSource(url: string, attemptMs: number): Promise<Source> {
-  const client = createMongoClient(url, attemptMs);
-  const db = client.db(databaseOf(url));
-  const reader = createMongoReader(db, attemptMs);
-  let total: number;
-  try {
-    await client.connect();
-    await reader.learn();
-    total = await db.collection(collectionName).estimatedDocumentCount({ maxTimeMS: attemptMs });
-  } catch (error) {
-    await client.close();
-    throw error;
-  }
+export async function openMongoSource(url: string, requestTimeoutMs: number): Promise<Source> {
+  const total = await askServer(url, requestTimeoutMs, (db) =>
+    db.collection(collectionName).estimatedDocumentCount(),
+  );
+  const store = createMongoStore({ url, requestTimeoutMs, observe() {} });
   let done = 0;
 
   async function* read() {
     let after: string | undefined;
     for (;;) {
-      const page = await reader.list({ after, limit: pageSize });
+      const page = await store.list({ after, limit: pageSize });
       after = page.at(-1)?.id;
       if (after === undefined) break;
       done += page.length;
       yield page;
     }
-    // What no one has written to is not there.
+    // A database is not there until something is written to it.
     if (done === 0) throw new Error("it holds no records");
   }
 
   return {
     batches: read(),
     progress: () => Math.min(1, done / Math.max(1, total)),
-    close: () => client.close(),
+    close: () => store.close(),
   };
 }
 
@@ -54,13 +43,22 @@ export async function openMongoSource(url: string, attemptMs: number): Promise<S
  *
  * @throws {Error} if it cannot be reached
  */
-export async function identifyMongo(url: string, attemptMs: number): Promise<string> {
-  const client = createMongoClient(url, attemptMs);
+export function identifyMongo(url: string, requestTimeoutMs: number): Promise<string> {
+  return askServer(url, requestTimeoutMs, async (db) => {
+    const { topologyVersion } = await db.command({ hello: 1 });
+    return `${topologyVersion?.processId} ${db.databaseName}`;
+  });
+}
+
+async function askServer<T>(
+  url: string,
+  requestTimeoutMs: number,
+  ask: (db: Db) => Promise<T>,
+): Promise<T> {
+  const client = createMongoClient(url, requestTimeoutMs / 4);
   try {
-    const db: Db = client.db(databaseOf(url));
     await client.connect();
-    const hello = await attempt(attemptMs, (signal) => db.command({ hello: 1 }, { signal }));
-    return `${hello.topologyVersion?.processId} ${db.databaseName}`;
+    return await ask(client.db(databaseOf(url)));
   } finally {
     await client.close();
   }

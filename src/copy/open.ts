@@ -21,7 +21,6 @@ export interface Endpoint {
  * which is more than an election takes by default.
  */
 const requestTimeoutMs = 60_000;
-const attemptMs = requestTimeoutMs / 4;
 
 const accepted =
   "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST, mongodb+srv://HOST, " +
@@ -56,9 +55,11 @@ export function readEndpoint(side: string, text: string, environment: NodeJS.Pro
  * Refuses a copy from a place to itself, however the two are spelled.
  *
  * @throws {ConfigError} they are one
- * @throws {Error} a database cannot be reached
+ * @throws {Error} in plain words, if a database cannot be reached
  */
 export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<void> {
+  const isMongo = (each: Endpoint) => each.url !== undefined && each.path === undefined;
+  const identify = isMongo(from) && isMongo(to) ? identifyDatabase : identifyFile;
   const [one, other] = await Promise.all([identify(from), identify(to)]);
   if (one !== undefined && one === other) throw new ConfigError("FROM and TO are the same place");
 }
@@ -84,7 +85,7 @@ export async function openSource(from: Endpoint, options: NdjsonOptions): Promis
         return openSqliteSource(from.path);
       }
       const { openMongoSource } = await import("./mongodb-source.ts");
-      return openMongoSource(from.url, attemptMs);
+      return openMongoSource(from.url, requestTimeoutMs);
     }
     if (from.path !== undefined) return openNdjsonSource(from.path, options);
     return createNdjsonSource(process.stdin, options);
@@ -136,16 +137,19 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
   }
 }
 
-/** What an endpoint is, if it is there and can be compared. */
-async function identify({ path, url }: Endpoint): Promise<string | undefined> {
-  if (path !== undefined) {
-    // Only looked at: closing an SQLite file that was opened would drop the locks on it.
-    const file = statSync(path, { bigint: true, throwIfNoEntry: false });
-    return file && `${file.dev}:${file.ino}`;
-  }
-  if (url === undefined) return undefined;
+/** The file of an endpoint, if it is there. */
+async function identifyFile({ path }: Endpoint): Promise<string | undefined> {
+  // Only looked at: closing an SQLite file that was opened would drop the locks on it.
+  const file =
+    path === undefined ? path : statSync(path, { bigint: true, throwIfNoEntry: false });
+  return file && `${file.dev}:${file.ino}`;
+}
+
+async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
   const { identifyMongo } = await import("./mongodb-source.ts");
-  return identifyMongo(url, attemptMs);
+  return identifyMongo(url, requestTimeoutMs).catch((error) => {
+    throw new Error(`cannot reach ${name}: ${messageOf(error)}`, { cause: error });
+  });
 }
 
 function messageOf(error: unknown): string {

@@ -125,7 +125,9 @@ export async function openSqliteFile(
  * @throws {Error} if the file cannot be used
  */
 export function openSqliteFileToRead(path: string, busyTimeoutMs: number): DatabaseSync {
-  if (statSync(path, { throwIfNoEntry: false }) === undefined) throw new Error("it is not there");
+  const entry = statSync(path, { throwIfNoEntry: false });
+  if (entry === undefined) throw new Error("it is not there");
+  if (!entry.isFile()) throw new Error("it is not a file");
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);

@@ -1,8 +1,8 @@
 import type { IncomingMessage } from "node:http";
 import { invalidFields, malformedRequest, messageTooLarge } from "../service/errors.ts";
-import { toMember } from "../service/plain-json.ts";
 import { readBody } from "./body.ts";
 import { HttpError, type ProblemError } from "./problem.ts";
+import { toMember } from "./rest-json.ts";
 
 /** Marks the field of a violation as a parameter of the query. */
 const queryMark = "?";

@@ -11,11 +11,10 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import { createSlots, type Gate } from "../calls/gate.ts";
-import { toJson } from "../service/plain-json.ts";
 import { answerJson, jsonHeaders, pathOf, toHead } from "./exchange.ts";
 import type { HttpHandler } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
-import { fromJson } from "./rest-json.ts";
+import { fromJson, toJson } from "./rest-json.ts";
 import { decodeSegment, locate, readJsonBody, readPageSize, readQuery } from "./rest-request.ts";
 
 /** What a {@link createRestHandler REST handler} serves, and within which limits. */
