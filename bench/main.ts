@@ -8,6 +8,7 @@ import { parseArgs } from "node:util";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import type { Effort } from "./compare.ts";
 import { describeMachine, type Results, report } from "./report.ts";
+import { measureCopies } from "./suites/copy.ts";
 import { measureMongo } from "./suites/mongodb.ts";
 import { measureSqlite } from "./suites/sqlite.ts";
 
@@ -24,12 +25,14 @@ process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 const say = (text: string) => console.log(`${new Date().toISOString().slice(11, 19)}  ${text}`);
 const plan = { effort, growth, folder, say };
 const sqlite = await measureSqlite(plan);
-const mongodb = await startMongo().then((set) => set && measureMongo(plan, set));
+const set = await startMongo();
+const copies = await measureCopies(plan, set?.getUri("copies"));
+const mongodb = set && (await measureMongo(plan, set));
 const results: Results = {
   date: new Date().toISOString().slice(0, 10),
   machine: [describeMachine(), ...(mongodb ? [`MongoDB ${mongodb.version}`] : [])].join(", "),
   answers: [...(mongodb?.answers ?? []), ...sqlite.answers],
-  figures: [...sqlite.figures, ...(mongodb?.figures ?? [])],
+  figures: [...sqlite.figures, ...(mongodb?.figures ?? []), ...copies],
   growth: [...(mongodb?.growth ?? []), ...sqlite.growth],
 };
 await report(results, { isWritten: !values.quick && mongodb !== undefined });

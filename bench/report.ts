@@ -70,10 +70,14 @@ function toMarkdown({ date, machine, answers, figures }: Results): string {
   ];
   const more = [
     ["figure", "", "to reach"],
-    ...figures.map(({ title, value, unit, limit }) => [
+    ...figures.map(({ title, value, unit, limit, least }) => [
       title,
-      `${value < 100 ? value.toFixed(1) : whole(value)} ${unit}`,
-      limit === undefined ? "" : `≤ ${limit} ${value <= limit ? "✓" : "✗"}`,
+      `${figure(value)} ${unit}`,
+      limit !== undefined
+        ? `≤ ${figure(limit)} ${value <= limit ? "✓" : "✗"}`
+        : least !== undefined
+          ? `≥ ${figure(least)} ${value >= least ? "✓" : "✗"}`
+          : "",
     ]),
   ];
   return `Measured on ${date}: ${machine}; load, servers and database share it.\n\n${align(rows)}\n\n${align(more)}\n`;
@@ -87,6 +91,10 @@ function align(rows: string[][]): string {
   const line = (row: string[]) =>
     `| ${row.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join(" | ")} |`;
   return [line(head), line(widths.map((width) => "-".repeat(width))), ...body.map(line)].join("\n");
+}
+
+function figure(value: number): string {
+  return value < 100 ? value.toFixed(1) : whole(value);
 }
 
 function whole(value: number): string {

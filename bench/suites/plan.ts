@@ -17,6 +17,8 @@ export interface Figure {
   unit: string;
   /** What it must not exceed. */
   limit?: number;
+  /** What it must reach. */
+  least?: number;
 }
 
 /** Throughput and latency of the service at a size. */

@@ -41,7 +41,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     await refuseSamePlace(from, to);
     source = await openSource(from, { principal: principal ?? "", signal });
     target = await openTarget(to);
-    hideProgress = showProgress({ tally, progress: source.progress, say, terminal });
+    hideProgress = showProgress({ tally, say, terminal });
     await copyRecords(source, target, tally, signal);
   } catch (error) {
     if (error instanceof ConfigError) throw error;

@@ -5,7 +5,7 @@ const maxWriting = 2;
 
 /** A {@link Tally} of nothing. */
 export function createTally(): Tally {
-  return { copied: 0, present: 0, conflicts: 0, conflictingIds: [] };
+  return { copied: 0, present: 0, conflicts: 0, conflictingIds: [], part: undefined };
 }
 
 /**
@@ -25,7 +25,10 @@ export async function copyRecords(
     for await (const batch of source.batches) {
       if (writing.length === maxWriting) await writing.shift();
       signal.throwIfAborted();
-      const write = target.write(batch, tally);
+      const part = source.partRead();
+      const write = target.write(batch, tally).then(() => {
+        tally.part = part;
+      });
       // It is told when its turn has come.
       write.catch(() => {});
       writing.push(write);

@@ -9,7 +9,7 @@ export interface Source {
    */
   readonly batches: AsyncIterable<Investor[]>;
   /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
-  progress(): number | undefined;
+  partRead(): number | undefined;
   close(): Promise<void>;
 }
 
@@ -22,6 +22,8 @@ export interface Tally {
   conflicts: number;
   /** The first ids of those. */
   conflictingIds: string[];
+  /** The part of all that is done, from 0 to 1; undefined if the end is not known. */
+  part: number | undefined;
 }
 
 /** Where records go. */

@@ -32,7 +32,7 @@ export async function openMongoSource(url: string, requestTimeoutMs: number): Pr
 
   return {
     batches: read(),
-    progress: () => Math.min(1, done / Math.max(1, total)),
+    partRead: () => Math.min(1, done / Math.max(1, total)),
     close: () => store.close(),
   };
 }

@@ -36,8 +36,8 @@ export async function openNdjsonSource(path: string, options: NdjsonOptions): Pr
   const { size } = await file.stat();
   const stream = file.createReadStream({ highWaterMark: chunkBytes });
   // What is no regular file has no size.
-  const progress = () => (size === 0 ? undefined : Math.min(1, stream.bytesRead / size));
-  return { ...createNdjsonSource(stream, options), progress };
+  const partRead = () => (size === 0 ? undefined : Math.min(1, stream.bytesRead / size));
+  return { ...createNdjsonSource(stream, options), partRead };
 }
 
 /** The same from a stream, such as standard input. */
@@ -98,7 +98,7 @@ export function createNdjsonSource(stream: Readable, { principal, signal }: Ndjs
 
   return {
     batches: read(),
-    progress: () => undefined,
+    partRead: () => undefined,
     async close() {
       stream.destroy();
     },

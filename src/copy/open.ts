@@ -123,7 +123,13 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
       const ignore = () => {};
       // What is fatal to a service is told by the write that meets it.
       const watch = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
-      return createStoreTarget(await openStore({ databaseUrl: url, requestTimeoutMs, ...watch }));
+      const store = await openStore({ databaseUrl: url, requestTimeoutMs, ...watch });
+      // One of MongoDB is not connected yet.
+      await store.ping().catch(async (error) => {
+        await store.close();
+        throw error;
+      });
+      return createStoreTarget(store);
     }
     return path === undefined ? createStreamTarget(process.stdout) : openNdjsonTarget(path);
   }
@@ -140,8 +146,7 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
 /** The file of an endpoint, if it is there. */
 async function identifyFile({ path }: Endpoint): Promise<string | undefined> {
   // Only looked at: closing an SQLite file that was opened would drop the locks on it.
-  const file =
-    path === undefined ? path : statSync(path, { bigint: true, throwIfNoEntry: false });
+  const file = path === undefined ? path : statSync(path, { bigint: true, throwIfNoEntry: false });
   return file && `${file.dev}:${file.ino}`;
 }
 

@@ -4,8 +4,6 @@ import type { Tally } from "./endpoint.ts";
 /** What {@link showProgress} shows, and where. */
 export interface ProgressOptions {
   tally: Tally;
-  /** The part that is done, from 0 to 1; undefined if the end is not known. */
-  progress(): number | undefined;
   /** Shows a line to those who wait. */
   say(line: string): void;
   /** The terminal that they look at, if it is one. */
@@ -19,12 +17,12 @@ const lineIntervalMs = 5_000;
  *
  * @returns what ends it
  */
-export function showProgress({ tally, progress, say, terminal }: ProgressOptions): () => void {
+export function showProgress({ tally, say, terminal }: ProgressOptions): () => void {
   const start = performance.now();
 
   function state() {
     const count = tally.copied + tally.present + tally.conflicts;
-    const part = progress();
+    const { part } = tally;
     const seconds = (performance.now() - start) / 1_000;
     const left = part ? inTime(seconds / part - seconds) : "unknown";
     return { part: part ?? 0, count: inDigits(count), rate: inDigits(count / seconds), left };

@@ -42,7 +42,7 @@ export async function openSqliteSource(path: string): Promise<Source> {
 
   return {
     batches: read(),
-    progress: () => Math.min(1, done / Math.max(1, total)),
+    partRead: () => Math.min(1, done / Math.max(1, total)),
     async close() {
       db.close();
     },

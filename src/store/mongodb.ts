@@ -33,6 +33,8 @@ export interface MongoStoreOptions {
   observe: StoreObserver;
 }
 
+const unauthorized = 13;
+
 /** The driver asks no sooner than this whether a server is there, in milliseconds. */
 const minHeartbeatMs = 500;
 
@@ -182,6 +184,10 @@ async function insert(
   };
   const run = (signal: AbortSignal) => db.command(command, { signal });
   const reply = await attempt(limitMs, run).catch((error) => {
+    // What the server says repeats the command, with the records in it.
+    if (error instanceof MongoServerError && error.code === unauthorized) {
+      throw new StoreUnavailableError(`not authorized to insert into ${db.databaseName}`);
+    }
     throw isSurelyNotWritten(error) ? unavailable(error) : error;
   });
   // Without a majority the driver throws, and nothing of it is sure. With one, the duplicates

@@ -5,7 +5,7 @@ import { ConfigError } from "../../src/config.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { anInvestor } from "../support/records.ts";
-import { copyHere, makeSqlite, openSqlite, tableOf } from "./copying.ts";
+import { copy, copyHere, makeSqlite, openSqlite, tableOf } from "./copying.ts";
 
 await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
   it("keeps what is there, and tells conflicts", async () => {
@@ -51,7 +51,9 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     const folder = temporaryFolder();
     const url = mongo.url();
     const { code, told } = await copyHere([url, "out.ndjson"], { folder });
-    expect(told).toMatch(/^error: cannot read mongodb:\/\/[^\n]*: it holds no records; [^\n]*\n$/);
+    expect(told).toMatch(
+      /^error: cannot read mongodb:\/\/[^\n]*: it holds no records; out.ndjson was not made\n$/,
+    );
     expect(code).toBe(1);
     const client = await MongoClient.connect(url);
     expect(await client.db().listCollections().toArray()).toEqual([]);
@@ -60,25 +62,30 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
 });
 
 await describeWithMongo("a MongoDB that cannot be used", "standalone", () => {
-  it.each([
-    ["from", "cannot read mongodb://127.0.0.1:1/x: "],
-    ["to", "cannot write to mongodb://127.0.0.1:1/x: "],
-  ])("is told in one line if it cannot be reached (%s)", async (side, named) => {
+  it("is told in one line if it cannot be reached", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 1);
-    const url = "mongodb://me:s3cret@127.0.0.1:1/x?serverSelectionTimeoutMS=500";
-    const { code, told } = await copyHere(
-      side === "from" ? [url, "sqlite:b.db"] : ["sqlite:a.db", url],
-      { folder },
-    );
-    expect(told).toMatch(/^error: [^\n]+\n$/);
-    expect(told).toContain(named);
-    expect(told).not.toContain("s3cret");
-    expect(code).toBe(1);
+    const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };
+    const name = "mongodb://127.0.0.1:1/x: connect ECONNREFUSED 127.0.0.1:1\n";
+    expect(
+      await Promise.all([
+        copy(["env:GONE", "sqlite:b.db"], { folder, env }),
+        copy(["sqlite:a.db", "env:GONE"], { folder, env }),
+        copy(["env:GONE", "mongodb://127.0.0.1:1/y"], { folder, env }),
+      ]),
+    ).toMatchObject([
+      { code: 1, told: `error: cannot read ${name}` },
+      { code: 1, told: `error: cannot write to ${name}` },
+      {
+        code: 1,
+        told: expect.stringMatching(/^error: cannot reach mongodb:[^\n]+REFUSED[^\n]+\n$/),
+      },
+    ]);
   });
 
   it("is told in one line if it gives no rights, without any content", async () => {
     const server = await MongoMemoryServer.create({
+      instance: { storageEngine: "wiredTiger" },
       auth: {
         enable: true,
         customRootName: "root",
@@ -103,7 +110,7 @@ await describeWithMongo("a MongoDB that cannot be used", "standalone", () => {
       const begin = performance.now();
       const { code, told } = await copyHere([from, to], { folder });
       expect(told).toMatch(/^error: cannot (read|write to) mongodb:[^\n]+\n$/);
-      expect(told).toMatch(/not authorized|Authentication failed/);
+      expect(told).toMatch(/not authorized|Authentication failed|Unauthorized/);
       for (const secret of ["s3cret", "wr0ng", investor?.firstName, "Lovelace"]) {
         expect(told).not.toContain(secret);
       }
