@@ -52,6 +52,8 @@ const copy = program
   .action(async (from: string, to: string, { principal }: { principal?: string }) => {
     const { runCopy } = await import("./copy/command.ts");
     const { signal, exitCode } = signalToStop();
+    // Nobody has to look on.
+    process.stderr.on("error", () => {});
     const say = (line: string) => void process.stderr.write(`${line}\n`);
     // Records that are shown on the terminal would mix with the bar.
     const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;

@@ -56,7 +56,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     await source?.close();
   }
   if (tally.conflicts > 0) {
-    say(`error: ${describeConflicts(tally)}; ${describe(tally)}`);
+    say(`error: ${describe(tally)}`);
     return false;
   }
   const seconds = (performance.now() - start) / 1_000;
@@ -65,19 +65,17 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   return true;
 }
 
-function describe({ copied, present }: Tally): string {
-  return `copied ${countOf(copied)}, and found ${inDigits(present)} there already`;
+function describe({ copied, present, conflicts, conflictingIds }: Tally): string {
+  const done = `copied ${countOf(copied)}, and found ${inDigits(present)} there already`;
+  if (conflicts === 0) return done;
+  const more = conflicts - conflictingIds.length;
+  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
+  return `conflicts with other content under the same ids, which stays: ${inDigits(conflicts)} (${ids}); ${done}`;
 }
 
 function describeRest(tally: Tally, { name, url, path }: Endpoint): string {
   if (url !== undefined) return `${describe(tally)}; the same command goes on from there`;
   return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
-}
-
-function describeConflicts({ conflicts, conflictingIds }: Tally): string {
-  const more = conflicts - conflictingIds.length;
-  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
-  return `conflicts with other content under the same ids, which stays: ${inDigits(conflicts)} (${ids})`;
 }
 
 function countOf(records: number): string {

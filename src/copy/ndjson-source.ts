@@ -20,7 +20,7 @@ export interface NdjsonOptions {
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
-const chunkBytes = 1024 * 1024;
+const chunkBytes = 256 * 1024;
 const lineFeed = 0x0a;
 const nothing = Buffer.alloc(0);
 const byteOrderMark = Buffer.of(0xef, 0xbb, 0xbf);

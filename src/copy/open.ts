@@ -1,7 +1,6 @@
 import { statSync } from "node:fs";
 import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
 import { openStore, sqlitePathOf } from "../store/open.ts";
-import { OutcomeUnknownError } from "../store/store.ts";
 import type { Source, Target } from "./endpoint.ts";
 import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";
 import { createStreamTarget, openNdjsonTarget } from "./ndjson-target.ts";
@@ -158,9 +157,6 @@ async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
 }
 
 function messageOf(error: unknown): string {
-  if (error instanceof OutcomeUnknownError) {
-    return "what was sent last was not confirmed, and may or may not be stored";
-  }
   const message = error instanceof Error ? error.message : String(error);
   return message.replaceAll(/\s+/g, " ");
 }

@@ -40,6 +40,7 @@ export const resultCode = {
   ioError: 10,
   corrupt: 11,
   full: 13,
+  cannotOpen: 14,
   tooBig: 18,
   constraint: 19,
   mismatch: 20,
@@ -138,7 +139,8 @@ export function openSqliteFileToRead(path: string, busyTimeoutMs: number): Datab
     return db;
   } catch (error) {
     db.close();
-    throw error;
+    if (resultCodeOf(error) !== resultCode.cannotOpen) throw error;
+    throw new Error("SQLite needs the right to make its -wal and -shm beside it", { cause: error });
   }
 }
 

@@ -18,7 +18,10 @@ import { ConfigError } from "../../src/config.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
+import { hasTool } from "../support/tools.ts";
 import { copy, copyHere, lineOf, makeSqlite, openSqlite, startCopy, tableOf } from "./copying.ts";
+
+const bin = join(import.meta.dirname, "../../src/bin.ts");
 
 const copied = (count: number | string, present: number | string) =>
   new RegExp(
@@ -153,6 +156,18 @@ describe("a source", () => {
     expect(look()).toEqual(before);
     expect(readFileSync(join(folder, "a.ndjson"), "utf8").trim().split("\n")).toHaveLength(51);
     await store.close();
+  });
+
+  it("in a folder that may not be written to is refused, and says why", async () => {
+    const folder = temporaryFolder();
+    const disk = temporaryDisk(join(folder, "disk"));
+    if (disk === undefined) return;
+    await makeSqlite(folder, "disk/a.db", 1);
+    execFileSync("mount", ["-o", "remount,ro", disk]);
+    expect(await copyHere(["sqlite:disk/a.db", "x.ndjson"], { folder })).toEqual({
+      code: 1,
+      told: "error: cannot read sqlite:disk/a.db: SQLite needs the right to make its -wal and -shm beside it\n",
+    });
   });
 
   it("that is replaced meanwhile ends the copy", async () => {
@@ -378,6 +393,16 @@ describe("a store to copy to", () => {
 });
 
 describe("a copy that takes long", () => {
+  it.runIf(hasTool("script", ["--version"]))("shows a bar on a terminal", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 2_000);
+    const command = `${process.execPath} ${bin} copy sqlite:a.db a.ndjson`;
+    const shown = execFileSync("script", ["-qec", command, "/dev/null"], { cwd: folder });
+    const [bar, end] = shown.toString().split("copied ");
+    expect(bar).toMatch(/0 % \| 0 records \| .* a second \| time left: /);
+    expect(end).toMatch(/^2,000 records, and found 0 there already/);
+  });
+
   it("says at intervals how far it is", async () => {
     const folder = temporaryFolder();
     const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
