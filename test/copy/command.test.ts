@@ -366,16 +366,20 @@ describe("a store to copy to", () => {
     expect(tableOf(folder, "disk/b.db")).toEqual(tableOf(folder, "a.db"));
   });
 
-  it("can be gone on with after SIGINT", async () => {
+  it.each([
+    ["SIGINT", 130],
+    ["SIGTERM", 143],
+    ["SIGHUP", 129],
+  ] as const)("can be gone on with after %s, with status %i", async (signal, status) => {
     const folder = temporaryFolder();
     const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
     const lines = [lineOf(), lineOf()];
     child.stdin?.write(`${lines[0]}\n`);
     await waitFor(async () => rowsOf(folder, "b.db") === 1);
-    child.kill("SIGINT");
-    expect(await exited).toBe(130);
+    child.kill(signal);
+    expect(await exited).toBe(status);
     expect(output()).toBe(
-      "stopped by SIGINT; copied 1 record, and found 0 there already; the same command goes on from there\n",
+      `stopped by ${signal}; copied 1 record, and found 0 there already; the same command goes on from there\n`,
     );
     const again = await copy(["-", "sqlite:b.db"], { folder, input: lines.join("\n") });
     expect(again).toMatchObject({ code: 0, told: expect.stringMatching(copied(1, 1)) });
