@@ -8,8 +8,16 @@ export interface BatcherOptions<Item, Result> {
    * to end by itself: the next batch waits for it, though not for promised results.
    */
   run(items: Item[]): Promise<readonly Outcome<Result>[]>;
-  /** The error of an item that was sent and whose caller no longer waits for it. */
-  abandoned(cause: unknown): unknown;
+  /**
+   * Resolves once a batch can be sent, which is always so if absent. If it rejects, every item
+   * that waits fails with that error.
+   */
+  ready?(): Promise<void>;
+  /**
+   * The error of an item that was sent and whose caller no longer waits for it; that of an item
+   * that was not sent if absent.
+   */
+  abandoned?(cause: unknown): unknown;
   /** Is told of each batch how long it took, in seconds, and how many items it had. */
   observe(seconds: number, size: number): void;
 }
@@ -78,7 +86,7 @@ export class Batcher<Item, Result> {
       const onAbort = () => {
         const reason: unknown = signal?.reason;
         if (!entry.wasSent) this.#queue.splice(this.#queue.indexOf(entry), 1);
-        entry.fail(entry.wasSent ? this.#options.abandoned(reason) : reason);
+        entry.fail(entry.wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
       };
       signal?.addEventListener("abort", onAbort);
       this.#queue.push(entry);
@@ -93,7 +101,16 @@ export class Batcher<Item, Result> {
   }
 
   async #drain(): Promise<void> {
-    while (this.#queue.length > 0) await this.#runBatch(this.#queue.splice(0, maxItems));
+    const { ready } = this.#options;
+    while (this.#queue.length > 0) {
+      if (ready) {
+        await ready().catch((reason) => {
+          for (const entry of this.#queue.splice(0)) entry.fail(reason);
+        });
+      }
+      const batch = this.#queue.splice(0, maxItems);
+      if (batch.length > 0) await this.#runBatch(batch);
+    }
     this.#running = undefined;
   }
 

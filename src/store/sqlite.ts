@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { statSync } from "node:fs";
 import { extname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -15,25 +16,12 @@ import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
-  type StoreObserver,
+  type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
 
-/** What a {@link createSqliteStore SQLite store} needs. */
-export interface SqliteStoreOptions {
-  /** The file; it and its folder are made if they are not there. */
-  path: string;
-  observe: StoreObserver;
-  /** Is told at the opening and after each batch whether the disk takes what is written. */
-  onWrite(isWritable: boolean): void;
-  /** Is told what those who run the service should know and change. */
-  onWarning(message: string): void;
-  /**
-   * Called once if the store can write no more and its process has to end: a commit
-   * whose outcome the disk left open, a file that was moved, or a writer thread that died.
-   */
-  onFatal(error: Error): void;
-}
+/** What a store in a file needs. */
+type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
 /** Timeout of a read that is locked out, which holds up the event loop, in milliseconds. */
 const readBusyTimeoutMs = 50;
@@ -42,11 +30,12 @@ const readBusyTimeoutMs = 50;
  * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
  * reads run on the calling thread. Other processes may use the file too.
  *
+ * @param path the file; it and its folder are made if they are not there
  * @throws {Error} in plain words, if the file cannot be used
  */
-export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
-  const { path, observe, onWrite } = options;
-  const { writer, db, reader } = await openFile(options).catch((error) => {
+export async function createSqliteStore(path: string, options: Options): Promise<Store> {
+  const { observe, onWrite } = options;
+  const { writer, db, reader } = await openFile(path, options).catch((error) => {
     throw new Error(`cannot use the SQLite file ${path}: ${inPlainWords(error)}`, { cause: error });
   });
   onWrite(true);
@@ -111,10 +100,9 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 }
 
 /** Opens the file for the thread that writes, and then for reads on this one. */
-async function openFile(options: SqliteStoreOptions) {
-  const { path, observe, onWarning } = options;
+async function openFile(path: string, { observe, onWarning, onFatal }: Options) {
   makeSqliteFile(path);
-  const writer = await startWriter(options);
+  const writer = await startWriter(path, onFatal);
   let db: DatabaseSync | undefined;
   try {
     db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
@@ -130,40 +118,37 @@ async function openFile(options: SqliteStoreOptions) {
   }
 }
 
-/** Runs the writer thread once it is ready; at most one batch may be under way. */
-async function startWriter({ path, onFatal }: SqliteStoreOptions) {
+/** Runs the writer thread once it is ready; at most one batch may be in flight. */
+async function startWriter(path: string, onFatal: (error: Error) => void) {
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  const opening = Promise.withResolvers<string>();
-  let isOpen = false;
+  const ended = exited.then(() => {
+    throw new Error("it ended by itself");
+  });
+  const opened = Promise.race([once(worker, "message"), ended]).catch(async (error) => {
+    await exited;
+    throw error;
+  });
+  const [identity] = (await opened) as [string];
   let pending: PromiseWithResolvers<Reply> | undefined;
   let closing = false;
   let failure: Error | undefined;
 
-  worker.once("message", (identity: string) => {
-    worker.on("message", (reply: Reply) => pending?.resolve(reply));
-    isOpen = true;
-    opening.resolve(identity);
-  });
-  worker.on("error", (error) => die(error as Error));
-  worker.on("exit", () => {
-    if (!closing) die(new Error("it ended by itself"));
+  worker.on("message", (reply: Reply) => pending?.resolve(reply));
+  worker.on("error", die);
+  ended.catch((error) => {
+    if (!closing) die(error);
   });
 
   function die(cause: Error): void {
-    if (!isOpen) opening.reject(cause);
-    if (!isOpen || failure !== undefined) return;
+    if (failure !== undefined) return;
     failure = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
     pending?.reject(new OutcomeUnknownError(failure.message, { cause }));
     onFatal(failure);
   }
 
-  const identity = await opening.promise.catch(async (error) => {
-    await exited;
-    throw error;
-  });
   return {
     /** See {@link identify}. */
     identity,

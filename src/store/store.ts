@@ -50,6 +50,22 @@ export interface Store {
   close(cut?: AbortSignal): Promise<void>;
 }
 
+/** What a store needs, and whom it tells of its work. */
+export interface StoreOptions {
+  /** Timeout of a call, in milliseconds. */
+  requestTimeoutMs: number;
+  observe: StoreObserver;
+  /** Is told by SQLite, at the opening and after each batch, whether the disk takes writes. */
+  onWrite(isWritable: boolean): void;
+  /** Is told what those who run the service should know and change. */
+  onWarning(message: string): void;
+  /**
+   * Called once if the store can write no more and its process has to end: a commit
+   * whose outcome the disk left open, a file that was moved, or a writer thread that died.
+   */
+  onFatal(error: Error): void;
+}
+
 /**
  * Is told of each operation of the database how long it took and, where calls share one,
  * how many did.

@@ -1,10 +1,23 @@
-import { Binary, MongoClient } from "mongodb";
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  Binary,
+  type Db,
+  type Document,
+  MongoClient,
+  MongoNetworkError,
+  MongoServerError,
+  MongoWriteConcernError,
+} from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { createMongoStore } from "../../src/store/mongodb.ts";
+import { toDocument } from "../../src/store/mongodb-document.ts";
 import { insertAndReplay } from "../../src/store/mongodb-insert.ts";
+import { createMongoReader } from "../../src/store/mongodb-reader.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -16,7 +29,7 @@ import { waitFor } from "../support/service.ts";
 import { describeStoreContract } from "./contract.ts";
 
 const open = (url: string) => {
-  const store = createMongoStore({ url, requestTimeoutMs: 10_000, observe() {} });
+  const store = createMongoStore(url, { requestTimeoutMs: 10_000, observe() {} });
   onTestFinished(() => store.close());
   return store;
 };
@@ -153,7 +166,7 @@ await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
 
   it("says that a miss or a page cannot be proved, never that nothing is there", async () => {
     const url = mongo.url();
-    const store = createMongoStore({ url, requestTimeoutMs: 2_000, observe() {} });
+    const store = createMongoStore(url, { requestTimeoutMs: 2_000, observe() {} });
     onTestFinished(() => store.close());
     const record = anInvestor();
     await store.insert(record);
@@ -173,7 +186,7 @@ await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
 
 it.for([1_500, 400])("fails within a request timeout of %i ms without a server", async (ms) => {
   const url = "mongodb://127.0.0.1:9/";
-  const store = createMongoStore({ url, requestTimeoutMs: ms, observe() {} });
+  const store = createMongoStore(url, { requestTimeoutMs: ms, observe() {} });
   onTestFinished(() => store.close());
   const signal = AbortSignal.timeout(ms);
   await Promise.all([
@@ -184,12 +197,41 @@ it.for([1_500, 400])("fails within a request timeout of %i ms without a server",
   ]);
 });
 
+it("takes back what waits for a server that does not reply, with the reason", async () => {
+  const silent = createServer().listen(0, "127.0.0.1");
+  onTestFinished(() => void silent.close());
+  await once(silent, "listening");
+  const { port } = silent.address() as AddressInfo;
+  const store = open(`mongodb://127.0.0.1:${port}/`);
+  const reason = new Error("the caller left");
+  const controller = new AbortController();
+  const { signal } = controller;
+  const calls = [
+    store.insert(anInvestor(), signal),
+    store.find(v4(), signal),
+    store.list({ limit: 1 }, signal),
+    store.ping(signal),
+  ];
+  const outcomes = Promise.allSettled(calls);
+  const others = Promise.allSettled([store.insert(anInvestor()), store.find(v4())]);
+  await delay(100);
+  controller.abort(reason);
+  expect(await outcomes).toEqual(calls.map(() => ({ status: "rejected", reason })));
+  for (const other of await others) {
+    expect(other).toMatchObject({ reason: expect.any(StoreUnavailableError) });
+  }
+});
+
 describe("inserts that are replayed", () => {
   const duplicate = { code: 11_000, errmsg: "duplicate key" };
   const refused = { code: 121, errmsg: "validation failed" };
   const deposed = { code: 189, errmsg: "not primary any more" };
-  const cut = new Error("the connection was cut");
-  const notSent = new StoreUnavailableError("not the primary");
+  const cut = new MongoNetworkError("the connection was cut");
+  const notPrimary = new MongoServerError({ code: 10_107, errmsg: "not primary" });
+  const noMajority = new MongoWriteConcernError({
+    ok: 1,
+    writeConcernError: { code: 10_107, errmsg: "deposed while waiting for a majority" },
+  });
 
   /** Inserts one record, each attempt of which ends as told; the last stands for all behind. */
   async function insertOne(
@@ -198,28 +240,32 @@ describe("inserts that are replayed", () => {
   ): Promise<{ outcome: unknown; attempts: number }> {
     const record = anInvestor();
     let count = 0;
-    const steps = {
-      async insert() {
-        const end = attempts[Math.min(count, attempts.length - 1)];
-        count += 1;
-        if (end instanceof Error) throw end;
-        return new Map(end === "stored" || end === undefined ? [] : [[0, end]]);
-      },
-      async find() {
+    const command = async ({ insert, find }: Document): Promise<Document> => {
+      if (find) {
         const stored = readBack === "same" ? record : anInvestor({ id: record.id });
-        return new Map(readBack === "nothing" ? [] : [[record.id, stored]]);
-      },
-      attemptMs: 50,
+        return { cursor: { firstBatch: readBack === "nothing" ? [] : [toDocument(stored)] } };
+      }
+      expect(insert).toBe("investors");
+      const end = attempts[Math.min(count, attempts.length - 1)];
+      count += 1;
+      if (end instanceof Error) throw end;
+      return { ok: 1, writeErrors: end === "stored" ? [] : [{ index: 0, ...end }] };
     };
-    const [outcome] = await insertAndReplay([record], steps).catch((error) => [error]);
+    const db = { command } as unknown as Db;
+    const insert = insertAndReplay(db, createMongoReader(db, 50), [record], 50);
+    const [outcome] = await insert.catch((error) => [error]);
     return { outcome, attempts: count };
   }
 
   it("are surely not written where the first attempt was not sent, and only there", async () => {
-    expect(await insertOne([notSent])).toEqual({ outcome: notSent, attempts: 1 });
-    const { outcome, attempts } = await insertOne([cut, notSent]);
-    expect(outcome).toBeInstanceOf(OutcomeUnknownError);
-    expect(attempts).toBeGreaterThan(2);
+    const refusal = await insertOne([notPrimary]);
+    expect(refusal.outcome).toBeInstanceOf(StoreUnavailableError);
+    expect(refusal.attempts).toBe(1);
+    for (const open of [[cut, notPrimary], [noMajority]]) {
+      const { outcome, attempts } = await insertOne(open);
+      expect(outcome).toBeInstanceOf(OutcomeUnknownError);
+      expect(attempts).toBeGreaterThan(2);
+    }
   });
 
   it("are settled by a replay that stores them, and by nothing that refuses it", async () => {
