@@ -62,12 +62,6 @@ export function resultCodeOf(error: unknown): number | undefined {
   return code === undefined ? undefined : code & 0xff;
 }
 
-/** Whether the error says that the file is damaged. */
-function isDamage(error: unknown): boolean {
-  const code = resultCodeOf(error);
-  return code === resultCode.corrupt || code === resultCode.notADatabase;
-}
-
 /**
  * Makes the file, and its folder, if they are not there, for their owner alone; what SQLite puts
  * beside the file gets its mode.
@@ -244,13 +238,12 @@ function migrate(db: DatabaseSync): void {
 
 /** Why a file cannot be used, for those who run the service. */
 export function inPlainWords(error: unknown): string {
-  if (isDamage(error)) return "it is damaged, or not an SQLite file";
+  const { corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
+  const code = resultCodeOf(error);
+  if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
-  const { full, writeError, indexSizeError } = resultCode;
-  const isNoRoom = [full, writeError, indexSizeError].some(
-    (code) => code === extendedCodeOf(error),
-  );
-  return isNoRoom
+  const noRoom: unknown[] = [full, writeError, indexSizeError];
+  return noRoom.includes(extendedCodeOf(error))
     ? `its disk is full, a quota is used up, or the disk fails (${message})`
     : message;
 }

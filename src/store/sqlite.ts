@@ -3,6 +3,7 @@ import { statSync } from "node:fs";
 import { extname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { aborted } from "node:util";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
@@ -42,16 +43,17 @@ export async function createSqliteStore(path: string, options: Options): Promise
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const reply = await writer.send(investors.map(toRow));
-      if ("failed" in reply || reply.outcomes.includes("written")) onWrite("outcomes" in reply);
-      if ("failed" in reply) {
-        const failure = toStoreError(reply.failed, reply.errcode);
-        // Readiness follows reads: those that meet the same damage are remembered.
-        if (!(failure instanceof StoreUnavailableError)) {
-          await Promise.allSettled(investors.map(({ id }) => reader.find(id)));
-        }
-        throw failure;
+      if ("outcomes" in reply) {
+        if (reply.outcomes.includes("written")) onWrite(true);
+        return reply.outcomes.map(toOutcome);
       }
-      return reply.outcomes.map(toOutcome);
+      onWrite(false);
+      const failure = toStoreError(reply.failed, reply.errcode);
+      // Readiness follows reads: those that meet the same damage are remembered.
+      if (!(failure instanceof StoreUnavailableError)) {
+        await Promise.allSettled(investors.map(({ id }) => reader.find(id)));
+      }
+      throw failure;
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
@@ -85,8 +87,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     },
 
     close(cut) {
-      if (cut?.aborted) void writer.cut();
-      else cut?.addEventListener("abort", () => void writer.cut());
+      if (cut) void aborted(cut, cut).then(() => writer.cut());
       closing ??= batcher.close().then(async () => {
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
