@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { createContextKey } from "@connectrpc/connect";
 
-/** Who calls, in the context of a call; empty where nobody has to say. */
+/** The principal in the context of a call; empty without authentication. */
 export const principalKey = createContextKey("", { description: "principal" });
 
 /** A domain label keeps these hashes apart from any other use of the same input. */

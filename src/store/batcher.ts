@@ -3,28 +3,28 @@ import { StoreUnavailableError } from "./store.ts";
 /** How a {@link Batcher} works. */
 export interface BatcherOptions<Item, Result> {
   /**
-   * Takes one batch to the database. It resolves with a result, the promise of one or an
+   * Sends one batch to the database. It resolves with a result, the promise of one or an
    * error for each item, in order; if it rejects, every item fails with that error. It has
    * to end by itself: the next batch waits for it, though not for promised results.
    */
   run(items: Item[]): Promise<readonly Outcome<Result>[]>;
   /**
-   * Resolves once a batch can be sent, which is always so if absent. If it rejects, every item
-   * that waits fails with that error.
+   * Resolves once a batch can be sent; until then items can be taken back. If it rejects, every
+   * item that waits fails with that error. Batches can always be sent if absent.
    */
   ready?(): Promise<void>;
   /**
-   * The error of an item that was sent and whose caller no longer waits for it; that of an item
-   * that was not sent if absent.
+   * The error of an item that was sent and whose caller no longer waits for it; the reason of
+   * the caller's signal if absent.
    */
   abandoned?(cause: unknown): unknown;
-  /** Is told of each batch how long it took, in seconds, and how many items it had. */
+  /** Called after each batch with its duration in seconds and its number of items. */
   observe(seconds: number, size: number): void;
 }
 
 /**
  * The largest number of items in a batch: so many of the largest records weigh less than
- * 5 MiB, and MongoDB takes 48 MB at once.
+ * 5 MiB, and MongoDB accepts 48 MB at once.
  */
 const maxItems = 512;
 

@@ -2,14 +2,13 @@ import { type Db, type Document, MongoServerSelectionError } from "mongodb";
 import { StoreUnavailableError } from "./store.ts";
 
 /**
- * Runs a command once, with a signal that aborts when it is stuck, or with the caller's. The
- * command itself, by the limits of the driver and of the server (`maxTimeMS`), is over after
- * `limitMs`; the signal gives them a quarter more. So what they tell is heard first (that
- * nothing was sent, that the server gave the work up), and the signal speaks only where the
- * server is silent.
+ * Runs a command once, with a signal that aborts with the caller's, or when the command is
+ * stuck. The limits of the driver and of the server (`maxTimeMS`) end it after `limitMs`; the
+ * signal waits a quarter longer, so that their errors come first (nothing was sent, the server
+ * gave up) and the signal ends only what the server leaves without a reply.
  *
- * It always aborts with an Error: of anything else the driver makes a TypeError, after the
- * request went out.
+ * It always aborts with an Error: the driver makes a TypeError of anything else, after the
+ * request was sent.
  *
  * @throws {unknown} the reason of the caller's signal, once that has aborted
  */
@@ -38,8 +37,8 @@ export async function runCommand(
 }
 
 /**
- * Tries again what failed: an election ends a read, and the driver finds the new primary at
- * the next. Where it found none there is nothing to try.
+ * Retries once: an election ends a read, and the driver finds the new primary for the next.
+ * Where it found none there is nothing to retry.
  *
  * @throws {StoreUnavailableError} it failed again
  * @throws {unknown} the reason of the caller's signal, once that has aborted
@@ -56,7 +55,7 @@ export async function twice<T>(run: () => Promise<T>, caller?: AbortSignal): Pro
   }
 }
 
-/** The error of a store that did nothing. */
+/** The error of an operation that surely changed nothing. */
 export function unavailable(cause: unknown): StoreUnavailableError {
   return new StoreUnavailableError(cause instanceof Error ? cause.message : String(cause), {
     cause,

@@ -29,17 +29,17 @@ const stateChanges = [91, 189, notWritablePrimary, 11_600, 11_602];
 /**
  * Inserts records and settles each on its own. What an attempt left open is sent again under
  * the same id until it is settled or three quarters of a call's time are over: so the caller
- * is told, with the id, before its deadline, and the next batch has time for its own attempt.
+ * gets a reply, with the id, before its deadline, and the next batch has time for an attempt.
  *
  * Only the first attempt can show that a record was not written. Once an attempt is open, it
- * may still be on its way whatever later ones meet, so that only these settle a record: a
+ * may still be in flight whatever later ones meet, so that only these settle a record: a
  * replay stored it; or a replay met its id, and what is read back under it is committed and
  * either the same or not. A replay that was refused settles nothing.
  *
- * An outcome that stays open may be settled after it was told. The limit that each attempt has
- * at the server (`maxTimeMS`) ends one that has begun; nothing here can end one that a network
- * or a stopped server holds back, and on whose connection TCP may still deliver it. A deposed
- * primary cannot commit it, and a replay under the same id makes it a duplicate.
+ * An outcome that stays open may still be settled after the reply. The limit that each attempt
+ * has at the server (`maxTimeMS`) ends one that has begun; nothing here can end one that a
+ * network or a stopped server holds back, and that TCP may still deliver. A deposed primary
+ * cannot commit it, and a replay under the same id makes it a duplicate.
  *
  * @param attemptMs a quarter of the time that a call may take, in milliseconds
  * @throws {StoreUnavailableError} surely nothing was written
@@ -96,7 +96,7 @@ export async function insertAndReplay(
 }
 
 /**
- * Sends one insert and tells of each record that was not stored, by its index, why.
+ * Sends one insert. Returns why records were not stored, by their index.
  *
  * @throws {StoreUnavailableError} this attempt surely wrote nothing
  * @throws {unknown} anything else leaves the outcome of all of them open

@@ -12,13 +12,13 @@ import {
   StoreUnavailableError,
 } from "./store.ts";
 
-/** The driver asks no sooner than this whether a server is there, in milliseconds. */
+/** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
- * on `_id`, a cluster. It connects by itself, whenever the database is there. Of the timeout of
- * a call, finding a server, waiting for a connection, making one, and each attempt get a quarter.
+ * on `_id`, a cluster. It connects on first use, whenever the database can be reached. Finding a
+ * server, waiting for a connection, making one, and each attempt get a quarter of the timeout.
  *
  * @param url a connection string; the database is the one that it names, or `investors`
  * @throws {Error} if the URL is malformed; the message does not repeat it
@@ -34,7 +34,7 @@ export function createMongoStore(
   let connecting: Promise<unknown> | undefined;
   let closing: Promise<void> | undefined;
 
-  /** Connects, once: the driver finds its way back later, but gives up if the first try fails. */
+  /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
     connecting ??= client
       .connect()

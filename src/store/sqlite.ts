@@ -159,11 +159,11 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
       worker.postMessage(rows);
       return pending.promise;
     },
-    /** Lets each commit from now on be followed by a full look at the files. */
+    /** Makes every later commit check the files fully. */
     lookCloser(): void {
       worker.postMessage("look closer");
     },
-    /** Ends the thread as soon as the disk lets it, whatever it waits for. */
+    /** Terminates the thread as soon as the disk allows, whatever it waits for. */
     async cut(): Promise<void> {
       closing = true;
       failure ??= new Error("the store is closed");
