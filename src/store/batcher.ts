@@ -32,7 +32,6 @@ type Outcome<Result> = Result | Promise<Result> | Error;
 
 interface Entry<Item, Result> {
   readonly item: Item;
-  wasSent: boolean;
   settle(outcome: Outcome<Result>): void;
   fail(reason: unknown): void;
 }
@@ -68,7 +67,6 @@ export class Batcher<Item, Result> {
       signal?.throwIfAborted();
       const entry: Entry<Item, Result> = {
         item,
-        wasSent: false,
         settle(outcome) {
           if (outcome instanceof Promise) {
             outcome.then(entry.settle, entry.fail);
@@ -85,8 +83,10 @@ export class Batcher<Item, Result> {
       };
       const onAbort = () => {
         const reason: unknown = signal?.reason;
-        if (!entry.wasSent) this.#queue.splice(this.#queue.indexOf(entry), 1);
-        entry.fail(entry.wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
+        const index = this.#queue.indexOf(entry);
+        const wasSent = index === -1;
+        if (!wasSent) this.#queue.splice(index, 1);
+        entry.fail(wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
       };
       signal?.addEventListener("abort", onAbort);
       this.#queue.push(entry);
@@ -116,7 +116,6 @@ export class Batcher<Item, Result> {
 
   async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {
     const start = performance.now();
-    for (const entry of batch) entry.wasSent = true;
     try {
       const outcomes = await this.#options.run(batch.map((entry) => entry.item));
       for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Outcome<Result>);

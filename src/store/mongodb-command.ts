@@ -57,7 +57,5 @@ export async function twice<T>(run: () => Promise<T>, caller?: AbortSignal): Pro
 
 /** The error of an operation that surely changed nothing. */
 export function unavailable(cause: unknown): StoreUnavailableError {
-  return new StoreUnavailableError(cause instanceof Error ? cause.message : String(cause), {
-    cause,
-  });
+  return new StoreUnavailableError((cause as Error).message, { cause });
 }

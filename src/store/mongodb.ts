@@ -105,8 +105,7 @@ export function createMongoStore(
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         client.close(),
       );
-      const cutting = cut && aborted(cut, cut).then(() => client.close());
-      return cutting === undefined ? closing : Promise.race([closing, cutting]);
+      return cut ? Promise.race([closing, aborted(cut, cut).then(() => client.close())]) : closing;
     },
   };
 }

@@ -52,8 +52,7 @@ export const resultCode = {
 
 /** The extended result code of an error of SQLite, or undefined for any other error. */
 export function extendedCodeOf(error: unknown): number | undefined {
-  if (!(error instanceof Error && "errcode" in error)) return undefined;
-  return typeof error.errcode === "number" ? error.errcode : undefined;
+  return error instanceof Error && "errcode" in error ? Number(error.errcode) : undefined;
 }
 
 /** The primary result code of an error of SQLite, or undefined for any other error. */

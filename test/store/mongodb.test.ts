@@ -84,6 +84,43 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
   });
 });
 
+await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
+  it("leaves an insert open that was written, and none that was refused", async () => {
+    const args = ["--setParameter", "enableTestCommands=1"];
+    const server = await MongoMemoryServer.create({
+      instance: { storageEngine: "wiredTiger", args },
+    });
+    onTestFinished(async () => void (await server.stop()));
+    const client = await MongoClient.connect(server.getUri());
+    onTestFinished(() => client.close());
+    const fail = (mode: object | string, how: object) => {
+      const data = { failCommands: ["insert"], ...how };
+      return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
+    };
+    const deposed = { code: 10_107, errmsg: "deposed" };
+    const store = createMongoStore(server.getUri("test"), {
+      requestTimeoutMs: 2_000,
+      observe() {},
+    });
+    onTestFinished(() => store.close());
+    const [open, refused, replayed] = [anInvestor(), anInvestor(), anInvestor()];
+
+    await fail("alwaysOn", { writeConcernError: deposed });
+    await expect(store.insert(open)).rejects.toThrow(OutcomeUnknownError);
+    expect(await store.find(open.id)).toBeDefined();
+
+    await fail({ times: 1 }, { errorCode: deposed.code });
+    await expect(store.insert(refused)).rejects.toThrow(StoreUnavailableError);
+    expect(await store.find(refused.id)).toBeUndefined();
+
+    await fail({ times: 1 }, { writeConcernError: deposed });
+    await store.insert(replayed);
+    await fail({ times: 1 }, { closeConnection: true });
+    await store.insert(refused);
+    expect(await store.list({ limit: 10 })).toHaveLength(3);
+  });
+});
+
 /** How many linearizable reads a server has been asked for since the result was made. */
 async function countLinearizable(url: string): Promise<() => Promise<number>> {
   const client = await MongoClient.connect(url);
