@@ -31,19 +31,23 @@ export function createMongoStore(
   const client = createClient(url, attemptMs);
   const db = client.db(databaseOf(url));
   const reader = createMongoReader(db, attemptMs);
-  let connecting: Promise<unknown> | undefined;
+  let connecting: Promise<void> | undefined;
+  let isConnected = false;
   let closing: Promise<void> | undefined;
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
-  async function connect(): Promise<void> {
+  function connect(): Promise<void> {
     connecting ??= client
       .connect()
       .then(() => reader.learn())
+      .then(() => {
+        isConnected = true;
+      })
       .catch((error) => {
         connecting = undefined;
         throw unavailable(error);
       });
-    await connecting;
+    return connecting;
   }
 
   const inserts = new Batcher<Investor, undefined>({
@@ -75,7 +79,8 @@ export function createMongoStore(
   async function begin(signal: AbortSignal | undefined): Promise<void> {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     signal?.throwIfAborted();
-    await (signal ? Promise.race([connect(), aborted(signal, signal)]) : connect());
+    if (isConnected) return;
+    await Promise.race([connect(), ...(signal ? [aborted(signal, signal)] : [])]);
     signal?.throwIfAborted();
   }
 
