@@ -14,7 +14,7 @@ export async function openMongoSource(url: string, requestTimeoutMs: number): Pr
   const total = await askServer(url, requestTimeoutMs, (db) =>
     db.collection(collectionName).estimatedDocumentCount(),
   );
-  const store = createMongoStore({ url, requestTimeoutMs, observe() {} });
+  const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
   let done = 0;
 
   async function* read() {

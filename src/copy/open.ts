@@ -121,8 +121,8 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
       const { createStoreTarget } = await import("./store-target.ts");
       const ignore = () => {};
       // What is fatal to a service is told by the write that meets it.
-      const watch = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
-      const store = await openStore({ databaseUrl: url, requestTimeoutMs, ...watch });
+      const calls = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
+      const store = await openStore(url, { requestTimeoutMs, ...calls });
       // One of MongoDB is not connected yet.
       await store.ping().catch(async (error) => {
         await store.close();

@@ -85,8 +85,7 @@ export async function copyHere(
 /** Opens a store on an SQLite file. */
 export function openSqlite(path: string): Promise<Store> {
   const ignore = () => {};
-  return createSqliteStore({
-    path,
+  return createSqliteStore(path, {
     observe: ignore,
     onWrite: ignore,
     onWarning: ignore,
