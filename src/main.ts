@@ -54,7 +54,9 @@ const copy = program
     const { signal, exitCode } = signalToStop();
     // Nobody has to look on.
     process.stderr.on("error", () => {});
-    const say = (line: string) => void process.stderr.write(`${line}\n`);
+    // A path can hold anything.
+    const say = (line: string) =>
+      void process.stderr.write(`${line.replaceAll(/\p{Cc}/gu, " ")}\n`);
     // Records that are shown on the terminal would mix with the bar.
     const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
     const options = { from, to, principal, environment: process.env, signal, say, terminal };

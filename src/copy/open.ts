@@ -1,5 +1,8 @@
 import { statSync } from "node:fs";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
+import { textFields, typeNames } from "../investor.ts";
+import { isUuid } from "../service/ids.ts";
 import { openStore, sqlitePathOf } from "../store/open.ts";
 import type { Source, Target } from "./endpoint.ts";
 import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";
@@ -92,7 +95,10 @@ export async function openSource(from: Endpoint, options: NdjsonOptions): Promis
 
   async function* naming(batches: Source["batches"]) {
     try {
-      yield* batches;
+      for await (const batch of batches) {
+        batch.forEach(refuseForeign);
+        yield batch;
+      }
     } catch (error) {
       throw toSourceError(error);
     }
@@ -154,6 +160,15 @@ async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
   return identifyMongo(url, requestTimeoutMs).catch((error) => {
     throw new Error(`cannot reach ${name}: ${messageOf(error)}`, { cause: error });
   });
+}
+
+/** Refuses what other programs have put beside the records. */
+function refuseForeign(investor: Investor): void {
+  const isRecord =
+    isUuid(investor.id) &&
+    typeNames.has(investor.type) &&
+    textFields.every((field) => typeof investor[field] === "string");
+  if (!isRecord) throw new Error(`what it has under the id ${investor.id} is no record`);
 }
 
 function messageOf(error: unknown): string {

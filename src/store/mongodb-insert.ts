@@ -115,7 +115,7 @@ async function insert(
     writeConcern: { w: "majority", j: true },
   };
   const reply = await runCommand(db, command, limitMs).catch((error) => {
-    // What the server says repeats the command, with the records in it.
+    // The server's message repeats the command, and so the records.
     if (error instanceof MongoServerError && error.code === unauthorized) {
       throw new StoreUnavailableError(`not authorized to insert into ${db.databaseName}`);
     }

@@ -1,4 +1,4 @@
-import { MongoClient } from "mongodb";
+import { MongoClient, ObjectId, UUID } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../../src/config.ts";
@@ -45,6 +45,27 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
       await expect(copyHere([url, same], { folder })).rejects.toThrow(ConfigError);
     }
     expect((await copyHere([url, mongo.url()], { folder })).code).toBe(0);
+  });
+
+  it.each([
+    ["an id of another kind", { _id: new ObjectId("0123456789abcdef01234567") }, "01234567-89ab-"],
+    [
+      "fields missing",
+      { _id: new UUID("0123456789abcdef0123456789abcdef"), type: "individual" },
+      "01234567-89ab-cdef-0123-456789abcdef",
+    ],
+  ])("ends at a document with %s, and names it", async (_, document, named) => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3);
+    const url = mongo.url();
+    await copyHere(["sqlite:a.db", url], { folder });
+    const client = await MongoClient.connect(url);
+    await client.db().collection<{ _id: unknown }>("investors").insertOne(document);
+    await client.close();
+    const { code, told } = await copyHere([url, "sqlite:b.db"], { folder });
+    expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is no record; [^\n]*\n$/);
+    expect(told).toContain(named);
+    expect(code).toBe(1);
   });
 
   it("says that a source without records is none, and does not make it", async () => {
