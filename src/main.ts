@@ -42,6 +42,14 @@ for (const [flag, [argument, , fallback, help]] of Object.entries(settings)) {
   serve.addOption(new Option(`${flag} ${argument}`, `${help} (${source})`).preset("true"));
 }
 
+// By itself it would take what is no command for an argument of the default one.
+const commands = [...program.commands.map((each) => each.name()), "help"];
+const [first = "serve"] = process.argv.slice(2);
+if (!first.startsWith("-") && !commands.includes(first)) {
+  program.error(
+    `error: unknown command ${JSON.stringify(first)}; there are ${commands.join(", ")}`,
+  );
+}
 await program.parseAsync();
 
 async function start(given: Given): Promise<void> {
