@@ -1,6 +1,6 @@
-import { readFileSync } from "node:fs";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
+import { readBuild } from "./build.ts";
 import {
   ConfigError,
   environmentName,
@@ -15,13 +15,9 @@ import { type RunningServer, startServer } from "./server.ts";
 /** How long after the first signal to stop another one is a second one, in milliseconds. */
 const secondSignalMs = 1_000;
 
-const { version } = JSON.parse(
-  readFileSync(new URL("../package.json", import.meta.url), "utf8"),
-) as { version: string };
-
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
-  .version(version)
+  .version(readBuild().version)
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
 
 const serve = program
