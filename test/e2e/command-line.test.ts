@@ -7,6 +7,7 @@ import { grpcClient, run, startService } from "../support/service.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const { engines, scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const { packages } = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8"));
 
 describe("the command line", () => {
   it("lists every flag with its environment name and default", async () => {
@@ -67,6 +68,19 @@ describe("the command line", () => {
       scripts.start,
     );
   });
+
+  it.each(["linux-arm64", "linux-x64"])(
+    "is run on %s by a Node.js whose hash is locked",
+    (name) => {
+      const { version, integrity, hasInstallScript } = packages[`node_modules/node-${name}`];
+      expect(version.localeCompare(engines.node.slice(2), "en", { numeric: true })).toBe(1);
+      expect(integrity).toMatch(/^sha512-/);
+      expect(hasInstallScript).toBeUndefined();
+      if (name === `${process.platform}-${process.arch}`) {
+        expect(process.versions.node).toBe(version);
+      }
+    },
+  );
 
   it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
     const versions = `{value:{...process.versions,node:%22${node}%22}}`;
