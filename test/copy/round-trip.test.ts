@@ -49,7 +49,8 @@ async function reach(count: number, written: Written, { exited }: Run): Promise<
 }
 
 async function expectToEndWell({ exited, output }: Run): Promise<void> {
-  expect({ code: await exited, told: output() }).toMatchObject({ code: 0 });
+  const told = expect.stringMatching(/^copied .*\n$/m);
+  expect({ code: await exited, told: output() }).toEqual({ code: 0, told });
 }
 
 await describeWithMongo("SQLite → MongoDB → NDJSON → SQLite", "set of one", (mongo) => {
@@ -82,6 +83,32 @@ await describeWithMongo("SQLite → MongoDB → NDJSON → SQLite", "set of one"
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
     expect(tableOf(folder, "b.db").rows).toBe(records);
   });
+});
+
+await describeWithMongo("a MongoDB that dies and comes back", "set of one", (mongo) => {
+  it.each(["to", "from"])(
+    "ends a copy %s it in one line at most",
+    { timeout: 180_000 },
+    async (side) => {
+      const random = createRandom(seedOf(`a database that dies, ${side}`));
+      const folder = temporaryFolder();
+      await makeSqlite(folder, "a.db", records);
+      const url = mongo.url();
+      if (side === "from") await expectToEndWell(startCopy(["sqlite:a.db", url], { folder }));
+      const [from, to] = side === "to" ? ["sqlite:a.db", url] : [url, "sqlite:b.db"];
+      const written = side === "to" ? await inMongo(url) : inSqlite(folder, "b.db");
+      const running = startCopy([from, to], { folder });
+      await reach(random.int(1, records / 2), written, running);
+      for (const { signal } of mongo.members()) signal("SIGKILL");
+      // Its process has ended by then.
+      await delay(random.int(1_000, 3_000));
+      await mongo.revive();
+      if ((await running.exited) !== 0) expect(running.output()).toMatch(/^error: [^\n]+\n$/m);
+      await expectToEndWell(startCopy([from, to], { folder }));
+      if (side === "to") await expectToEndWell(startCopy([url, "sqlite:b.db"], { folder }));
+      expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+    },
+  );
 });
 
 await describeWithMongo("the same by a set of three", "standalone", () => {
