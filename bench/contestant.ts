@@ -17,6 +17,8 @@ export interface Contestant {
   stop(): Promise<void>;
 }
 
+/** How long a server may take to start, in milliseconds. */
+const patienceMs = 60_000;
 const root = join(import.meta.dirname, "..");
 const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
@@ -78,6 +80,9 @@ async function start(
 function waitForOutput(name: string, child: ChildProcess, pattern: RegExp): Promise<string[]> {
   return new Promise((resolve, reject) => {
     let output = "";
+    AbortSignal.timeout(patienceMs).addEventListener("abort", () =>
+      reject(new Error(`${name} is not ready: ${output}`)),
+    );
     for (const stream of [child.stdout, child.stderr]) {
       stream?.on("data", (text) => {
         output += text;

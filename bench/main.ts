@@ -49,6 +49,7 @@ const results: Results = {
 };
 const { table, isMet } = judge(results);
 console.log(`\n${table}`);
+if (values.quick) console.log("\nSo short a run tells only that all of it works.");
 if (!values.quick && mongodb && plan.go) {
   await write(results);
   process.exitCode = isMet ? 0 : 1;

@@ -12,7 +12,7 @@ const shown = [
 ];
 
 /** Calls a second of the service and of its peers, as an SVG. */
-export async function plot({ outcomes }: Results): Promise<string> {
+export async function plot({ machine, outcomes }: Results): Promise<string> {
   const bars = shown.map((title): object => {
     const { callers = 0, standings = [] } = outcomes.find((each) => each.title === title) ?? {};
     const values = standings
@@ -48,7 +48,7 @@ export async function plot({ outcomes }: Results): Promise<string> {
     $schema: "https://vega.github.io/schema/vega-lite/v6.json",
     background: "white",
     padding: 12,
-    title: { text: "Calls a second", anchor: "start" },
+    title: { text: "Calls a second", subtitle: machine, anchor: "start", offset: 12 },
     concat: bars,
     columns: 2,
     spacing: { row: 16, column: 48 },

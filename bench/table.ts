@@ -12,6 +12,10 @@ export function toTable(rows: string[][]): string {
 /** A number with as many digits as tell something, and its unit. */
 export function show(value: number, unit = ""): string {
   if (Number.isNaN(value)) return "";
-  const text = value < 10 ? value.toFixed(2) : Math.round(value).toLocaleString("en");
+  const digits = Number.isInteger(value) || value >= 100 ? 0 : value < 10 ? 2 : 1;
+  const text = value.toLocaleString("en", {
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits,
+  });
   return `${text}${unit}`;
 }

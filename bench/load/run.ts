@@ -13,6 +13,9 @@ export interface Measured {
   cpu: number;
 }
 
+/** How long a load may take besides the time that is measured, in milliseconds. */
+const patienceMs = 60_000;
+
 /**
  * Puts a load on a server, from a thread per 256 callers, and tells of how many records it
  * stored.
@@ -51,8 +54,17 @@ function share(load: Load, i: number, threads: number): Load {
 
 function runThread(load: Load): Promise<Result> {
   return new Promise((resolve, reject) => {
-    new Worker(new URL("generator.ts", import.meta.url), { workerData: load })
+    const worker = new Worker(new URL("generator.ts", import.meta.url), { workerData: load });
+    const timer = setTimeout(
+      () => {
+        reject(new Error("calls were not replied to"));
+        void worker.terminate();
+      },
+      load.seconds * 1_000 + patienceMs,
+    );
+    worker
       .once("message", resolve)
-      .once("error", reject);
+      .once("error", reject)
+      .once("exit", () => clearTimeout(timer));
   });
 }

@@ -98,7 +98,7 @@ export async function measureMongo(
     ours: getting(ours),
     others: [[getting(grpcJs), alone], [grpcGo && getting(grpcGo)]],
   });
-  const fixed = Math.round((gets.standings[1]?.rate ?? 2_000) / 2);
+  const fixed = Math.max(100, Math.round((gets.standings[1]?.rate ?? 0) / 2));
   await hold({
     title: `Get at ${fixed.toLocaleString("en")} calls a second, MongoDB`,
     meaning:
