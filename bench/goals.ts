@@ -9,10 +9,10 @@ const measures = {
 
 /** Holds what was measured against what it has to be. */
 export function judge({ outcomes, figures }: Results): { table: string; isMet: boolean } {
-  const ratios = outcomes.flatMap(({ title, callers, standings }) =>
+  const ratios = outcomes.flatMap(({ title, standings }) =>
     standings.flatMap(({ name, ratios, goals }) =>
       goals.map(({ measure, ...goal }) => ({
-        title: `${title}, ${callers} callers: ${measures[measure].title}, × ${name}`,
+        title: `${title}: ${measures[measure].title}, × ${name}`,
         value: ratios[measure],
         unit: "×",
         goal: { ...goal, is: measures[measure].is },

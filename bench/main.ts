@@ -36,7 +36,6 @@ const plan: Plan = { ...amount, folder, go: buildGoPeers(), say };
 const sqlite = await measureSqlite(plan);
 const set = await startMongo();
 const mongodb = set && (await measureMongo(plan, set));
-await set?.stop();
 const found: Findings[] = mongodb ? [mongodb, sqlite] : [sqlite];
 
 const results: Results = {
@@ -47,6 +46,8 @@ const results: Results = {
   growth: found.flatMap(({ growth }) => growth),
   memory: found.flatMap(({ memory }) => memory),
 };
+await set?.stop();
+
 const { table, isMet } = judge(results);
 console.log(`\n${table}`);
 if (values.quick) console.log("\nSo short a run tells only that all of it works.");

@@ -33,7 +33,7 @@ export async function measureMongo(
 
   const outcomes: Outcome[] = [];
   const hold = async (race: Race) => {
-    say(`${race.title}, ${race.callers} callers`);
+    say(race.title);
     const outcome = await run(race, effort);
     outcomes.push(outcome);
     return outcome;

@@ -51,7 +51,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
 
   const outcomes: Outcome[] = [];
   const hold = async (race: Race) => {
-    say(`${race.title}, ${race.callers} callers`);
+    say(race.title);
     outcomes.push(await run(race, effort));
   };
 

@@ -55,12 +55,14 @@ func (s *sqlite) insert(ctx context.Context, id uuid.UUID, r *pb.Investor) error
 
 func (s *sqlite) find(_ context.Context, id uuid.UUID) (*pb.Investor, error) {
 	r := &pb.Investor{Id: id.String()}
+	var kind int64
 	// Without a context, for which the driver would start a goroutine: that takes longer than the
 	// lookup.
-	err := s.selection.QueryRow(id[:]).Scan(&r.Type, &r.FirstName, &r.MiddleName, &r.LastName,
+	err := s.selection.QueryRow(id[:]).Scan(&kind, &r.FirstName, &r.MiddleName, &r.LastName,
 		&r.AddressLine1, &r.AddressLine2, &r.City, &r.State, &r.ZipCode, &r.Country, &r.Language)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
+	r.Type = pb.InvestorType(kind)
 	return r, err
 }
