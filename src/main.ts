@@ -1,4 +1,4 @@
-import { constants } from "node:os";
+import { constants, getPriority, setPriority } from "node:os";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
@@ -46,6 +46,8 @@ const copy = program
   .argument("<to>", "the same")
   .option("--principal <name>", "whose request ids those of an NDJSON file are")
   .action(async (from: string, to: string, { principal }: { principal?: string }) => {
+    // A service on the same machine comes first.
+    setPriority(Math.max(getPriority(), constants.priority.PRIORITY_BELOW_NORMAL));
     const { runCopy } = await import("./copy/command.ts");
     const { signal, exitCode } = signalToStop();
     // Nobody has to look on.
