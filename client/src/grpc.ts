@@ -23,7 +23,7 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../gen/google/rpc/error_details_pb.js";
-import { type Status, StatusSchema } from "../gen/google/rpc/status_pb.js";
+import { StatusSchema } from "../gen/google/rpc/status_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 
 /** How to make one call. */
@@ -84,16 +84,12 @@ export class InvestorError extends Error {
   /** @param cause the error of grpc-js */
   constructor(cause: ServiceError) {
     super(cause.details, { cause });
-    const { details } = readStatus(cause);
-    const find = <D extends DescMessage>(desc: D) =>
-      details.map((any) => anyUnpack(any, desc)).find((detail) => detail !== undefined);
-    const info = find(ErrorInfoSchema);
-    const delay = find(RetryInfoSchema)?.retryDelay;
+    const { info, badRequest, retry } = readDetails(cause);
     this.code = cause.code;
     this.reason = info?.reason;
     this.metadata = info?.metadata ?? {};
-    this.violations = find(BadRequestSchema)?.fieldViolations ?? [];
-    this.retryDelayMs = delay && durationMs(delay);
+    this.violations = badRequest?.fieldViolations ?? [];
+    this.retryDelayMs = retry?.retryDelay && durationMs(retry.retryDelay);
   }
 }
 
@@ -102,7 +98,7 @@ export class InvestorError extends Error {
  *
  * @param address host and port, such as `localhost:50051`
  * @param credentials those of grpc-js
- * @throws {Error} `@grpc/grpc-js` is not installed
+ * @throws {Error} `@grpc/grpc-js` is not installed, or the address is no address at all
  */
 export function createInvestorClient(
   address: string,
@@ -162,12 +158,19 @@ function loadGrpc(): typeof import("@grpc/grpc-js") {
   }
 }
 
-/** The google.rpc.Status of an error; empty if it has none that can be read. */
-function readStatus({ metadata }: ServiceError): Status {
-  const [bytes = new Uint8Array()] = metadata.get("grpc-status-details-bin");
+/** The details of an error; none if it has none that can be read. */
+function readDetails({ metadata }: ServiceError) {
+  const [bytes = ""] = metadata.get("grpc-status-details-bin");
   try {
-    return fromBinary(StatusSchema, bytes as Buffer);
+    const { details } = fromBinary(StatusSchema, Buffer.from(bytes));
+    const find = <D extends DescMessage>(desc: D) =>
+      details.map((any) => anyUnpack(any, desc)).find((detail) => detail !== undefined);
+    return {
+      info: find(ErrorInfoSchema),
+      badRequest: find(BadRequestSchema),
+      retry: find(RetryInfoSchema),
+    };
   } catch {
-    return create(StatusSchema);
+    return {};
   }
 }
