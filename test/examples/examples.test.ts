@@ -16,7 +16,7 @@ const readme = readFileSync(join(root, "examples/README.md"), "utf8");
 /** The commands that README.md prints under a heading. */
 function stepsOf(language: string): string {
   const [, section = ""] = readme.split(`\n## ${language}\n`);
-  const [, steps] = /```sh\n([^]*?)```/.exec(section) ?? [];
+  const [, steps] = /```sh\n([\s\S]*?)```/.exec(section) ?? [];
   if (steps === undefined) throw new Error(`README.md has no steps for ${language}`);
   return steps;
 }
@@ -52,6 +52,8 @@ const languages: [string, () => boolean][] = [
 
 it.for(languages)(
   "%s: the example runs as printed, and ends at its deadline",
+  // Longest where nothing has been downloaded or compiled before.
+  { timeout: 300_000 },
   async ([language, isThere], { skip }) => {
     skip(!isThere());
     const service = await startService();
@@ -85,6 +87,4 @@ it.for(languages)(
     expect(afterwards).toMatch(/deadline.?exceeded/i);
     expect(afterwards).not.toContain("IN TIME");
   },
-  // Longest where nothing has been downloaded or compiled before.
-  300_000,
 );
