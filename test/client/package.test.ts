@@ -40,6 +40,9 @@ function findNodes(): string[] {
   return [process.execPath];
 }
 
+/** The files that the code of the READMEs is put into. */
+const readmes = { "client.mts": "client/README.md", "root.mts": "README.md" };
+
 const caller = `
 import { credentials, status } from "@grpc/grpc-js";
 import { type Investor, InvestorService, InvestorType } from "investor-records-client";
@@ -64,7 +67,7 @@ async function main(): Promise<void> {
   const fields: string[] = error.violations.map(({ field }) => field);
   const info: Pick<ErrorInfo, "reason"> = { reason: error.reason ?? "" };
   console.log(
-    InvestorService.typeName, ErrorInfoSchema.typeName, investor.lastName, investors.length,
+    InvestorService.typeName, ErrorInfoSchema.typeName, investor.lastName, investors.length > 0,
     isInvalid, info.reason, fields,
   );
   client.close();
@@ -131,6 +134,12 @@ it("is typed, and calls the service, as an ES module and by require", async () =
   for (const name of ["caller.mts", "caller.cts", "caller.ts"]) {
     writeFileSync(join(folder, name), caller);
   }
+  const address = `localhost:${grpcPort}`;
+  for (const [name, readme] of Object.entries(readmes)) {
+    const [, code = ""] =
+      /```ts\n([\s\S]*?)```/.exec(readFileSync(join(root, readme), "utf8")) ?? [];
+    writeFileSync(join(folder, name), code.replace("localhost:50051", address));
+  }
   const project = (name: string, compilerOptions: object, files: string[]) =>
     writeFileSync(
       join(folder, name),
@@ -139,7 +148,11 @@ it("is typed, and calls the service, as an ES module and by require", async () =
         files,
       }),
     );
-  project("nodenext.json", { module: "nodenext" }, ["caller.mts", "caller.cts"]);
+  project("nodenext.json", { module: "nodenext" }, [
+    "caller.mts",
+    "caller.cts",
+    ...Object.keys(readmes),
+  ]);
   const bundler = { module: "esnext", moduleResolution: "bundler", noEmit: true };
   project("bundler.json", bundler, ["caller.ts"]);
 
@@ -148,15 +161,15 @@ it("is typed, and calls the service, as an ES module and by require", async () =
       const { stdout } = await execute(tsc, ["-p", name], { cwd: folder }).catch((error) => error);
       expect(stdout, `${tsc} ${name}`).toBe("");
     }
-    for (const node of findNodes()) {
-      for (const file of ["caller.mjs", "caller.cjs"]) {
-        const args = [file, `localhost:${grpcPort}`];
-        const { stdout } = await execute(node, args, { cwd: folder });
-        expect(stdout, `${node} ${file}`).toBe(
-          "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital 1 " +
-            "true INVALID_FIELDS [ 'id' ]\n",
-        );
-      }
+  }
+  for (const node of findNodes()) {
+    const run = async (...args: string[]) => (await execute(node, args, { cwd: folder })).stdout;
+    for (const file of ["caller.mjs", "caller.cjs"]) {
+      expect(await run(file, address), `${node} ${file}`).toBe(
+        "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital true " +
+          "true INVALID_FIELDS [ 'id' ]\n",
+      );
     }
+    expect(await run("client.mjs"), node).toContain("lastName: 'Example Capital'");
   }
 }, 180_000);
