@@ -68,13 +68,15 @@ func run(address string) error {
 
 	request.Country = proto.String("England")
 	_, err = client.CreateInvestor(ctx, request)
-	for _, detail := range status.Convert(err).Details() {
+	refusal := status.Convert(err)
+	fmt.Println("refused:", refusal.Message())
+	for _, detail := range refusal.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
-			fmt.Println("refused", detail.Reason)
+			fmt.Println("reason:", detail.Reason)
 		case *errdetails.BadRequest:
 			for _, violation := range detail.FieldViolations {
-				fmt.Println(violation.Field, violation.Description)
+				fmt.Printf("%s: %s\n", violation.Field, violation.Description)
 			}
 		}
 	}

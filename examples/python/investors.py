@@ -47,16 +47,15 @@ def main(address="localhost:50051"):
         try:
             stub.CreateInvestor(ada(country="England"), timeout=TIMEOUT)
         except grpc.RpcError as error:
+            print("refused:", error.details())
             status = rpc_status.from_call(error)
-            if status is None:
-                raise
-            for detail in status.details:
+            for detail in status.details if status else []:
                 info, bad_request = ErrorInfo(), BadRequest()
                 if detail.Unpack(info):
-                    print("refused", info.reason)
+                    print("reason:", info.reason)
                 elif detail.Unpack(bad_request):
                     for violation in bad_request.field_violations:
-                        print(violation.field, violation.description)
+                        print(f"{violation.field}: {violation.description}")
 
         count, page_token = 0, ""
         while True:

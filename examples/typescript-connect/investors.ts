@@ -36,9 +36,10 @@ try {
   await client.createInvestor({ ...ada, country: "England" });
 } catch (error) {
   if (!(error instanceof ConnectError)) throw error;
-  for (const { reason } of error.findDetails(ErrorInfoSchema)) console.log(`refused ${reason}`);
+  console.log(`refused: ${error.rawMessage}`);
+  for (const { reason } of error.findDetails(ErrorInfoSchema)) console.log(`reason: ${reason}`);
   for (const { fieldViolations } of error.findDetails(BadRequestSchema)) {
-    for (const { field, description } of fieldViolations) console.log(`${field} ${description}`);
+    for (const { field, description } of fieldViolations) console.log(`${field}: ${description}`);
   }
 }
 

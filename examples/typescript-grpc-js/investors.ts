@@ -32,8 +32,9 @@ try {
   await client.createInvestor({ ...ada, country: "England" });
 } catch (error) {
   if (!(error instanceof InvestorError)) throw error;
-  console.log(`refused ${error.reason}`);
-  for (const { field, description } of error.violations) console.log(`${field} ${description}`);
+  console.log(`refused: ${error.message}`);
+  console.log(`reason: ${error.reason}`);
+  for (const { field, description } of error.violations) console.log(`${field}: ${description}`);
 }
 
 let count = 0;

@@ -43,8 +43,9 @@ export async function tryExample(language: string): Promise<void> {
   expect(created).toMatch(/^created [0-9a-f-]{36}$/);
   expect(lines).toEqual([
     created?.replace("created", "replayed"),
-    "refused INVALID_FIELDS",
-    "country must be two or three letters a-z",
+    "refused: invalid: country",
+    "reason: INVALID_FIELDS",
+    "country: must be two or three letters a-z",
     "listed 151",
   ]);
   expect(afterwards).toMatch(/deadline.?exceeded/i);

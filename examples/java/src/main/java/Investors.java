@@ -66,12 +66,13 @@ public class Investors {
     try {
       stub().createInvestor(ada.toBuilder().setCountry("England").build());
     } catch (StatusRuntimeException error) {
+      System.out.println("refused: " + error.getStatus().getDescription());
       for (Any detail : StatusProto.fromThrowable(error).getDetailsList()) {
         if (detail.is(ErrorInfo.class)) {
-          System.out.println("refused " + detail.unpack(ErrorInfo.class).getReason());
+          System.out.println("reason: " + detail.unpack(ErrorInfo.class).getReason());
         } else if (detail.is(BadRequest.class)) {
           for (var violation : detail.unpack(BadRequest.class).getFieldViolationsList()) {
-            System.out.println(violation.getField() + " " + violation.getDescription());
+            System.out.println(violation.getField() + ": " + violation.getDescription());
           }
         }
       }
