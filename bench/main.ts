@@ -9,6 +9,7 @@ import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { buildGoPeers } from "./go.ts";
 import { judge } from "./goals.ts";
 import { describeMachine, type Results, write } from "./report.ts";
+import { measureCopies } from "./suites/copy.ts";
 import { measureMongo } from "./suites/mongodb.ts";
 import type { Findings, Plan } from "./suites/plan.ts";
 import { measureSqlite } from "./suites/sqlite.ts";
@@ -36,13 +37,14 @@ const plan: Plan = { ...amount, folder, go: buildGoPeers(), say };
 const sqlite = await measureSqlite(plan);
 const set = await startMongo();
 const mongodb = set && (await measureMongo(plan, set));
+const copies = await measureCopies(plan, set?.getUri("copies"));
 const found: Findings[] = mongodb ? [mongodb, sqlite] : [sqlite];
 
 const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: [describeMachine(), ...(mongodb ? [`MongoDB ${mongodb.version}`] : [])].join(", "),
   outcomes: found.flatMap(({ outcomes }) => outcomes),
-  figures: found.flatMap(({ figures }) => figures),
+  figures: [...found.flatMap(({ figures }) => figures), ...copies],
   growth: found.flatMap(({ growth }) => growth),
   memory: found.flatMap(({ memory }) => memory),
 };

@@ -151,12 +151,17 @@ function text(text: string, flag: string): string {
 }
 
 function databaseUrl(text: string, flag: string): string {
-  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
-  // follows two slashes alone would be a host.
-  if (/^(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/.test(text)) return text;
+  if (isDatabaseUrl(text)) return text;
   // The value may hold a password, and is not repeated.
   const urls = "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST or mongodb+srv://HOST";
   throw new ConfigError(`${flag} must be ${urls}`);
+}
+
+/** Whether the text names a database that a store can be opened for. */
+export function isDatabaseUrl(text: string): boolean {
+  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
+  // follows two slashes alone would be a host.
+  return /^(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/.test(text);
 }
 
 function issuer(text: string, flag: string): string {

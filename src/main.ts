@@ -1,3 +1,4 @@
+import { constants, getPriority, setPriority } from "node:os";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
@@ -10,7 +11,7 @@ import {
   settings,
   withoutSecrets,
 } from "./config.ts";
-import { type RunningServer, startServer } from "./server.ts";
+import type { RunningServer } from "./server.ts";
 
 /** How long after the first signal to stop another one is a second one, in milliseconds. */
 const secondSignalMs = 1_000;
@@ -38,6 +39,34 @@ for (const [flag, [argument, , fallback, help]] of Object.entries(settings)) {
   serve.addOption(new Option(`${flag} ${argument}`, `${help} (${source})`).preset("true"));
 }
 
+const copy = program
+  .command("copy")
+  .description("Copy records between SQLite files, MongoDB and NDJSON files.")
+  .argument("<from>", "sqlite:PATH, mongodb://HOST, env:NAME of a variable, PATH.ndjson or -")
+  .argument("<to>", "the same")
+  .option("--principal <name>", "whose request ids those of an NDJSON file are")
+  .action(async (from: string, to: string, { principal }: { principal?: string }) => {
+    // A service on the same machine comes first.
+    setPriority(Math.max(getPriority(), constants.priority.PRIORITY_BELOW_NORMAL));
+    const { runCopy } = await import("./copy/command.ts");
+    const { signal, exitCode } = signalToStop();
+    // Nobody has to look on.
+    process.stderr.on("error", () => {});
+    // A path can hold anything.
+    const say = (line: string) =>
+      void process.stderr.write(`${line.replaceAll(/\p{Cc}/gu, " ")}\n`);
+    // Records that are shown on the terminal would mix with the bar.
+    const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
+    const options = { from, to, principal, environment: process.env, signal, say, terminal };
+    try {
+      const isWhole = await runCopy(options);
+      process.exit(isWhole ? 0 : (exitCode() ?? 1));
+    } catch (error) {
+      if (!(error instanceof ConfigError)) throw error;
+      copy.error(`error: ${error.message}`);
+    }
+  });
+
 // By itself it would take what is no command for an argument of the default one.
 const commands = [...program.commands.map((each) => each.name()), "help"];
 const [first = "serve"] = process.argv.slice(2);
@@ -58,6 +87,7 @@ async function start(given: Given): Promise<void> {
   process.on("uncaughtException", exitFatally);
   process.on("unhandledRejection", exitFatally);
 
+  const { startServer } = await import("./server.ts");
   const starting = startServer(config, log, exitFatally);
   reloadOnSignal(starting, log, given);
   stopOnSignal(starting, log);
@@ -114,6 +144,24 @@ function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
   };
   process.on("SIGTERM", onSignal);
   process.on("SIGINT", onSignal);
+}
+
+/** Aborts at the first signal to stop; a second one ends the process at once. */
+function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined } {
+  const stop = new AbortController();
+  let stoppingSince: number | undefined;
+  let exitCode: number | undefined;
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+    process.on(signal, () => {
+      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
+      if (performance.now() - (stoppingSince ?? Infinity) > secondSignalMs) process.exit(exitCode);
+      stoppingSince ??= performance.now();
+      // As a shell tells it.
+      exitCode ??= 128 + constants.signals[signal];
+      stop.abort(signal);
+    });
+  }
+  return { signal: stop.signal, exitCode: () => exitCode };
 }
 
 /** Standard error: lines of JSON, or readable ones on a terminal. */

@@ -20,6 +20,7 @@ interface WriteFailure {
   errmsg: string;
 }
 
+const unauthorized = 13;
 const duplicateKey = 11_000;
 const notWritablePrimary = 10_107;
 
@@ -114,6 +115,10 @@ async function insert(
     writeConcern: { w: "majority", j: true },
   };
   const reply = await runCommand(db, command, limitMs).catch((error) => {
+    // The server's message repeats the command, and so the records.
+    if (error instanceof MongoServerError && error.code === unauthorized) {
+      throw new StoreUnavailableError(`not authorized to insert into ${db.databaseName}`);
+    }
     throw isSurelyNotWritten(error) ? unavailable(error) : error;
   });
   // Without a majority the driver throws, and nothing of it is sure. With one, the duplicates

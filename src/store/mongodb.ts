@@ -28,7 +28,7 @@ export function createMongoStore(
   { requestTimeoutMs, observe }: Pick<StoreOptions, "requestTimeoutMs" | "observe">,
 ): Store {
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  const client = createClient(url, attemptMs);
+  const client = createMongoClient(url, attemptMs);
   const db = client.db(databaseOf(url));
   const reader = createMongoReader(db, attemptMs);
   let connecting: Promise<void> | undefined;
@@ -115,7 +115,12 @@ export function createMongoStore(
   };
 }
 
-function createClient(url: string, attemptMs: number): MongoClient {
+/**
+ * A client whose attempts take at most `attemptMs`; it is not connected yet.
+ *
+ * @throws {Error} if the URL is malformed; the message does not repeat it
+ */
+export function createMongoClient(url: string, attemptMs: number): MongoClient {
   try {
     return new MongoClient(url, {
       appName: "investor-records",
@@ -136,7 +141,7 @@ function createClient(url: string, attemptMs: number): MongoClient {
 }
 
 /** The database that a connection string names, or `investors`. */
-function databaseOf(url: string): string {
+export function databaseOf(url: string): string {
   const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/]*\/([^?]*)/.exec(url) ?? [];
   return decodeURIComponent(name) || "investors";
 }

@@ -9,10 +9,16 @@ const sqliteScheme = /^sqlite:(\/\/(?=\/))?/;
  * @throws {Error} in plain words, if it cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
-  if (sqliteScheme.test(databaseUrl)) {
+  const path = sqlitePathOf(databaseUrl);
+  if (path !== undefined) {
     const { createSqliteStore } = await import("./sqlite.ts");
-    return createSqliteStore(databaseUrl.replace(sqliteScheme, ""), options);
+    return createSqliteStore(path, options);
   }
   const { createMongoStore } = await import("./mongodb.ts");
   return createMongoStore(databaseUrl, options);
+}
+
+/** The path that a database URL names, or undefined if it names no SQLite file. */
+export function sqlitePathOf(databaseUrl: string): string | undefined {
+  return sqliteScheme.test(databaseUrl) ? databaseUrl.replace(sqliteScheme, "") : undefined;
 }

@@ -40,6 +40,7 @@ export const resultCode = {
   ioError: 10,
   corrupt: 11,
   full: 13,
+  cannotOpen: 14,
   tooBig: 18,
   constraint: 19,
   mismatch: 20,
@@ -96,9 +97,7 @@ export async function openSqliteFile(
 ): Promise<DatabaseSync> {
   const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
-    if (statSync(path).nlink > 1) {
-      throw new Error("it has other names too (hard links), each with a log of its own");
-    }
+    refuseHardLinks(path);
     versionOf(db);
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
@@ -110,6 +109,36 @@ export async function openSqliteFile(
     db.close();
     throw error;
   }
+}
+
+/**
+ * Opens a file that is there for reads alone, waiting for other processes for at most
+ * `busyTimeoutMs` each time. Nothing in it changes; SQLite puts the index of the log beside it.
+ *
+ * @throws {Error} if the file cannot be used
+ */
+export function openSqliteFileToRead(path: string, busyTimeoutMs: number): DatabaseSync {
+  const entry = statSync(path, { throwIfNoEntry: false });
+  if (entry === undefined) throw new Error("it is not there");
+  if (!entry.isFile()) throw new Error("it is not a file");
+  const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
+  try {
+    refuseHardLinks(path);
+    if (versionOf(db) !== migrations.length) {
+      throw new Error("it is empty, or of an older version: start the service on it once");
+    }
+    db.exec("PRAGMA cell_size_check = ON");
+    return db;
+  } catch (error) {
+    db.close();
+    if (resultCodeOf(error) !== resultCode.cannotOpen) throw error;
+    throw new Error("SQLite needs the right to make its -wal and -shm beside it", { cause: error });
+  }
+}
+
+function refuseHardLinks(path: string): void {
+  if (statSync(path).nlink === 1) return;
+  throw new Error("it has other names too (hard links), each with a log of its own");
 }
 
 /**
@@ -193,7 +222,8 @@ function makeFolder(folder: string): void {
   syncFolder(parent);
 }
 
-function syncFolder(folder: string): void {
+/** Makes the entries of a folder survive a loss of power. */
+export function syncFolder(folder: string): void {
   const descriptor = openSync(folder, "r");
   try {
     fsyncSync(descriptor);

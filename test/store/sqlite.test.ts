@@ -20,7 +20,7 @@ import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { openSqliteFile } from "../../src/store/sqlite-file.ts";
 import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
 import { failureOf } from "../support/errors.ts";
-import { temporaryFolder } from "../support/folder.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { grpcClient, metric, startService } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
@@ -522,18 +522,3 @@ describe("SQLite", () => {
     },
   );
 });
-
-/** A file system of 2 MiB in memory, or undefined where none may be mounted. */
-function temporaryDisk(folder: string): string | undefined {
-  mkdirSync(folder);
-  try {
-    execFileSync("mount", ["-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], { stdio: "ignore" });
-  } catch (error) {
-    if (process.env.CI) throw error;
-    return undefined;
-  }
-  onTestFinished(() => {
-    execFileSync("umount", ["-l", folder]);
-  });
-  return folder;
-}

@@ -1,4 +1,5 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
@@ -7,5 +8,20 @@ import { onTestFinished } from "vitest";
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+/** A file system of 2 MiB in memory, or undefined where none may be mounted. */
+export function temporaryDisk(folder: string): string | undefined {
+  mkdirSync(folder);
+  try {
+    execFileSync("mount", ["-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], { stdio: "ignore" });
+  } catch (error) {
+    if (process.env.CI) throw error;
+    return undefined;
+  }
+  onTestFinished(() => {
+    execFileSync("umount", ["-l", folder]);
+  });
   return folder;
 }

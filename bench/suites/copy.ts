@@ -1,0 +1,117 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createReadStream } from "node:fs";
+import { join } from "node:path";
+import { startService } from "../contestant.ts";
+import { type Database, mongoDatabase, sqliteDatabase } from "../database.ts";
+import { measure, medianOf, type Side } from "../race.ts";
+import { creates } from "../work.ts";
+import type { Figure, Plan } from "./plan.ts";
+
+const bin = join(import.meta.dirname, "../../dist/bin.js");
+const lineFeed = 0x0a;
+
+/** Measures copies of many records, and what a service notices of them. */
+export async function measureCopies(plan: Plan, mongoUrl: string | undefined): Promise<Figure[]> {
+  const { growth, folder, say } = plan;
+  const path = join(folder, "source.db");
+  const from = `sqlite:${path}`;
+  const count = growth.records.at(-1) ?? 0;
+  await startService(from).then((service) => service.stop());
+  const source = sqliteDatabase(path);
+  await source.fill(count);
+  await source.close();
+
+  const file = join(folder, "copy.ndjson");
+  const other = join(folder, "copy.db");
+  const inMongo = async (url: string) => countIn(await mongoDatabase(url));
+  const figures: Figure[] = [];
+  for (const { name, to, goal, countCopied } of [
+    {
+      name: "NDJSON",
+      to: file,
+      goal: { must: 100_000, aim: 250_000 },
+      countCopied: () => countLines(file),
+    },
+    {
+      name: "SQLite",
+      to: `sqlite:${other}`,
+      goal: { must: 80_000, aim: 200_000 },
+      countCopied: () => countIn(sqliteDatabase(other)),
+    },
+    ...(mongoUrl === undefined
+      ? []
+      : [
+          {
+            name: "MongoDB",
+            to: mongoUrl,
+            goal: { must: 30_000, aim: 50_000 },
+            countCopied: () => inMongo(mongoUrl),
+          },
+        ]),
+  ]) {
+    say(`a copy of ${count} records from SQLite to ${name}`);
+    const start = performance.now();
+    await copy(from, to);
+    const value = (count / (performance.now() - start)) * 1_000;
+    if ((await countCopied()) !== count) throw new Error(`${name} holds other records`);
+    figures.push({
+      title: `Copy of ${count.toLocaleString("en")} records, SQLite to ${name}`,
+      value,
+      unit: "records a second",
+      goal: { ...goal, is: "at least" },
+    });
+  }
+  return [...figures, await measureBeside(from, plan)];
+}
+
+/** Measures creates at half of their peak rate, alone and while the records are copied. */
+async function measureBeside(from: string, { effort, folder, say }: Plan): Promise<Figure> {
+  say("creates while the records are copied");
+  const contestant = await startService(from);
+  const side: Side = { name: contestant.name, contestant, work: () => creates("grpc") };
+  const { rounds, seconds } = effort;
+  const peak = await measure(side, 128, seconds);
+  const rate = Math.round(peak.rate / 2);
+  const ratios: number[] = [];
+  for (let round = 0; round < rounds; round += 1) {
+    const alone = await measure(side, 128, seconds, rate);
+    let isOver = false;
+    const copying = (async () => {
+      for (let n = 0; !isOver; n += 1) {
+        await copy(from, join(folder, `beside-${round}-${n}.ndjson`));
+      }
+    })();
+    const beside = await measure(side, 128, seconds, rate);
+    isOver = true;
+    await copying;
+    ratios.push(beside.p99 / alone.p99);
+  }
+  await contestant.stop();
+  return {
+    title: "p99 of creates at half of their peak rate, SQLite: while copied, × alone",
+    value: medianOf(ratios),
+    unit: "×",
+    goal: { is: "at most", must: 2, aim: 1.5 },
+  };
+}
+
+async function copy(from: string, to: string): Promise<void> {
+  const child = spawn(process.execPath, [bin, "copy", from, to], { stdio: "ignore" });
+  const [code] = await once(child, "exit");
+  if (code !== 0) throw new Error(`the copy to ${to} ended with status ${code}`);
+}
+
+async function countIn(database: Database): Promise<number> {
+  const count = await database.count();
+  await database.close();
+  return count;
+}
+
+async function countLines(path: string): Promise<number> {
+  let count = 0;
+  for await (const chunk of createReadStream(path)) {
+    for (const byte of chunk as Buffer) if (byte === lineFeed) count += 1;
+  }
+  return count;
+}

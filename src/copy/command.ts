@@ -1,0 +1,83 @@
+import { ConfigError } from "../config.ts";
+import { copyRecords, createTally } from "./copier.ts";
+import type { Source, Tally, Target } from "./endpoint.ts";
+import { type Endpoint, openSource, openTarget, readEndpoint, refuseSamePlace } from "./open.ts";
+import { inDigits, inTime, showProgress } from "./progress.ts";
+
+/** What the command is given. */
+export interface CopyOptions {
+  from: string;
+  to: string;
+  /** Whose request ids those of an NDJSON file are. */
+  principal: string | undefined;
+  environment: NodeJS.ProcessEnv;
+  /** Stops it between two batches. */
+  signal: AbortSignal;
+  /** Shows a line to those who wait. */
+  say(line: string): void;
+  /** The terminal that they look at, if it is one. */
+  terminal: NodeJS.WritableStream | undefined;
+}
+
+/**
+ * Copies all records from one place to another.
+ *
+ * @returns whether all of them are there
+ * @throws {ConfigError} an argument is wrong, and nothing was done
+ */
+export async function runCopy(options: CopyOptions): Promise<boolean> {
+  const { environment, signal, say, terminal, principal } = options;
+  const from = readEndpoint("FROM", options.from, environment);
+  const to = readEndpoint("TO", options.to, environment);
+  if (principal !== undefined && from.url !== undefined) {
+    throw new ConfigError("--principal is for an NDJSON file, which alone has request ids");
+  }
+  const tally = createTally();
+  const start = performance.now();
+  let source: Source | undefined;
+  let target: Target | undefined;
+  let hideProgress = () => {};
+  try {
+    await refuseSamePlace(from, to);
+    source = await openSource(from, { principal: principal ?? "", signal });
+    target = await openTarget(to);
+    hideProgress = showProgress({ tally, say, terminal });
+    await copyRecords(source, target, tally, signal);
+  } catch (error) {
+    if (error instanceof ConfigError) throw error;
+    hideProgress();
+    const { message } = error as Error;
+    const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
+    say(target === undefined ? why : `${why}; ${describeRest(tally, to)}`);
+    return false;
+  } finally {
+    hideProgress();
+    await target?.close();
+    await source?.close();
+  }
+  if (tally.conflicts > 0) {
+    say(`error: ${describe(tally)}`);
+    return false;
+  }
+  const seconds = (performance.now() - start) / 1_000;
+  const rate = inDigits((tally.copied + tally.present) / seconds);
+  say(`${describe(tally)}, in ${inTime(seconds)} (${rate} a second)`);
+  return true;
+}
+
+function describe({ copied, present, conflicts, conflictingIds }: Tally): string {
+  const done = `copied ${countOf(copied)}, and found ${inDigits(present)} there already`;
+  if (conflicts === 0) return done;
+  const more = conflicts - conflictingIds.length;
+  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
+  return `conflicts with other content under the same ids, which stays: ${inDigits(conflicts)} (${ids}); ${done}`;
+}
+
+function describeRest(tally: Tally, { name, url, path }: Endpoint): string {
+  if (url !== undefined) return `${describe(tally)}; the same command goes on from there`;
+  return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
+}
+
+function countOf(records: number): string {
+  return records === 1 ? "1 record" : `${inDigits(records)} records`;
+}

@@ -1,0 +1,41 @@
+import type { Source, Tally, Target } from "./endpoint.ts";
+
+/** How many batches are written while the next one is read. */
+const maxWriting = 2;
+
+/** A {@link Tally} of nothing. */
+export function createTally(): Tally {
+  return { copied: 0, present: 0, conflicts: 0, conflictingIds: [], part: undefined };
+}
+
+/**
+ * Copies all records, in constant memory, and adds them to the tally. What was written stays,
+ * also if it fails or the signal aborts, which it does between batches.
+ *
+ * @throws {Error} in plain words
+ */
+export async function copyRecords(
+  source: Source,
+  target: Target,
+  tally: Tally,
+  signal: AbortSignal,
+): Promise<void> {
+  const writing: Promise<void>[] = [];
+  try {
+    for await (const batch of source.batches) {
+      if (writing.length === maxWriting) await writing.shift();
+      signal.throwIfAborted();
+      const part = source.partRead();
+      const write = target.write(batch, tally).then(() => {
+        tally.part = part;
+      });
+      // It is told when its turn has come.
+      write.catch(() => {});
+      writing.push(write);
+    }
+  } finally {
+    // One that failed says more than what was read behind it.
+    await Promise.all(writing);
+  }
+  await target.finish();
+}

@@ -1,0 +1,171 @@
+import { isUtf8 } from "node:buffer";
+import { open } from "node:fs/promises";
+import { addAbortSignal, type Readable } from "node:stream";
+import { ConnectError } from "@connectrpc/connect";
+import { BadRequestSchema } from "../../gen/google/rpc/error_details_pb.js";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import type { Violation } from "../service/errors.ts";
+import { deriveId, isUuid } from "../service/ids.ts";
+import { fromMembers, toMember } from "../service/plain-json.ts";
+import { checkCreate } from "../service/validation.ts";
+import type { Source } from "./endpoint.ts";
+
+/** How an {@link openNdjsonSource NDJSON source} is read. */
+export interface NdjsonOptions {
+  /** What the records belong to whose ids are derived from request ids. */
+  principal: string;
+  /** Ends a wait for more. */
+  signal: AbortSignal;
+}
+
+/** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
+const maxLineBytes = 64 * 1024;
+const chunkBytes = 256 * 1024;
+const lineFeed = 0x0a;
+const nothing = Buffer.alloc(0);
+const byteOrderMark = Buffer.of(0xef, 0xbb, 0xbf);
+
+/**
+ * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec). Empty
+ * lines count and are passed over, a byte order mark is too.
+ *
+ * @throws {Error} if it cannot be opened
+ */
+export async function openNdjsonSource(path: string, options: NdjsonOptions): Promise<Source> {
+  const file = await open(path);
+  const { size } = await file.stat();
+  const stream = file.createReadStream({ highWaterMark: chunkBytes });
+  // What is no regular file has no size.
+  const partRead = () => (size === 0 ? undefined : Math.min(1, stream.bytesRead / size));
+  return { ...createNdjsonSource(stream, options), partRead };
+}
+
+/** The same from a stream, such as standard input. */
+export function createNdjsonSource(stream: Readable, { principal, signal }: NdjsonOptions): Source {
+  addAbortSignal(signal, stream);
+
+  async function* read() {
+    let lines = 0;
+    let isEmpty = true;
+    let rest = nothing;
+
+    function take(line: Buffer, records: Investor[]): void {
+      lines += 1;
+      const isMarked = lines === 1 && line.subarray(0, 3).equals(byteOrderMark);
+      const text = isMarked ? line.subarray(3) : line;
+      try {
+        const record = readLine(text, principal);
+        if (record !== undefined) records.push(record);
+      } catch (error) {
+        throw new Error(`line ${lines}: ${(error as Error).message}`);
+      }
+    }
+
+    function takeLines(chunk: Buffer, records: Investor[]): void {
+      let start = 0;
+      for (;;) {
+        const end = chunk.indexOf(lineFeed, start);
+        if (end === -1) break;
+        const line = chunk.subarray(start, end);
+        take(rest.length === 0 ? line : Buffer.concat([rest, line]), records);
+        rest = nothing;
+        start = end + 1;
+      }
+      rest = Buffer.concat([rest, chunk.subarray(start)]);
+      if (rest.length > maxLineBytes) take(rest, records);
+    }
+
+    async function* chunks() {
+      yield* stream as AsyncIterable<Buffer>;
+      // The last line need not be ended.
+      if (rest.length > 0) yield Buffer.of(lineFeed);
+    }
+
+    for await (const chunk of chunks()) {
+      const records: Investor[] = [];
+      let failure: unknown;
+      try {
+        takeLines(chunk, records);
+      } catch (error) {
+        failure = error;
+      }
+      if (records.length > 0) yield records;
+      if (failure !== undefined) throw failure;
+      isEmpty &&= records.length === 0;
+    }
+    if (isEmpty) throw new Error("it holds no records");
+  }
+
+  return {
+    batches: read(),
+    partRead: () => undefined,
+    async close() {
+      stream.destroy();
+    },
+  };
+}
+
+/**
+ * The record of a line, or undefined of an empty one.
+ *
+ * @throws {Error} with all that is wrong, without any value
+ */
+function readLine(line: Buffer, principal: string): Investor | undefined {
+  if (line.length > maxLineBytes) throw new Error(`is longer than ${maxLineBytes} bytes`);
+  if (!isUtf8(line)) throw new Error("is not UTF-8");
+  const text = line.toString();
+  if (text.trim() === "") return undefined;
+  const { id, requestId, ...members } = parseObject(text);
+  const violations = checkIds(id, requestId);
+  let investor: Investor | undefined;
+  try {
+    const key = typeof requestId === "string" ? requestId : undefined;
+    investor = checkCreate(fromMembers(members, key));
+  } catch (error) {
+    violations.push(...violationsOf(error));
+  }
+  if (investor === undefined || violations.length > 0) {
+    throw new Error(violations.map(inWords).join("; "));
+  }
+  investor.id = typeof id === "string" ? id.toLowerCase() : deriveId(principal, String(requestId));
+  return investor;
+}
+
+function parseObject(text: string): Record<string, unknown> {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    // What the parser says quotes the text.
+  }
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) {
+    return value as Record<string, unknown>;
+  }
+  throw new Error("is not a JSON object");
+}
+
+function checkIds(id: unknown, requestId: unknown): Violation[] {
+  if (id === undefined) {
+    if (requestId === undefined) return [{ field: "id", description: "or requestId is required" }];
+    return typeof requestId === "string"
+      ? []
+      : [{ field: "requestId", description: "must be a string" }];
+  }
+  if (requestId !== undefined) {
+    return [{ field: "requestId", description: "must not be given beside id" }];
+  }
+  const isValid = typeof id === "string" && isUuid(id);
+  return isValid ? [] : [{ field: "id", description: "must be a UUID" }];
+}
+
+function violationsOf(error: unknown): Violation[] {
+  if (!(error instanceof ConnectError)) throw error;
+  return error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations);
+}
+
+function inWords({ field, description }: Violation): string {
+  const member = toMember(field);
+  // One that no record has can be anything.
+  const name = /^\w{1,32}$/.test(member) ? member : JSON.stringify(member.slice(0, 32));
+  return `${name} ${description}`;
+}

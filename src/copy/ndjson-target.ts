@@ -1,0 +1,79 @@
+import { lstatSync } from "node:fs";
+import { open, rename, rm } from "node:fs/promises";
+import { dirname } from "node:path";
+import type { Writable } from "node:stream";
+import { promisify } from "node:util";
+import { toJson } from "../service/plain-json.ts";
+import { syncFolder } from "../store/sqlite-file.ts";
+import type { Target } from "./endpoint.ts";
+
+/**
+ * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.
+ * Until it is whole its name ends in `.partial`; what another run left under that name is
+ * replaced.
+ *
+ * @throws {Error} the file is there, or cannot be made
+ */
+export async function openNdjsonTarget(path: string): Promise<Target> {
+  if (lstatSync(path, { throwIfNoEntry: false }) !== undefined) {
+    throw new Error("it is there already: move it away, or name another");
+  }
+  const partial = `${path}.partial`;
+  await rm(partial, { force: true });
+  const file = await open(partial, "wx", 0o600);
+  const { dev, ino } = await file.stat({ bigint: true });
+  const lines = createLines((text) => file.writeFile(text));
+  let isFinished = false;
+
+  function isOurs(name: string): boolean {
+    const there = lstatSync(name, { bigint: true, throwIfNoEntry: false });
+    return there?.dev === dev && there.ino === ino;
+  }
+
+  function refuseCompany(): void {
+    if (!isOurs(partial)) throw new Error(`another copy writes to it, or ${partial} was moved`);
+    if (lstatSync(path, { throwIfNoEntry: false }) !== undefined) {
+      throw new Error("another program made it meanwhile");
+    }
+  }
+
+  return {
+    async write(investors, tally) {
+      refuseCompany();
+      await lines.write(investors, tally);
+    },
+    async finish() {
+      await file.sync();
+      refuseCompany();
+      await rename(partial, path);
+      isFinished = true;
+      syncFolder(dirname(path));
+    },
+    async close() {
+      await file.close();
+      if (!isFinished && isOurs(partial)) await rm(partial);
+    },
+  };
+}
+
+/** The same to a stream, such as standard output. */
+export function createStreamTarget(stream: Writable): Target {
+  const write = promisify<string, void>((text, done) => void stream.write(text, done));
+  // Each write tells of its own failure.
+  stream.on("error", () => {});
+  return { ...createLines(write), async finish() {}, async close() {} };
+}
+
+/** Writes one batch after the other. */
+function createLines(write: (text: string) => Promise<void>): Pick<Target, "write"> {
+  let last: Promise<void> = Promise.resolve();
+  return {
+    write(investors, tally) {
+      last = last.then(async () => {
+        await write(investors.map((investor) => `${toJson(investor)}\n`).join(""));
+        tally.copied += investors.length;
+      });
+      return last;
+    },
+  };
+}

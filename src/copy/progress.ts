@@ -1,0 +1,68 @@
+import { SingleBar } from "cli-progress";
+import type { Tally } from "./endpoint.ts";
+
+/** What {@link showProgress} shows, and where. */
+export interface ProgressOptions {
+  tally: Tally;
+  /** Shows a line to those who wait. */
+  say(line: string): void;
+  /** The terminal that they look at, if it is one. */
+  terminal: NodeJS.WritableStream | undefined;
+}
+
+const lineIntervalMs = 5_000;
+
+/**
+ * Shows at intervals how far a copy is: on a terminal by a bar, elsewhere by lines.
+ *
+ * @returns what ends it
+ */
+export function showProgress({ tally, say, terminal }: ProgressOptions): () => void {
+  const start = performance.now();
+
+  function state() {
+    const count = tally.copied + tally.present + tally.conflicts;
+    const { part } = tally;
+    const seconds = (performance.now() - start) / 1_000;
+    const left = part ? inTime(seconds / part - seconds) : "unknown";
+    return { part: part ?? 0, count: inDigits(count), rate: inDigits(count / seconds), left };
+  }
+
+  if (terminal === undefined) {
+    const timer = setInterval(() => {
+      const { count, rate, left } = state();
+      say(`${count} records, ${rate} a second, time left: ${left}`);
+    }, lineIntervalMs);
+    return () => clearInterval(timer);
+  }
+
+  const bar = new SingleBar({
+    stream: terminal,
+    format: "{bar} {percentage} % | {count} records | {rate} a second | time left: {left}",
+    // A cursor that is hidden would stay so if the process is killed.
+    hideCursor: false,
+    clearOnComplete: true,
+  });
+  bar.start(1, 0, state());
+  const show = () => {
+    const now = state();
+    bar.update(now.part, now);
+  };
+  const timer = setInterval(show, 200);
+  return () => {
+    clearInterval(timer);
+    bar.stop();
+  };
+}
+
+/** A number as people read it. */
+export function inDigits(value: number): string {
+  return Math.round(value).toLocaleString("en");
+}
+
+/** A time in seconds as people read it. */
+export function inTime(seconds: number): string {
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}

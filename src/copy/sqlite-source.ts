@@ -1,0 +1,80 @@
+import { statSync } from "node:fs";
+import type { DatabaseSync } from "node:sqlite";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { inPlainWords, openSqliteFileToRead } from "../store/sqlite-file.ts";
+import { createSqliteReader } from "../store/sqlite-reader.ts";
+import type { Source } from "./endpoint.ts";
+
+/** Timeout for a lock of another process, in milliseconds. */
+const busyTimeoutMs = 5_000;
+
+const pageSize = 1_000;
+const countedAtOnce = 100_000;
+
+/**
+ * Opens an SQLite file to copy from. The file is never made or changed, and each page is read in
+ * a transaction of its own, so that a service which uses it can bring in its log.
+ *
+ * @throws {Error} in plain words, if the file cannot be used
+ */
+export async function openSqliteSource(path: string): Promise<Source> {
+  const { db, reader, file } = inWords(() => {
+    const db = openSqliteFileToRead(path, busyTimeoutMs);
+    return { db, reader: createSqliteReader(db, () => {}), file: identify(path) };
+  });
+  const total = await count(db);
+  let done = 0;
+
+  async function* read() {
+    let after: string | undefined;
+    for (;;) {
+      const page = inWords(() => {
+        const investors = reader.list({ after, limit: pageSize });
+        if (identify(path) !== file) throw new Error("it was replaced meanwhile");
+        return investors;
+      });
+      after = page.at(-1)?.id;
+      if (after === undefined) return;
+      done += page.length;
+      yield page;
+    }
+  }
+
+  return {
+    batches: read(),
+    partRead: () => Math.min(1, done / Math.max(1, total)),
+    async close() {
+      db.close();
+    },
+  };
+}
+
+/** Counts the records; never all in one transaction, which can take long. */
+async function count(db: DatabaseSync): Promise<number> {
+  const countNext = db.prepare(
+    `SELECT count(*) AS size, max(id) AS last
+     FROM (SELECT id FROM investors WHERE id > ? ORDER BY id LIMIT ${countedAtOnce})`,
+  );
+  let total = 0;
+  let last: Uint8Array | undefined = new Uint8Array();
+  while (last) {
+    const row = countNext.get(last) as { size: number; last: Uint8Array | undefined };
+    total += row.size;
+    last = row.last;
+    await nextTurn();
+  }
+  return total;
+}
+
+function identify(path: string): string {
+  const { dev, ino } = statSync(path, { bigint: true });
+  return `${dev}:${ino}`;
+}
+
+function inWords<T>(read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw new Error(inPlainWords(error), { cause: error });
+  }
+}

@@ -1,0 +1,63 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  type CreateInvestorRequest,
+  CreateInvestorRequestSchema,
+  type Investor,
+  InvestorType,
+  ListInvestorsRequestSchema,
+} from "../../gen/investor/v1/investor_pb.js";
+import { textFields, typeNames, typesByName } from "../investor.ts";
+import { invalidFields, type Violation } from "./errors.ts";
+import { findViolations } from "./validation.ts";
+
+const members = new Set<string>(["type", ...textFields]);
+
+/** A record in plain JSON: twelve members, all strings and all there. */
+export function toJson(investor: Investor): string {
+  // Put together by hand, since a list makes a million of them.
+  let text = `{"id":"${investor.id}","type":"${typeNames.get(investor.type)}"`;
+  for (const field of textFields) text += `,"${field}":${JSON.stringify(investor[field])}`;
+  return `${text}}`;
+}
+
+/**
+ * The request to create what an object of the eleven members describes.
+ *
+ * @throws {ConnectError} INVALID_FIELDS, with every rule that it breaks, if a member is none of
+ *   the eleven or not a string
+ */
+export function fromMembers(
+  object: Record<string, unknown>,
+  requestId: string | undefined,
+): CreateInvestorRequest {
+  const request = create(CreateInvestorRequestSchema);
+  const violations: Violation[] = [];
+  for (const [member, value] of Object.entries(object)) {
+    if (!members.has(member)) {
+      violations.push({ field: member, description: "is not a member of an investor" });
+    } else if (typeof value !== "string") {
+      violations.push({ field: member, description: "must be a string" });
+    }
+  }
+  for (const field of textFields) {
+    const value = object[field];
+    if (typeof value === "string") request[field] = value;
+  }
+  if (typeof object.type === "string") {
+    request.type = typesByName.get(object.type) ?? InvestorType.UNSPECIFIED;
+  }
+  if (requestId !== undefined) request.requestId = requestId;
+
+  if (violations.length > 0) {
+    const named = new Set(violations.map(({ field }) => field));
+    const others = findViolations(request).filter(({ field }) => !named.has(toMember(field)));
+    throw invalidFields([...violations, ...others]);
+  }
+  return request;
+}
+
+/** The name that a field of the protobuf contract has in plain JSON. */
+export function toMember(field: string): string {
+  const fields = [...CreateInvestorRequestSchema.fields, ...ListInvestorsRequestSchema.fields];
+  return fields.find(({ name }) => name === field)?.jsonName ?? field;
+}

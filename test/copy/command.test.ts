@@ -1,0 +1,440 @@
+import { execFileSync } from "node:child_process";
+import {
+  chmodSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { ConfigError } from "../../src/config.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { anInvestor } from "../support/records.ts";
+import { waitFor } from "../support/service.ts";
+import { hasTool } from "../support/tools.ts";
+import { copy, copyHere, lineOf, makeSqlite, openSqlite, startCopy, tableOf } from "./copying.ts";
+
+const bin = join(import.meta.dirname, "../../src/bin.ts");
+
+const copied = (count: number | string, present: number | string) =>
+  new RegExp(
+    `^copied ${count} records?, and found ${present} there already, in [\\d.]+ s \\(.* a second\\)\\n$`,
+  );
+
+describe("the arguments of a copy", () => {
+  it.each([
+    [["sqlite:a.db"], "missing required argument"],
+    [["sqlite:a.db", "sqlite:b.db", "sqlite:c.db"], "too many arguments"],
+    [["sqlite:a.db", "postgres://me:s3cret@host/db"], "TO must be sqlite:PATH"],
+    [["sqlite:a.db", "x.ndjson", "--fast"], "--fast"],
+  ])("are refused with one line and status 2: %j", async (args, named) => {
+    const folder = temporaryFolder();
+    const { code, told, written } = await copy(args, { folder });
+    expect(told).toMatch(/^error: [^\n]+\n$/);
+    expect(told).toContain(named);
+    expect(told).not.toContain("s3cret");
+    expect({ code, written, left: readdirSync(folder) }).toEqual({
+      code: 2,
+      written: "",
+      left: [],
+    });
+  });
+
+  it.each([
+    ["a.db", "sqlite:b.db", "FROM must be sqlite:PATH"],
+    ["sqlite:a.db", "file:///tmp/x.ndjson", "TO must be sqlite:PATH"],
+    ["sqlite:a.db", "x.json", "TO must be sqlite:PATH"],
+    ["sqlite://a.db", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["mongodb://", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["env:", "x.ndjson", "FROM: the environment has no database URL"],
+    ["env:NOWHERE", "x.ndjson", "FROM: the environment has no database URL"],
+    ["sqlite:a.db", "env:NO_URL", "TO: the environment has no database URL"],
+  ])("name what can be copied: not %j and %j", async (from, to, named) => {
+    const folder = temporaryFolder();
+    const refused = copyHere([from, to], { folder, env: { NO_URL: "my s3cret" } });
+    await expect(refused).rejects.toThrow(ConfigError);
+    await expect(refused).rejects.toThrow(named);
+    await expect(refused).rejects.not.toThrow("s3cret");
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  it("have a principal only where there are request ids", async () => {
+    const args = { folder: temporaryFolder(), principal: "me" };
+    const refused = copyHere(["sqlite:a.db", "x.ndjson"], args);
+    await expect(refused).rejects.toThrow(ConfigError);
+  });
+
+  it("name a database by the environment, where others do not see it", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3);
+    const env = { OLD: "sqlite:a.db", NEW: `sqlite://${folder}/b.db` };
+    expect(await copyHere(["env:OLD", "env:NEW"], { folder, env })).toMatchObject({
+      code: 0,
+      told: expect.stringMatching(copied(3, 0)),
+    });
+    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+  });
+
+  it("are refused if both are the same place, however it is spelled", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 1);
+    writeFileSync(join(folder, "a.ndjson"), `${lineOf()}\n`);
+    mkdirSync(join(folder, "deep"));
+    symlinkSync("a.db", join(folder, "link.db"));
+    symlinkSync("..", join(folder, "deep/up"));
+    linkSync(join(folder, "a.ndjson"), join(folder, "hard.ndjson"));
+    for (const [from, to] of [
+      ["sqlite:a.db", "sqlite:a.db"],
+      ["sqlite:a.db", "sqlite:./a.db"],
+      ["sqlite:a.db", `sqlite:${folder}/a.db`],
+      ["sqlite:a.db", `sqlite://${folder}/a.db`],
+      ["sqlite:link.db", "sqlite:a.db"],
+      ["sqlite:a.db", "sqlite:deep/up/a.db"],
+      ["a.ndjson", "a.ndjson"],
+      ["hard.ndjson", "a.ndjson"],
+      ["a.ndjson", "sqlite:a.ndjson"],
+    ] as const) {
+      await expect(copyHere([from, to], { folder })).rejects.toThrow(
+        new ConfigError("FROM and TO are the same place"),
+      );
+    }
+    expect(tableOf(folder, "a.db").rows).toBe(1);
+  });
+});
+
+describe("a source", () => {
+  it.each([
+    ["sqlite:gone.db", "it is not there"],
+    ["sqlite:no/folder/gone.db", "it is not there"],
+    ["sqlite:folder", "it is not a file"],
+    ["sqlite:other.db", "it is damaged, or not an SQLite file"],
+    ["sqlite:empty.db", "it is empty"],
+    ["sqlite:hard.db", "hard links"],
+    ["gone.ndjson", "no such file"],
+    ["folder.ndjson", "EISDIR"],
+    ["empty.ndjson", "it holds no records"],
+  ])("that cannot be used is refused and not made: %s", async (from, named) => {
+    const folder = temporaryFolder();
+    mkdirSync(join(folder, "folder"));
+    mkdirSync(join(folder, "folder.ndjson"));
+    writeFileSync(join(folder, "other.db"), "x".repeat(10_000));
+    writeFileSync(join(folder, "empty.db"), "");
+    writeFileSync(join(folder, "empty.ndjson"), "");
+    await makeSqlite(folder, "one.db", 1);
+    linkSync(join(folder, "one.db"), join(folder, "hard.db"));
+    const before = readdirSync(folder);
+    const { code, told } = await copyHere([from, "x.ndjson"], { folder });
+    expect(told).toMatch(/^error: cannot read [^\n]+\n$/);
+    expect(told).toContain(named);
+    expect(code).toBe(1);
+    expect(readdirSync(folder).filter((name) => !/-(wal|shm)$/.test(name))).toEqual(before);
+  });
+
+  it("in SQLite is read as it is: neither changed, checkpointed nor given another mode", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 50);
+    // A service holds it open, with records in its log.
+    const store = await openSqlite(join(folder, "a.db"));
+    await store.insert(anInvestor());
+    chmodSync(join(folder, "a.db"), 0o640);
+    const look = () =>
+      ["a.db", "a.db-wal"].map((name) => {
+        const { ino, mode, size, mtimeNs } = statSync(join(folder, name), { bigint: true });
+        return { name, ino, mode, size, mtimeNs };
+      });
+    const before = look();
+    const { code } = await copyHere(["sqlite:a.db", "a.ndjson"], { folder });
+    expect(code).toBe(0);
+    expect(look()).toEqual(before);
+    expect(readFileSync(join(folder, "a.ndjson"), "utf8").trim().split("\n")).toHaveLength(51);
+    await store.close();
+  });
+
+  it("in a folder that may not be written to is refused, and says why", async () => {
+    const folder = temporaryFolder();
+    const disk = temporaryDisk(join(folder, "disk"));
+    if (disk === undefined) return;
+    await makeSqlite(folder, "disk/a.db", 1);
+    execFileSync("mount", ["-o", "remount,ro", disk]);
+    expect(await copyHere(["sqlite:disk/a.db", "x.ndjson"], { folder })).toEqual({
+      code: 1,
+      told: "error: cannot read sqlite:disk/a.db: SQLite needs the right to make its -wal and -shm beside it\n",
+    });
+  });
+
+  it("that is replaced meanwhile ends the copy", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 20_000);
+    await makeSqlite(folder, "b.db", 1);
+    const { child, exited, output } = startCopy(["sqlite:a.db", "-"], { folder });
+    // Nobody reads on, so that it waits.
+    child.stdout?.pause();
+    await waitFor(async () => (child.stdout?.readableLength ?? 0) > 0);
+    renameSync(join(folder, "b.db"), join(folder, "a.db"));
+    child.stdout?.resume();
+    expect(await exited).toBe(1);
+    expect(output()).toContain("error: cannot read sqlite:a.db: it was replaced meanwhile");
+  });
+});
+
+describe("a file to copy to", () => {
+  it("is for its owner alone, and whole when it is there", async () => {
+    const folder = temporaryFolder();
+    const investors = await makeSqlite(folder, "a.db", 2_500);
+    const { code, told } = await copyHere(["sqlite:a.db", "out.ndjson"], { folder });
+    expect({ code, told }).toEqual({
+      code: 0,
+      told: expect.stringMatching(/^copied 2,500 records/),
+    });
+    const lines = readFileSync(join(folder, "out.ndjson"), "utf8").split("\n");
+    expect(lines.pop()).toBe("");
+    expect(lines.map((line) => JSON.parse(line).id)).toEqual(investors.map(({ id }) => id));
+    expect(JSON.parse(lines[0] ?? "")).toEqual({
+      ...JSON.parse(lineOf()),
+      ...{ id: investors[0]?.id, firstName: investors[0]?.firstName },
+    });
+    expect(statSync(join(folder, "out.ndjson")).mode & 0o777).toBe(0o600);
+    expect(existsSync(join(folder, "out.ndjson.partial"))).toBe(false);
+  });
+
+  it("is refused if it is there, also as a link to nothing", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 2);
+    writeFileSync(join(folder, "out.ndjson"), "mine");
+    symlinkSync("nothing", join(folder, "link.ndjson"));
+    for (const name of ["out.ndjson", "link.ndjson"]) {
+      const { code, told } = await copyHere(["sqlite:a.db", name], { folder });
+      expect({ code, told }).toEqual({
+        code: 1,
+        told: `error: cannot write to ${name}: it is there already: move it away, or name another\n`,
+      });
+    }
+    expect(readFileSync(join(folder, "out.ndjson"), "utf8")).toBe("mine");
+  });
+
+  it("is made anew over what a killed copy has left", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 2);
+    writeFileSync(join(folder, "out.ndjson.partial"), "x".repeat(100_000));
+    expect((await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).code).toBe(0);
+    expect(readFileSync(join(folder, "out.ndjson"), "utf8").split("\n")).toHaveLength(3);
+    expect(readdirSync(folder)).not.toContain("out.ndjson.partial");
+  });
+
+  it("is whole if a second copy begins while the first one writes", async () => {
+    const folder = temporaryFolder();
+    const partial = join(folder, "out.ndjson.partial");
+    const start = async (lastName: string) => {
+      const running = startCopy(["-", "out.ndjson"], { folder });
+      running.child.stdin?.write(`${lineOf({ lastName })}\n`);
+      await waitFor(
+        async () => sizeOf(partial) > 0 && readFileSync(partial, "utf8").includes(lastName),
+      );
+      return running;
+    };
+    const first = await start("One");
+    const second = await start("Two");
+    first.child.stdin?.end();
+    expect(await first.exited).toBe(1);
+    expect(first.output()).toContain("another copy writes to it");
+    second.child.stdin?.end();
+    expect(await second.exited).toBe(0);
+    expect(readFileSync(join(folder, "out.ndjson"), "utf8")).toMatch(/^[^\n]*Two[^\n]*\n$/);
+    expect(readdirSync(folder)).toEqual(["out.ndjson"]);
+  });
+
+  it("is removed again if its disk is full", async ({ skip }) => {
+    const folder = temporaryFolder();
+    const disk = temporaryDisk(join(folder, "disk"));
+    skip(disk === undefined, "this test needs the right to mount a small file system");
+    await makeSqlite(folder, "a.db", 10_000);
+    const { code, told } = await copyHere(["sqlite:a.db", "disk/out.ndjson"], { folder });
+    expect(told).toMatch(/^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/);
+    expect(code).toBe(1);
+    expect(readdirSync(join(folder, "disk"))).toEqual([]);
+  });
+
+  it("is removed again at SIGINT", async () => {
+    const folder = temporaryFolder();
+    const { child, exited, output } = startCopy(["-", "out.ndjson"], { folder });
+    child.stdin?.write(`${lineOf()}\n`);
+    await waitFor(async () => sizeOf(join(folder, "out.ndjson.partial")) > 0);
+    child.kill("SIGINT");
+    expect(await exited).toBe(130);
+    expect(output()).toBe("stopped by SIGINT; out.ndjson was not made\n");
+    expect(readdirSync(folder)).toEqual([]);
+  });
+});
+
+describe("standard output", () => {
+  it("gets the records alone", async () => {
+    const folder = temporaryFolder();
+    const investors = await makeSqlite(folder, "a.db", 1_500);
+    const { code, told, written } = await copy(["sqlite:a.db", "-"], { folder });
+    expect({ code, told }).toEqual({ code: 0, told: expect.stringMatching(copied("1,500", 0)) });
+    const ids = written.trim().split("\n");
+    expect(ids.map((line) => JSON.parse(line).id)).toEqual(investors.map(({ id }) => id));
+  });
+
+  it("that is closed ends the copy with status 1 and one line", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 20_000);
+    const { child, exited } = startCopy(["sqlite:a.db", "-"], { folder });
+    let told = "";
+    child.stderr?.on("data", (text) => {
+      told += text;
+    });
+    child.stdout?.once("data", () => child.stdout?.destroy());
+    expect(await exited).toBe(1);
+    expect(told).toMatch(/^error: cannot write to standard output: write EPIPE[^\n]*\n$/);
+  });
+});
+
+describe("a store to copy to", () => {
+  it("keeps what it has, and counts what is there already", async () => {
+    const folder = temporaryFolder();
+    const [first] = await makeSqlite(folder, "a.db", 1_200);
+    expect((await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).code).toBe(0);
+    const store = await openSqlite(join(folder, "a.db"));
+    await store.insert(anInvestor());
+    await store.close();
+    expect(await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).toMatchObject({
+      code: 0,
+      told: expect.stringMatching(copied(1, "1,200")),
+    });
+    expect(tableOf(folder, "new/b.db")).toEqual(tableOf(folder, "a.db"));
+    expect(statSync(join(folder, "new/b.db")).mode & 0o777).toBe(0o600);
+    expect(first).toBeDefined();
+  });
+
+  it("tells the first ten conflicts, overwrites none, and gets all others", async () => {
+    const folder = temporaryFolder();
+    const investors = await makeSqlite(folder, "a.db", 30);
+    const store = await openSqlite(join(folder, "b.db"));
+    const others = investors.slice(0, 12).map(({ id }) => anInvestor({ id }));
+    for (const other of others) await store.insert(other);
+    const { code, told } = await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder });
+    const ids = investors.slice(0, 10).map(({ id }) => id);
+    expect({ code, told }).toEqual({
+      code: 1,
+      told: `error: conflicts with other content under the same ids, which stays: 12 (${ids.join(", ")} and 2 more); copied 18 records, and found 0 there already\n`,
+    });
+    expect(await store.list({ limit: 100 })).toEqual([...others, ...investors.slice(12)]);
+    await store.close();
+  });
+
+  it.each([
+    ["sqlite:other.db", "it is damaged, or not an SQLite file"],
+    ["sqlite:folder", "unable to open database file"],
+    ["sqlite:locked/new/b.db", /permission denied|read-only/],
+    ["sqlite:locked/b.db", /permission denied|read-only/],
+    ["locked/out.ndjson", /permission denied|read-only/],
+    ["gone/out.ndjson", "no such file"],
+  ])("that cannot be used is told in one line: %s", async (to, named) => {
+    const folder = temporaryFolder();
+    mkdirSync(join(folder, "folder"));
+    mkdirSync(join(folder, "locked"));
+    lock(join(folder, "locked"));
+    await makeSqlite(folder, "a.db", 1);
+    writeFileSync(join(folder, "other.db"), "x".repeat(10_000));
+    const { code, told } = await copyHere(["sqlite:a.db", to], { folder });
+    expect(told).toMatch(/^error: cannot write to [^\n]+\n$/);
+    expect(told).toMatch(named);
+    expect(code).toBe(1);
+  });
+
+  it("on a disk that is full can be gone on with once there is room", async ({ skip }) => {
+    const folder = temporaryFolder();
+    const disk = temporaryDisk(join(folder, "disk"));
+    skip(disk === undefined, "this test needs the right to mount a small file system");
+    if (disk === undefined) return;
+    await makeSqlite(folder, "a.db", 4_000);
+    writeFileSync(join(disk, "ballast"), Buffer.alloc(1536 * 1024));
+    const { code, told } = await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder });
+    expect(told).toMatch(/^error: cannot write to sqlite:disk\/b.db: [^\n]*full[^\n]*\n$/);
+    expect(code).toBe(1);
+    rmSync(join(disk, "ballast"));
+    expect((await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder })).code).toBe(0);
+    expect(tableOf(folder, "disk/b.db")).toEqual(tableOf(folder, "a.db"));
+  });
+
+  it.each([
+    ["SIGINT", 130],
+    ["SIGTERM", 143],
+    ["SIGHUP", 129],
+  ] as const)("can be gone on with after %s, with status %i", async (signal, status) => {
+    const folder = temporaryFolder();
+    const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
+    const lines = [lineOf(), lineOf()];
+    child.stdin?.write(`${lines[0]}\n`);
+    await waitFor(async () => rowsOf(folder, "b.db") === 1);
+    child.kill(signal);
+    expect(await exited).toBe(status);
+    expect(output()).toBe(
+      `stopped by ${signal}; copied 1 record, and found 0 there already; the same command goes on from there\n`,
+    );
+    const again = await copy(["-", "sqlite:b.db"], { folder, input: lines.join("\n") });
+    expect(again).toMatchObject({ code: 0, told: expect.stringMatching(copied(1, 1)) });
+  });
+
+  it("may be copied to by two at once", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3_000);
+    const both = await Promise.all(
+      [1, 2].map(() => copy(["sqlite:a.db", "sqlite:b.db"], { folder })),
+    );
+    expect(both.map(({ code }) => code)).toEqual([0, 0]);
+    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+  });
+});
+
+describe("a copy that takes long", () => {
+  it.runIf(hasTool("script", ["--version"]))("shows a bar on a terminal", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 2_000);
+    const command = `${process.execPath} ${bin} copy sqlite:a.db a.ndjson`;
+    const shown = execFileSync("script", ["-qec", command, "/dev/null"], { cwd: folder });
+    const [bar, end] = shown.toString().split("copied ");
+    expect(bar).toMatch(/0 % \| 0 records \| .* a second \| time left: /);
+    expect(end).toMatch(/^2,000 records, and found 0 there already/);
+  });
+
+  it("says at intervals how far it is", async () => {
+    const folder = temporaryFolder();
+    const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
+    child.stdin?.write(`${lineOf()}\n`);
+    await waitFor(async () => / a second, time left: unknown\n/.test(output()));
+    child.stdin?.end();
+    expect(await exited).toBe(0);
+    expect(output().split("\n")[0]).toMatch(/^[01] records, [\d.]+ a second, time left: unknown$/);
+  });
+});
+
+/** Takes the right to write to a folder away, which for root takes more than its mode. */
+function lock(folder: string): void {
+  chmodSync(folder, 0o500);
+  if (process.getuid?.() !== 0) return;
+  execFileSync("mount", ["-t", "tmpfs", "-o", "ro", "tmpfs", folder]);
+  onTestFinished(() => void execFileSync("umount", ["-l", folder]));
+}
+
+function rowsOf(folder: string, name: string): number {
+  try {
+    return tableOf(folder, name).rows;
+  } catch {
+    // It is being made.
+    return 0;
+  }
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}

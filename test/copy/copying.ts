@@ -1,0 +1,121 @@
+import { hash } from "node:crypto";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { runCopy } from "../../src/copy/command.ts";
+import { createSqliteStore } from "../../src/store/sqlite.ts";
+import type { Store } from "../../src/store/store.ts";
+import { anInvestor } from "../support/records.ts";
+import { type Run, run } from "../support/service.ts";
+
+/** A copy that has ended. */
+export interface Ended {
+  code: number | NodeJS.Signals;
+  /** What it has told, on standard error. */
+  told: string;
+  /** What it has written to standard output. */
+  written: string;
+}
+
+/** How a copy is run. */
+export interface CopySettings {
+  folder: string;
+  env?: NodeJS.ProcessEnv;
+  /** What it gets by standard input. */
+  input?: string | Buffer;
+}
+
+/** Starts `investor-records copy`. */
+export function startCopy(args: string[], { folder, env = {}, input }: CopySettings): Run {
+  const running = run(["copy", ...args], env, folder);
+  if (input !== undefined) {
+    // It need not read all of it.
+    running.child.stdin?.on("error", () => {});
+    running.child.stdin?.end(input);
+  }
+  return running;
+}
+
+/** Runs `investor-records copy` to its end. */
+export async function copy(args: string[], settings: CopySettings): Promise<Ended> {
+  const { child, exited } = startCopy(args, settings);
+  let told = "";
+  let written = "";
+  child.stderr?.on("data", (text) => {
+    told += text;
+  });
+  child.stdout?.on("data", (text) => {
+    written += text;
+  });
+  const code = await exited;
+  return { code, told, written };
+}
+
+/**
+ * Does the same in this process, without standard input and output; relative paths are those in
+ * the folder.
+ *
+ * @throws {ConfigError} an argument is wrong
+ */
+export async function copyHere(
+  [from, to]: [from: string, to: string],
+  { folder, env = {}, principal }: { folder: string; env?: NodeJS.ProcessEnv; principal?: string },
+): Promise<Pick<Ended, "code" | "told">> {
+  let told = "";
+  const here = process.cwd();
+  process.chdir(folder);
+  try {
+    const isWhole = await runCopy({
+      from,
+      to,
+      principal,
+      environment: env,
+      signal: new AbortController().signal,
+      say(line) {
+        told += `${line}\n`;
+      },
+      terminal: undefined,
+    });
+    return { code: isWhole ? 0 : 1, told };
+  } finally {
+    process.chdir(here);
+  }
+}
+
+/** Opens a store on an SQLite file. */
+export function openSqlite(path: string): Promise<Store> {
+  const ignore = () => {};
+  return createSqliteStore(path, {
+    observe: ignore,
+    onWrite: ignore,
+    onWarning: ignore,
+    onFatal: ignore,
+  });
+}
+
+/** Makes an SQLite file with records of which all differ, and closes it. */
+export async function makeSqlite(folder: string, name: string, count: number): Promise<Investor[]> {
+  const store = await openSqlite(join(folder, name));
+  const investors = Array.from({ length: count }, () => anInvestor());
+  await Promise.all(investors.map((investor) => store.insert(investor)));
+  await store.close();
+  return investors.toSorted((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** All rows of the table in an SQLite file, in bytes that are equal only if all rows are. */
+export function tableOf(folder: string, name: string): { rows: number; digest: string } {
+  const db = new DatabaseSync(join(folder, name), { readOnly: true });
+  try {
+    const rows = db.prepare("SELECT hex(id) AS key, * FROM investors ORDER BY id").all();
+    const text = JSON.stringify(rows, (name, value) => (name === "id" ? undefined : value));
+    return { rows: rows.length, digest: hash("sha256", text) };
+  } finally {
+    db.close();
+  }
+}
+
+/** A record as a line of NDJSON, or what it becomes by changes; undefined leaves one out. */
+export function lineOf(changes: Record<string, unknown> = {}): string {
+  const { $typeName: _, $unknown: __, type: ___, ...texts } = anInvestor();
+  return JSON.stringify({ ...texts, type: "individual", ...changes });
+}
