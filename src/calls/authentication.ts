@@ -1,8 +1,8 @@
 import { hash, timingSafeEqual } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { type AuthenticationSources, ConfigError } from "../config.ts";
+import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
-import type { CallHead } from "./call.ts";
 import type { Connection } from "./connection.ts";
 import { createOidcVerifier } from "./oidc.ts";
 
@@ -26,7 +26,7 @@ export interface Caller {
  *
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
  */
-export type Authenticate = (connection: Connection, header: CallHead["header"]) => Promise<Caller>;
+export type Authenticate = (connection: Connection, header: Exchange["header"]) => Promise<Caller>;
 
 /** The ways to authenticate that are set. */
 export interface Authentication {

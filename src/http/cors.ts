@@ -1,5 +1,5 @@
-import type { IncomingMessage, ServerResponse } from "node:http";
 import { cors } from "@connectrpc/connect";
+import type { Exchange } from "./exchange.ts";
 
 const allowedMethods = ["GET", "HEAD", "POST"].join(", ");
 const allowedHeaders = [...cors.allowedHeaders, "Authorization", "Idempotency-Key"].join(", ");
@@ -11,29 +11,28 @@ const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Auth
 const maxAgeSeconds = "7200";
 
 /**
- * Lets the pages of an origin read the answer, if it is one of those given
+ * Lets the pages of an origin read the response, if it is one of those given
  * (https://fetch.spec.whatwg.org/#http-cors-protocol).
  *
  * @returns whether it is
  */
-export function allowOrigin(req: IncomingMessage, res: ServerResponse, origins: string[]): boolean {
-  const { origin } = req.headers;
-  if (origins.length === 0) return false;
-  res.setHeader("vary", "Origin");
+export function allowOrigin(exchange: Exchange, origins: string[]): boolean {
+  const { origin } = exchange.headers;
+  exchange.addHeader("vary", "Origin");
   if (origin === undefined || !(origins.includes("*") || origins.includes(origin))) return false;
-  res.setHeader("access-control-allow-origin", origin);
-  res.setHeader("access-control-expose-headers", exposedHeaders);
+  exchange.addHeader("access-control-allow-origin", origin);
+  exchange.addHeader("access-control-expose-headers", exposedHeaders);
   return true;
 }
 
-/** Answers the question of a browser what a page may send, if the request is one. */
-export function answerPreflight(req: IncomingMessage, res: ServerResponse): boolean {
-  if (req.method !== "OPTIONS" || !req.headers["access-control-request-method"]) return false;
-  res.writeHead(204, {
+/** Tells a browser what a page may send, if that is what the request asks. */
+export function sendPreflight(exchange: Exchange): boolean {
+  const { method, headers } = exchange;
+  if (method !== "OPTIONS" || !headers["access-control-request-method"]) return false;
+  exchange.send(204, {
     "access-control-allow-methods": allowedMethods,
     "access-control-allow-headers": allowedHeaders,
     "access-control-max-age": maxAgeSeconds,
   });
-  res.end();
   return true;
 }
