@@ -23,6 +23,7 @@ import { createRest } from "./protocols/rest.ts";
 import { createRouter } from "./protocols/router.ts";
 import { createRpc } from "./protocols/rpc.ts";
 import { createUnary } from "./protocols/unary.ts";
+import { messageTooLarge } from "./service/errors.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
@@ -104,7 +105,8 @@ export async function startServer(
     [Health, InvestorService],
     [file_google_rpc_status, file_google_rpc_error_details],
   );
-  const serveUnary = createUnary({ gate, maxMessageBytes });
+  const tooLarge = () => messageTooLarge(maxMessageBytes);
+  const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
   const rpc = createRpc({
     services: [service],
     openServices: [
@@ -119,6 +121,7 @@ export async function startServer(
     serveUnary,
     gate,
     maxMessageBytes,
+    tooLarge,
   });
   const probes = createProbes({ isReady: () => isReady, gate, telemetry });
   const rest = createRest({ service, gate, serveUnary, requestTimeoutMs });
@@ -163,18 +166,21 @@ export async function startServer(
       setReady(false);
       await pause(drain.delayMs, cut);
       health.end();
-      const drained = Promise.all(listeners.map((listener) => listener.drain()));
-      await Promise.race([gate.whenEmpty(), pause(drain.timeoutMs, cut)]);
+      const finished = Promise.all(listeners.map((listener) => listener.drain()))
+        // A call that comes before its client was told is served.
+        .then(() => gate.whenEmpty());
+      await Promise.race([finished, pause(drain.timeoutMs, cut)]);
       const isClean = gate.inFlight === 0;
       // What holds a connection open now is a reflection stream or silence.
-      if (isClean) await Promise.race([drained, pause(flushMs, cut)]);
+      const closed = Promise.all(listeners.map((listener) => listener.closed));
+      if (isClean) await Promise.race([closed, pause(flushMs, cut)]);
       for (const listener of listeners) listener.destroy();
       let isClosed = false;
-      const closed = store.close(cut).then(() => {
+      const storeClosed = store.close(cut).then(() => {
         isClosed = true;
       });
-      await Promise.race([closed, aborted(cut, cut)]);
-      if (!isClosed) await Promise.race([closed, delay(flushMs)]);
+      await Promise.race([storeClosed, aborted(cut, cut)]);
+      if (!isClosed) await Promise.race([storeClosed, delay(flushMs)]);
       return { isClean, isClosed };
     },
   };

@@ -14,6 +14,9 @@ export interface EngineOptions {
 
 /** A connection of either version of HTTP. */
 export interface Connection {
-  /** Lets what it carries finish, takes nothing more, and closes. */
-  drain(): void;
+  /**
+   * Lets what it carries finish, takes nothing more, and closes; resolves when the client was told,
+   * and all that it had sent before is known.
+   */
+  drain(): Promise<void>;
 }

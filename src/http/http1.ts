@@ -72,7 +72,7 @@ class Http1Connection implements Connection {
     this.#exchanges.push(exchange);
   }
 
-  drain(): void {
+  async drain(): Promise<void> {
     this.isClosing = true;
     const last = this.#exchanges.at(-1);
     if (last === undefined || last.isClosed) {

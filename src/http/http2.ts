@@ -33,7 +33,7 @@ export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions
   });
   let open = 0;
   let idleSince = performance.now();
-  let isDraining = false;
+  let draining: Promise<void> | undefined;
 
   const handshake = setTimeout(() => socket.destroy(), handshakeTimeoutMs);
   session.once("remoteSettings", () => clearTimeout(handshake));
@@ -51,28 +51,29 @@ export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions
 
   const pings = setInterval(() => {
     if (open === 0 && performance.now() - idleSince >= idleTimeoutMs) drain();
-    else ping(pingTimeoutMs, (isThere) => isThere || socket.destroy());
+    else ping(pingTimeoutMs).then((isThere) => isThere || socket.destroy());
   }, pingIntervalMs).unref();
   socket.once("close", () => {
     clearTimeout(handshake);
     clearInterval(pings);
   });
 
-  /** Calls back once: when the client has replied, or the time is over. */
-  function ping(timeoutMs: number, done: (isThere: boolean) => void): void {
-    if (session.destroyed) return;
-    const timer = setTimeout(done, timeoutMs, false);
+  /** Whether the client replies in time; a connection that has closed needs not to. */
+  function ping(timeoutMs: number): Promise<boolean> {
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    if (session.destroyed) return Promise.resolve(true);
+    const timer = setTimeout(resolve, timeoutMs, false);
     session.ping(() => {
       clearTimeout(timer);
-      done(true);
+      resolve(true);
     });
+    return promise;
   }
 
-  function drain(): void {
-    if (isDraining) return;
-    isDraining = true;
+  async function drain(): Promise<void> {
     // What was sent before the reply is served, and GOAWAY names the last of it.
-    ping(drainPingMs, () => session.close());
+    draining ??= ping(drainPingMs).then(() => session.close());
+    await draining;
   }
 
   return { drain };

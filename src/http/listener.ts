@@ -26,9 +26,11 @@ export interface Listener {
   readonly port: number;
   /**
    * Takes no new connections, and tells clients to make no more calls on those that are open;
-   * resolves when the last has closed.
+   * resolves when all were told.
    */
   drain(): Promise<void>;
+  /** Resolves when the last connection has closed behind that. */
+  readonly closed: Promise<void>;
   /** Closes what is still open at once. */
   destroy(): void;
 }
@@ -84,14 +86,15 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   }
 
   const server = createListener(tls, versions, receive, accept);
+  const closed = new Promise<void>((resolve) => server.once("close", resolve));
   return {
     port: await listen(server, host, port),
     async drain() {
       isDraining = true;
-      const closed = new Promise((resolve) => server.close(resolve));
-      for (const connection of open.values()) connection?.drain();
-      await closed;
+      server.close();
+      await Promise.all(Array.from(open.values(), (connection) => connection?.drain()));
     },
+    closed,
     destroy() {
       server.close();
       http1.close();

@@ -3,7 +3,6 @@ import type { ConnectError } from "@connectrpc/connect";
 import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { messageTooLarge } from "../service/errors.ts";
 
 /** How one protocol writes a unary call on the wire. */
 export interface Codec {
@@ -22,8 +21,10 @@ export interface Codec {
 /** What a {@link createUnary unary path} needs. */
 export interface UnaryOptions {
   gate: Gate;
-  /** The largest message to take, in bytes. */
+  /** The largest message to take, unpacked, in bytes. */
   maxMessageBytes: number;
+  /** Makes the error of a larger one. */
+  tooLarge(): ConnectError;
 }
 
 /** A method, and whether anybody may call it. */
@@ -36,9 +37,7 @@ export interface Rpc<Spec> {
 export type ServeUnary = (codec: Codec, rpc: Rpc<UnarySpec>, exchange: Exchange) => Promise<void>;
 
 /** Makes the straight way that the common form of a unary call takes on every protocol. */
-export function createUnary({ gate, maxMessageBytes }: UnaryOptions): ServeUnary {
-  const tooLarge = () => messageTooLarge(maxMessageBytes);
-
+export function createUnary({ gate, maxMessageBytes, tooLarge }: UnaryOptions): ServeUnary {
   return async (codec, { spec, isOpen }, exchange) => {
     const { method } = spec;
     const { transport, overhead } = codec;

@@ -13,20 +13,16 @@ import {
 import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { type Call, callOf } from "../calls/call.ts";
-import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { malformedRequest, messageTooLarge } from "../service/errors.ts";
+import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
 import { isGrpc, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import type { Codec, Rpc } from "./unary.ts";
+import type { Codec, Rpc, UnaryOptions } from "./unary.ts";
 
 /** What {@link createUniversal} serves, and within which limits. */
-export interface UniversalOptions {
+export interface UniversalOptions extends UnaryOptions {
   rpcs: ReadonlyMap<string, Rpc<MethodImplSpec>>;
-  gate: Gate;
-  /** The largest message to take, decompressed, in bytes. */
-  maxMessageBytes: number;
   jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
   connectCodec: Codec;
 }
@@ -47,7 +43,7 @@ const passageKey = createContextKey<Passage | undefined>(undefined);
 
 /** Makes what serves calls of every form by Connect's own handlers. */
 export function createUniversal(options: UniversalOptions) {
-  const { rpcs, gate, maxMessageBytes, jsonOptions, connectCodec } = options;
+  const { rpcs, gate, maxMessageBytes, tooLarge, jsonOptions, connectCodec } = options;
 
   /** Asks the gate about a call before any of its body is read. */
   async function enter(context: HandlerContext): Promise<void> {
@@ -76,13 +72,11 @@ export function createUniversal(options: UniversalOptions) {
       if (error.code !== Code.DeadlineExceeded)
         turnInto(error, call.fail(error.cause ?? new Error(error.message)));
     } else if (error.code === Code.ResourceExhausted) {
-      turnInto(error, call.fail(messageTooLarge(maxMessageBytes)));
+      turnInto(error, call.fail(tooLarge()));
     } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
       turnInto(error, call.fail(malformedRequest(error.cause)));
     } else if (error.code !== Code.DeadlineExceeded) {
-      // What the protocols have codes and words of their own for.
-      const { details } = malformedRequest();
-      Object.assign(error, { details, rawMessage: error.rawMessage.toWellFormed() });
+      // The protocols have codes and words of their own for these mistakes of a client.
       call.fail(error.code === Code.Internal ? malformedRequest() : error);
     }
   }

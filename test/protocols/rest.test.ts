@@ -1,14 +1,12 @@
 import { once } from "node:events";
 import { request, STATUS_CODES } from "node:http";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
-import { pino } from "pino";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Reason } from "../../src/service/errors.ts";
-import { startHttpServer } from "../../src/transports/http.ts";
-import { createRestHandler } from "../../src/transports/rest.ts";
 import { failures } from "../service/failures.ts";
+import { startEngine } from "../support/engine.ts";
 import { openGate } from "../support/gate.ts";
 import { expectDocumented, findOperation } from "../support/openapi.ts";
 import { anInvestor } from "../support/records.ts";
@@ -20,14 +18,10 @@ async function serve(list: List | Methods) {
   const gate = openGate(100);
   const methods = typeof list === "function" ? { listInvestors: list } : list;
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
-  const server = await startHttpServer({
-    handlers: [createRestHandler({ service, gate, maxMessageBytes: 65_536 })],
-    corsOrigins: [],
-    refusesCrossOrigin: false,
-    host: "127.0.0.1",
-    port: 0,
-    requestTimeoutMs: 5_000,
-    log: pino({ level: "silent" }),
+  const server = await startEngine({
+    versions: ["http/1.1", "h2"],
+    services: [service],
+    gate,
   });
   onTestFinished(() => server.destroy());
   return { gate, url: `http://127.0.0.1:${server.port}/v1/investors` };
