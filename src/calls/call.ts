@@ -9,11 +9,12 @@ import {
   type HandlerContext,
   type MethodImplSpec,
 } from "@connectrpc/connect";
-import { trace } from "@opentelemetry/api";
+import type { Span } from "@opentelemetry/api";
 import type { Logger } from "pino";
 import type { Exchange } from "../http/exchange.ts";
 import { internal, interrupted } from "../service/errors.ts";
 import type { Connection } from "./connection.ts";
+import { runInSpan, startSpan, traceIdOf } from "./span.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
@@ -66,6 +67,7 @@ export class Call implements HandlerContext {
   readonly #options: CallOptions;
   readonly #start = performance.now();
   readonly #controller = new AbortController();
+  readonly #span: Span;
   #id: string | undefined;
   #requestHeader: Headers | undefined;
 
@@ -79,6 +81,7 @@ export class Call implements HandlerContext {
     const isUnary = method.methodKind === "unary";
     this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
     exchange.onClose(() => this.#abort(clientLeft));
+    this.#span = startSpan(this);
   }
 
   /**
@@ -87,11 +90,10 @@ export class Call implements HandlerContext {
    * @throws {ConnectError} what the implementation threw, as {@link Call.fail} tells of it
    */
   async invoke({ method, impl }: UnarySpec, input: Message): Promise<Message> {
-    this.#id ??= trace.getActiveSpan()?.spanContext().traceId;
     try {
       this.throwIfEnded();
       // An implementation may reply with a plain object instead of a message.
-      return create(method.output, await impl(input, this));
+      return create(method.output, await runInSpan(this.#span, () => impl(input, this)));
     } catch (error) {
       throw this.fail(error);
     }

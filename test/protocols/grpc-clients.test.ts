@@ -2,7 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { Client, credentials, Metadata, type ServiceError, status } from "@grpc/grpc-js";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { beforeAll, describe, expect, it, onTestFinished } from "vitest";
 import {
   GetInvestorRequestSchema,
   InvestorSchema,
@@ -11,10 +11,15 @@ import {
 import { createHealth } from "../../src/operations/health.ts";
 import { startEngine } from "../support/engine.ts";
 import { openGate } from "../support/gate.ts";
-import { hasPython, runPython } from "../support/python.ts";
+import { findPython, hasPython, runPython } from "../support/python.ts";
 import { startService } from "../support/service.ts";
 
 const path = `/${InvestorService.typeName}/GetInvestor`;
+
+// It is installed when it is first needed.
+beforeAll(async () => {
+  if (hasPython) await findPython();
+}, 300_000);
 
 /** What a client tells of a call; of the metadata, what the service itself has set. */
 interface Outcome {
@@ -180,7 +185,7 @@ async function byGrpcJs(port: number): Promise<Outcome[]> {
 
 const pythonCalls = `
 import grpc, json, sys
-address, path, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+address, path, cases = json.load(sys.stdin)
 call = grpc.insecure_channel(address).unary_unary(path)
 def own(metadata):
     return {k: v.hex() if isinstance(v, bytes) else v for k, v in metadata or [] if k.startswith("x-")}
@@ -200,7 +205,7 @@ async function byPython(port: number): Promise<Outcome[]> {
     request: requestOf(each).toString("hex"),
     timeoutMs: each.timeoutMs ?? 20_000,
   }));
-  return runPython<Outcome>(pythonCalls, `127.0.0.1:${port}`, path, JSON.stringify(plain));
+  return runPython<Outcome>(pythonCalls, [`127.0.0.1:${port}`, path, plain]);
 }
 
 describe.each([
@@ -228,7 +233,7 @@ import grpc, json, sys
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from google.protobuf.descriptor_pool import DescriptorPool
-channel = grpc.insecure_channel(sys.argv[1])
+channel = grpc.insecure_channel(json.load(sys.stdin))
 database = ProtoReflectionDescriptorDatabase(channel)
 pool = DescriptorPool(database)
 service = pool.FindServiceByName("investor.v1.InvestorService")

@@ -33,11 +33,15 @@ export async function findPython(): Promise<string> {
   return python;
 }
 
-/** Runs a program in Python and gives what it printed, line by line as JSON. */
-export async function runPython<T>(program: string, ...args: string[]): Promise<T[]> {
-  const { stdout } = await execute(await findPython(), ["-c", program, ...args], {
-    timeout: 50_000,
-  });
+/**
+ * Runs a program in Python and gives what it printed, line by line as JSON.
+ *
+ * @param input what it reads, as JSON
+ */
+export async function runPython<T>(program: string, input: unknown): Promise<T[]> {
+  const running = execute(await findPython(), ["-c", program], { timeout: 50_000 });
+  running.child.stdin?.end(JSON.stringify(input));
+  const { stdout } = await running;
   return stdout
     .split("\n")
     .filter((line) => line !== "")
