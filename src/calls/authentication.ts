@@ -26,7 +26,7 @@ export interface Caller {
  *
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
  */
-export type Authenticate = (connection: Connection, header: Exchange["header"]) => Promise<Caller>;
+export type Authenticate = (connection: Connection, exchange: Exchange) => Promise<Caller>;
 
 /** The ways to authenticate that are set. */
 export interface Authentication {
@@ -60,8 +60,8 @@ export async function createAuthentication(
     if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile);
   }
 
-  const authenticate: Authenticate = async ({ certificate }, header) => {
-    const authorization = takesTokens ? header("authorization") : undefined;
+  const authenticate: Authenticate = async ({ certificate }, exchange) => {
+    const authorization = takesTokens ? exchange.header("authorization") : undefined;
     if (authorization !== undefined) {
       const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
       const caller = token && (tokens?.find(token) ?? (await verify?.(token)));

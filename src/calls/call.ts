@@ -131,7 +131,9 @@ export class Call implements HandlerContext {
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
-      parentTrace(this.head.exchange.header("traceparent")) ?? randomBytes(16).toString("hex");
+      traceIdOf(this.#span) ??
+      parentTrace(this.head.exchange.header("traceparent")) ??
+      randomBytes(16).toString("hex");
     return this.#id;
   }
 
@@ -141,10 +143,10 @@ export class Call implements HandlerContext {
   }
 
   /** How long its client still waits, in milliseconds. */
-  readonly timeoutMs = (): number | undefined => {
+  timeoutMs(): number | undefined {
     const { timeoutMs } = this.head;
     return timeoutMs && Math.max(0, Math.ceil(timeoutMs - (performance.now() - this.#start)));
-  };
+  }
 
   get method(): DescMethod {
     return this.head.method;
