@@ -192,7 +192,10 @@ export class Call implements HandlerContext {
   }
 
   #toReply(error: unknown): ConnectError {
-    if (error instanceof ConnectError) return error;
+    if (error instanceof ConnectError) {
+      // An error can repeat unpaired surrogates of its request, which no trailer can carry.
+      return Object.assign(error, { rawMessage: error.rawMessage.toWellFormed() });
+    }
     // What breaks when nobody waits for the reply any more is no fault.
     if (this.signal.aborted) return ConnectError.from(this.signal.reason, Code.Canceled);
     if (this.head.exchange.isClosed) return clientLeft;
