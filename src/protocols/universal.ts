@@ -60,8 +60,15 @@ export function createUniversal(options: UniversalOptions) {
     const call = isOpen ? gate.open(head) : await gate.admit(head);
     passage.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
-    // A context is aborted by what its call fails of, right before that is written down.
-    context.signal.addEventListener("abort", () => explain(passage, call, context.signal.reason));
+    // A context is aborted, which its type does not tell, by what its call fails of, right before
+    // that is written down.
+    const { abort } = context as HandlerContext & Pick<AbortController, "abort">;
+    Object.assign(context, {
+      abort(reason: unknown) {
+        explain(passage, call, reason);
+        abort(reason);
+      },
+    });
   }
 
   /** Turns an error of Connect itself into one of the service, and notes it. */
