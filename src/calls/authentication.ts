@@ -1,8 +1,8 @@
 import { hash, timingSafeEqual } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { type AuthenticationSources, ConfigError } from "../config.ts";
+import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
-import type { CallHead } from "./call.ts";
 import type { Connection } from "./connection.ts";
 
 /** What a caller can be allowed to do. */
@@ -25,7 +25,7 @@ export interface Caller {
  *
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
  */
-export type Authenticate = (connection: Connection, header: CallHead["header"]) => Promise<Caller>;
+export type Authenticate = (connection: Connection, exchange: Exchange) => Promise<Caller>;
 
 /** The ways to authenticate that are set. */
 export interface Authentication {
@@ -60,8 +60,8 @@ export async function createAuthentication(
     if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile);
   }
 
-  const authenticate: Authenticate = async ({ certificate }, header) => {
-    const authorization = takesTokens ? header("authorization") : undefined;
+  const authenticate: Authenticate = async ({ certificate }, exchange) => {
+    const authorization = takesTokens ? exchange.header("authorization") : undefined;
     if (authorization !== undefined) {
       const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
       const caller = token && (tokens?.find(token) ?? (await verify?.(token)));

@@ -1,5 +1,7 @@
 import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
+import type { ConnectError } from "@connectrpc/connect";
+import type { Exchange } from "../http/exchange.ts";
 import { overloaded, scopeMissing } from "../service/errors.ts";
 import { principalKey } from "../service/ids.ts";
 import type { Authenticate, Scope } from "./authentication.ts";
@@ -25,7 +27,11 @@ export interface Gate {
    *
    * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
    */
-  identify(head: Pick<CallHead, "socket" | "header">): Promise<void>;
+  identify(exchange: Exchange): Promise<void>;
+  /** A call that anybody may make: it holds no slot and is not counted. */
+  open(head: CallHead): Call;
+  /** Counts a call that was refused before the gate was asked. */
+  refuse(head: CallHead, reason: ConnectError): void;
   /** How many calls are admitted and not ended. */
   readonly inFlight: number;
   /** Resolves when no call is in flight. */
@@ -49,28 +55,39 @@ export function createGate(options: GateOptions): Gate {
   const connectionOf = createConnectionLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const { principal, scopes } = await authenticate(call.connection, call.head.header);
+    const { principal, scopes } = await authenticate(call.connection, call.head.exchange);
     const needed = scopeOf(call.method);
     if (!scopes.has(needed)) throw scopeMissing(needed);
     call.values.set(principalKey, principal);
   }
 
+  function follow(head: CallHead): Call {
+    const call = new Call(head, connectionOf(head.exchange.socket), options);
+    telemetry.follow(call);
+    return call;
+  }
+
   return {
     async admit(head) {
-      const call = new Call(head, connectionOf(head.socket), options);
-      telemetry.follow(call);
+      const call = follow(head);
       try {
         if (authenticate !== undefined) await authorise(call, authenticate);
-        call.throwIfClosed();
+        call.throwIfEnded();
         call.onClose(slots.acquire());
+        head.exchange.use();
         return call;
       } catch (error) {
         throw call.fail(error);
       }
     },
-    async identify({ socket, header }) {
-      await authenticate?.(connectionOf(socket), header);
+    async identify(exchange) {
+      await authenticate?.(connectionOf(exchange.socket), exchange);
     },
+    open(head) {
+      if (head.method.methodKind !== "unary") head.exchange.use();
+      return new Call(head, connectionOf(head.exchange.socket), options);
+    },
+    refuse: (head, reason) => void follow(head).fail(reason),
     get inFlight() {
       return slots.held;
     },

@@ -1,13 +1,11 @@
 import { isUtf8 } from "node:buffer";
 import { open } from "node:fs/promises";
 import { addAbortSignal, type Readable } from "node:stream";
-import { ConnectError } from "@connectrpc/connect";
-import { BadRequestSchema } from "../../gen/google/rpc/error_details_pb.js";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
 import { deriveId, isUuid } from "../service/ids.ts";
 import { fromMembers, toMember } from "../service/plain-json.ts";
-import { checkCreate } from "../service/validation.ts";
+import { checkCreate, findViolations } from "../service/validation.ts";
 import type { Source } from "./endpoint.ts";
 
 /** How an {@link openNdjsonSource NDJSON source} is read. */
@@ -116,17 +114,13 @@ function readLine(line: Buffer, principal: string): Investor | undefined {
   const text = line.toString();
   if (text.trim() === "") return undefined;
   const { id, requestId, ...members } = parseObject(text);
-  const violations = checkIds(id, requestId);
-  let investor: Investor | undefined;
-  try {
-    const key = typeof requestId === "string" ? requestId : undefined;
-    investor = checkCreate(fromMembers(members, key));
-  } catch (error) {
-    violations.push(...violationsOf(error));
-  }
-  if (investor === undefined || violations.length > 0) {
-    throw new Error(violations.map(inWords).join("; "));
-  }
+  const { request, violations } = fromMembers(members);
+  if (typeof requestId === "string") request.requestId = requestId;
+  const named = new Set(violations.map(({ field }) => field));
+  const others = findViolations(request).filter(({ field }) => !named.has(toMember(field)));
+  const all = [...checkIds(id, requestId), ...violations, ...others];
+  if (all.length > 0) throw new Error(all.map(inWords).join("; "));
+  const investor = checkCreate(request);
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId(principal, String(requestId));
   return investor;
 }
@@ -156,11 +150,6 @@ function checkIds(id: unknown, requestId: unknown): Violation[] {
   }
   const isValid = typeof id === "string" && isUuid(id);
   return isValid ? [] : [{ field: "id", description: "must be a UUID" }];
-}
-
-function violationsOf(error: unknown): Violation[] {
-  if (!(error instanceof ConnectError)) throw error;
-  return error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations);
 }
 
 function inWords({ field, description }: Violation): string {

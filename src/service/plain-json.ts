@@ -7,8 +7,7 @@ import {
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
 import { textFields, typeNames, typesByName } from "../investor.ts";
-import { invalidFields, type Violation } from "./errors.ts";
-import { findViolations } from "./validation.ts";
+import type { Violation } from "./errors.ts";
 
 const members = new Set<string>(["type", ...textFields]);
 
@@ -21,15 +20,14 @@ export function toJson(investor: Investor): string {
 }
 
 /**
- * The request to create what an object of the eleven members describes.
+ * The request to create what an object of the eleven members describes, as far as it does.
  *
- * @throws {ConnectError} INVALID_FIELDS, with every rule that it breaks, if a member is none of
- *   the eleven or not a string
+ * @returns a violation for each member that is none of the eleven or not a string, by its own name
  */
-export function fromMembers(
-  object: Record<string, unknown>,
-  requestId: string | undefined,
-): CreateInvestorRequest {
+export function fromMembers(object: Record<string, unknown>): {
+  request: CreateInvestorRequest;
+  violations: Violation[];
+} {
   const request = create(CreateInvestorRequestSchema);
   const violations: Violation[] = [];
   for (const [member, value] of Object.entries(object)) {
@@ -46,14 +44,7 @@ export function fromMembers(
   if (typeof object.type === "string") {
     request.type = typesByName.get(object.type) ?? InvestorType.UNSPECIFIED;
   }
-  if (requestId !== undefined) request.requestId = requestId;
-
-  if (violations.length > 0) {
-    const named = new Set(violations.map(({ field }) => field));
-    const others = findViolations(request).filter(({ field }) => !named.has(toMember(field)));
-    throw invalidFields([...violations, ...others]);
-  }
-  return request;
+  return { request, violations };
 }
 
 /** The name that a field of the protobuf contract has in plain JSON. */
