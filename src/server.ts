@@ -68,8 +68,9 @@ export async function startServer(
   const { host } = listen;
   const { requestTimeoutMs } = limits;
   const tls = config.tls && (await readTls(config.tls));
+  const onWarning = (message: string) => log.warn(message);
   const authentication =
-    config.authentication && (await createAuthentication(config.authentication));
+    config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log);
   const { maxInFlight } = limits;
   const authenticate = authentication?.authenticate;
@@ -80,7 +81,7 @@ export async function startServer(
     requestTimeoutMs,
     observe: telemetry.storeObserver,
     onWrite: telemetry.showWritable,
-    onWarning: (message) => log.warn(message),
+    onWarning,
     async onFatal(error) {
       // The calls inside learn first that their outcome is unknown.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
@@ -113,6 +114,7 @@ export async function startServer(
       port: listen.httpPort,
       requestTimeoutMs,
       corsOrigins,
+      onRefusal: telemetry.refuse,
       refusesCrossOrigin: !authentication && isLoopback(host),
       handlers: [
         createOperationsHandler({ isReady: () => isReady, gate, telemetry }),

@@ -24,7 +24,7 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
-import { deriveId, newId, principalKey } from "./ids.ts";
+import { createdKey, deriveId, newId, principalKey } from "./ids.ts";
 import { encodePageToken } from "./page-token.ts";
 import { checkCreate, checkGet, checkList } from "./validation.ts";
 
@@ -41,6 +41,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
         requestId === undefined ? newId() : deriveId(context.values.get(principalKey), requestId);
       try {
         await store.insert(investor, context.signal);
+        context.values.set(createdKey, investor.id);
         return investor;
       } catch (error) {
         if (requestId !== undefined && error instanceof DuplicateIdError) {

@@ -22,7 +22,8 @@ function headerOf({ headers }: IncomingMessage): CallHead["header"] {
 /** What the gate wants to know of a request. */
 export function toHead(req: IncomingMessage, res: ServerResponse) {
   return {
-    socket: req.socket,
+    // Each request of HTTP/2 has another proxy for its socket, a session has one.
+    socket: streamOf(req)?.session?.socket ?? req.socket,
     reply: res,
     isClosed: () => isClosed(req, res),
     // A stream of HTTP/2 that was reset looks finished too.

@@ -32,6 +32,8 @@ export interface HttpServerOptions {
   port: number;
   /** Timeout of a request, body included, in milliseconds. */
   requestTimeoutMs: number;
+  /** Is told of requests of other pages that were refused. */
+  onRefusal?(fields: object): void;
   /** Is told of faults. */
   log: Logger;
 }
@@ -87,7 +89,12 @@ export async function startHttpServer(options: HttpServerOptions): Promise<HttpS
 
   async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
     const crossOrigin = refusesCrossOrigin ? findCrossOrigin(req, corsOrigins) : undefined;
-    if (crossOrigin !== undefined) throw new HttpError(403, crossOrigin);
+    if (crossOrigin !== undefined) {
+      const { host, origin } = req.headers;
+      const peer = `${req.socket.remoteAddress}:${req.socket.remotePort}`;
+      options.onRefusal?.({ peer, reason: crossOrigin, host, origin });
+      throw new HttpError(403, crossOrigin);
+    }
     if (allowOrigin(req, res, corsOrigins) && answerPreflight(req, res)) return;
     for (const handle of handlers) {
       const handled = handle(req, res);

@@ -10,7 +10,9 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
-import { createSlots, type Gate } from "../calls/gate.ts";
+import type { Gate } from "../calls/gate.ts";
+import { createSlots } from "../calls/slots.ts";
+import { principalKey } from "../service/ids.ts";
 import { answerJson, jsonHeaders, pathOf, toHead } from "./exchange.ts";
 import type { HttpHandler } from "./http.ts";
 import { answerProblem, HttpError, methodNotAllowed } from "./problem.ts";
@@ -31,6 +33,9 @@ const collection = "/v1/investors";
 /** How many callers may stream the whole list at once; each can take long. */
 const maxStreams = 8;
 
+/** How many of them one authenticated caller may have. */
+const maxStreamsOfCaller = 6;
+
 /** Timeout of a caller who reads nothing of a stream, in milliseconds. */
 const streamIdleMs = 30_000;
 
@@ -41,7 +46,7 @@ type Handler = (req: IncomingMessage, res: ServerResponse, call: Call) => Promis
 /** Serves the investors as plain JSON over HTTP, and 404 on every other path. */
 export function createRestHandler(options: RestHandlerOptions): HttpHandler {
   const { service, gate, maxMessageBytes } = options;
-  const streams = createSlots(maxStreams);
+  const streams = createSlots(maxStreams, maxStreamsOfCaller);
 
   async function serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
     const [method, handle] = findRoute(req);
@@ -106,7 +111,7 @@ export function createRestHandler(options: RestHandlerOptions): HttpHandler {
 
   /** Streams all records page by page; each page read is a call with a deadline of its own. */
   async function streamAll(req: IncomingMessage, res: ServerResponse, call: Call): Promise<void> {
-    call.onClose(streams.acquire());
+    call.onClose(streams.acquire(call.values.get(principalKey)));
     const read = (input: ListInvestorsRequest): Promise<ListInvestorsResponse> =>
       invoke(listInvestors, input, call);
     // Small pages die young: of 1,000 records, most would outlive two collections.
