@@ -71,7 +71,7 @@ export function createIssuerKeys(issuer: string, onWarning: (message: string) =>
     if (age > refreshMs) {
       const last = find;
       const refreshed = refresh().catch(() => last);
-      // Without tokens nobody has asked for long; of an issuer that is down that is no sign.
+      // Calls wait for it only after a time without any, and never while the issuer is down.
       if (!failure && age > 2 * refreshMs) return refreshed;
     }
     return find;
@@ -132,6 +132,6 @@ async function fetchKeys(issuer: string): Promise<unknown> {
 async function fetchJson(url: string): Promise<unknown> {
   const signal = AbortSignal.timeout(requestTimeoutMs);
   const response = await fetch(url, { signal, redirect: "error" });
-  if (!response.ok) throw new Error(`${url} answered ${response.status}`);
+  if (!response.ok) throw new Error(`${url} replied with ${response.status}`);
   return response.json();
 }

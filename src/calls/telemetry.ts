@@ -115,11 +115,11 @@ export function createTelemetry(log: Logger) {
       });
       storeWritable.set(isWritable ? 1 : 0);
     },
-    /** Shows how many calls are inside. */
+    /** Shows how many calls are in flight. */
     showInFlight(count: () => number): void {
       new Gauge({
         name: "rpc_server_calls_in_flight",
-        help: "Calls that are inside.",
+        help: "Calls in flight.",
         registers,
         collect() {
           this.set(count());

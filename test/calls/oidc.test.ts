@@ -144,7 +144,7 @@ describe("the keys of the issuer", () => {
       expect(await verify(await sign()), `after ${hours} hours`).toBe(good);
     }
     expect(warnings.length).toBe(1);
-    expect(warnings[0]).toContain("answered 500");
+    expect(warnings[0]).toContain("replied with 500");
     vi.advanceTimersByTime(31 * minuteMs);
     expect(await failureOf(verify(await sign()))).toMatchObject(unavailable);
     issuer.setAvailable(true);
