@@ -440,8 +440,9 @@ describe("a greedy caller", () => {
     ["20", 18],
   ])("has, of %s slots, at most %i", async (maxInFlight, share) => {
     const service = await startWithTokens({ MAX_IN_FLIGHT: maxInFlight, REQUEST_TIMEOUT: "8s" });
-    const release = lockDatabase(service);
     const clients = clientsOf(service, orders).map(([, client]) => client);
+    for (const client of clients) await client.listInvestors({});
+    const release = lockDatabase(service);
     let refused = 0;
     const calls = Array.from({ length: 40 }, async (_, i) => {
       const call = clients[i % 4]?.createInvestor(aCreate()) ?? Promise.resolve();
@@ -449,7 +450,7 @@ describe("a greedy caller", () => {
       if (outcome !== "stored") refused += 1;
       return typeof outcome === "string" ? outcome : outcome.reason;
     });
-    await expect.poll(() => refused).toBe(40 - share);
+    await expect.poll(() => refused, { timeout: 4_000 }).toBe(40 - share);
     const other = clientOf(service, importer)
       .createInvestor(aCreate())
       .then(

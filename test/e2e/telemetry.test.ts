@@ -236,7 +236,7 @@ describe("the log", () => {
         .filter((line) => line.includes("refused"))
         .map((line) => JSON.parse(line));
     const told = () => lines().reduce((sum, { count = 1 }) => sum + count, 0);
-    await expect.poll(told).toBe(200);
+    await expect.poll(told, { timeout: 10_000 }).toBe(200);
     const single = lines().filter(({ count }) => count === undefined);
     const seconds = Math.ceil((lines().at(-1).time - lines()[0].time) / 1_000);
     expect(single.length).toBeLessThanOrEqual(10 * (seconds + 1));
@@ -254,7 +254,7 @@ describe("the log", () => {
     for (let i = 0; i < 50; i += 1) {
       await fetch(url(service, "/v1/investors"), { headers: { origin: "https://evil.example" } });
     }
-    await expect.poll(() => service.output()).toContain('"count":');
+    await expect.poll(() => service.output(), { timeout: 10_000 }).toContain('"count":');
     const lines = service.output().match(/.*"origin":"https:\/\/evil.example".*/g) ?? [];
     expect(lines.length).toBeLessThanOrEqual(20);
     expect(JSON.parse(lines[0] ?? "")).toMatchObject({ level: 40, msg: "refused" });
