@@ -1,12 +1,6 @@
 import { overloaded } from "../service/errors.ts";
 
-/** A limited number of slots. */
-export type Slots = ReturnType<typeof createSlots>;
-
-/**
- * Makes `count` slots, of which one holder has at most `share`; those who hold them without a
- * name are not told apart.
- */
+/** Makes `count` slots, of which each holder with a name has at most `share`. */
 export function createSlots(count: number, share = count) {
   const heldBy = new Map<string, number>();
   let held = 0;
