@@ -28,6 +28,7 @@ export const settings = {
     "listen beyond loopback anyway",
   ],
   "--max-in-flight": ["<calls>", integer(1, 1_000_000), "1024", "how many calls may run at once"],
+  "--max-connections": ["<n>", integer(1, 1_000_000), "1024", "how many connections may be open"],
   "--request-timeout": ["<duration>", duration(1), "10s", "how long a call may take"],
   "--max-connection-age": ["<duration>", optional(duration(1)), "", "when clients must reconnect"],
   "--drain-delay": ["<duration>", duration(0), "0s", "how long to serve on at shutdown"],
@@ -106,6 +107,7 @@ export function readConfig(given: Given) {
     corsOrigins: values["--cors-origin"],
     limits: {
       maxInFlight: values["--max-in-flight"],
+      maxConnections: values["--max-connections"],
       requestTimeoutMs: values["--request-timeout"],
       maxConnectionAgeMs: values["--max-connection-age"],
     },

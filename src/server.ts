@@ -1,24 +1,32 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { aborted } from "node:util";
-import { createServiceImplSpec } from "@connectrpc/connect";
+import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import type { Logger } from "pino";
 import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
 import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
+import { Health } from "../gen/grpc/health/v1/health_pb.js";
+import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
+import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { type Config, isLoopback } from "./config.ts";
+import { createConnections } from "./http/connections.ts";
+import { hostsOf } from "./http/cross-origin.ts";
+import { type Listener, startListener } from "./http/listener.ts";
+import { readTls } from "./http/tls.ts";
+import { createHealth } from "./operations/health.ts";
+import { createProbes } from "./operations/probes.ts";
+import { createReflection } from "./operations/reflection.ts";
+import { createRest } from "./protocols/rest.ts";
+import { createRouter } from "./protocols/router.ts";
+import { createRpc } from "./protocols/rpc.ts";
+import { createUnary } from "./protocols/unary.ts";
+import { messageTooLarge } from "./service/errors.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
-import { createConnectHandler } from "./transports/connect.ts";
-import { type GrpcServer, startGrpcServer } from "./transports/grpc.ts";
-import { type HttpServer, startHttpServer } from "./transports/http.ts";
-import { createOperationsHandler } from "./transports/operations.ts";
-import { createRestHandler } from "./transports/rest.ts";
-import { readTls } from "./transports/tls.ts";
-
 /** A server that takes calls. */
 export interface RunningServer {
   readonly grpcPort: number;
@@ -92,52 +100,65 @@ export async function startServer(
     InvestorService,
     createInvestorService(store),
   );
-  const common = { gate, maxMessageBytes, log };
   let isReady = false;
-  let grpc: GrpcServer;
-  let http: HttpServer;
+  const health = createHealth([InvestorService.typeName]);
+  const reflection = createReflection(
+    [Health, InvestorService],
+    [file_google_rpc_status, file_google_rpc_error_details],
+  );
+  const tooLarge = () => messageTooLarge(maxMessageBytes);
+  const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
+  const rpc = createRpc({
+    services: [service],
+    openServices: [
+      createServiceImplSpec<typeof Health>(Health, health.implementation),
+      createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
+      // Its messages differ by their names only.
+      createServiceImplSpec<typeof ServerReflectionAlpha>(
+        ServerReflectionAlpha,
+        reflection as unknown as ServiceImpl<typeof ServerReflectionAlpha>,
+      ),
+    ],
+    serveUnary,
+    gate,
+    maxMessageBytes,
+    tooLarge,
+  });
+  const probes = createProbes({ isReady: () => isReady, gate, telemetry });
+  const rest = createRest({ service, gate, serveUnary, requestTimeoutMs });
+  const routing = {
+    corsOrigins,
+    hosts: !authentication && isLoopback(host) ? hostsOf(host) : undefined,
+    onRefusal: telemetry.refuse,
+    log,
+  };
+  const connections = createConnections(limits.maxConnections);
+  const { maxConnectionAgeMs } = limits;
+  const common = { tls, host, requestTimeoutMs, maxConnectionAgeMs, connections };
+  const listeners: Listener[] = [];
   try {
-    grpc = await startGrpcServer({
-      ...common,
-      tls,
-      host,
-      port: listen.grpcPort,
-      requestTimeoutMs,
-      maxConnectionAgeMs: limits.maxConnectionAgeMs,
-      services: [service],
-      reflectedFiles: [file_google_rpc_status, file_google_rpc_error_details],
-    });
-    http = await startHttpServer({
-      log,
-      tls,
-      host,
-      port: listen.httpPort,
-      requestTimeoutMs,
-      corsOrigins,
-      onRefusal: telemetry.refuse,
-      refusesCrossOrigin: !authentication && isLoopback(host),
-      handlers: [
-        createOperationsHandler({ isReady: () => isReady, gate, telemetry }),
-        createConnectHandler({ ...common, services: [service] }),
-        createRestHandler({ ...common, service }),
-      ],
-    }).catch((error) => {
-      grpc.destroy();
-      throw error;
-    });
+    for (const [port, versions, handlers] of [
+      [listen.grpcPort, ["h2"], [rpc]],
+      [listen.httpPort, ["http/1.1", "h2"], [probes, rpc, rest]],
+    ] as const) {
+      const serve = createRouter({ ...routing, handlers });
+      listeners.push(await startListener({ ...common, port, versions, serve }));
+    }
   } catch (error) {
+    for (const listener of listeners) listener.destroy();
     await store.close();
     throw error;
   }
+  const [grpcPort = 0, httpPort = 0] = listeners.map(({ port }) => port);
   const setReady = (value: boolean) => {
     isReady = value;
-    grpc.setServing(value);
+    health.setServing(value);
   };
   const stopFollowing = await followStore(store, log, setReady);
 
   return {
-    grpcPort: grpc.port,
-    httpPort: http.port,
+    grpcPort,
+    httpPort,
     async reload() {
       const reloads = await Promise.allSettled([authentication?.reload(), tls?.reload()]);
       return reloads.flatMap((each) => (each.status === "rejected" ? [each.reason] : []));
@@ -146,19 +167,22 @@ export async function startServer(
       stopFollowing();
       setReady(false);
       await pause(drain.delayMs, cut);
-      const drained = Promise.all([grpc.drain(), http.drain()]);
-      await Promise.race([gate.whenEmpty(), pause(drain.timeoutMs, cut)]);
+      health.end();
+      const finished = Promise.all(listeners.map((listener) => listener.drain()))
+        // A call that comes before its client was told is served.
+        .then(() => gate.whenEmpty());
+      await Promise.race([finished, pause(drain.timeoutMs, cut)]);
       const isClean = gate.inFlight === 0;
-      // What holds a connection open now is a watch, a reflection stream or silence.
-      if (isClean) await Promise.race([drained, pause(flushMs, cut)]);
-      grpc.destroy();
-      http.destroy();
+      // What holds a connection open now is a reflection stream or silence.
+      const closed = Promise.all(listeners.map((listener) => listener.closed));
+      if (isClean) await Promise.race([closed, pause(flushMs, cut)]);
+      for (const listener of listeners) listener.destroy();
       let isClosed = false;
-      const closed = store.close(cut).then(() => {
+      const storeClosed = store.close(cut).then(() => {
         isClosed = true;
       });
-      await Promise.race([closed, aborted(cut, cut)]);
-      if (!isClosed) await Promise.race([closed, delay(flushMs)]);
+      await Promise.race([storeClosed, aborted(cut, cut)]);
+      if (!isClosed) await Promise.race([storeClosed, delay(flushMs)]);
       return { isClean, isClosed };
     },
   };

@@ -1,6 +1,6 @@
 import type { AuthenticationSources } from "../config.ts";
+import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
-import type { CallHead } from "./call.ts";
 import { allScopes, type Caller } from "./caller.ts";
 import type { Connection } from "./connection.ts";
 import { createOidcVerifier } from "./oidc.ts";
@@ -13,7 +13,7 @@ import { digestOf, readTokensFile } from "./tokens-file.ts";
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
  *   OVERLOADED
  */
-export type Authenticate = (connection: Connection, header: CallHead["header"]) => Promise<Caller>;
+export type Authenticate = (connection: Connection, header: Exchange["header"]) => Promise<Caller>;
 
 /**
  * Makes the ways to authenticate that are set.

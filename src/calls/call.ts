@@ -1,6 +1,4 @@
 import { randomBytes } from "node:crypto";
-import type { EventEmitter } from "node:events";
-import type { Socket } from "node:net";
 import { create, type DescMethod, type DescService, type Message } from "@bufbuild/protobuf";
 import {
   Code,
@@ -9,12 +7,12 @@ import {
   createContextKey,
   createContextValues,
   type HandlerContext,
-  type Interceptor,
   type MethodImplSpec,
 } from "@connectrpc/connect";
 import { trace } from "@opentelemetry/api";
 import type { Logger } from "pino";
-import { internal } from "../service/errors.ts";
+import type { Exchange } from "../http/exchange.ts";
+import { internal, interrupted } from "../service/errors.ts";
 import type { Connection } from "./connection.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
@@ -23,24 +21,12 @@ export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
 /** The implementation of a unary method. */
 export type UnarySpec = MethodImplSpec & { kind: "unary" };
 
-/** What a transport knows of a call when its headers are there. */
+/** What is known of a call when its headers are there. */
 export interface CallHead {
   readonly method: DescMethod;
   readonly transport: TransportName;
-  readonly socket: Socket;
-  /** What the reply is written to; it emits `close` when that was sent, or never will be. */
-  readonly reply: EventEmitter;
-  /** Whether that has been closed already. */
-  isClosed(): boolean;
-  /** Whether all of the reply was sent, once that is closed. */
-  wasSent(): boolean;
-  /** The value of a header, named in lower case. */
-  header(name: "authorization" | "traceparent"): string | undefined;
-  /** Makes all headers of the request. */
-  requestHeader(): Headers;
-  readonly requestMethod: string;
-  readonly url: string;
-  /** How long the client waits, in milliseconds, if the call itself is to see to it. */
+  readonly exchange: Exchange;
+  /** How long the client waits, in milliseconds. */
   readonly timeoutMs?: number | undefined;
   /** What goes along to the service; made if absent. */
   readonly values?: ContextValues;
@@ -57,8 +43,12 @@ export interface CallOptions {
 /** The call that a context belongs to. */
 const callKey = createContextKey<Call | undefined>(undefined, { description: "call" });
 
-/** One for all, since the stack of an error is costly. */
-const clientLeft = new ConnectError("the client left", Code.Canceled);
+// One for all calls, since the stack of an error is costly.
+const clientLeft = interrupted(undefined, "nobody waits for the reply");
+const deadlinePassed = interrupted(
+  new ConnectError("", Code.DeadlineExceeded),
+  "nothing was written",
+);
 
 /**
  * One call on any protocol, from its headers until its reply was sent: who makes it, how long
@@ -76,52 +66,40 @@ export class Call implements HandlerContext {
   readonly #options: CallOptions;
   readonly #start = performance.now();
   readonly #controller = new AbortController();
-  readonly #closeListeners: (() => void)[] = [];
-  #isClosed = false;
-  #isRunning = false;
   #id: string | undefined;
   #requestHeader: Headers | undefined;
 
   constructor(head: CallHead, connection: Connection, options: CallOptions) {
+    const { exchange, method, timeoutMs = Number.POSITIVE_INFINITY } = head;
     this.head = head;
     this.connection = connection;
     this.#options = options;
     this.values = (head.values ?? createContextValues()).set(callKey, this);
-    if (head.isClosed()) this.#close();
-    else head.reply.once("close", () => this.#close());
+    // A stream lasts as long as its client waits.
+    const isUnary = method.methodKind === "unary";
+    this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
+    exchange.onClose(() => this.#abort(clientLeft));
   }
 
   /**
    * Runs the implementation of a unary method in this call.
    *
-   * @throws {ConnectError} see {@link Call.run}
+   * @throws {ConnectError} what the implementation threw, as {@link Call.fail} tells of it
    */
   async invoke({ method, impl }: UnarySpec, input: Message): Promise<Message> {
-    // An implementation may reply with a plain object instead of a message.
-    return this.run(async () => create(method.output, await impl(input, this)));
-  }
-
-  /**
-   * Runs work that ends when its client leaves, or when the call takes longer than its client
-   * waits or a call may take: by {@link Call.signal}. A stream lasts as long as its client waits.
-   *
-   * @throws {ConnectError} what the work threw, as {@link Call.fail} tells of it
-   */
-  async run<T>(work: () => Promise<T>, isStream = false): Promise<T> {
     this.#id ??= trace.getActiveSpan()?.spanContext().traceId;
-    const limitMs = isStream ? Number.POSITIVE_INFINITY : this.#options.requestTimeoutMs;
-    const ms = Math.min(this.timeoutMs() ?? Number.POSITIVE_INFINITY, limitMs);
-    const timer = Number.isFinite(ms) ? setTimeout(() => this.#expire(), ms) : undefined;
-    this.#isRunning = true;
     try {
-      this.throwIfClosed();
-      return await work();
+      this.throwIfEnded();
+      // An implementation may reply with a plain object instead of a message.
+      return create(method.output, await impl(input, this));
     } catch (error) {
       throw this.fail(error);
-    } finally {
-      this.#isRunning = isStream;
-      clearTimeout(timer);
     }
+  }
+
+  /** Ends the work on it so many milliseconds from now, whatever was set before. */
+  limit(ms: number): void {
+    this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
   }
 
   /**
@@ -136,28 +114,22 @@ export class Call implements HandlerContext {
 
   /** Calls back when the reply was sent, or never will be; at once if that has happened. */
   onClose(listener: () => void): void {
-    if (this.#isClosed) listener();
-    else this.#closeListeners.push(listener);
-  }
-
-  /** Ends the work on it because nobody waits for the reply any more. */
-  abandon(): void {
-    // Nothing is left to abort in a call that has been handled, and most have been.
-    if (this.#isRunning) this.#controller.abort(clientLeft);
+    this.head.exchange.onClose(listener);
   }
 
   /**
    * Goes on only if somebody still waits for the reply.
    *
-   * @throws {ConnectError} CANCELLED, if nobody does
+   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody does
    */
-  throwIfClosed(): void {
-    if (this.#isClosed) throw clientLeft;
+  throwIfEnded(): void {
+    if (this.signal.aborted) throw this.signal.reason;
   }
 
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */
   get id(): string {
-    this.#id ??= parentTrace(this.head.header("traceparent")) ?? randomBytes(16).toString("hex");
+    this.#id ??=
+      parentTrace(this.head.exchange.header("traceparent")) ?? randomBytes(16).toString("hex");
     return this.#id;
   }
 
@@ -185,15 +157,16 @@ export class Call implements HandlerContext {
   }
 
   get requestMethod(): string {
-    return this.head.requestMethod;
+    return this.head.exchange.method;
   }
 
   get url(): string {
-    return this.head.url;
+    const { authority, url } = this.head.exchange;
+    return `http://${authority}${url}`;
   }
 
   get requestHeader(): Headers {
-    this.#requestHeader ??= this.head.requestHeader();
+    this.#requestHeader ??= this.head.exchange.toHeaders();
     return this.#requestHeader;
   }
 
@@ -207,31 +180,29 @@ export class Call implements HandlerContext {
     return this.trailer;
   }
 
-  #expire(): void {
-    this.#controller.abort(new ConnectError("the call took too long", Code.DeadlineExceeded));
-  }
-
-  #close(): void {
-    this.#isClosed = true;
-    this.abandon();
-    for (const listener of this.#closeListeners) listener();
+  #abort(reason: ConnectError): void {
+    // Nothing is left to abort in a call that was replied to, and most have been.
+    if (this.head.exchange.wasSent) return;
+    this.#controller.abort(reason);
+    this.head.exchange.stopReading(reason);
   }
 
   #toReply(error: unknown): ConnectError {
     if (error instanceof ConnectError) return error;
     // What breaks when nobody waits for the reply any more is no fault.
     if (this.signal.aborted) return ConnectError.from(this.signal.reason, Code.Canceled);
-    if (this.#isClosed) return clientLeft;
+    if (this.head.exchange.isClosed) return clientLeft;
     this.#options.log.error({ err: error, traceId: this.id }, "internal error");
     return internal(this.id, error);
   }
 }
 
-/** Lets Connect's own handlers work as {@link Call.run} does. */
-export const runCall: Interceptor = (next) => (req) => {
-  const call = req.contextValues.get(callKey);
-  return call === undefined ? next(req) : call.run(() => next(req), req.stream);
-};
+/** The call whose values these are. */
+export function callOf(values: ContextValues): Call {
+  const call = values.get(callKey);
+  if (call === undefined) throw new Error("there is no call");
+  return call;
+}
 
 /** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */
 function parentTrace(traceparent = ""): string | undefined {

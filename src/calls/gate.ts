@@ -1,5 +1,7 @@
 import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
+import type { ConnectError } from "@connectrpc/connect";
+import type { Exchange } from "../http/exchange.ts";
 import { reasonOf, scopeMissing } from "../service/errors.ts";
 import { principalKey } from "../service/ids.ts";
 import type { Authenticate } from "./authentication.ts";
@@ -33,10 +35,16 @@ export function createGate(options: GateOptions) {
   const connectionOf = createConnectionLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await authenticate(call.connection, call.head.header);
+    const caller = await authenticate(call.connection, call.head.exchange.header);
     call.values.set(callerKey, caller).set(principalKey, caller.principal);
     const needed = scopeOf(call.method);
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);
+  }
+
+  function follow(head: CallHead): Call {
+    const call = new Call(head, connectionOf(head.exchange.socket), options);
+    telemetry.follow(call);
+    return call;
   }
 
   return {
@@ -48,12 +56,12 @@ export function createGate(options: GateOptions) {
      *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
      */
     async admit(head: CallHead): Promise<Call> {
-      const call = new Call(head, connectionOf(head.socket), options);
-      telemetry.follow(call);
+      const call = follow(head);
       try {
         if (authenticate !== undefined) await authorise(call, authenticate);
-        call.throwIfClosed();
+        call.throwIfEnded();
         call.onClose(slots.acquire(call.values.get(principalKey)));
+        head.exchange.use();
         return call;
       } catch (error) {
         throw call.fail(error);
@@ -65,7 +73,7 @@ export function createGate(options: GateOptions) {
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
      *   OVERLOADED
      */
-    async identify({ socket, header }: Pick<CallHead, "socket" | "header">): Promise<void> {
+    async identify({ socket, header }: Exchange): Promise<void> {
       const connection = connectionOf(socket);
       try {
         await authenticate?.(connection, header);
@@ -75,6 +83,13 @@ export function createGate(options: GateOptions) {
         throw error;
       }
     },
+    /** A call that anybody may make: it holds no slot and is not counted. */
+    open(head: CallHead): Call {
+      if (head.method.methodKind !== "unary") head.exchange.use();
+      return new Call(head, connectionOf(head.exchange.socket), options);
+    },
+    /** Counts a call that was refused before the gate was asked. */
+    refuse: (head: CallHead, reason: ConnectError): void => void follow(head).fail(reason),
     /** How many calls are admitted and not ended. */
     get inFlight(): number {
       return slots.held;

@@ -139,7 +139,7 @@ function nameOf({ parent, name }: DescMethod): string {
 
 /** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
 function codeOf({ failure, head }: Call): string {
-  if (failure === undefined && head.wasSent()) return "OK";
+  if (failure === undefined && head.exchange.wasSent) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
 }

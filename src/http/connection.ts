@@ -1,0 +1,22 @@
+import type { Exchange } from "./exchange.ts";
+
+/** What both versions of HTTP are served by, and within which limits. */
+export interface EngineOptions {
+  /** Replies to a request, now or later; it does not throw. */
+  serve(exchange: Exchange): void;
+  /** Timeout of a request of HTTP/1.1, body included, in milliseconds. */
+  requestTimeoutMs: number;
+  /** Timeout of all that comes before the first request, in milliseconds. */
+  handshakeTimeoutMs: number;
+  /** The most that the headers of a request may weigh, in bytes. */
+  maxHeaderBytes: number;
+}
+
+/** A connection of either version of HTTP. */
+export interface Connection {
+  /**
+   * Lets what it carries finish, takes nothing more, and closes; resolves when the client was told,
+   * and all that it had sent before is known.
+   */
+  drain(): Promise<void>;
+}

@@ -1,0 +1,248 @@
+import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
+import type { Socket } from "node:net";
+import type { Readable, Writable } from "node:stream";
+import type { Usage } from "./connections.ts";
+
+/** Timeout of a client that is sent a response and reads nothing, in milliseconds. */
+const replyTimeoutMs = 30_000;
+
+/** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
+const maxTimerMs = 2 ** 31 - 1;
+
+/** One request and its response, whichever version of HTTP carries them. */
+export abstract class Exchange {
+  abstract readonly httpVersion: "1.1" | "2";
+  abstract readonly method: string;
+  /** The path of the request with its query. */
+  abstract readonly url: string;
+  /** The host that the request is meant for, and its port where that is given. */
+  abstract readonly authority: string;
+  readonly headers: IncomingHttpHeaders;
+  /** The connection itself, the same for all of its exchanges. */
+  readonly socket: Socket;
+  /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
+  protected common: OutgoingHttpHeaders | undefined;
+  readonly #usage: Usage;
+  readonly #request: Readable;
+  readonly #response: Writable;
+  readonly #closeListeners: (() => void)[] = [];
+  #isClosed = false;
+  #timer: NodeJS.Timeout | undefined;
+  #rejectBody: ((reason: Error) => void) | undefined;
+
+  /** @param response emits `close` when it was sent, or never will be */
+  protected constructor(
+    socket: Socket,
+    headers: IncomingHttpHeaders,
+    request: Readable,
+    response: Writable,
+    usage: Usage,
+  ) {
+    this.socket = socket;
+    this.headers = headers;
+    this.#request = request;
+    this.#response = response;
+    this.#usage = usage;
+    // Node.js emits errors behind the end too, and an error without a listener ends the process.
+    request.on("error", () => {});
+    response.on("error", () => {});
+    response.once("close", () => this.#close());
+  }
+
+  /** Whether the headers of the response were sent. */
+  abstract readonly isBegun: boolean;
+
+  /** Whether all of the response was sent, once that has closed. */
+  abstract readonly wasSent: boolean;
+
+  /** Whether the response was sent or never will be. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** The path of the request without its query. */
+  get path(): string {
+    const { url } = this;
+    const end = url.indexOf("?");
+    return end === -1 ? url : url.slice(0, end);
+  }
+
+  /** The query of the request, from its `?` on; empty if there is none. */
+  get query(): string {
+    return this.url.slice(this.path.length);
+  }
+
+  /** The value of a header, named in lower case; of several values, the first counts. */
+  readonly header = (name: string): string | undefined => [this.headers[name]].flat()[0];
+
+  /** All headers, without the fields of HTTP/2 that only look like headers. */
+  toHeaders(): Headers {
+    const fields = Object.entries(this.headers).filter(([name]) => !name.startsWith(":"));
+    return new Headers(fields.map(([name, value]) => [name, String(value)]));
+  }
+
+  /** Calls back when the response was sent, or never will be; at once if that has happened. */
+  onClose(listener: () => void): void {
+    if (this.#isClosed) listener();
+    else this.#closeListeners.push(listener);
+  }
+
+  /** Spares the connection, as one that is in use, until the exchange has closed. */
+  use(): void {
+    this.#usage.inUse += 1;
+    this.onClose(() => {
+      this.#usage.inUse -= 1;
+      this.#usage.usedAt = performance.now();
+    });
+  }
+
+  /**
+   * Calls back once if the exchange has not closed so many milliseconds from now; the client then
+   * has {@link replyTimeoutMs} to read the reply. Replaces what was set before; what is more than a timer can wait is none.
+   */
+  limit(ms: number, onLate: () => void): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    if (this.#isClosed || ms > maxTimerMs) return;
+    this.#timer = setTimeout(() => {
+      this.limit(replyTimeoutMs, () => this.destroy());
+      onLate();
+    }, ms);
+  }
+
+  /**
+   * All of the body of the request. It is pending until {@link Exchange.stopReading} if the client
+   * leaves.
+   *
+   * @param tooLarge makes the error if it is longer than `maxBytes`
+   */
+  readBody(maxBytes: number, tooLarge: () => Error): Promise<Buffer> {
+    return new Promise((resolve, reject) => {
+      this.#rejectBody = reject;
+      this.prepareBody();
+      if (Number(this.headers["content-length"] ?? 0) > maxBytes) {
+        reject(tooLarge());
+        return;
+      }
+      const chunks: Buffer[] = [];
+      let size = 0;
+      // Listeners, since an iterator takes as long as all the rest of a short request.
+      this.#request.on("data", (chunk: Buffer) => {
+        size += chunk.length;
+        // What still comes is dropped as it comes.
+        if (size > maxBytes) reject(tooLarge());
+        else chunks.push(chunk);
+      });
+      this.#request.once("end", () => {
+        const [only] = chunks;
+        resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
+      });
+    });
+  }
+
+  /** The body of the request as it comes. Leaving it early keeps the connection. */
+  async *readChunks(): AsyncGenerator<Uint8Array> {
+    const { promise: stopped, reject } = Promise.withResolvers<never>();
+    stopped.catch(() => {});
+    this.#rejectBody = reject;
+    this.prepareBody();
+    const chunks = this.#request.iterator({ destroyOnReturn: false });
+    try {
+      for (;;) {
+        const next = await Promise.race([chunks.next(), stopped]);
+        if (next.done) return;
+        yield next.value;
+      }
+    } finally {
+      chunks.return?.().catch(() => {});
+      // The stream notices a turn later that nobody reads any more; what is left is dropped.
+      setImmediate(() => this.#request.resume());
+    }
+  }
+
+  /** Rejects a body that is being read. */
+  stopReading(reason: Error): void {
+    this.#rejectBody?.(reason);
+  }
+
+  /** Adds a field to whatever response there will be. */
+  addHeader(name: string, value: string): void {
+    this.common = { ...this.common, [name]: value };
+  }
+
+  /**
+   * Sends all of a response; does nothing if the exchange has closed.
+   *
+   * @param headers become the property of the exchange
+   * @param trailers are sent by HTTP/2 only
+   */
+  send(
+    status: number,
+    headers: OutgoingHttpHeaders,
+    body?: string | Uint8Array,
+    trailers?: OutgoingHttpHeaders,
+  ): void {
+    if (this.#isClosed) return;
+    if (this.#timer === undefined) this.limit(replyTimeoutMs, () => this.destroy());
+    if (body !== undefined && trailers === undefined) {
+      headers["content-length"] = Buffer.byteLength(body);
+    }
+    this.respond(status, headers, body, trailers);
+  }
+
+  /**
+   * Sends the headers of a response whose body is written part by part.
+   *
+   * @param trailers makes what follows the body; sent by HTTP/2 only
+   */
+  abstract begin(
+    status: number,
+    headers: OutgoingHttpHeaders,
+    trailers?: () => OutgoingHttpHeaders,
+  ): void;
+
+  /**
+   * Sends a part of the body and resolves when there is room for more.
+   *
+   * @throws {Error} the client has left, or read nothing for {@link replyTimeoutMs}
+   */
+  async write(part: string | Uint8Array): Promise<void> {
+    const response = this.#response;
+    if (this.#isClosed) throw new Error("the client left");
+    if (response.write(part)) return;
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
+    const onClose = () => reject(new Error("the response was not read"));
+    response.once("drain", resolve).once("close", onClose);
+    try {
+      await promise;
+    } finally {
+      clearTimeout(timer);
+      response.off("drain", resolve).off("close", onClose);
+    }
+  }
+
+  /** Ends the body. */
+  end(): void {
+    this.#response.end();
+  }
+
+  /** Breaks the exchange off, so that its client cannot take it for whole. */
+  abstract destroy(): void;
+
+  protected abstract respond(
+    status: number,
+    headers: OutgoingHttpHeaders,
+    body: string | Uint8Array | undefined,
+    trailers: OutgoingHttpHeaders | undefined,
+  ): void;
+
+  /** Asks the client for the body, where it waits to be asked. */
+  protected prepareBody(): void {}
+
+  #close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    for (const listener of this.#closeListeners) listener();
+  }
+}

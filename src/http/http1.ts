@@ -1,0 +1,150 @@
+import {
+  createServer,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  type Server,
+  type ServerResponse,
+} from "node:http";
+import type { Socket } from "node:net";
+import type { Connection, EngineOptions } from "./connection.ts";
+import type { Usage } from "./connections.ts";
+import { Exchange } from "./exchange.ts";
+
+/** Longer than the idle timeout of common load balancers, which then never lose a race. */
+const keepAliveTimeoutMs = 75_000;
+
+/** Speaks HTTP/1.1 on the connections that it is given. */
+export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineOptions) {
+  const connections = new Map<Socket, Http1Connection>();
+  const server = createServer(
+    {
+      connectionsCheckingInterval: 1_000,
+      requestTimeout: requestTimeoutMs,
+      headersTimeout: requestTimeoutMs,
+      keepAliveTimeout: keepAliveTimeoutMs,
+      maxHeaderSize: maxHeaderBytes,
+    },
+    (req, res) => {
+      const connection = connections.get(req.socket);
+      if (connection === undefined) return;
+      const exchange = new Http1Exchange(req, res, connection);
+      connection.add(exchange);
+      serve(exchange);
+    },
+  );
+  // It begins to check timeouts when it listens, which it does not do itself.
+  server.emit("listening");
+
+  return {
+    accept(socket: Socket, usage: Usage): Connection {
+      const connection = new Http1Connection(socket, usage, server);
+      connections.set(socket, connection);
+      socket.once("close", () => {
+        connections.delete(socket);
+        connection.leave();
+      });
+      server.emit("connection", socket);
+      return connection;
+    },
+    close: () => void server.close(),
+  };
+}
+
+class Http1Connection implements Connection {
+  isClosing = false;
+  readonly usage: Usage;
+  readonly #socket: Socket;
+  readonly #server: Server;
+  /**
+   * In order, of which the first may have closed: V8 keeps what has passed through a busy Set
+   * alive for long, which costs a sixth of the rate.
+   */
+  readonly #exchanges: Http1Exchange[] = [];
+
+  constructor(socket: Socket, usage: Usage, server: Server) {
+    this.#socket = socket;
+    this.usage = usage;
+    this.#server = server;
+  }
+
+  add(exchange: Http1Exchange): void {
+    while (this.#exchanges[0]?.isClosed) this.#exchanges.shift();
+    this.#exchanges.push(exchange);
+  }
+
+  async drain(): Promise<void> {
+    this.isClosing = true;
+    const last = this.#exchanges.at(-1);
+    if (last === undefined || last.isClosed) {
+      this.#server.closeIdleConnections();
+    } else {
+      last.announceClose();
+      last.onClose(() => this.#socket.end());
+    }
+  }
+
+  /** Node.js closes the responses too, but not behind CONNECT, which takes the connection away. */
+  leave(): void {
+    for (const exchange of this.#exchanges) if (!exchange.isClosed) exchange.leave();
+  }
+}
+
+class Http1Exchange extends Exchange {
+  readonly httpVersion = "1.1";
+  readonly #req: IncomingMessage;
+  readonly #res: ServerResponse;
+
+  constructor(req: IncomingMessage, res: ServerResponse, connection: Http1Connection) {
+    super(req.socket, req.headers, req, res, connection.usage);
+    this.#req = req;
+    this.#res = res;
+    // What follows a request to upgrade in one packet is not read.
+    if (connection.isClosing || req.headers.upgrade !== undefined) this.announceClose();
+  }
+
+  get method(): string {
+    return this.#req.method ?? "";
+  }
+
+  get url(): string {
+    return this.#req.url ?? "";
+  }
+
+  get authority(): string {
+    return this.headers.host ?? "";
+  }
+
+  get isBegun(): boolean {
+    return this.#res.headersSent;
+  }
+
+  get wasSent(): boolean {
+    return this.#res.writableFinished;
+  }
+
+  /** Makes the response the last one of its connection, if that can still be said. */
+  announceClose(): void {
+    if (!this.isBegun) this.addHeader("connection", "close");
+  }
+
+  leave(): void {
+    this.#res.emit("close");
+  }
+
+  begin(status: number, headers: OutgoingHttpHeaders): void {
+    this.#res.writeHead(status, this.common ? { ...this.common, ...headers } : headers);
+  }
+
+  destroy(): void {
+    this.socket.destroy();
+  }
+
+  protected respond(
+    status: number,
+    headers: OutgoingHttpHeaders,
+    body: string | Uint8Array | undefined,
+  ): void {
+    this.begin(status, headers);
+    this.#res.end(body);
+  }
+}

@@ -1,0 +1,175 @@
+import type { OutgoingHttpHeaders } from "node:http";
+import {
+  constants,
+  type IncomingHttpHeaders,
+  performServerHandshake,
+  type ServerHttp2Stream,
+} from "node:http2";
+import type { Socket } from "node:net";
+import type { Connection, EngineOptions } from "./connection.ts";
+import type { Usage } from "./connections.ts";
+import { Exchange } from "./exchange.ts";
+
+/** The most calls that one connection may have open. */
+const maxConcurrentStreams = 128;
+
+/** After how long a connection without calls is closed, be it a client or silence. */
+const idleTimeoutMs = 5 * 60_000;
+
+/** How often a connection is asked whether its client is still there, in milliseconds. */
+const pingIntervalMs = 60_000;
+
+/** Timeout of the response to that, in milliseconds. */
+const pingTimeoutMs = 20_000;
+
+/** Timeout of a client that is asked whether all it has sent is here, in milliseconds. */
+const drainPingMs = 1_000;
+
+/** Speaks HTTP/2 (RFC 9113) on a connection. */
+export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions): Connection {
+  const { handshakeTimeoutMs, maxHeaderBytes, serve } = options;
+  const session = performServerHandshake(socket, {
+    settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
+  });
+  let open = 0;
+  let idleSince = performance.now();
+  let draining: Promise<void> | undefined;
+
+  const handshake = setTimeout(() => socket.destroy(), handshakeTimeoutMs);
+  session.once("remoteSettings", () => clearTimeout(handshake));
+  // A client that breaks off, or the protocol, has lost its connection already.
+  session.on("error", () => {});
+  session.on("stream", (stream, headers) => {
+    const exchange = new Http2Exchange(stream, headers, socket, usage);
+    open += 1;
+    exchange.onClose(() => {
+      open -= 1;
+      idleSince = performance.now();
+    });
+    serve(exchange);
+  });
+
+  const pings = setInterval(() => {
+    if (open === 0 && performance.now() - idleSince >= idleTimeoutMs) drain();
+    else ping(pingTimeoutMs).then((isThere) => isThere || socket.destroy());
+  }, pingIntervalMs).unref();
+  socket.once("close", () => {
+    clearTimeout(handshake);
+    clearInterval(pings);
+  });
+
+  /** Whether the client replies in time; a connection that has closed needs not to. */
+  function ping(timeoutMs: number): Promise<boolean> {
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    if (session.destroyed) return Promise.resolve(true);
+    const timer = setTimeout(resolve, timeoutMs, false);
+    session.ping(() => {
+      clearTimeout(timer);
+      resolve(true);
+    });
+    return promise;
+  }
+
+  async function drain(): Promise<void> {
+    // What was sent before the reply is served, and GOAWAY names the last of it.
+    draining ??= ping(drainPingMs).then(() => session.close());
+    await draining;
+  }
+
+  return { drain };
+}
+
+class Http2Exchange extends Exchange {
+  readonly httpVersion = "2";
+  readonly #stream: ServerHttp2Stream;
+
+  constructor(
+    stream: ServerHttp2Stream,
+    headers: IncomingHttpHeaders,
+    socket: Socket,
+    usage: Usage,
+  ) {
+    super(socket, headers, stream, stream, usage);
+    this.#stream = stream;
+  }
+
+  get method(): string {
+    return String(this.headers[":method"]);
+  }
+
+  get url(): string {
+    return String(this.headers[":path"] ?? "");
+  }
+
+  get authority(): string {
+    return String(this.headers[":authority"] ?? this.headers.host ?? "");
+  }
+
+  get isBegun(): boolean {
+    return this.#stream.headersSent;
+  }
+
+  get wasSent(): boolean {
+    const { writableFinished, rstCode, headersSent } = this.#stream;
+    return headersSent && writableFinished && rstCode === constants.NGHTTP2_NO_ERROR;
+  }
+
+  begin(status: number, headers: OutgoingHttpHeaders, trailers?: () => OutgoingHttpHeaders): void {
+    this.#sendHeaders(status, headers, { waitForTrailers: trailers !== undefined });
+    if (trailers) this.#sendTrailers(trailers);
+    else this.#stream.once("finish", () => this.#endRequest());
+  }
+
+  destroy(): void {
+    this.#stream.close(constants.NGHTTP2_INTERNAL_ERROR);
+    // A connection that takes no more bytes does not take the frame that says so either.
+    this.#stream.destroy();
+  }
+
+  protected respond(
+    status: number,
+    headers: OutgoingHttpHeaders,
+    body: string | Uint8Array | undefined,
+    trailers: OutgoingHttpHeaders | undefined,
+  ): void {
+    const stream = this.#stream;
+    // It knows of its end some turns before the exchange does.
+    if (stream.destroyed || stream.closed) return;
+    const waitForTrailers = trailers !== undefined;
+    const endStream = body === undefined && !waitForTrailers;
+    this.#sendHeaders(status, headers, { endStream, waitForTrailers });
+    if (trailers) this.#sendTrailers(() => trailers);
+    if (!endStream && this.method !== "HEAD") stream.end(body);
+    if (!waitForTrailers) this.#endRequest();
+  }
+
+  protected override prepareBody(): void {
+    if (this.headers.expect === "100-continue") {
+      this.#stream.additionalHeaders({ ":status": constants.HTTP_STATUS_CONTINUE });
+    }
+  }
+
+  #sendHeaders(
+    status: number,
+    headers: OutgoingHttpHeaders,
+    options: { endStream?: boolean; waitForTrailers: boolean },
+  ): void {
+    const all = this.common ? { ...this.common, ...headers } : headers;
+    all[":status"] = status;
+    this.#stream.respond(all, options);
+  }
+
+  #sendTrailers(trailers: () => OutgoingHttpHeaders): void {
+    const stream = this.#stream;
+    stream.once("wantTrailers", () => {
+      stream.sendTrailers(trailers());
+      // Node.js sends them a turn later.
+      if (!stream.readableEnded) setImmediate(() => this.#endRequest());
+    });
+  }
+
+  /** What is replied to before it is all there need not be sent (RFC 9113, 8.1). */
+  #endRequest(): void {
+    if (!this.#stream.readableEnded) this.#stream.close(constants.NGHTTP2_NO_ERROR);
+  }
+}

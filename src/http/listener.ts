@@ -1,0 +1,145 @@
+import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
+import { createServer as createTlsServer, type TLSSocket } from "node:tls";
+import type { Connection, EngineOptions } from "./connection.ts";
+import type { Connections } from "./connections.ts";
+import { createHttp1 } from "./http1.ts";
+import { acceptHttp2 } from "./http2.ts";
+import { closeWhenGone, type Tls } from "./tls.ts";
+
+/** What a {@link startListener listener} serves, and within which limits. */
+export interface ListenerOptions extends Pick<EngineOptions, "serve" | "requestTimeoutMs"> {
+  /** The versions of HTTP; without TLS, a port speaks the first of them only. */
+  versions: readonly ["h2"] | readonly ["http/1.1", "h2"];
+  /** Encrypts the connections; they are not if absent. */
+  tls?: Tls | undefined;
+  host: string;
+  /** 0 picks a free one. */
+  port: number;
+  /** After how long a client is asked to connect anew, in milliseconds; never if absent. */
+  maxConnectionAgeMs?: number | undefined;
+  /** The connections of this listener and others. */
+  connections: Connections;
+}
+
+/** A port that is listened on. */
+export interface Listener {
+  readonly port: number;
+  /**
+   * Takes no new connections, and tells clients to make no more calls on those that are open;
+   * resolves when all were told.
+   */
+  drain(): Promise<void>;
+  /** Resolves when the last connection has closed behind that. */
+  readonly closed: Promise<void>;
+  /** Closes what is still open at once. */
+  destroy(): void;
+}
+
+const maxHeaderBytes = 16 * 1024;
+
+/** Timeout of the handshakes of TLS and HTTP/2, in milliseconds. */
+const handshakeTimeoutMs = 10_000;
+
+/** The part by which the ages of connections differ, so that they do not all end at once. */
+const ageSpread = 0.1;
+
+/**
+ * Listens on a port for HTTP/1.1 and HTTP/2.
+ *
+ * @throws {Error} in plain words, if it cannot listen
+ */
+export async function startListener(options: ListenerOptions): Promise<Listener> {
+  const { versions, tls, host, port, requestTimeoutMs, maxConnectionAgeMs, connections } = options;
+  const engine = { ...options, handshakeTimeoutMs, maxHeaderBytes };
+  const http1 = createHttp1(engine);
+  const open = new Map<Socket, Connection | undefined>();
+  let isDraining = false;
+
+  /** @param version what was agreed on (ALPN, RFC 7301), or goes without saying */
+  function accept(socket: Socket, version: string): void {
+    if (!versions.some((each) => each === version)) socket.destroy();
+    if (socket.destroyed) return;
+    const usage = connections.usageOf(socket);
+    const connection =
+      version === "h2" ? acceptHttp2(socket, usage, engine) : http1.accept(socket, usage);
+    open.set(socket, connection);
+    socket.once("close", () => open.delete(socket));
+    if (isDraining) connection.drain();
+    else if (maxConnectionAgeMs !== undefined) limitAge(socket, connection, maxConnectionAgeMs);
+  }
+
+  function limitAge(socket: Socket, connection: Connection, maxAgeMs: number): void {
+    const ageMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
+    let timer = setTimeout(() => {
+      connection.drain();
+      timer = setTimeout(() => socket.destroy(), requestTimeoutMs).unref();
+    }, ageMs).unref();
+    socket.once("close", () => clearTimeout(timer));
+  }
+
+  /** Also for connections whose handshake is not over yet. */
+  function receive(socket: Socket): void {
+    open.set(socket, undefined);
+    socket.on("error", () => {});
+    socket.once("close", () => open.delete(socket));
+    connections.add(socket);
+  }
+
+  const server = createListener(tls, versions, receive, accept);
+  const closed = new Promise<void>((resolve) => server.once("close", resolve));
+  return {
+    port: await listen(server, host, port),
+    async drain() {
+      isDraining = true;
+      server.close();
+      await Promise.all(Array.from(open.values(), (connection) => connection?.drain()));
+    },
+    closed,
+    destroy() {
+      server.close();
+      http1.close();
+      for (const socket of open.keys()) socket.destroy();
+    },
+  };
+}
+
+function createListener(
+  tls: Tls | undefined,
+  versions: ListenerOptions["versions"],
+  receive: (socket: Socket) => void,
+  accept: (socket: Socket, version: string) => void,
+): Server {
+  if (tls === undefined) {
+    return createServer({ noDelay: true }, (socket) => {
+      receive(socket);
+      accept(socket, versions[0]);
+    });
+  }
+  const server = createTlsServer(
+    {
+      ...tls.options(),
+      // What a server prefers comes first.
+      ALPNProtocols: versions.toReversed(),
+      handshakeTimeout: handshakeTimeoutMs,
+    },
+    (socket: TLSSocket) => {
+      closeWhenGone(socket);
+      accept(socket, socket.alpnProtocol || "http/1.1");
+    },
+  );
+  server.on("connection", receive);
+  tls.onReload((context) => server.setSecureContext(context));
+  return server;
+}
+
+async function listen(server: Server, host: string, port: number): Promise<number> {
+  await new Promise<void>((resolve, reject) => {
+    server.once("error", (error) => {
+      reject(new Error(`cannot listen on ${host}:${port}: ${error.message}`));
+    });
+    server.listen(port, host, resolve);
+  });
+  // Such as of a connection that was gone before it was accepted.
+  server.on("error", () => {});
+  return (server.address() as AddressInfo).port;
+}

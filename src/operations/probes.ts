@@ -1,0 +1,42 @@
+import { readFileSync } from "node:fs";
+import type { Gate } from "../calls/gate.ts";
+import type { Telemetry } from "../calls/telemetry.ts";
+import type { Exchange } from "../http/exchange.ts";
+import { httpError, jsonHeaders } from "../protocols/problem.ts";
+import type { Handler } from "../protocols/router.ts";
+
+/** What {@link createProbes} tells of. */
+export interface ProbesOptions {
+  isReady(): boolean;
+  /** Asks for credentials before the metrics are shown. */
+  gate: Gate;
+  telemetry: Telemetry;
+}
+
+/** Serves what those who run the service and write clients need: its state and its reference. */
+export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {
+  const reference = readFileSync(new URL("../../proto/investor/v1/openapi.json", import.meta.url));
+  const sendJson = (exchange: Exchange, status: number, body: string | Uint8Array) =>
+    exchange.send(status, { ...jsonHeaders }, body);
+  const probes: Record<string, (exchange: Exchange) => void | Promise<void>> = {
+    "/healthz": (exchange) => sendJson(exchange, 200, '{"status":"alive"}'),
+    "/readyz": (exchange) => {
+      if (isReady()) sendJson(exchange, 200, '{"status":"ready"}');
+      else sendJson(exchange, 503, '{"status":"not ready"}');
+    },
+    "/openapi.json": (exchange) => sendJson(exchange, 200, reference),
+    "/metrics": async (exchange) => {
+      await gate.identify(exchange);
+      const metrics = await telemetry.metrics();
+      exchange.send(200, { "content-type": telemetry.metricsType }, metrics);
+    },
+  };
+
+  return (exchange) => {
+    const { path, method } = exchange;
+    const probe = Object.hasOwn(probes, path) && probes[path];
+    if (!probe) return undefined;
+    if (method === "GET" || method === "HEAD") return (async () => probe(exchange))();
+    throw httpError(405, `${method} is not allowed here`, { allow: "GET, HEAD" });
+  };
+}

@@ -1,0 +1,102 @@
+import {
+  fromBinary,
+  fromJsonString,
+  type JsonReadOptions,
+  type JsonWriteOptions,
+  toBinary,
+  toJsonString,
+} from "@bufbuild/protobuf";
+import {
+  type Compression,
+  compressionNegotiate,
+  mergeNonProtocolHeaders,
+} from "@connectrpc/connect/protocol";
+import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
+import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
+import type { Exchange } from "../http/exchange.ts";
+import { malformedRequest } from "../service/errors.ts";
+import { toFields } from "./fields.ts";
+import { jsonHeaders } from "./problem.ts";
+import type { Codec } from "./unary.ts";
+
+const json = "application/json";
+const proto = "application/proto";
+
+/** The least number of bytes that a reply is compressed for, as in connect-node. */
+const compressMinBytes = 1_024;
+
+/**
+ * Whether a request has the form that most unary calls of Connect have: its one message is
+ * the body, and not compressed (https://connectrpc.com/docs/protocol#unary-request).
+ */
+export function isCommonConnect({ method, url, headers }: Exchange): boolean {
+  return (
+    method === "POST" &&
+    !url.includes("?") &&
+    (headers["content-type"] === json || headers["content-type"] === proto) &&
+    (headers["content-encoding"] ?? "identity") === "identity" &&
+    (headers["connect-protocol-version"] ?? "1") === "1" &&
+    /^\d{1,10}$/.test(String(headers["connect-timeout-ms"] ?? 0))
+  );
+}
+
+/** Makes the codec for the common form of a unary call by Connect. */
+export function createConnectCodec(
+  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>,
+): Codec {
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+
+  return {
+    transport: "connect",
+    overhead: 0,
+
+    timeoutMs({ headers }) {
+      const timeout = headers["connect-timeout-ms"];
+      return timeout === undefined ? undefined : Number(timeout);
+    },
+
+    decode({ input }, body, { head: { exchange } }) {
+      try {
+        return exchange.headers["content-type"] === proto
+          ? fromBinary(input, body)
+          : fromJsonString(input, decoder.decode(body), jsonOptions);
+      } catch (error) {
+        throw malformedRequest(error);
+      }
+    },
+
+    async reply(exchange, output, { method, header, trailer }) {
+      const type = exchange.headers["content-type"];
+      const message =
+        type === proto
+          ? toBinary(method.output, output)
+          : toJsonString(method.output, output, jsonOptions);
+      const headers = header ? toFields(header) : {};
+      if (trailer) Object.assign(headers, toFields(trailer, "trailer-"));
+      headers["content-type"] = type;
+      headers["cache-control"] = "no-store";
+      const isLarge = Buffer.byteLength(message) >= compressMinBytes;
+      const compression = isLarge ? acceptedBy(exchange) : null;
+      if (compression === null) {
+        // Text leaves in one piece with the headers.
+        exchange.send(200, headers, message);
+        return;
+      }
+      headers["content-encoding"] = compression.name;
+      exchange.send(200, headers, await compression.compress(Buffer.from(message as string)));
+    },
+
+    fail(exchange, error, call) {
+      const header = new Headers(call?.header);
+      mergeNonProtocolHeaders(header, error.metadata);
+      const headers = { ...toFields(header), ...toFields(call?.trailer, "trailer-") };
+      const body = errorToJsonBytes(error, jsonOptions);
+      exchange.send(codeToHttpStatus(error.code), { ...headers, ...jsonHeaders }, body);
+    },
+  };
+}
+
+function acceptedBy({ headers }: Exchange): Compression | null {
+  const accepted = String(headers["accept-encoding"] ?? "");
+  return compressionNegotiate([compressionGzip, compressionBrotli], null, accepted, "").response;
+}

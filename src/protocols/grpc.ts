@@ -1,0 +1,124 @@
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import type { Call } from "../calls/call.ts";
+import type { Exchange } from "../http/exchange.ts";
+import { malformedRequest } from "../service/errors.ts";
+import { toFields } from "./fields.ts";
+import type { Codec } from "./unary.ts";
+
+/** What stands before a message: whether it is compressed, and its length. */
+const prefixBytes = 5;
+
+const timeoutPattern = /^(\d{1,8})([HMSmun])$/;
+
+const msByUnit: Record<string, number> = { H: 36e5, M: 6e4, S: 1e3, m: 1, u: 1e-3, n: 1e-6 };
+
+/** Whether a request is one of gRPC, of any form. */
+export function isGrpc({ headers }: Exchange): boolean {
+  return /^application\/grpc(?!-web)/.test(headers["content-type"] ?? "");
+}
+
+/** Whether a request has the form that most unary calls of gRPC have: not compressed protobuf. */
+export function isCommonGrpc({ method, headers, httpVersion }: Exchange): boolean {
+  const type = headers["content-type"];
+  const { "grpc-timeout": timeout } = headers;
+  return (
+    (type === "application/grpc" || type === "application/grpc+proto") &&
+    method === "POST" &&
+    httpVersion === "2" &&
+    (headers["grpc-encoding"] ?? "identity") === "identity" &&
+    (timeout === undefined || timeoutPattern.test(String(timeout)))
+  );
+}
+
+/**
+ * The common form of a unary call by gRPC
+ * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+ */
+export const grpcCodec: Codec = {
+  transport: "grpc",
+  overhead: prefixBytes,
+
+  timeoutMs({ headers }) {
+    const timeout = headers["grpc-timeout"];
+    if (timeout === undefined) return undefined;
+    const [, amount, unit = ""] = timeoutPattern.exec(String(timeout)) ?? [];
+    return Number(amount) * (msByUnit[unit] ?? Number.NaN);
+  },
+
+  decode({ input }, body, call) {
+    if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
+    if (body.length < prefixBytes) throw malformedRequest();
+    const flags = body.readUInt8(0);
+    const end = prefixBytes + body.readUInt32BE(1);
+    if (flags === 1) {
+      // The protocol has its own code for this mistake of a client.
+      call.fail(malformedRequest());
+      throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
+    }
+    if (flags !== 0 || body.length < end) throw malformedRequest();
+    if (body.length > end) {
+      throw new ConnectError("there is more than one message", Code.Unimplemented);
+    }
+    try {
+      return fromBinary(input, body.subarray(prefixBytes));
+    } catch (error) {
+      throw malformedRequest(error);
+    }
+  },
+
+  reply(exchange, output, { method, header, trailer }) {
+    const message = toBinary(method.output, output);
+    const body = Buffer.allocUnsafe(prefixBytes + message.length);
+    body.writeUInt8(0, 0);
+    body.writeUInt32BE(message.length, 1);
+    body.set(message, prefixBytes);
+    const headers = header ? toFields(header) : {};
+    headers["content-type"] = exchange.headers["content-type"];
+    const trailers = trailer ? toFields(trailer) : {};
+    trailers["grpc-status"] = "0";
+    exchange.send(200, headers, body, trailers);
+  },
+
+  fail(exchange, error, call) {
+    sendStatus(exchange, call, error);
+  },
+};
+
+/** Replies to a call of gRPC with an error alone. */
+export function sendStatus(exchange: Exchange, call: Call | undefined, error: ConnectError): void {
+  const headers = toFields(call?.header);
+  headers["content-type"] = exchange.headers["content-type"];
+  // Both throw on unpaired surrogates, which an error can repeat from its request.
+  Object.assign(error, { rawMessage: error.rawMessage.toWellFormed() });
+  sendTrailers(exchange, headers, setTrailerStatus(new Headers(call?.trailer), error));
+}
+
+/**
+ * Replies without a message. Headers of the service's own go in a frame of their own, since some
+ * clients take a single one for trailers.
+ */
+export function sendTrailers(
+  exchange: Exchange,
+  headers: ReturnType<typeof toFields>,
+  trailer: Headers,
+): void {
+  const trailers = toTrailers(trailer);
+  const isBare = Object.keys(headers).every((name) => /^(content-type$|grpc-)/.test(name));
+  if (isBare) exchange.send(200, { ...headers, ...trailers });
+  else exchange.send(200, headers, undefined, trailers);
+}
+
+/** Trailers whose message is encoded no more than the protocol asks. */
+export function toTrailers(trailer: Headers): ReturnType<typeof toFields> {
+  const trailers = toFields(trailer);
+  const message = trailer.get("grpc-message");
+  if (message !== null) {
+    trailers["grpc-message"] = decodeURIComponent(message).replaceAll(
+      /[^ -$&-~]+/gu,
+      encodeURIComponent,
+    );
+  }
+  return trailers;
+}

@@ -1,0 +1,107 @@
+import { STATUS_CODES } from "node:http";
+import { Code, ConnectError } from "@connectrpc/connect";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../../gen/google/rpc/error_details_pb.js";
+import type { Exchange } from "../http/exchange.ts";
+import { errorDomain } from "../service/errors.ts";
+
+/** The headers of a reply in JSON, which may hold a record. */
+export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
+
+/** Why a request failed, for people and programs (RFC 9457). */
+export interface Problem {
+  /** A URN for the reason. */
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  /** A stable name for the cause, the same as on the RPC protocols. */
+  reason: string;
+  /** The metadata of the reason, such as the id that was not found. */
+  metadata?: Record<string, string>;
+  /** Where the request broke rules, each located in one of three ways. */
+  errors?: ProblemError[];
+}
+
+/** One rule that the request broke. */
+export type ProblemError = { detail: string } & (
+  | { /** A JSON pointer into the body (RFC 6901), as a URI fragment. */ pointer: string }
+  | { /** The name of a query parameter. */ parameter: string }
+  | { /** The name of a header. */ header: string }
+);
+
+/** Tells where in a request a field of the protobuf contract stands. */
+export type Locate = (field: string) => Omit<ProblemError, "detail">;
+
+/** What HTTP itself refuses, whichever operation it is meant for. */
+const refusals = {
+  400: ["MALFORMED_REQUEST", Code.InvalidArgument],
+  403: ["CROSS_ORIGIN", Code.PermissionDenied],
+  404: ["NOT_FOUND", Code.Unimplemented],
+  405: ["METHOD_NOT_ALLOWED", Code.Unimplemented],
+  415: ["UNSUPPORTED_MEDIA_TYPE", Code.InvalidArgument],
+} as const;
+
+const statusByReason = new Map<string, number>(
+  Object.entries(refusals).map(([status, [reason]]) => [reason, Number(status)]),
+);
+
+const statusByCode: Partial<Record<Code, number>> = {
+  [Code.Canceled]: 499,
+  [Code.InvalidArgument]: 400,
+  [Code.NotFound]: 404,
+  [Code.AlreadyExists]: 422,
+  [Code.Unauthenticated]: 401,
+  [Code.PermissionDenied]: 403,
+  [Code.ResourceExhausted]: 413,
+  [Code.Unavailable]: 503,
+  [Code.DeadlineExceeded]: 504,
+};
+
+/** The refusal of a request by HTTP itself. */
+export function httpError(
+  status: keyof typeof refusals,
+  message: string,
+  headers: Record<string, string> = {},
+): ConnectError {
+  const [reason, code] = refusals[status];
+  const value = { reason, domain: errorDomain };
+  return new ConnectError(message, code, headers, [{ desc: ErrorInfoSchema, value }]);
+}
+
+/** Replies with a problem. */
+export function sendProblem(exchange: Exchange, error: ConnectError, locate?: Locate): void {
+  const problem = toProblem(error, locate);
+  const [retry] = error.findDetails(RetryInfoSchema);
+  const headers = {
+    ...Object.fromEntries(error.metadata),
+    ...(retry?.retryDelay && { "retry-after": String(retry.retryDelay.seconds) }),
+    "content-type": "application/problem+json",
+    "cache-control": "no-store",
+  };
+  exchange.send(problem.status, headers, JSON.stringify(problem));
+}
+
+function toProblem(error: ConnectError, locate: Locate = () => ({})): Problem {
+  const [info] = error.findDetails(ErrorInfoSchema);
+  const reason = info?.reason ?? "INTERNAL";
+  const status = statusByReason.get(reason) ?? statusByCode[error.code] ?? 500;
+  const errors = error
+    .findDetails(BadRequestSchema)
+    .flatMap(({ fieldViolations }) => fieldViolations)
+    .map(({ field, description }) => ({ ...locate(field), detail: description }) as ProblemError);
+  return {
+    type: `urn:investor-records:problem:${reason.toLowerCase().replaceAll("_", "-")}`,
+    // 499 is no status of HTTP, but common.
+    title: STATUS_CODES[status] ?? "Client Closed Request",
+    status,
+    // The message of the error names the fields as the RPC protocols do.
+    detail: errors.length > 0 ? "the request breaks rules, listed in errors" : error.rawMessage,
+    reason,
+    ...(info && Object.keys(info.metadata).length > 0 && { metadata: info.metadata }),
+    ...(errors.length > 0 && { errors }),
+  };
+}

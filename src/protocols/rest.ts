@@ -1,0 +1,154 @@
+import type { Message, MessageShape } from "@bufbuild/protobuf";
+import type { ConnectError, ServiceImplSpec } from "@connectrpc/connect";
+import {
+  type Investor,
+  InvestorService,
+  type ListInvestorsRequest,
+  type ListInvestorsResponse,
+} from "../../gen/investor/v1/investor_pb.js";
+import type { Call, UnarySpec } from "../calls/call.ts";
+import type { Gate } from "../calls/gate.ts";
+import { createSlots } from "../calls/slots.ts";
+import type { Exchange } from "../http/exchange.ts";
+import { textFields, typeNames } from "../investor.ts";
+import { principalKey } from "../service/ids.ts";
+import { httpError, jsonHeaders, sendProblem } from "./problem.ts";
+import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
+import type { Handler } from "./router.ts";
+import type { Codec, ServeUnary } from "./unary.ts";
+
+/** What {@link createRest} serves, and within which limits. */
+export interface RestOptions {
+  /** An implementation of the InvestorService. */
+  service: ServiceImplSpec;
+  gate: Gate;
+  serveUnary: ServeUnary;
+  /** How long a call may take, and the read of each page of a whole list, in milliseconds. */
+  requestTimeoutMs: number;
+}
+
+/** How many callers may stream the whole list at once; each can take long. */
+const maxStreams = 8;
+
+/** How many of them one authenticated caller may have. */
+const maxStreamsOfCaller = 6;
+
+/** Small pages die young: of 1,000 records, most would outlive two collections. */
+const streamedPageSize = 100;
+
+const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
+
+type Page = MessageShape<typeof listInvestors.output>;
+
+/** Serves the investors as plain JSON over HTTP. */
+export function createRest(options: RestOptions): Handler {
+  const { service, gate, serveUnary, requestTimeoutMs } = options;
+  const streams = createSlots(maxStreams, maxStreamsOfCaller);
+  const specOf = ({ localName }: { localName: string }) => service.methods[localName] as UnarySpec;
+  const createRpc = { spec: specOf(createInvestor), isOpen: false };
+  const getRpc = { spec: specOf(getInvestor), isOpen: false };
+  const listRpc = { spec: specOf(listInvestors), isOpen: false };
+
+  async function serveAll(exchange: Exchange): Promise<void> {
+    let call: Call | undefined;
+    try {
+      call = await gate.admit({ method: listInvestors, transport: "rest", exchange });
+      call.onClose(streams.acquire(call.values.get(principalKey)));
+      await streamAll(exchange, call);
+    } catch (reason) {
+      const error = call?.fail(reason) ?? reason;
+      // Without its end, nobody takes a part for the whole.
+      if (exchange.isBegun) exchange.destroy();
+      else fail(exchange, error as ConnectError, call);
+    }
+  }
+
+  /** Streams all records page by page, and reads one page ahead of what it sends. */
+  async function streamAll(exchange: Exchange, call: Call): Promise<void> {
+    const read = async (pageToken: string): Promise<ListInvestorsResponse> => {
+      call.limit(requestTimeoutMs);
+      const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
+      const page = (await call.invoke(listRpc.spec, input)) as Page;
+      // Until the next one, it is the caller who takes time.
+      call.limit(Number.POSITIVE_INFINITY);
+      return page;
+    };
+    // A failure of the first page still has its own status.
+    let page = await read("");
+    exchange.begin(200, { ...jsonHeaders });
+    if (exchange.method === "HEAD") {
+      exchange.end();
+      return;
+    }
+    let separator = "[";
+    for (;;) {
+      await exchange.write(separator + page.investors.map(toJson).join(","));
+      if (page.nextPageToken === "") break;
+      separator = ",";
+      page = await read(page.nextPageToken);
+    }
+    await exchange.write("]");
+    exchange.end();
+  }
+
+  return (exchange) => {
+    const { path, query } = exchange;
+    const method = exchange.method === "HEAD" ? "GET" : exchange.method;
+    if (path === collection) {
+      if (method === "POST") return serveUnary(createCodec, createRpc, exchange);
+      if (method === "GET") {
+        return query.length <= 1 ? serveAll(exchange) : serveUnary(listCodec, listRpc, exchange);
+      }
+      throw methodNotAllowed(exchange, "GET, HEAD, POST");
+    }
+    if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
+    if (method === "GET") return serveUnary(getCodec, getRpc, exchange);
+    throw methodNotAllowed(exchange, "GET, HEAD");
+  };
+}
+
+const fail: Codec["fail"] = (exchange, error) =>
+  sendProblem(exchange, error, (field) => locate(exchange, field));
+
+const common = {
+  transport: "rest",
+  overhead: 0,
+  timeoutMs: () => undefined,
+  reply: (exchange: Exchange, output: Message) =>
+    exchange.send(200, { ...jsonHeaders }, toJson(output as Investor)),
+  fail,
+} as const;
+
+const createCodec: Codec = {
+  ...common,
+  decode: (_, body, { head }) => readCreate(head.exchange, body),
+};
+
+const getCodec: Codec = { ...common, decode: (_, __, { head }) => readGet(head.exchange) };
+
+const listCodec: Codec = {
+  ...common,
+  decode: (_, __, { head }) => readList(head.exchange),
+  reply(exchange, output) {
+    const { investors, nextPageToken } = output as Page;
+    const headers: Record<string, string> = { ...jsonHeaders };
+    if (nextPageToken !== "") {
+      const query = new URLSearchParams(exchange.query);
+      query.set("pageToken", nextPageToken);
+      headers.link = `<${collection}?${query}>; rel="next"`;
+    }
+    exchange.send(200, headers, `[${investors.map(toJson).join(",")}]`);
+  },
+};
+
+/** A record in plain JSON: twelve members, all strings and all there. */
+export function toJson(investor: Investor): string {
+  // Put together by hand, since a list makes a million of them.
+  let text = `{"id":"${investor.id}","type":"${typeNames.get(investor.type)}"`;
+  for (const field of textFields) text += `,"${field}":${JSON.stringify(investor[field])}`;
+  return `${text}}`;
+}
+
+function methodNotAllowed({ method }: Exchange, allow: string) {
+  return httpError(405, `${method} is not allowed here`, { allow });
+}

@@ -1,0 +1,78 @@
+import { randomBytes } from "node:crypto";
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { Logger } from "pino";
+import { allowOrigin, sendPreflight } from "../http/cors.ts";
+import { findCrossOrigin } from "../http/cross-origin.ts";
+import type { Exchange } from "../http/exchange.ts";
+import { internal } from "../service/errors.ts";
+import { isGrpc, sendStatus } from "./grpc.ts";
+import { httpError, sendProblem } from "./problem.ts";
+
+/**
+ * Replies to a request, or leaves it to the next handler by returning undefined. What it throws
+ * is replied to if it is a ConnectError, or else a fault.
+ */
+export type Handler = (exchange: Exchange) => Promise<void> | undefined;
+
+/** What a {@link createRouter router} needs. */
+export interface RouterOptions {
+  /** Asked in turn until one takes the request. */
+  handlers: readonly Handler[];
+  /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
+  corsOrigins: string[];
+  /**
+   * The hosts by which the service may be called, and no pages of other origins may; anybody may
+   * by any host if absent.
+   */
+  hosts: ReadonlySet<string> | undefined;
+  /** Is told of requests of other pages that were refused. */
+  onRefusal?(fields: object): void;
+  /** Is told of faults. */
+  log: Logger;
+}
+
+/** Makes what replies to every request of a port, whatever happens. */
+export function createRouter(options: RouterOptions) {
+  const { handlers, corsOrigins, hosts, log } = options;
+  function route(exchange: Exchange): Promise<void> | undefined {
+    const crossOrigin = hosts && findCrossOrigin(exchange, hosts, corsOrigins);
+    if (crossOrigin !== undefined) {
+      const { socket, authority: host, headers } = exchange;
+      const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+      options.onRefusal?.({ peer, reason: crossOrigin, host, origin: headers.origin });
+      throw httpError(403, crossOrigin);
+    }
+    if (corsOrigins.length > 0 && allowOrigin(exchange, corsOrigins) && sendPreflight(exchange)) {
+      return undefined;
+    }
+    for (const handle of handlers) {
+      const handled = handle(exchange);
+      if (handled !== undefined) return handled;
+    }
+    if (!isGrpc(exchange)) throw httpError(404, "there is nothing at this path");
+    sendStatus(exchange, undefined, new ConnectError("unknown method", Code.Unimplemented));
+    return undefined;
+  }
+
+  /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
+  function fail(exchange: Exchange, error: unknown): void {
+    if (exchange.isClosed) return;
+    const id = randomBytes(16).toString("hex");
+    const isFault = !(error instanceof ConnectError);
+    if (isFault) log.error({ err: error, traceId: id }, "internal error");
+    try {
+      if (exchange.isBegun) throw error;
+      sendProblem(exchange, isFault ? internal(id, error) : error);
+    } catch {
+      exchange.destroy();
+    }
+  }
+
+  return (exchange: Exchange): void => {
+    try {
+      route(exchange)?.catch((error) => fail(exchange, error));
+    } catch (error) {
+      fail(exchange, error);
+    }
+  };
+}

@@ -1,0 +1,56 @@
+import { createRegistry } from "@bufbuild/protobuf";
+import type { MethodImplSpec, ServiceImplSpec } from "@connectrpc/connect";
+import { createMethodUrl } from "@connectrpc/connect/protocol";
+import type { UnarySpec } from "../calls/call.ts";
+import { createConnectCodec, isCommonConnect } from "./connect.ts";
+import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
+import { httpError } from "./problem.ts";
+import type { Handler } from "./router.ts";
+import type { Rpc, ServeUnary, UnaryOptions } from "./unary.ts";
+import { createUniversal } from "./universal.ts";
+
+/** What {@link createRpc} serves, and within which limits. */
+export interface RpcOptions extends UnaryOptions {
+  /** Those whose calls the gate is asked about. */
+  services: ServiceImplSpec[];
+  /** Those that anybody may call. */
+  openServices: ServiceImplSpec[];
+  serveUnary: ServeUnary;
+}
+
+/** Serves gRPC, Connect and gRPC-Web on the paths of the services' methods. */
+export function createRpc(options: RpcOptions): Handler {
+  const { services, openServices, serveUnary } = options;
+  const toRpcs = (specs: ServiceImplSpec[], isOpen: boolean) =>
+    specs
+      .flatMap(({ methods }) => Object.values(methods))
+      .map((spec): [string, Rpc<MethodImplSpec>] => [
+        createMethodUrl("", spec.method),
+        { spec, isOpen },
+      ]);
+  const rpcs = new Map([...toRpcs(services, false), ...toRpcs(openServices, true)]);
+  const jsonOptions = {
+    alwaysEmitImplicit: true,
+    ignoreUnknownFields: false,
+    registry: createRegistry(...services.map(({ service }) => service.file)),
+  };
+  const connectCodec = createConnectCodec(jsonOptions);
+  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions, connectCodec });
+
+  return (exchange) => {
+    const rpc = rpcs.get(exchange.path);
+    if (rpc === undefined) return undefined;
+    if (isUnary(rpc)) {
+      if (isCommonGrpc(exchange)) return serveUnary(grpcCodec, rpc, exchange);
+      if (isCommonConnect(exchange)) return serveUnary(connectCodec, rpc, exchange);
+    }
+    if (isGrpc(exchange) && exchange.httpVersion !== "2") {
+      throw httpError(415, "gRPC needs HTTP/2");
+    }
+    return serveUniversal(exchange);
+  };
+}
+
+function isUnary(rpc: Rpc<MethodImplSpec>): rpc is Rpc<UnarySpec> {
+  return rpc.spec.kind === "unary";
+}

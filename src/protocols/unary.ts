@@ -1,0 +1,56 @@
+import type { DescMethod, Message } from "@bufbuild/protobuf";
+import type { ConnectError } from "@connectrpc/connect";
+import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
+import type { Gate } from "../calls/gate.ts";
+import type { Exchange } from "../http/exchange.ts";
+
+/** How one protocol writes a unary call on the wire. */
+export interface Codec {
+  readonly transport: TransportName;
+  /** How many bytes the body has besides its message. */
+  readonly overhead: number;
+  /** How long the client waits, in milliseconds. */
+  timeoutMs(exchange: Exchange): number | undefined;
+  /** @throws {ConnectError} the body is not one message */
+  decode(method: DescMethod, body: Buffer, call: Call): Message;
+  reply(exchange: Exchange, output: Message, call: Call): void | Promise<void>;
+  /** @param call absent if it was not admitted */
+  fail(exchange: Exchange, error: ConnectError, call: Call | undefined): void;
+}
+
+/** What a {@link createUnary unary path} needs. */
+export interface UnaryOptions {
+  gate: Gate;
+  /** The largest message to take, unpacked, in bytes. */
+  maxMessageBytes: number;
+  /** Makes the error of a larger one. */
+  tooLarge(): ConnectError;
+}
+
+/** A method, and whether anybody may call it. */
+export interface Rpc<Spec> {
+  readonly spec: Spec;
+  readonly isOpen: boolean;
+}
+
+/** Makes a calls of a unary method from its request to its reply. */
+export type ServeUnary = (codec: Codec, rpc: Rpc<UnarySpec>, exchange: Exchange) => Promise<void>;
+
+/** Makes the straight way that the common form of a unary call takes on every protocol. */
+export function createUnary({ gate, maxMessageBytes, tooLarge }: UnaryOptions): ServeUnary {
+  return async (codec, { spec, isOpen }, exchange) => {
+    const { method } = spec;
+    const { transport, overhead } = codec;
+    let call: Call | undefined;
+    try {
+      const head = { method, transport, exchange, timeoutMs: codec.timeoutMs(exchange) };
+      call = isOpen ? gate.open(head) : await gate.admit(head);
+      const body = await exchange.readBody(maxMessageBytes + overhead, tooLarge);
+      const output = await call.invoke(spec, codec.decode(method, body, call));
+      await codec.reply(exchange, output, call);
+    } catch (reason) {
+      // A call that is refused is none, and the gate has noted why.
+      codec.fail(exchange, call?.fail(reason) ?? (reason as ConnectError), call);
+    }
+  };
+}

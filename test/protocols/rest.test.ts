@@ -1,0 +1,144 @@
+import { once } from "node:events";
+import { request, STATUS_CODES } from "node:http";
+import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { v7 } from "uuid";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { Reason } from "../../src/service/errors.ts";
+import { failures } from "../service/failures.ts";
+import { startEngine } from "../support/engine.ts";
+import { openGate } from "../support/gate.ts";
+import { expectDocumented, findOperation } from "../support/openapi.ts";
+import { anInvestor } from "../support/records.ts";
+
+type Methods = Partial<ServiceImpl<typeof InvestorService>>;
+type List = NonNullable<Methods["listInvestors"]>;
+
+async function serve(list: List | Methods) {
+  const gate = openGate(100);
+  const methods = typeof list === "function" ? { listInvestors: list } : list;
+  const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
+  const server = await startEngine({
+    versions: ["http/1.1", "h2"],
+    services: [service],
+    gate,
+  });
+  onTestFinished(() => server.destroy());
+  return { gate, url: `http://127.0.0.1:${server.port}/v1/investors` };
+}
+
+const aPage = () => Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) }));
+
+/** Begins to get the whole list and stops reading at once. */
+async function openStream(url: string) {
+  const req = request(url).end();
+  onTestFinished(() => void req.destroy());
+  const [res] = await once(req, "response");
+  res.pause();
+  return { req, res };
+}
+
+describe("a failure by REST", () => {
+  // Only a caller who has left is told of CANCELLED.
+  const reasons = (Object.keys(failures) as Reason[]).filter((reason) => reason !== "CANCELLED");
+  const only: Partial<Record<Reason, string>> = {
+    INVESTOR_NOT_FOUND: "getInvestor",
+    REQUEST_ID_REUSED: "createInvestor",
+    MESSAGE_TOO_LARGE: "createInvestor",
+    OUTCOME_UNKNOWN: "createInvestor",
+  };
+
+  it.each(reasons)("is documented for %s", async (reason) => {
+    for (const error of failures[reason]) {
+      const fail = () => {
+        throw error;
+      };
+      const methods = { createInvestor: fail, getInvestor: fail, listInvestors: fail };
+      const { url } = await serve(methods);
+      for (const [path, init] of [
+        [url, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" }],
+        [`${url}/${v7()}`, { method: "GET" }],
+        [url, { method: "GET" }],
+      ] as const) {
+        const operation = findOperation(init.method, path);
+        if (operation === undefined) throw new Error(`${init.method} ${path} is not documented`);
+        if (![undefined, operation.operationId].includes(only[reason])) continue;
+        const response = await fetch(path, init);
+        const { status, headers } = response;
+        const body = await response.json();
+        expectDocumented(operation, status, headers.get("content-type"), body);
+        expect(body).toMatchObject({ reason, status, title: STATUS_CODES[status] });
+        expect(headers.has("retry-after")).toBe(status === 503);
+        expect(headers.has("www-authenticate")).toBe(status === 401 || status === 403);
+      }
+    }
+  });
+
+  it("of a call that was cancelled has the title that is common for its status", async () => {
+    const { url } = await serve(() => {
+      throw failures.CANCELLED[0];
+    });
+    const response = await fetch(url);
+    expect(response.status).toBe(499);
+    expect(await response.json()).toMatchObject({ title: "Client Closed Request" });
+  });
+});
+
+describe("the whole list by REST", () => {
+  it("is cut off, and never looks complete, if the store fails midway", async () => {
+    let pages = 0;
+    const { url, gate } = await serve(() => {
+      pages += 1;
+      if (pages === 3) throw new Error("the store is gone");
+      return { investors: aPage(), nextPageToken: "more" };
+    });
+    const answer = await fetch(url);
+    expect(answer.status).toBe(200);
+    await expect(answer.text()).rejects.toThrow();
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
+  it("fails with a status of its own if the store fails at once", async () => {
+    const { url } = await serve(() => {
+      throw new Error("the store is gone");
+    });
+    const answer = await fetch(url);
+    expect(answer.status).toBe(500);
+    expect(await answer.text()).not.toContain("the store is gone");
+  });
+
+  it("reads no further than its caller, and stops when the caller leaves", async () => {
+    let pages = 0;
+    const { url, gate } = await serve(() => {
+      pages += 1;
+      return { investors: aPage(), nextPageToken: "more" };
+    });
+    const { req } = await openStream(url);
+    let before = -1;
+    await expect
+      .poll(
+        () => {
+          const isStill = pages === before;
+          before = pages;
+          return isStill;
+        },
+        { interval: 300, timeout: 10_000 },
+      )
+      .toBe(true);
+    // What the sockets of both sides hold, and no more.
+    expect(pages).toBeLessThan(60);
+    req.destroy();
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
+  it("has a few slots of its own", async () => {
+    const { url, gate } = await serve(() => ({ investors: aPage(), nextPageToken: "more" }));
+    const streams = await Promise.all(Array.from({ length: 8 }, () => openStream(url)));
+    const refused = await fetch(url);
+    expect(refused.status).toBe(503);
+    expect(await refused.json()).toMatchObject({ reason: "OVERLOADED" });
+    expect((await fetch(`${url}?pageSize=1`)).status).toBe(200);
+    for (const { req } of streams) req.destroy();
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+});

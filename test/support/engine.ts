@@ -1,0 +1,56 @@
+import {
+  type ConnectError,
+  createServiceImplSpec,
+  type ServiceImpl,
+  type ServiceImplSpec,
+} from "@connectrpc/connect";
+import { type Logger, pino } from "pino";
+import { Health } from "../../gen/grpc/health/v1/health_pb.js";
+import type { Gate } from "../../src/calls/gate.ts";
+import { createConnections } from "../../src/http/connections.ts";
+import { type Listener, type ListenerOptions, startListener } from "../../src/http/listener.ts";
+import { createRest } from "../../src/protocols/rest.ts";
+import { createRouter } from "../../src/protocols/router.ts";
+import { createRpc } from "../../src/protocols/rpc.ts";
+import { createUnary } from "../../src/protocols/unary.ts";
+import { messageTooLarge } from "../../src/service/errors.ts";
+
+/** What {@link startEngine} serves; of limits, those of the service if absent. */
+export interface EngineOptions
+  extends Partial<Pick<ListenerOptions, "tls" | "port" | "maxConnectionAgeMs">> {
+  /** The versions of HTTP, as the two ports of the service have them. */
+  versions: ListenerOptions["versions"];
+  services: ServiceImplSpec[];
+  gate: Gate;
+  log?: Logger;
+  health?: ServiceImpl<typeof Health>;
+  maxMessageBytes?: number;
+  requestTimeoutMs?: number;
+  /** Makes the error of a message that is larger. */
+  tooLarge?: () => ConnectError;
+}
+
+/** Serves services by the engine of the service on a port of this machine. */
+export async function startEngine(options: EngineOptions): Promise<Listener> {
+  const { services, gate, health, requestTimeoutMs = 5_000, maxMessageBytes = 65_536 } = options;
+  const { tooLarge = () => messageTooLarge(maxMessageBytes) } = options;
+  const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
+  const openServices = health ? [createServiceImplSpec<typeof Health>(Health, health)] : [];
+  const rpc = createRpc({ services, openServices, serveUnary, gate, maxMessageBytes, tooLarge });
+  const rests = services
+    .filter(({ methods }) => methods.createInvestor !== undefined)
+    .map((service) => createRest({ service, gate, serveUnary, requestTimeoutMs }));
+  return startListener({
+    host: "127.0.0.1",
+    port: 0,
+    ...options,
+    requestTimeoutMs,
+    connections: createConnections(1_000),
+    serve: createRouter({
+      handlers: [rpc, ...rests],
+      corsOrigins: [],
+      hosts: undefined,
+      log: options.log ?? pino({ level: "silent" }),
+    }),
+  });
+}
