@@ -2,13 +2,12 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Level, Logger } from "pino";
-import { collectDefaultMetrics, Gauge, Registry } from "prom-client";
+import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { createdKey } from "../service/ids.ts";
 import type { StoreObserver } from "../store/store.ts";
 import type { Call } from "./call.ts";
 import { callerKey } from "./caller.ts";
-import { createHistogram } from "./histogram.ts";
 
 /** See {@link createTelemetry}. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
@@ -37,26 +36,26 @@ export function createTelemetry(log: Logger) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
-  const callDurations = createHistogram({
+  const callDurations = new Histogram({
     name: "rpc_server_call_duration_seconds",
     help: "Time from the headers of a call until its reply was sent.",
-    bounds: durations,
+    buckets: durations,
     labelNames: ["method", "code", "transport"],
-    registry,
+    registers,
   });
-  const storeDurations = createHistogram({
+  const storeDurations = new Histogram({
     name: "store_operation_duration_seconds",
     help: "Time that the database takes for one operation, which can be a batch.",
-    bounds: durations,
+    buckets: durations,
     labelNames: ["operation"],
-    registry,
+    registers,
   });
-  const storeBatches = createHistogram({
+  const storeBatches = new Histogram({
     name: "store_batch_size",
     help: "How many calls share one operation of the database.",
-    bounds: batchSizes,
+    buckets: batchSizes,
     labelNames: ["operation"],
-    registry,
+    registers,
   });
   let storeWritable: Gauge | undefined;
 
@@ -79,7 +78,7 @@ export function createTelemetry(log: Logger) {
     const { transport } = call.head;
     const method = nameOf(call.method);
     const code = codeOf(call);
-    callDurations(seconds, method, code, transport);
+    callDurations.observe({ method, code, transport }, seconds);
     const level = levelOf(code, call, seconds);
     if (!log.isLevelEnabled(level)) return;
     const reason = reasonOf(call.failure);
@@ -103,8 +102,8 @@ export function createTelemetry(log: Logger) {
     refuse,
     /** Takes what a store tells of its work. */
     storeObserver(...[operation, seconds, batchSize]: Parameters<StoreObserver>): void {
-      storeDurations(seconds, operation);
-      if (batchSize !== undefined) storeBatches(batchSize, operation);
+      storeDurations.observe({ operation }, seconds);
+      if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
     /** Shows whether the store can write. */
     showWritable(isWritable: boolean): void {

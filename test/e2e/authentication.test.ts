@@ -470,8 +470,7 @@ describe("a greedy caller", () => {
 
   it("reads at most six of the eight whole lists", async () => {
     const folder = temporaryFolder();
-    const store = await createSqliteStore({
-      path: join(folder, "data/investors.db"),
+    const store = await createSqliteStore(join(folder, "data/investors.db"), {
       observe() {},
       onWrite() {},
       onWarning() {},
