@@ -135,6 +135,13 @@ export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
 }
 
+/** Whether what comes from a URL comes from its host: by https, or from this machine. */
+export function isSecureUrl(text: string): boolean {
+  const { protocol, hostname = "" } = URL.parse(text) ?? {};
+  const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
+  return protocol === "https:" || (protocol === "http:" && isOfThisMachine);
+}
+
 function readValues({ flags, environment }: Given): Values {
   const values = Object.entries(settings).map(([flag, [, read, fallback]]) => {
     const text = flags[flag as Flag] ?? environment[environmentName(flag)] ?? fallback;
@@ -167,10 +174,8 @@ export function isDatabaseUrl(text: string): boolean {
 }
 
 function issuer(text: string, flag: string): string {
-  const { protocol, hostname = "" } = URL.parse(text) ?? {};
-  const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
   // The keys of the issuer must come from itself.
-  if (protocol === "https:" || (protocol === "http:" && isOfThisMachine)) return text;
+  if (isSecureUrl(text)) return text;
   throw refusal(text, flag, "an https URL, or an http URL of this machine");
 }
 

@@ -27,6 +27,7 @@ import { messageTooLarge } from "./service/errors.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
+
 /** A server that takes calls. */
 export interface RunningServer {
   readonly grpcPort: number;
@@ -76,8 +77,9 @@ export async function startServer(
   const { host } = listen;
   const { requestTimeoutMs } = limits;
   const tls = config.tls && (await readTls(config.tls));
+  const onWarning = (message: string) => log.warn(message);
   const authentication =
-    config.authentication && (await createAuthentication(config.authentication));
+    config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log);
   const { maxInFlight } = limits;
   const authenticate = authentication?.authenticate;
@@ -87,7 +89,7 @@ export async function startServer(
     requestTimeoutMs,
     observe: telemetry.storeObserver,
     onWrite: telemetry.showWritable,
-    onWarning: (message) => log.warn(message),
+    onWarning,
     async onFatal(error) {
       // The calls inside learn first that their outcome is unknown.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
@@ -127,6 +129,7 @@ export async function startServer(
   const routing = {
     corsOrigins,
     hosts: !authentication && isLoopback(host) ? hostsOf(host) : undefined,
+    onRefusal: telemetry.refuse,
     log,
   };
   const connections = createConnections(limits.maxConnections);

@@ -1,139 +1,73 @@
-import { hash, timingSafeEqual } from "node:crypto";
-import { readFile } from "node:fs/promises";
-import { type AuthenticationSources, ConfigError } from "../config.ts";
+import type { AuthenticationSources } from "../config.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
+import { allScopes, type Caller } from "./caller.ts";
 import type { Connection } from "./connection.ts";
-
-/** What a caller can be allowed to do. */
-export const scopeNames = ["investors:read", "investors:write"] as const;
-
-/** One of {@link scopeNames}. */
-export type Scope = (typeof scopeNames)[number];
-
-/** Who calls, and what for. */
-export interface Caller {
-  /** A name that no two callers share, whichever way they are known. */
-  readonly principal: string;
-  /** What it may do; others than {@link scopeNames} have no meaning here. */
-  readonly scopes: ReadonlySet<string>;
-}
+import { digestOf, readTokensFile } from "./tokens-file.ts";
 
 /**
  * Tells who makes a call: by its bearer token (RFC 6750) or, without one, by the
  * certificate of its connection.
  *
- * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
+ * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
+ *   OVERLOADED
  */
 export type Authenticate = (connection: Connection, exchange: Exchange) => Promise<Caller>;
 
-/** The ways to authenticate that are set. */
-export interface Authentication {
-  readonly authenticate: Authenticate;
-  /**
-   * Reads the tokens file again; what it held before stays in force if it cannot be used.
-   *
-   * @throws {ConfigError} it cannot be read or has a wrong line
-   */
-  reload(): Promise<void>;
-}
-
 /**
- * Makes the ways to authenticate.
+ * Makes the ways to authenticate that are set.
  *
+ * @param onWarning is told what those who run the service should see to
  * @throws {ConfigError} the tokens file cannot be read or has a wrong line
  */
 export async function createAuthentication(
   sources: AuthenticationSources,
-): Promise<Authentication> {
+  onWarning: (message: string) => void,
+) {
   const { tokensFile, oidc, clientCertificates } = sources;
   // What OIDC needs is loaded only where it is set.
-  const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc);
+  const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc, onWarning);
   const takesTokens = tokensFile !== undefined || oidc !== undefined;
   const needed = [
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
     ...(clientCertificates ? ["a client certificate"] : []),
   ].join(" or ");
-  let tokens: TokenTable | undefined;
+  let tokens: Map<string, Caller> | undefined;
 
+  /**
+   * Reads the tokens file again; what it held before stays in force if it cannot be used.
+   *
+   * @throws {ConfigError} it cannot be read or has a wrong line
+   */
   async function reload(): Promise<void> {
-    if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile);
+    if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile, onWarning);
+  }
+
+  function byCertificate(certificate: NonNullable<Connection["certificate"]>): Caller | undefined {
+    const { holder, isTrusted, validFrom, validTo } = certificate;
+    const now = Date.now();
+    if (holder === undefined || !isTrusted || now < validFrom || now > validTo) return undefined;
+    const principal = `certificate ${holder}`;
+    return { principal, name: principal, scopes: allScopes };
+  }
+
+  async function byToken(authorization: string): Promise<Caller | undefined> {
+    const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
+    if (token === undefined) return undefined;
+    const digest = digestOf(token);
+    return tokens?.get(digest) ?? verify?.(token, digest);
   }
 
   const authenticate: Authenticate = async ({ certificate }, exchange) => {
     const authorization = takesTokens ? exchange.header("authorization") : undefined;
-    if (authorization !== undefined) {
-      const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
-      const caller = token && (tokens?.find(token) ?? (await verify?.(token)));
-      if (caller) return caller;
-    } else if (certificate === undefined || !clientCertificates) {
-      throw credentialsMissing(needed);
-    } else if (certificate.isTrusted) {
-      return { principal: `certificate ${certificate.subject}`, scopes: new Set(scopeNames) };
-    }
-    throw credentialsInvalid(needed);
+    const shown = clientCertificates ? certificate : undefined;
+    if (authorization === undefined && shown === undefined) throw credentialsMissing(needed);
+    const caller =
+      authorization === undefined ? shown && byCertificate(shown) : await byToken(authorization);
+    if (caller === undefined) throw credentialsInvalid(needed);
+    return caller;
   };
 
   await reload();
   return { authenticate, reload };
-}
-
-/** The callers that are known by a token. */
-interface TokenTable {
-  /** The caller who has a token; the time that this takes tells nothing of any token. */
-  find(token: string): Caller | undefined;
-}
-
-/**
- * Reads a file of bearer tokens. A line is a name, a token and the scopes of the caller, both
- * if it has none; a lone token is its own name. Empty lines and those that begin with # do
- * not count. Several lines may have the same name, so that a token can be replaced.
- *
- * @throws {ConfigError} it cannot be read, has a wrong line or none; no token is repeated
- */
-async function readTokensFile(path: string): Promise<TokenTable> {
-  const text = await readFile(path, "utf8").catch((error: NodeJS.ErrnoException) => {
-    throw new ConfigError(`--auth-tokens-file ${path} cannot be read (${error.code})`);
-  });
-  const entries = text.split("\n").flatMap((line, i) => {
-    const words = line.trim().split(/[\s,]+/);
-    if (words[0] === "" || words[0]?.startsWith("#")) return [];
-    return [readLine(words, (fault) => `--auth-tokens-file ${path}, line ${i + 1}: ${fault}`)];
-  });
-  if (entries.length === 0) throw new ConfigError(`--auth-tokens-file ${path} holds no token`);
-
-  return {
-    find(token) {
-      const digest = digestOf(token);
-      // To the end, whether found or not; digests all have the same length.
-      return entries.reduce<Caller | undefined>(
-        (found, entry) => (timingSafeEqual(entry.digest, digest) ? entry.caller : found),
-        undefined,
-      );
-    },
-  };
-}
-
-function readLine(
-  [name = "", token = name, ...scopes]: string[],
-  explain: (fault: string) => string,
-) {
-  const isKnown = (scope: string) => scopeNames.some((each) => each === scope);
-  if (!/^[!-~]+$/.test(token)) {
-    throw new ConfigError(explain("the token must be of printable ASCII characters"));
-  }
-  if (!scopes.every(isKnown)) {
-    throw new ConfigError(
-      explain(`it must be a name, a token and, of the scopes, ${scopeNames.join(" and ")} only`),
-    );
-  }
-  const caller: Caller = {
-    principal: `token ${name}`,
-    scopes: new Set(scopes.length === 0 ? scopeNames : scopes),
-  };
-  return { digest: digestOf(token), caller };
-}
-
-function digestOf(token: string): Buffer {
-  return hash("sha256", token, "buffer");
 }

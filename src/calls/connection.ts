@@ -1,3 +1,4 @@
+import type { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 
@@ -7,9 +8,13 @@ export interface Connection {
   readonly peer: string;
   /** Who the client is by its certificate; absent if it showed none. */
   readonly certificate?: {
-    readonly subject: string;
-    /** Whether an authority of this service has signed it. */
+    /** Its subject or, where that is empty, its alternative names; undefined if it has neither. */
+    readonly holder: string | undefined;
+    /** Whether an authority of this service had signed it when the connection began. */
     readonly isTrusted: boolean;
+    /** From when and until when it is valid, in milliseconds of Unix time. */
+    readonly validFrom: number;
+    readonly validTo: number;
   };
 }
 
@@ -26,7 +31,20 @@ export function createConnectionLookup(): (socket: Socket) => Connection {
 function describe(socket: Socket): Connection {
   const peer = `${socket.remoteAddress}:${socket.remotePort}`;
   const { authorized, getPeerX509Certificate } = socket as Partial<TLSSocket>;
-  const subject = getPeerX509Certificate?.call(socket)?.subject;
-  if (subject === undefined) return { peer };
-  return { peer, certificate: { subject, isTrusted: authorized === true } };
+  const x509 = getPeerX509Certificate?.call(socket);
+  if (x509 === undefined) return { peer };
+  const certificate = {
+    holder: holderOf(x509),
+    isTrusted: authorized === true,
+    validFrom: x509.validFromDate.getTime(),
+    validTo: x509.validToDate.getTime(),
+  };
+  return { peer, certificate };
+}
+
+/** The name in a certificate, which no other name looks like (RFC 5280, 4.1.2.6). */
+function holderOf({ subject, subjectAltName }: X509Certificate): string | undefined {
+  if (subject) return subject;
+  // OpenSSL shows all names of a form that it does not know alike.
+  return subjectAltName?.includes("<unsupported>") ? undefined : subjectAltName;
 }

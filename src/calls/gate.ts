@@ -2,41 +2,17 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ConnectError } from "@connectrpc/connect";
 import type { Exchange } from "../http/exchange.ts";
-import { overloaded, scopeMissing } from "../service/errors.ts";
+import { reasonOf, scopeMissing } from "../service/errors.ts";
 import { principalKey } from "../service/ids.ts";
-import type { Authenticate, Scope } from "./authentication.ts";
+import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
+import { callerKey, type Scope } from "./caller.ts";
 import { createConnectionLookup } from "./connection.ts";
+import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
-/**
- * Decides from the headers alone, before a byte of the body is read, whether a call is
- * admitted. Every transport asks it.
- */
-export interface Gate {
-  /**
-   * Admits a call: its caller is known and may make it, and a slot is free. The call holds the
-   * slot until its reply has closed; one that is refused never holds any.
-   *
-   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
-   *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
-   */
-  admit(head: CallHead): Promise<Call>;
-  /**
-   * Accepts whoever shows valid credentials, where any are needed, and takes no slot.
-   *
-   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
-   */
-  identify(exchange: Exchange): Promise<void>;
-  /** A call that anybody may make: it holds no slot and is not counted. */
-  open(head: CallHead): Call;
-  /** Counts a call that was refused before the gate was asked. */
-  refuse(head: CallHead, reason: ConnectError): void;
-  /** How many calls are admitted and not ended. */
-  readonly inFlight: number;
-  /** Resolves when no call is in flight. */
-  whenEmpty(): Promise<void>;
-}
+/** See {@link createGate}. */
+export type Gate = ReturnType<typeof createGate>;
 
 /** What a {@link createGate gate} needs. */
 export interface GateOptions extends CallOptions {
@@ -48,17 +24,21 @@ export interface GateOptions extends CallOptions {
   telemetry: Telemetry;
 }
 
-/** Makes a gate. */
-export function createGate(options: GateOptions): Gate {
+/**
+ * Makes what decides from the headers alone, before a byte of the body is read, whether a call
+ * is admitted. Every transport asks it.
+ */
+export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
-  const slots = createSlots(maxInFlight);
+  // Whatever one caller does, some slots are left for the others.
+  const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   const connectionOf = createConnectionLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const { principal, scopes } = await authenticate(call.connection, call.head.exchange);
+    const caller = await authenticate(call.connection, call.head.exchange);
+    call.values.set(callerKey, caller).set(principalKey, caller.principal);
     const needed = scopeOf(call.method);
-    if (!scopes.has(needed)) throw scopeMissing(needed);
-    call.values.set(principalKey, principal);
+    if (!caller.scopes.has(needed)) throw scopeMissing(needed);
   }
 
   function follow(head: CallHead): Call {
@@ -68,73 +48,54 @@ export function createGate(options: GateOptions): Gate {
   }
 
   return {
-    async admit(head) {
+    /**
+     * Admits a call: its caller is known and may make it, and a slot is free. The call holds the
+     * slot until its reply has closed; one that is refused never holds any.
+     *
+     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
+     *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
+     */
+    async admit(head: CallHead): Promise<Call> {
       const call = follow(head);
       try {
         if (authenticate !== undefined) await authorise(call, authenticate);
         call.throwIfEnded();
-        call.onClose(slots.acquire());
+        call.onClose(slots.acquire(call.values.get(principalKey)));
         head.exchange.use();
         return call;
       } catch (error) {
         throw call.fail(error);
       }
     },
-    async identify(exchange) {
-      await authenticate?.(connectionOf(exchange.socket), exchange);
+    /**
+     * Accepts whoever shows valid credentials, where any are needed, and takes no slot.
+     *
+     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
+     *   OVERLOADED
+     */
+    async identify(exchange: Exchange): Promise<void> {
+      const connection = connectionOf(exchange.socket);
+      try {
+        await authenticate?.(connection, exchange);
+      } catch (error) {
+        const { peer } = connection;
+        telemetry.refuse({ peer, reason: reasonOf(error) });
+        throw error;
+      }
     },
-    open(head) {
+    /** A call that anybody may make: it holds no slot and is not counted. */
+    open(head: CallHead): Call {
       if (head.method.methodKind !== "unary") head.exchange.use();
       return new Call(head, connectionOf(head.exchange.socket), options);
     },
-    refuse: (head, reason) => void follow(head).fail(reason),
-    get inFlight() {
+    /** Counts a call that was refused before the gate was asked. */
+    refuse: (head: CallHead, reason: ConnectError): void => void follow(head).fail(reason),
+    /** How many calls are admitted and not ended. */
+    get inFlight(): number {
       return slots.held;
     },
-    whenEmpty: () => slots.whenFree(),
-  };
-}
-
-/** A limited number of slots. */
-export interface Slots {
-  /**
-   * Acquires one. The caller releases it, once, by calling what this returns.
-   *
-   * @throws {ConnectError} OVERLOADED, if none is free
-   */
-  acquire(): () => void;
-  /** How many are held. */
-  readonly held: number;
-  /** Resolves when none is held. */
-  whenFree(): Promise<void>;
-}
-
-/** Makes `count` slots. */
-export function createSlots(count: number): Slots {
-  let held = 0;
-  let free: PromiseWithResolvers<void> | undefined;
-
-  function release(): void {
-    held -= 1;
-    if (held > 0) return;
-    free?.resolve();
-    free = undefined;
-  }
-
-  return {
-    acquire() {
-      if (held >= count) throw overloaded();
-      held += 1;
-      return release;
-    },
-    get held() {
-      return held;
-    },
-    async whenFree() {
-      if (held === 0) return;
-      free ??= Promise.withResolvers();
-      await free.promise;
-    },
+    /** Resolves when no call is in flight. */
+    whenEmpty: (): Promise<void> => slots.whenFree(),
   };
 }
 

@@ -1,16 +1,20 @@
-import { createRemoteJWKSet, errors, type JWTVerifyGetKey, jwtVerify } from "jose";
+import { ConnectError } from "@connectrpc/connect";
+import { errors, type JWTHeaderParameters, type JWTPayload, jwtVerify } from "jose";
 import type { OidcOptions } from "../config.ts";
 import { issuerUnavailable } from "../service/errors.ts";
-import type { Caller } from "./authentication.ts";
+import { type Caller, scopeNames } from "./caller.ts";
+import { createIssuerKeys } from "./issuer-keys.ts";
+import { createSlots } from "./slots.ts";
 
-/** Timeout of the issuer, in milliseconds. */
-const issuerTimeoutMs = 5_000;
+/** How many tokens may be checked at once, each of which can wait for the issuer. */
+const maxChecks = 256;
 
-/**
- * How soon after a request to the issuer the next may follow, in milliseconds: a new key is
- * found as soon, and tokens that name unknown keys are no flood to the issuer.
- */
-const cooldownMs = 1_000;
+/** How long a verified token is remembered, in milliseconds, and how many are. */
+const rememberedMs = 60_000;
+const maxRemembered = 10_000;
+
+/** By how much the clock of the issuer may be ahead, in seconds. */
+const clockTolerance = 30;
 
 /** Signatures by which nobody but the issuer can have signed (RFC 7518, RFC 8037). */
 const algorithms = [
@@ -18,73 +22,103 @@ const algorithms = [
   ...["ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
 ];
 
-/**
- * Makes a function that tells whose access token it is given: one of the issuer, for the
- * audience, not expired (OpenID Connect Discovery 1.0, RFC 9068). Without a token that
- * passes, it is undefined.
- *
- * @throws {ConnectError} ISSUER_UNAVAILABLE, if the keys of the issuer cannot be had
- */
-export function createOidcVerifier({ issuer, audience }: OidcOptions) {
-  const keys = createKeys(issuer);
-
-  return async (token: string): Promise<Caller | undefined> => {
-    try {
-      const { payload } = await jwtVerify(token, keys, {
-        issuer,
-        audience,
-        algorithms,
-        requiredClaims: ["exp", "sub"],
-      });
-      const scope = typeof payload.scope === "string" ? payload.scope : "";
-      return { principal: `oidc ${issuer} ${payload.sub}`, scopes: new Set(scope.split(" ")) };
-    } catch (error) {
-      if (error instanceof errors.JOSEError) return undefined;
-      throw error;
-    }
-  };
+/** What was found out of a token, and until when that holds. */
+interface Verdict {
+  readonly caller: Caller;
+  /** Of the keys that it was checked with. */
+  readonly version: number;
+  /** In milliseconds of Unix time. */
+  readonly expiresAt: number;
+  /** In milliseconds of this process. */
+  readonly forgottenAt: number;
 }
 
-/** Finds the issuer's keys when the first token comes, and again when an unknown key does. */
-function createKeys(issuer: string): JWTVerifyGetKey {
-  let discovery: Promise<JWTVerifyGetKey> | undefined;
+/**
+ * Makes a function that tells whose access token it is given, and what its digest is: one of
+ * the issuer, for the audience, not expired (RFC 9068, and what others issue in its place).
+ * Without a token that passes, it is undefined.
+ *
+ * @param onWarning is told when the keys of the issuer cannot be fetched any more
+ * @throws {ConnectError} ISSUER_UNAVAILABLE, if the key of the token cannot be had now;
+ *   OVERLOADED, if too many tokens are being checked
+ */
+export function createOidcVerifier(
+  { issuer, audience }: OidcOptions,
+  onWarning: (message: string) => void,
+) {
+  const keys = createIssuerKeys(issuer, onWarning);
+  const checks = createSlots(maxChecks);
+  const remembered = new Map<string, Verdict>();
 
-  function discover(): Promise<JWTVerifyGetKey> {
-    discovery ??= fetchKeysUrl(issuer).then(
-      (url) =>
-        createRemoteJWKSet(url, {
-          timeoutDuration: issuerTimeoutMs,
-          cooldownDuration: cooldownMs,
-        }),
-      (error) => {
-        setTimeout(() => {
-          discovery = undefined;
-        }, cooldownMs).unref();
-        throw error;
-      },
-    );
-    return discovery;
+  function recall(digest: string): Caller | undefined {
+    const verdict = remembered.get(digest);
+    const isGood =
+      verdict?.version === keys.version &&
+      performance.now() < verdict.forgottenAt &&
+      Date.now() < verdict.expiresAt;
+    return isGood ? verdict.caller : undefined;
   }
 
-  return async (header, token) => {
+  function remember(digest: string, verdict: Verdict): void {
+    remembered.delete(digest);
+    // They stand in the order in which they are forgotten.
+    for (const [oldest, { forgottenAt }] of remembered) {
+      if (remembered.size < maxRemembered && performance.now() < forgottenAt) break;
+      remembered.delete(oldest);
+    }
+    remembered.set(digest, verdict);
+  }
+
+  async function verify(token: string, digest: string): Promise<Caller | undefined> {
+    const { version } = keys;
+    const options = { issuer, audience, algorithms, clockTolerance };
+    const { payload, protectedHeader } = await jwtVerify(token, keys.findKey, options);
+    const { sub, exp = 0 } = payload;
+    const expiresAt = exp * 1_000;
+    if (typeof sub !== "string" || sub === "" || !sub.isWellFormed()) return undefined;
+    if (expiresAt <= Date.now() || !isAccessToken(protectedHeader, payload)) return undefined;
+    const principal = `oidc ${issuer} ${sub}`;
+    const caller = { principal, name: principal, scopes: scopesOf(payload) };
+    const forgottenAt = performance.now() + rememberedMs;
+    if (version === keys.version) remember(digest, { caller, version, expiresAt, forgottenAt });
+    return caller;
+  }
+
+  return async (token: string, digest: string): Promise<Caller | undefined> => {
+    const known = recall(digest);
+    if (known !== undefined) return known;
+    const release = checks.acquire();
     try {
-      const keys = await discover();
-      return await keys(header, token);
+      return await verify(token, digest);
     } catch (error) {
-      const isOfToken =
-        error instanceof errors.JWKSNoMatchingKey ||
-        error instanceof errors.JWKSMultipleMatchingKeys ||
-        error instanceof errors.JOSENotSupported;
-      throw isOfToken ? error : issuerUnavailable(error);
+      if (error instanceof errors.JOSEError) return undefined;
+      // What is wrong with a key is no mistake of the caller.
+      throw error instanceof ConnectError ? error : issuerUnavailable(error);
+    } finally {
+      release();
     }
   };
 }
 
-async function fetchKeysUrl(issuer: string): Promise<URL> {
-  const url = `${issuer.replace(/\/$/, "")}/.well-known/openid-configuration`;
-  const answer = await fetch(url, { signal: AbortSignal.timeout(issuerTimeoutMs) });
-  if (!answer.ok) throw new Error(`${url} answered ${answer.status}`);
-  const metadata = (await answer.json()) as { issuer?: unknown; jwks_uri?: unknown };
-  if (metadata.issuer !== issuer) throw new Error(`${url} is of another issuer`);
-  return new URL(String(metadata.jwks_uri));
+/**
+ * Whether a token is for calls: by its type (RFC 9068, 2.1) or, where the issuer has none for
+ * access tokens, by what it says of its use and by claims that only other tokens have.
+ */
+function isAccessToken({ typ = "JWT" }: JWTHeaderParameters, claims: JWTPayload): boolean {
+  const type = typeof typ === "string" ? typ.toLowerCase() : "";
+  if (type === "at+jwt" || type === "application/at+jwt") return true;
+  if (type !== "jwt" && type !== "application/jwt") return false;
+  // Of Amazon Cognito and of Keycloak.
+  const use = claims.token_use ?? claims.typ;
+  if (use !== undefined) return ["access", "Bearer", "DPoP"].some((each) => each === use);
+  // Of ID tokens (OpenID Connect Core 1.0, 2 and 3.3.2.11) and of logout tokens and other events.
+  return !["nonce", "at_hash", "c_hash", "events"].some((name) => Object.hasOwn(claims, name));
+}
+
+/** What a token allows, in a list or separated by spaces, as issuers have it. */
+function scopesOf({ scope, scp }: JWTPayload): Set<string> {
+  const granted = [scope, scp].flat().flatMap((each) => {
+    return typeof each === "string" ? each.split(" ") : [];
+  });
+  return new Set(scopeNames.filter((name) => granted.includes(name)));
 }

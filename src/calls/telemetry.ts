@@ -1,28 +1,29 @@
 import type { DescMethod } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
-import type { Logger } from "pino";
+import type { Level, Logger } from "pino";
 import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
-import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { readBuild } from "../build.ts";
+import { type Reason, reasonOf } from "../service/errors.ts";
+import { createdKey } from "../service/ids.ts";
 import type { StoreObserver } from "../store/store.ts";
 import type { Call } from "./call.ts";
+import { callerKey } from "./caller.ts";
 
-/** Tells those who run the service what happens in it: by lines of the log, and by metrics. */
-export interface Telemetry {
-  /** Follows a call from now until its reply was sent. */
-  follow(call: Call): void;
-  /** Takes what a store tells of its work. */
-  readonly storeObserver: StoreObserver;
-  /** Shows whether the store can write. */
-  showWritable(isWritable: boolean): void;
-  /** Shows how many calls are inside. */
-  showInFlight(count: () => number): void;
-  /** All metrics in the text format of Prometheus. */
-  metrics(): Promise<string>;
-  /** The media type of that. */
-  readonly metricsType: string;
-}
+/** See {@link createTelemetry}. */
+export type Telemetry = ReturnType<typeof createTelemetry>;
+
+/** Reasons for which the gate refuses a call, however many there are. */
+const refusals = new Set<string | undefined>([
+  "CREDENTIALS_MISSING",
+  "CREDENTIALS_INVALID",
+  "SCOPE_MISSING",
+  "ISSUER_UNAVAILABLE",
+  "OVERLOADED",
+] satisfies Reason[]);
+
+/** How many refusals are logged in a second, one by one. */
+const maxRefusalLines = 10;
 
 /** Upper bounds in seconds: a read from memory up to the longest call. */
 const durations = [
@@ -31,8 +32,8 @@ const durations = [
 
 const batchSizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
-/** Makes the telemetry of a server, which writes to a log. */
-export function createTelemetry(log: Logger): Telemetry {
+/** Makes what tells those who run the service what happens in it: by a log, and by metrics. */
+export function createTelemetry(log: Logger) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -66,32 +67,54 @@ export function createTelemetry(log: Logger): Telemetry {
   });
   let storeWritable: Gauge | undefined;
 
+  let refused = 0;
+
+  /** Writes a line, or counts it for one that tells of the rest of the second. */
+  function refuse(fields: object): void {
+    if (refused === 0) setTimeout(tellOfRest, 1_000).unref();
+    refused += 1;
+    if (refused <= maxRefusalLines) log.warn(fields, "refused");
+  }
+
+  function tellOfRest(): void {
+    const count = refused - maxRefusalLines;
+    refused = 0;
+    if (count > 0) log.warn({ count }, "more were refused in the same second");
+  }
+
   function report(call: Call, seconds: number): void {
     const { transport } = call.head;
     const method = nameOf(call.method);
     const code = codeOf(call);
     callDurations.observe({ method, code, transport }, seconds);
-    const level = code === "OK" ? "debug" : "warn";
+    const level = levelOf(code, call, seconds);
     if (!log.isLevelEnabled(level)) return;
-    const reason = call.failure?.findDetails(ErrorInfoSchema)[0]?.reason;
+    const reason = reasonOf(call.failure);
     const durationMs = Math.round(seconds * 1e6) / 1e3;
     const { peer } = call.connection;
-    log[level](
-      { method, transport, code, reason, durationMs, peer, traceId: call.id },
-      code === "OK" ? "call" : "call failed",
-    );
+    const principal = call.values.get(callerKey)?.name;
+    const created = call.values.get(createdKey);
+    const fields = { method, transport, code, reason, durationMs, peer, principal, created };
+    const line = { ...fields, traceId: call.id };
+    if (refusals.has(reason)) refuse(line);
+    else log[level](line, code === "OK" ? "call" : "call failed");
   }
 
   return {
-    follow(call) {
+    /** Follows a call from now until its reply was sent. */
+    follow(call: Call): void {
       const start = performance.now();
       call.onClose(() => report(call, (performance.now() - start) / 1_000));
     },
-    storeObserver(operation, seconds, batchSize) {
+    /** Tells of a request that was refused before it was a call; not of each in a flood. */
+    refuse,
+    /** Takes what a store tells of its work. */
+    storeObserver(...[operation, seconds, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, seconds);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    showWritable(isWritable) {
+    /** Shows whether the store can write. */
+    showWritable(isWritable: boolean): void {
       storeWritable ??= new Gauge({
         name: "store_writable",
         help: "Whether the file of SQLite took the last batch (1) or refused it (0).",
@@ -99,17 +122,20 @@ export function createTelemetry(log: Logger): Telemetry {
       });
       storeWritable.set(isWritable ? 1 : 0);
     },
-    showInFlight(count) {
+    /** Shows how many calls are in flight. */
+    showInFlight(count: () => number): void {
       new Gauge({
         name: "rpc_server_calls_in_flight",
-        help: "Calls that are inside.",
+        help: "Calls in flight.",
         registers,
         collect() {
           this.set(count());
         },
       });
     },
-    metrics: () => registry.metrics(),
+    /** All metrics in the text format of Prometheus. */
+    metrics: (): Promise<string> => registry.metrics(),
+    /** The media type of that. */
     metricsType: registry.contentType,
   };
 }
@@ -123,4 +149,21 @@ function codeOf({ failure, head }: Call): string {
   if (failure === undefined && head.exchange.wasSent) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
+}
+
+/** How much a call matters to those who run the service: faults do, mistakes of clients do not. */
+function levelOf(code: string, { head }: Call, seconds: number): Level {
+  switch (code) {
+    case "INTERNAL":
+    case "UNKNOWN":
+      return "error";
+    case "DEADLINE_EXCEEDED":
+      return (head.timeoutMs ?? Number.POSITIVE_INFINITY) <= seconds * 1_000 ? "debug" : "warn";
+    case "UNAVAILABLE":
+    case "UNAUTHENTICATED":
+    case "PERMISSION_DENIED":
+      return "warn";
+    default:
+      return "debug";
+  }
 }

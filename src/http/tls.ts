@@ -1,3 +1,4 @@
+import { constants } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import {
   createSecureContext,
@@ -65,9 +66,22 @@ export function closeWhenGone(socket: TLSSocket): void {
   socket.once("close", () => clearInterval(timer));
 }
 
+/** Ciphers with forward secrecy and authenticated encryption (RFC 9325, 4.2). */
+const ciphers = [
+  "TLS_AES_256_GCM_SHA384",
+  "TLS_CHACHA20_POLY1305_SHA256",
+  "TLS_AES_128_GCM_SHA256",
+  "ECDHE+AESGCM",
+  "ECDHE+CHACHA20",
+].join(":");
+
 async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
   const { certFile, keyFile, clientCaFile } = files;
   const context: SecureContextOptions = {
+    minVersion: "TLSv1.2",
+    ciphers,
+    // A resumed connection would have the certificate of the one before, and its verdict.
+    ...(clientCaFile !== undefined && { secureOptions: constants.SSL_OP_NO_TICKET }),
     cert: await read("--tls-cert", certFile),
     key: await read("--tls-key", keyFile),
     ...(clientCaFile !== undefined && { ca: await read("--tls-client-ca", clientCaFile) }),

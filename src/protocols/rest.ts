@@ -7,8 +7,10 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, UnarySpec } from "../calls/call.ts";
-import { createSlots, type Gate } from "../calls/gate.ts";
+import type { Gate } from "../calls/gate.ts";
+import { createSlots } from "../calls/slots.ts";
 import type { Exchange } from "../http/exchange.ts";
+import { principalKey } from "../service/ids.ts";
 import { toJson } from "../service/plain-json.ts";
 import { httpError, jsonHeaders, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
@@ -28,6 +30,9 @@ export interface RestOptions {
 /** How many callers may stream the whole list at once; each can take long. */
 const maxStreams = 8;
 
+/** How many of them one authenticated caller may have. */
+const maxStreamsOfCaller = 6;
+
 /** Small pages die young: of 1,000 records, most would outlive two collections. */
 const streamedPageSize = 100;
 
@@ -38,7 +43,7 @@ type Page = MessageShape<typeof listInvestors.output>;
 /** Serves the investors as plain JSON over HTTP. */
 export function createRest(options: RestOptions): Handler {
   const { service, gate, serveUnary, requestTimeoutMs } = options;
-  const streams = createSlots(maxStreams);
+  const streams = createSlots(maxStreams, maxStreamsOfCaller);
   const specOf = ({ localName }: { localName: string }) => service.methods[localName] as UnarySpec;
   const createRpc = { spec: specOf(createInvestor), isOpen: false };
   const getRpc = { spec: specOf(getInvestor), isOpen: false };
@@ -48,7 +53,7 @@ export function createRest(options: RestOptions): Handler {
     let call: Call | undefined;
     try {
       call = await gate.admit({ method: listInvestors, transport: "rest", exchange });
-      call.onClose(streams.acquire());
+      call.onClose(streams.acquire(call.values.get(principalKey)));
       await streamAll(exchange, call);
     } catch (reason) {
       const error = call?.fail(reason) ?? reason;

@@ -25,15 +25,23 @@ export interface RouterOptions {
    * by any host if absent.
    */
   hosts: ReadonlySet<string> | undefined;
+  /** Is told of requests of other pages that were refused. */
+  onRefusal?(fields: object): void;
   /** Is told of faults. */
   log: Logger;
 }
 
 /** Makes what replies to every request of a port, whatever happens. */
-export function createRouter({ handlers, corsOrigins, hosts, log }: RouterOptions) {
+export function createRouter(options: RouterOptions) {
+  const { handlers, corsOrigins, hosts, log } = options;
   function route(exchange: Exchange): Promise<void> | undefined {
     const crossOrigin = hosts && findCrossOrigin(exchange, hosts, corsOrigins);
-    if (crossOrigin !== undefined) throw httpError(403, crossOrigin);
+    if (crossOrigin !== undefined) {
+      const { socket, authority: host, headers } = exchange;
+      const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+      options.onRefusal?.({ peer, reason: crossOrigin, host, origin: headers.origin });
+      throw httpError(403, crossOrigin);
+    }
     if (corsOrigins.length > 0 && allowOrigin(exchange, corsOrigins) && sendPreflight(exchange)) {
       return undefined;
     }

@@ -146,6 +146,12 @@ export function internal(id: string, cause: unknown): ConnectError {
   return failure("INTERNAL", `internal error ${id}`, { cause, metadata: { id } });
 }
 
+/** The reason of an error of this service; undefined if it is none. */
+export function reasonOf(error: unknown): string | undefined {
+  if (!(error instanceof ConnectError)) return undefined;
+  return error.findDetails(ErrorInfoSchema)[0]?.reason;
+}
+
 function failure(
   reason: Reason,
   message: string,

@@ -25,7 +25,7 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
-import { deriveId, principalKey } from "./ids.ts";
+import { createdKey, deriveId, principalKey } from "./ids.ts";
 import { encodePageToken } from "./page-token.ts";
 import { checkCreate, checkGet, checkList } from "./validation.ts";
 
@@ -45,6 +45,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
           : deriveId(context.values.get(principalKey), requestId);
       try {
         await store.insert(investor, context.signal);
+        context.values.set(createdKey, investor.id);
         return investor;
       } catch (error) {
         if (requestId !== undefined && error instanceof DuplicateIdError) {

@@ -14,15 +14,16 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { Health } from "../../gen/grpc/health/v1/health_pb.js";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { deriveId } from "../../src/service/ids.ts";
+import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { startIssuer } from "../support/issuer.ts";
-import { aCreate } from "../support/records.ts";
-import { run, type Service, startService } from "../support/service.ts";
+import { aCreate, anInvestor } from "../support/records.ts";
+import { lockDatabase, run, type Service, startService } from "../support/service.ts";
 
 const tokens = `
 # Comments and empty lines do not count.
-orders    t0ken-of-orders
+orders    t0ken-of-the-orders
 reports   t0ken-of-reports investors:read
 importer  t0ken-of-importer investors:write
 
@@ -40,8 +41,10 @@ const authorize =
 const base = ({ httpPort }: Service) => `http://127.0.0.1:${httpPort}`;
 
 /** Starts a service that knows the tokens above. */
-async function startWithTokens(env: NodeJS.ProcessEnv = {}): Promise<Service> {
-  const folder = temporaryFolder();
+async function startWithTokens(
+  env: NodeJS.ProcessEnv = {},
+  folder = temporaryFolder(),
+): Promise<Service> {
   writeFileSync(join(folder, "tokens"), tokens);
   return startService({ AUTH_TOKENS_FILE: "tokens", ...env }, folder);
 }
@@ -78,7 +81,7 @@ const rest = (service: Service, authorization?: string, path = "/v1/investors") 
 describe("bearer tokens from a file", () => {
   it("let their holders in, whichever way they come", async () => {
     const service = await startWithTokens();
-    for (const token of ["t0ken-of-orders", "t0ken-without-a-name"]) {
+    for (const token of ["t0ken-of-the-orders", "t0ken-without-a-name"]) {
       for (const [protocol, client] of clientsOf(service, `Bearer ${token}`)) {
         const { id } = await client.createInvestor(aCreate());
         expect((await client.getInvestor({ id })).id, protocol).toBe(id);
@@ -167,10 +170,10 @@ describe("bearer tokens from a file", () => {
     const request = aCreate({ requestId: "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d" });
     // Under "token orders" and so on; other ids would make a second record of a replay.
     for (const [token, id] of [
-      ["t0ken-of-orders", "4647f65f-a843-8f02-87bb-fd558df04dd7"],
+      ["t0ken-of-the-orders", "4647f65f-a843-8f02-87bb-fd558df04dd7"],
       ["t0ken-of-importer", "2437b7e8-1d93-8e7e-bc44-fa542a08884b"],
       ["t0ken-without-a-name", "5cb93e91-b7a9-82d2-87d3-b05fb673a48a"],
-      ["t0ken-of-orders", "4647f65f-a843-8f02-87bb-fd558df04dd7"],
+      ["t0ken-of-the-orders", "4647f65f-a843-8f02-87bb-fd558df04dd7"],
     ]) {
       const created = await clientOf(service, `Bearer ${token}`).createInvestor(request);
       expect(created.id, token).toBe(id);
@@ -179,7 +182,7 @@ describe("bearer tokens from a file", () => {
 
   it("are read again on SIGHUP without dropping a call; a wrong file changes nothing", async () => {
     const service = await startWithTokens();
-    const client = clientOf(service, "Bearer t0ken-of-orders");
+    const client = clientOf(service, "Bearer t0ken-of-the-orders");
     await client.listInvestors({});
     const file = join(service.folder, "tokens");
     let isDone = false;
@@ -188,13 +191,13 @@ describe("bearer tokens from a file", () => {
       for (; !isDone; count += 1) await client.createInvestor(aCreate());
       return count;
     })();
-    writeFileSync(file, "orders t0ken-of-orders\norders t0ken-that-comes-next\n");
+    writeFileSync(file, "orders t0ken-of-the-orders\norders t0ken-that-comes-next\n");
     service.child.kill("SIGHUP");
     await expect
       .poll(async () => (await rest(service, "Bearer t0ken-that-comes-next")).status)
       .toBe(200);
     expect((await rest(service, "Bearer t0ken-of-reports")).status).toBe(401);
-    writeFileSync(file, "orders t0ken-of-orders investors:everything\n");
+    writeFileSync(file, "orders t0ken-of-the-orders investors:everything\n");
     service.child.kill("SIGHUP");
     await expect.poll(() => service.output()).toContain("line 1");
     expect((await rest(service, "Bearer t0ken-that-comes-next")).status).toBe(200);
@@ -206,8 +209,28 @@ describe("bearer tokens from a file", () => {
   it.each([
     ["is not there", undefined, "ENOENT"],
     ["is empty", "# nothing\n", "holds no token"],
-    ["has an unknown scope", "a b investors:read\nc d investors:all\n", "line 2"],
-    ["has a token that no header can carry", "a tökén\n", "line 1"],
+    [
+      "has an unknown scope",
+      "a b123456789abcdef investors:read\nc d123456789abcdef investors:all\n",
+      "line 2",
+    ],
+    ["has a token that no header can carry", "a tökén-tökén-tökén\n", "line 1"],
+    [
+      "names a scope where the token should be",
+      "reports investors:read\n",
+      "line 1: investors:read",
+    ],
+    ["has a scope for a token", "investors:write\n", "line 1: investors:write"],
+    [
+      "has a token of 15 characters",
+      "a 0123456789abcde\n",
+      "line 1: the token must have at least 16",
+    ],
+    ["has a short token alone", "0123456789abcde\n", "line 1: the token must have at least 16"],
+    ["has a comma in a token", "a 0123456789,abcdef\n", "line 1"],
+    ["has a comma in a token alone", "orders,0123456789abcdef\n", "line 1"],
+    ["has a comma between name and token", "orders, 0123456789abcdef\n", "line 1"],
+    ["has a token twice", "a 0123456789abcdef\n\nb 0123456789abcdef\n", "line 3"],
   ])("stop the start if the file %s", async (_, text, named) => {
     const folder = temporaryFolder();
     if (text !== undefined) writeFileSync(join(folder, "tokens"), text);
@@ -215,7 +238,21 @@ describe("bearer tokens from a file", () => {
     expect(await exited).toBe(2);
     expect(output()).toContain("--auth-tokens-file tokens");
     expect(output()).toContain(named);
+    expect(output()).not.toContain("0123456789");
     expect(output().trim().split("\n")).toHaveLength(1);
+  });
+
+  it("are warned of if others than the owner may read the file", async () => {
+    for (const [mode, isWarned] of [
+      [0o600, false],
+      [0o640, true],
+      [0o604, true],
+    ] as const) {
+      const folder = temporaryFolder();
+      writeFileSync(join(folder, "tokens"), tokens, { mode });
+      const service = await startService({ AUTH_TOKENS_FILE: "tokens" }, folder);
+      expect(service.output().includes("tokens is open to others")).toBe(isWarned);
+    }
   });
 });
 
@@ -316,7 +353,7 @@ describe("OIDC access tokens", () => {
       OIDC_AUDIENCE: "investors",
     });
     expect((await rest(service, `Bearer ${await issuer.sign({ scope: both })}`)).status).toBe(200);
-    expect((await rest(service, "Bearer t0ken-of-orders")).status).toBe(200);
+    expect((await rest(service, "Bearer t0ken-of-the-orders")).status).toBe(200);
     expect((await rest(service, "Bearer t0ken-of-nobody")).status).toBe(401);
   });
 });
@@ -331,7 +368,7 @@ describe("while the issuer is slow, callers", () => {
     const service = await startWithTokens({ ...oidc, ...env });
     return { service, release: issuer.hold(), waiting: `Bearer ${await issuer.sign({ scope })}` };
   }
-  const known = "Bearer t0ken-of-orders";
+  const known = "Bearer t0ken-of-the-orders";
 
   it("who leave give back what they would have taken", async () => {
     const { service, release, waiting } = await startSlow();
@@ -369,16 +406,96 @@ describe("while the issuer is slow, callers", () => {
   it("who wait for it hold no slot of those who do not", async () => {
     const { service, release, waiting } = await startSlow({ MAX_IN_FLIGHT: "10" });
     const clients = clientsOf(service, waiting);
-    const patient = Array.from({ length: 100 }, (_, i) => clients[i % 4]?.[1].listInvestors({}));
-    await delay(500);
+    let refused = 0;
+    const outcomes = Array.from({ length: 400 }, (_, i) =>
+      clients[i % 4]?.[1].listInvestors({}).then(
+        () => "served",
+        async (error) => {
+          const { reason } = await failureOf(Promise.reject(error));
+          if (reason === "OVERLOADED") refused += 1;
+          return reason;
+        },
+      ),
+    );
+    // While 256 are being checked.
+    await expect.poll(() => refused, { timeout: 20_000 }).toBeGreaterThanOrEqual(400 - 256);
     for (const [, client] of clientsOf(service, known)) await client.createInvestor(aCreate());
     release();
-    for (const outcome of await Promise.allSettled(patient)) {
-      if (outcome.status === "rejected") {
-        expect((await failureOf(Promise.reject(outcome.reason))).reason).toBe("OVERLOADED");
-      }
-    }
+    const ends = new Set(await Promise.all(outcomes));
+    // The issuer is not waited for longer than five seconds.
+    expect(["served", "OVERLOADED", "ISSUER_UNAVAILABLE"]).toEqual(
+      expect.arrayContaining([...ends]),
+    );
     await clientOf(service, known).createInvestor(aCreate());
+  });
+});
+
+describe("a greedy caller", () => {
+  const orders = "Bearer t0ken-of-the-orders";
+  const importer = "Bearer t0ken-of-importer";
+
+  it.each([
+    ["1", 1],
+    ["8", 7],
+    ["20", 18],
+  ])("has, of %s slots, at most %i", async (maxInFlight, share) => {
+    const service = await startWithTokens({ MAX_IN_FLIGHT: maxInFlight, REQUEST_TIMEOUT: "8s" });
+    const clients = clientsOf(service, orders).map(([, client]) => client);
+    for (const client of clients) await client.listInvestors({});
+    const release = lockDatabase(service);
+    let refused = 0;
+    const calls = Array.from({ length: 40 }, async (_, i) => {
+      const call = clients[i % 4]?.createInvestor(aCreate()) ?? Promise.resolve();
+      const outcome = await failureOf(call).catch(() => "stored");
+      if (outcome !== "stored") refused += 1;
+      return typeof outcome === "string" ? outcome : outcome.reason;
+    });
+    await expect.poll(() => refused, { timeout: 4_000 }).toBe(40 - share);
+    const other = clientOf(service, importer)
+      .createInvestor(aCreate())
+      .then(
+        () => "stored",
+        () => "refused",
+      );
+    await delay(200);
+    release();
+    const outcomes = await Promise.all(calls);
+    expect(outcomes.filter((each) => each === "stored")).toHaveLength(share);
+    expect(outcomes.filter((each) => each === "OVERLOADED")).toHaveLength(40 - share);
+    expect(await other).toBe(Number(maxInFlight) > share ? "stored" : "refused");
+    // All of them are free again.
+    const after = Array.from({ length: share }, () => clientOf(service, orders).listInvestors({}));
+    expect((await Promise.all(after)).length).toBe(share);
+  });
+
+  it("reads at most six of the eight whole lists", async () => {
+    const folder = temporaryFolder();
+    const store = await createSqliteStore(join(folder, "data/investors.db"), {
+      observe() {},
+      onWrite() {},
+      onWarning() {},
+      onFatal() {},
+    });
+    const lastName = "😀".repeat(256);
+    const { signal } = new AbortController();
+    const large = { lastName, firstName: lastName, city: lastName, addressLine1: lastName };
+    await Promise.all(Array.from({ length: 5_000 }, () => store.insert(anInvestor(large), signal)));
+    await store.close();
+    const service = await startWithTokens({}, folder);
+    const read = async (token: string) => {
+      const socket = connect(service.httpPort, "127.0.0.1");
+      onTestFinished(() => void socket.destroy());
+      socket.write(
+        `GET /v1/investors HTTP/1.1\r\nhost: localhost\r\nauthorization: ${token}\r\n\r\n`,
+      );
+      const answer = await answerOf(socket);
+      socket.pause();
+      return answer.slice(9, 12);
+    };
+    const statuses: string[] = [];
+    for (let i = 0; i < 8; i += 1) statuses.push(await read(orders));
+    expect(statuses).toEqual(["200", "200", "200", "200", "200", "200", "503", "503"]);
+    expect(await read("Bearer t0ken-of-reports")).toBe("200");
   });
 });
 

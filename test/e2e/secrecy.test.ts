@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createClient, type Interceptor } from "@connectrpc/connect";
@@ -13,7 +14,7 @@ import { temporaryFolder } from "../support/folder.ts";
 import { breakDatabase, lockDatabase, type Service, startService } from "../support/service.ts";
 
 const secret = "S3CRET";
-const token = `${secret}-token`;
+const token = `${secret}-token-without-a-name`;
 
 /** A valid request, all of whose text is recognisable. */
 const request = {
@@ -122,6 +123,9 @@ describe("what the service writes", () => {
       expect(written.split(what).length, what).toBeGreaterThan(times);
     }
     expect(written).not.toContain(secret);
+    const digest = createHash("sha256").update(token).digest("hex");
+    expect(written).toContain(`"principal":"token ${digest.slice(0, 8)}"`);
+    expect(written).not.toContain(digest.slice(0, 9));
   });
 
   it("holds no password of a database that cannot be reached", async () => {

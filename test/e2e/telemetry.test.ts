@@ -1,10 +1,13 @@
-import { readFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { createClient } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
@@ -141,14 +144,23 @@ describe("a client's mistake", () => {
 });
 
 describe("the log", () => {
-  it("has a line per call at debug, and failures alone at info", async () => {
+  it("has a line at debug for a call and for a mistake of its client, and none at info", async () => {
     for (const level of ["debug", "info"]) {
       const service = await startService({ LOG_LEVEL: level });
-      await grpcClient(service).listInvestors({});
+      const { id } = await grpcClient(service).createInvestor(aCreate());
       await fetch(url(service, "/v1/investors/none"), { headers: { traceparent } });
-      await expect.poll(() => logged(service).length).toBe(level === "debug" ? 2 : 1);
-      expect(logged(service).at(-1)).toMatchObject({
-        level: 40,
+      await failureOf(grpcClient(service).createInvestor({}));
+      await failureOf(grpcClient(service).listInvestors({ pageSize: 1 }, { timeoutMs: 1 }));
+      if (level === "info") {
+        await expect.poll(() => count(service, "CreateInvestor", "OK", "grpc")).toBe(1);
+        expect(logged(service)).toEqual([]);
+        continue;
+      }
+      await expect.poll(() => logged(service).length).toBeGreaterThanOrEqual(3);
+      const [created, missing, invalid] = logged(service);
+      expect(created).toMatchObject({ level: 20, code: "OK", created: id, msg: "call" });
+      expect(missing).toMatchObject({
+        level: 20,
         method: "investor.v1.InvestorService/GetInvestor",
         transport: "rest",
         code: "NOT_FOUND",
@@ -157,7 +169,97 @@ describe("the log", () => {
         peer: expect.stringMatching(/^127\.0\.0\.1:\d+$/),
         traceId,
       });
+      expect(invalid).toMatchObject({ level: 20, reason: "INVALID_FIELDS" });
+      for (const each of [created, missing, invalid]) expect(each).not.toHaveProperty("principal");
     }
+  });
+
+  it("warns of a store that fails, in a line for each call", async () => {
+    const service = await startService({ REQUEST_TIMEOUT: "200ms" });
+    await grpcClient(service).createInvestor(aCreate());
+    const release = lockDatabase(service);
+    for (let i = 0; i < 20; i += 1) await failureOf(grpcClient(service).createInvestor(aCreate()));
+    release();
+    await expect.poll(() => logged(service).length).toBe(20);
+    for (const line of logged(service)) {
+      expect(line).toMatchObject({ level: 40, code: "DEADLINE_EXCEEDED", msg: "call failed" });
+    }
+  });
+
+  it("names the caller, and by a hash who has a token without a name", async () => {
+    const folder = temporaryFolder();
+    const lone = "t0ken-without-a-name";
+    writeFileSync(join(folder, "tokens"), `orders t0ken-of-the-orders\n${lone}\n`);
+    const settings = { AUTH_TOKENS_FILE: "tokens", LOG_LEVEL: "debug" };
+    const service = await startService(settings, folder);
+    for (const token of ["t0ken-of-the-orders", lone]) {
+      const headers = { authorization: `Bearer ${token}` };
+      await grpcClient(service).createInvestor(aCreate(), { headers });
+      await failureOf(grpcClient(service).createInvestor({}, { headers }));
+    }
+    await expect.poll(() => logged(service).length).toBe(4);
+    const digest = createHash("sha256").update(lone).digest("hex");
+    expect(logged(service).map(({ principal }) => principal)).toEqual([
+      "token orders",
+      "token orders",
+      `token ${digest.slice(0, 8)}`,
+      `token ${digest.slice(0, 8)}`,
+    ]);
+    expect(service.output()).not.toContain(lone);
+  });
+
+  it("warns of ten refused strangers a second, and counts the others", async () => {
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "tokens"), "reader t0ken-of-a-reader investors:read\n", {
+      mode: 0o600,
+    });
+    const service = await startService({ AUTH_TOKENS_FILE: "tokens" }, folder);
+    const strangers = [
+      {},
+      { authorization: "Bearer t0ken-of-a-stranger" },
+      { authorization: "Bearer t0ken-of-a-reader" },
+    ];
+    const clients = strangers.map((headers) => [grpcClient(service), headers] as const);
+    const metrics = async () => {
+      expect((await fetch(url(service, "/metrics"))).status).toBe(401);
+    };
+    for (let i = 0; i < 50; i += 1) {
+      await Promise.all([
+        ...clients.map(([client, headers]) =>
+          failureOf(client.createInvestor(aCreate(), { headers })),
+        ),
+        metrics(),
+      ]);
+    }
+    const lines = () =>
+      service
+        .output()
+        .split("\n")
+        .filter((line) => line.includes("refused"))
+        .map((line) => JSON.parse(line));
+    const told = () => lines().reduce((sum, { count = 1 }) => sum + count, 0);
+    await expect.poll(told, { timeout: 10_000 }).toBe(200);
+    const single = lines().filter(({ count }) => count === undefined);
+    const seconds = Math.ceil((lines().at(-1).time - lines()[0].time) / 1_000);
+    expect(single.length).toBeLessThanOrEqual(10 * (seconds + 1));
+    expect(new Set(lines().map(({ level }) => level))).toEqual(new Set([40]));
+    expect(new Set(single.map(({ reason }) => reason))).toEqual(
+      new Set(["CREDENTIALS_MISSING", "CREDENTIALS_INVALID", "SCOPE_MISSING"]),
+    );
+    for (const { reason, principal } of single) {
+      expect(principal).toBe(reason === "SCOPE_MISSING" ? "token reader" : undefined);
+    }
+  });
+
+  it("warns of pages of other origins that were refused", async () => {
+    const service = await startService();
+    for (let i = 0; i < 50; i += 1) {
+      await fetch(url(service, "/v1/investors"), { headers: { origin: "https://evil.example" } });
+    }
+    await expect.poll(() => service.output(), { timeout: 10_000 }).toContain('"count":');
+    const lines = service.output().match(/.*"origin":"https:\/\/evil.example".*/g) ?? [];
+    expect(lines.length).toBeLessThanOrEqual(20);
+    expect(JSON.parse(lines[0] ?? "")).toMatchObject({ level: 40, msg: "refused" });
   });
 
   it("tells an internal error under the id that its caller gets", async () => {

@@ -1,7 +1,14 @@
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { exportJWK, generateKeyPair, type JWK, type JWTPayload, SignJWT } from "jose";
+import {
+  exportJWK,
+  generateKeyPair,
+  type JWK,
+  type JWTHeaderParameters,
+  type JWTPayload,
+  SignJWT,
+} from "jose";
 import { onTestFinished } from "vitest";
 
 /** Claims of a token; undefined leaves one out. */
@@ -11,24 +18,36 @@ type Claims = { [Name in keyof JWTPayload]: JWTPayload[Name] | undefined };
 export interface Issuer {
   readonly url: string;
   /** Signs a token that is good for the audience `investors`, with these changes. */
-  sign(changes?: Claims): Promise<string>;
+  sign(changes?: Claims, header?: Partial<JWTHeaderParameters>): Promise<string>;
   /** Signs with another key from now on, and publishes only that. */
   rotate(): Promise<void>;
   /** Answers no request from now on, or does again. */
   setAvailable(isAvailable: boolean): void;
   /** Holds all replies back until the result is called. */
   hold(): () => void;
+  /** How many requests are held back. */
+  requestsHeld(): number;
   /** How many requests for its keys it has answered. */
   keyRequests(): number;
 }
 
+/** How an issuer differs from one that keeps the rules. */
+export interface IssuerOptions {
+  /** The host in the address of its keys. */
+  keysHost?: string;
+  /** Paths whose requests it redirects elsewhere. */
+  redirects?: string[];
+}
+
 /** Starts an issuer on this machine. */
-export async function startIssuer(): Promise<Issuer> {
+export async function startIssuer(options: IssuerOptions = {}): Promise<Issuer> {
+  const { keysHost = "127.0.0.1", redirects = [] } = options;
   let key: Awaited<ReturnType<typeof generateKeyPair>>["privateKey"];
   let published: JWK;
   let serial = 0;
   let isAvailable = true;
   let keyRequests = 0;
+  let requestsHeld = 0;
   let held = Promise.resolve();
 
   async function rotate(): Promise<void> {
@@ -40,15 +59,24 @@ export async function startIssuer(): Promise<Issuer> {
 
   await rotate();
   const server = createServer(async (req, res) => {
+    requestsHeld += 1;
     await held;
+    requestsHeld -= 1;
     const documents: Record<string, () => unknown> = {
-      "/.well-known/openid-configuration": () => ({ issuer: url, jwks_uri: `${url}/keys` }),
+      "/.well-known/openid-configuration": () => {
+        return { issuer: url, jwks_uri: `${url.replace("127.0.0.1", keysHost)}/keys` };
+      },
       "/keys": () => {
         keyRequests += 1;
         return { keys: [published] };
       },
     };
-    const document = documents[req.url ?? ""];
+    const path = req.url ?? "";
+    if (redirects.includes(path)) {
+      res.writeHead(302, { location: `${path}?redirected` }).end();
+      return;
+    }
+    const document = documents[path.replace("?redirected", "")];
     res.writeHead(isAvailable && document ? 200 : 500, { "content-type": "application/json" });
     res.end(JSON.stringify(isAvailable && document ? document() : {}));
   }).listen(0, "127.0.0.1");
@@ -58,12 +86,12 @@ export async function startIssuer(): Promise<Issuer> {
 
   return {
     url,
-    sign(changes = {}) {
+    sign(changes = {}, header = {}) {
       const now = Math.floor(Date.now() / 1_000);
       const claims = { iss: url, aud: "investors", sub: "backend", iat: now, exp: now + 600 };
       return new SignJWT({ ...claims, ...changes } as JWTPayload)
-        .setProtectedHeader({ alg: "ES256", kid: String(serial) })
-        .sign(key);
+        .setProtectedHeader({ alg: "ES256", kid: String(serial), ...header })
+        .sign(key, { crit: Object.fromEntries((header.crit ?? []).map((name) => [name, true])) });
     },
     rotate,
     setAvailable(value) {
@@ -74,6 +102,7 @@ export async function startIssuer(): Promise<Issuer> {
       held = promise;
       return resolve;
     },
+    requestsHeld: () => requestsHeld,
     keyRequests: () => keyRequests,
   };
 }

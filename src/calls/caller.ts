@@ -1,0 +1,23 @@
+import { createContextKey } from "@connectrpc/connect";
+
+/** What a caller can be allowed to do. */
+export const scopeNames = ["investors:read", "investors:write"] as const;
+
+/** One of {@link scopeNames}. */
+export type Scope = (typeof scopeNames)[number];
+
+/** All of them. */
+export const allScopes: ReadonlySet<string> = new Set(scopeNames);
+
+/** Who calls, and what for. */
+export interface Caller {
+  /** A name that no two callers share, whichever way they are known. */
+  readonly principal: string;
+  /** By what the log names it, which is no secret. */
+  readonly name: string;
+  /** What it may do. */
+  readonly scopes: ReadonlySet<string>;
+}
+
+/** Who makes a call, where somebody has to say. */
+export const callerKey = createContextKey<Caller | undefined>(undefined, { description: "caller" });

@@ -1,0 +1,44 @@
+import { overloaded } from "../service/errors.ts";
+
+/** Makes `count` slots, of which each holder with a name has at most `share`. */
+export function createSlots(count: number, share = count) {
+  const heldBy = new Map<string, number>();
+  let held = 0;
+  let free: PromiseWithResolvers<void> | undefined;
+
+  function release(holder: string): void {
+    held -= 1;
+    const left = (heldBy.get(holder) ?? 1) - 1;
+    if (left > 0) heldBy.set(holder, left);
+    else heldBy.delete(holder);
+    if (held > 0) return;
+    free?.resolve();
+    free = undefined;
+  }
+
+  return {
+    /**
+     * Acquires one. The caller releases it, once, by calling what this returns.
+     *
+     * @param holder who holds it; empty for nobody in particular
+     * @throws {ConnectError} OVERLOADED, if none is free or the holder has its share
+     */
+    acquire(holder = ""): () => void {
+      const own = heldBy.get(holder) ?? 0;
+      if (held >= count || own >= share) throw overloaded();
+      held += 1;
+      if (holder !== "") heldBy.set(holder, own + 1);
+      return () => release(holder);
+    },
+    /** How many are held. */
+    get held(): number {
+      return held;
+    },
+    /** Resolves when none is held. */
+    async whenFree(): Promise<void> {
+      if (held === 0) return;
+      free ??= Promise.withResolvers();
+      await free.promise;
+    },
+  };
+}

@@ -1,0 +1,68 @@
+import { hash } from "node:crypto";
+import { readFile, stat } from "node:fs/promises";
+import { ConfigError } from "../config.ts";
+import { allScopes, type Caller, scopeNames } from "./caller.ts";
+
+/** The fewest characters of a token, which nobody may guess. */
+const minTokenLength = 16;
+
+/** The digest of a token, by which it is looked up: the time that takes tells nothing of any. */
+export function digestOf(token: string): string {
+  return hash("sha256", token);
+}
+
+/**
+ * Reads a file of bearer tokens. A line is a name, a token and the scopes of the caller, both
+ * if it has none; a lone token stands for both. Empty lines and those that begin with # do
+ * not count. Several lines may have the same name, so that a token can be replaced.
+ *
+ * @param onWarning is told if others than its owner may use the file
+ * @returns the callers by the digests of their tokens
+ * @throws {ConfigError} it cannot be read, has a wrong line or none; no token is repeated
+ */
+export async function readTokensFile(
+  path: string,
+  onWarning: (message: string) => void,
+): Promise<Map<string, Caller>> {
+  const [text, { mode }] = await Promise.all([readFile(path, "utf8"), stat(path)]).catch(
+    (error: NodeJS.ErrnoException) => {
+      throw new ConfigError(`--auth-tokens-file ${path} cannot be read (${error.code})`);
+    },
+  );
+  const callers = new Map<string, Caller>();
+  for (const [i, line] of text.split("\n").entries()) {
+    const words = line.trim().split(/\s+/);
+    if (words[0] === "" || words[0]?.startsWith("#")) continue;
+    const [name = "", token = name, ...scopes] = words;
+    const digest = digestOf(token);
+    const fault = callers.has(digest)
+      ? "the token stands on an earlier line too"
+      : findFault(name, token, scopes);
+    if (fault) throw new ConfigError(`--auth-tokens-file ${path}, line ${i + 1}: ${fault}`);
+    callers.set(digest, {
+      principal: `token ${name}`,
+      // A name that is a token is none to show.
+      name: name === token ? `token ${digest.slice(0, 8)}` : `token ${name}`,
+      scopes: scopes.length === 0 ? allScopes : new Set(scopes),
+    });
+  }
+  if (callers.size === 0) throw new ConfigError(`--auth-tokens-file ${path} holds no token`);
+  if ((mode & 0o077) !== 0) onWarning(`${path} is open to others than its owner: chmod 600 it`);
+  return callers;
+}
+
+function findFault(name: string, token: string, scopes: string[]): string | undefined {
+  const isScope = (word: string) => scopeNames.some((each) => each === word);
+  if (isScope(token)) return `${token} is a scope, and no token`;
+  if (!/^[!-~]+$/.test(token)) return "the token must be of printable ASCII characters";
+  if (name.includes(",") || token.includes(",")) {
+    return "name, token and scopes must be separated by spaces, and hold no comma";
+  }
+  if (token.length < minTokenLength) {
+    return `the token must have at least ${minTokenLength} characters`;
+  }
+  if (!scopes.every(isScope)) {
+    return `it must be a name, a token and, of the scopes, ${scopeNames.join(" and ")} only`;
+  }
+  return undefined;
+}
