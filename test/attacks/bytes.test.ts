@@ -1,0 +1,160 @@
+/** Bytes that are no requests, or not quite, and connections that end at any instant. */
+
+import { once } from "node:events";
+import { type AddressInfo, connect, createServer } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
+import type { Random } from "../support/random.ts";
+import { type Attack, describeAttacks } from "./describe-attacks.ts";
+import { mutate, mutateFrames } from "./mutate.ts";
+import { http1Requests, http2Frames } from "./requests.ts";
+import type { Connection, PortName, Target } from "./target.ts";
+
+const connectionsAtOnce = 8;
+
+/** Attacks by so many connections, some at a time. */
+async function byConnections(
+  count: number,
+  random: Random,
+  attack: (random: Random) => Promise<void>,
+): Promise<number> {
+  let left = count;
+  const attackOn = async () => {
+    for (; left > 0; left -= 1) await attack(random);
+  };
+  await Promise.all(Array.from({ length: connectionsAtOnce }, attackOn));
+  return count;
+}
+
+/** Sends bytes in one to four pieces, and ends the connection in one way or another. */
+async function send({ socket, tcp, closed }: Connection, bytes: Buffer, random: Random) {
+  const cuts = Array.from({ length: random.int(0, 3) }, () => random.int(0, bytes.length));
+  const edges = [0, ...cuts.toSorted((a, b) => a - b), bytes.length];
+  for (const [i, start] of edges.slice(0, -1).entries()) {
+    if (tcp.destroyed) return;
+    await new Promise((resolve) => socket.write(bytes.subarray(start, edges[i + 1]), resolve));
+    if (random.int(0, 2) === 0) await delay(random.int(0, 5));
+  }
+  const ending = random.pick(["reset", "reset", "leave", "half-close", "wait"]);
+  if (ending === "half-close") socket.end();
+  if (ending !== "leave") await closed(random.int(0, ending === "reset" ? 10 : 50));
+  if (ending === "reset") tcp.resetAndDestroy();
+  else socket.destroy();
+}
+
+/** Header fields with credentials, or in half of the cases without. */
+function someFields({ greedy }: Target, random: Random) {
+  const isKnown = random.int(0, 1) === 0;
+  return { fields: isKnown ? greedy : {}, isKnown };
+}
+
+/** What a client of TLS says first. */
+async function clientHello(): Promise<Buffer> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const client = connectTls({ socket: connect(port, "127.0.0.1"), ALPNProtocols: ["h2"] });
+  client.on("error", () => {});
+  const [socket] = await once(server, "connection");
+  const [hello] = await once(socket, "data");
+  client.destroy();
+  socket.destroy();
+  server.close();
+  return hello;
+}
+
+const ports: PortName[] = ["grpc", "http"];
+
+const attacks: Attack[] = [
+  {
+    name: "HTTP/1.1 that is mutated",
+    run: (target, random) =>
+      byConnections(200, random, async () => {
+        const { fields, isKnown } = someFields(target, random);
+        const requests = Object.values(http1Requests(fields));
+        const pipeline = Array.from({ length: random.int(1, 3) }, () => random.pick(requests));
+        const port = random.pick(["http", "http", "http", "grpc"] as const);
+        const connection = await target.open(port, { isKnown });
+        await send(connection, mutate(Buffer.concat(pipeline), random), random);
+      }),
+  },
+  {
+    name: "HTTP/2 that is mutated",
+    run: (target, random) =>
+      byConnections(200, random, async () => {
+        const { fields, isKnown } = someFields(target, random);
+        const connection = await target.open(random.pick(ports), { protocol: "h2", isKnown });
+        await send(connection, mutateFrames(http2Frames(fields), random), random);
+      }),
+  },
+  {
+    name: "handshakes of TLS that are mutated",
+    async run(target, random) {
+      const hello = await clientHello();
+      return byConnections(200, random, async () => {
+        const connection = await target.openTcp(random.pick(ports));
+        await send(connection, mutate(hello, random), random);
+      });
+    },
+  },
+  {
+    name: "bytes within TLS that are mutated, of records that are encrypted",
+    on: "TLS",
+    run: (target, random) =>
+      byConnections(60, random, async () => {
+        const connection = await target.open(random.pick(ports), { protocol: "h2" });
+        const [preface = Buffer.alloc(0)] = http2Frames({});
+        await new Promise((resolve) => connection.socket.write(preface, resolve));
+        // Behind the back of TLS, so that no record can be decrypted.
+        await send({ ...connection, socket: connection.tcp }, mutate(preface, random), random);
+      }),
+  },
+  {
+    name: "pipelines of HTTP/1.1 that are reset",
+    run: (target, random) =>
+      byConnections(200, random, async () => {
+        const { fields, isKnown } = someFields(target, random);
+        const requests = Object.values(http1Requests(fields));
+        const one = random.pick(requests);
+        const pipeline = Array.from({ length: random.int(1, 6) }, () =>
+          random.int(0, 1) === 0 ? one : random.pick(requests),
+        );
+        const { socket, tcp } = await target.open("http", { isKnown });
+        await new Promise((resolve) => socket.write(Buffer.concat(pipeline), resolve));
+        if (random.int(0, 1) === 0) await delay(random.int(0, 20));
+        tcp.resetAndDestroy();
+      }),
+  },
+  {
+    name: "calls by HTTP/2 that are reset",
+    run: (target, random) =>
+      byConnections(100, random, async () => {
+        const { fields, isKnown } = someFields(target, random);
+        const [preface = Buffer.alloc(0), ...calls] = http2Frames(fields);
+        const options = { protocol: "h2", isKnown } as const;
+        const { socket, tcp } = await target.open(random.pick(ports), options);
+        const bytes = Buffer.concat([preface, ...calls.slice(0, random.int(1, calls.length))]);
+        await new Promise((resolve) => socket.write(bytes, resolve));
+        if (random.int(0, 1) === 0) await delay(random.int(0, 20));
+        if (random.int(0, 2) === 0) tcp.destroy();
+        else tcp.resetAndDestroy();
+      }),
+  },
+  {
+    name: "answers that are cut while they are sent",
+    run: (target, random) =>
+      byConnections(60, random, async () => {
+        const { "REST list": list, reference } = http1Requests(target.greedy) as Record<
+          string,
+          Buffer
+        >;
+        const { socket, tcp } = await target.open("http", { isKnown: true });
+        socket.write(Buffer.concat(Array(20).fill(random.pick([list, reference]))));
+        socket.once("data", () => tcp.resetAndDestroy());
+        await delay(random.int(5, 100));
+        tcp.resetAndDestroy();
+      }),
+  },
+];
+
+describeAttacks("bytes", attacks);
