@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { type GoodCallers, startGoodCallers } from "./good-callers.ts";
 import { type Holdings, watchProcess } from "./process-watch.ts";
-import { secret, strangersText } from "./requests.ts";
+import { customersText, secret, strangersText } from "./requests.ts";
 import { startTarget, type Target, type TargetKind } from "./target.ts";
 
 /** Something that is done to a service, which must go on as if nothing had been. */
@@ -162,12 +162,13 @@ async function withstand(scene: Scene, attack: Attack, random: Random): Promise<
   expect(p99Ms, "p99 of good calls in ms").toBeLessThan(maxP99Ms);
   expect(target.leaks(), "replies").toEqual([]);
   expect(target.kind === "TLS" ? target.strangersRecords() : 0, "strangers' records").toBe(0);
-  expect(find(output, secret) ?? find(output, strangersText), "personal data in the log").toBe(
-    undefined,
-  );
+  const personal = [secret, strangersText, customersText].map((text) => find(output, text));
+  expect(personal.find(Boolean), "personal data in the log").toBe(undefined);
   expect(find(output, '"level":50') ?? find(output, '"level":60'), "faults in the log").toBe(
     undefined,
   );
+  const { text: metrics } = await target.request("/metrics", { headers: target.greedy });
+  expect(find(metrics, 'code="INTERNAL"'), "calls counted as faults").toBe(undefined);
   expect(peak.residentMb, "peak of memory in MB").toBeLessThan(maxResidentMb);
   await expect
     .poll(() => excess(target, initial), { timeout: settleMs, interval: 200 })

@@ -21,6 +21,9 @@ export const secret = "S3CRET";
 /** Stands in all records that are sent by those who attack. */
 export const strangersText = "STRANGER";
 
+/** Takes its place in what is sent with credentials, and may be stored; it is as long. */
+export const customersText = "CUSTOMER";
+
 /** The path of the service's methods. */
 export const rpc = "/investor.v1.InvestorService";
 
@@ -80,10 +83,15 @@ export function http1(
   const all: Fields = { host: "localhost", ...fields };
   if (body !== undefined) all["content-length"] ??= String(Buffer.byteLength(body));
   const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
-  return Buffer.concat([
-    Buffer.from(`${method} ${path} HTTP/1.1\r\n${lines.join("")}\r\n`),
-    Buffer.from(body ?? ""),
-  ]);
+  const head = Buffer.from(`${method} ${path} HTTP/1.1\r\n${lines.join("")}\r\n`);
+  return sign(Buffer.concat([head, Buffer.from(body ?? "")]), fields);
+}
+
+/** Bytes that name who may send them, if they come with credentials. */
+function sign(bytes: Uint8Array, { authorization = "" }: Fields): Buffer {
+  const text = Buffer.from(bytes).toString("latin1");
+  const isKnown = authorization.includes(secret);
+  return Buffer.from(isKnown ? text.replaceAll(strangersText, customersText) : text, "latin1");
 }
 
 /** A request of HTTP/1.1 of every form that the HTTP port replies to, by name. */
@@ -177,7 +185,7 @@ export function http2Frames(fields: Fields): Buffer[] {
     const stream = 2 * i + 1;
     return [
       http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(head)),
-      http2Frame(0, frameFlag.endStream, stream, body),
+      http2Frame(0, frameFlag.endStream, stream, sign(body, fields)),
     ];
   });
   return [clientPreface, ...frames];
