@@ -1,13 +1,16 @@
 /** Credentials that look good and are not, and those who hold good ones while others fail. */
 import { createHmac, createPublicKey } from "node:crypto";
 import { once } from "node:events";
-import type { Http2Session } from "node:http2";
+import { readdirSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type ConnectionOptions, connect as connectTls, type TLSSocket } from "node:tls";
 import { exportJWK, generateKeyPair, SignJWT } from "jose";
 import { expect } from "vitest";
 import { createClientAuthority } from "../support/client-authority.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { frame } from "../support/raw-grpc.ts";
+import { run } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
 import { grpcHeaders, rpc } from "./requests.ts";
@@ -214,11 +217,47 @@ const tokenAttacks: Attack[] = [
   },
 ];
 
-/** The next session ticket of a connection, by which it could be resumed. */
-function ticketOf({ socket }: Http2Session): Promise<Buffer | undefined> {
-  const ticket = once(socket as TLSSocket, "session").then(([session]) => session as Buffer);
-  return within(ticket, 1_000, undefined);
-}
+/** Tokens files that mean something else than they say; each is refused with the line's number. */
+const wrongTokensFiles: [string, string][] = [
+  ["a scope in place of the token", "reports investors:read\n"],
+  ["a comma in a token", "orders abcdefgh,ijklmnopqrst\n"],
+  ["a comma in a lone token", "abcdefgh,ijklmnopqrst\n"],
+  ["a token twice", "one 0123456789abcdef\ntwo 0123456789abcdef investors:read\n"],
+  ["a token of one character", "orders x\n"],
+  ["a token of fifteen characters", "0123456789abcde\n"],
+];
+
+const fileAttacks: Attack[] = [
+  {
+    name: "tokens files that are wrong",
+    on: "TLS",
+    async run() {
+      for (const [name, text] of wrongTokensFiles) {
+        const folder = temporaryFolder();
+        writeFileSync(join(folder, "tokens"), text, { mode: 0o600 });
+        const env = { AUTH_TOKENS_FILE: "tokens", GRPC_PORT: "0", HTTP_PORT: "0" };
+        const { child, exited, output } = run([], env, folder);
+        const code = await within(exited, 15_000, "it runs");
+        child.kill("SIGKILL");
+        expect(code, name).toBe(2);
+        const line = name === "a token twice" ? 2 : 1;
+        expect(output(), name).toContain(`line ${line}`);
+        for (const word of text.match(/[\w,]{15,}/g) ?? [])
+          expect(output(), name).not.toContain(word);
+      }
+      return wrongTokensFiles.length;
+    },
+  },
+  {
+    name: "other users of the machine",
+    async run({ service }) {
+      const data = join(service.folder, "data");
+      const files = [data, ...readdirSync(data).map((name) => join(data, name))];
+      for (const file of files) expect(statSync(file).mode & 0o077, file).toBe(0);
+      return files.length;
+    },
+  },
+];
 
 const certificateAttacks: Attack[] = [
   {
@@ -251,11 +290,11 @@ const certificateAttacks: Attack[] = [
       for (const maxVersion of ["TLSv1.2", "TLSv1.3"] as const) {
         const own = { ...target.clients?.sign("/CN=backend", 4), maxVersion };
         const first = await target.session("grpc", own);
-        const ticket = ticketOf(first);
         expect((await target.askKnown(first, list, frame(Buffer.from([8, 1])))).grpcStatus).toBe(
           "0",
         );
-        const session = await ticket;
+        // By now the ticket is there, which TLS 1.3 sends behind the handshake.
+        const session = (first.socket as TLSSocket).getSession();
         await delay(5_000);
         const second = await target.session("grpc", { ...own, ...(session && { session }) });
         const { grpcStatus } = await target.ask(second, list, emptyMessage);
@@ -283,4 +322,8 @@ const certificateAttacks: Attack[] = [
 ];
 
 const hasOpenssl = hasTool("openssl", ["version"]);
-describeAttacks("credentials", [...tokenAttacks, ...(hasOpenssl ? certificateAttacks : [])]);
+describeAttacks("credentials", [
+  ...tokenAttacks,
+  ...fileAttacks,
+  ...(hasOpenssl ? certificateAttacks : []),
+]);

@@ -248,6 +248,39 @@ const attacks: Attack[] = [
     },
   },
   {
+    name: "clients who leave while their credentials are checked",
+    on: "TLS",
+    async run(target) {
+      const { issuer } = target;
+      if (issuer === undefined) throw new Error("there is no issuer");
+      await issuer.rotate();
+      const sign = () => issuer.sign({ scope: "investors:read investors:write" });
+      const authorization = `Bearer ${await sign()}`;
+      const release = issuer.hold();
+      const json = { authorization, "content-type": "application/json" };
+      for (let i = 0; i < 16; i += 1) {
+        const { socket } = await target.open("http");
+        const isList = i % 2 === 0;
+        socket.write(
+          isList
+            ? http1("GET", "/v1/investors", { authorization })
+            : http1("POST", "/v1/investors", json, plainJson),
+        );
+      }
+      await delay(200);
+      target.release();
+      await delay(200);
+      release();
+      // Nothing that they asked for is done, and the whole list is there for others.
+      await expect
+        .poll(
+          async () => (await target.request("/v1/investors", { headers: target.greedy })).status,
+        )
+        .toBe(200);
+      return 16;
+    },
+  },
+  {
     name: "refused calls, as many as go, and lines of the log",
     on: "TLS",
     async run(target) {
