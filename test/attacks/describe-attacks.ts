@@ -31,6 +31,9 @@ const { ATTACK } = process.env;
 /** The most memory that the process may ever take, in MB. */
 const maxResidentMb = 300;
 
+/** The most that the 99th percentile of good callers may be beside an attack, in ms. */
+const maxP99Ms = 1_000;
+
 /** How much more it may keep after any number of attacks, in MB: heaps grow with use. */
 const keptMb = 100;
 
@@ -53,8 +56,8 @@ interface Scene {
   readonly settings: NodeJS.ProcessEnv | undefined;
   /** What the service held before any attack. */
   readonly initial: Stock;
-  /** The most that the 99th percentile of good callers may be beside an attack, in ms. */
-  readonly maxP99Ms: number;
+  /** The 99th percentile of good callers without an attack, in ms. */
+  readonly calmP99Ms: number;
 }
 
 /**
@@ -114,13 +117,15 @@ async function prepare(
   if (scene) await dismiss(scene);
   const target = await startTarget(kind, settings);
   const callers = await startGoodCallers(target);
+  await measureCalm(callers);
+  const calmP99Ms = await measureCalm(callers);
+  return { target, callers, settings, calmP99Ms, initial: await takeStock(target) };
+}
+
+/** The 99th percentile of good callers now, in ms. */
+async function measureCalm(callers: GoodCallers): Promise<number> {
   callers.begin();
-  await callers.end(minCalls);
-  callers.begin();
-  const { p99Ms } = await callers.end(minCalls);
-  // A machine that is busy with other things is slow without an attack.
-  const maxP99Ms = Math.max(1_000, 5 * p99Ms);
-  return { target, callers, settings, maxP99Ms, initial: await takeStock(target) };
+  return (await callers.end(minCalls)).p99Ms;
 }
 
 async function dismiss({ target, callers }: Scene): Promise<void> {
@@ -130,7 +135,7 @@ async function dismiss({ target, callers }: Scene): Promise<void> {
 
 /** Does an attack beside good callers, and looks whether anything is left of it. */
 async function withstand(scene: Scene, attack: Attack, random: Random): Promise<Done> {
-  const { target, callers, initial, maxP99Ms } = scene;
+  const { target, callers, initial, calmP99Ms } = scene;
   const { service } = target;
   const logged = service.output().length;
   const isAlive = () => service.child.exitCode === null && service.child.signalCode === null;
@@ -156,10 +161,15 @@ async function withstand(scene: Scene, attack: Attack, random: Random): Promise<
 
   const { calls, failures, p99Ms } = outcome;
   const first = failures.slice(0, 3).join("; ");
-  expect(1 - failures.length / calls, `share of ${calls} good calls: ${first}`).toBeGreaterThan(
-    0.98,
-  );
-  expect(p99Ms, "p99 of good calls in ms").toBeLessThan(maxP99Ms);
+  expect(
+    1 - failures.length / calls,
+    `share of ${calls} good calls: ${first}`,
+  ).toBeGreaterThanOrEqual(0.98);
+  if (p99Ms > maxP99Ms) {
+    // A machine that is busy with other things is slow without an attack.
+    const calmMs = Math.max(calmP99Ms, await measureCalm(callers));
+    expect(p99Ms, "p99 of good calls in ms").toBeLessThan(Math.max(maxP99Ms, 5 * calmMs));
+  }
   expect(target.leaks(), "replies").toEqual([]);
   expect(target.kind === "TLS" ? target.strangersRecords() : 0, "strangers' records").toBe(0);
   const personal = [secret, strangersText, customersText].map((text) => find(output, text));

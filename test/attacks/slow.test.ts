@@ -159,7 +159,7 @@ const others: Attack[] = [
         const { socket } = await target.open("http", { isKnown: true });
         socket.pause();
         const requests = http1Requests(target.greedy);
-        const names = ["REST list", "REST page", "reference", "metrics", "Connect ListInvestors"];
+        const names = ["REST list", "REST page", "reference", "Connect ListInvestors"];
         const one = requests[names[i % names.length] as string] as Buffer;
         socket.write(Buffer.concat(Array(200).fill(one)));
       }),
