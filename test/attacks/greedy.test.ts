@@ -25,6 +25,9 @@ async function fill(target: Target): Promise<void> {
   await Promise.all(Array.from({ length: 8 }, store));
 }
 
+/** Enough for all slots where one caller gets less, and not for all where nobody says who calls. */
+const sessionsOf = ({ kind }: Target) => (kind === "TLS" ? 9 : 6);
+
 const wholePage = frame(Buffer.from([8, 0xe8, 7]));
 
 const attacks: Attack[] = [
@@ -33,7 +36,8 @@ const attacks: Attack[] = [
     async run(target) {
       await fill(target);
       const head = grpcHeaders(`${rpc}/ListInvestors`, target.greedy);
-      for (let i = 0; i < 8; i += 1) {
+      const sessions = sessionsOf(target);
+      for (let i = 0; i < sessions; i += 1) {
         const session = await target.session("grpc", { settings: { initialWindowSize: 0 } });
         for (let n = 0; n < 128; n += 1) {
           session
@@ -43,7 +47,7 @@ const attacks: Attack[] = [
         }
       }
       await delay(2_500);
-      return 8 * 128;
+      return sessions * 128;
     },
   },
   {
@@ -52,13 +56,14 @@ const attacks: Attack[] = [
       await fill(target);
       const head = { ...target.greedy, "content-type": "application/json" };
       const one = http1("POST", `${rpc}/ListInvestors`, head, '{"pageSize":1000}');
-      for (let i = 0; i < 60; i += 1) {
+      const count = sessionsOf(target) * 6;
+      for (let i = 0; i < count; i += 1) {
         const { socket } = await target.open("http", { isKnown: true });
         socket.pause();
         socket.write(Buffer.concat(Array(20).fill(one)));
       }
       await delay(2_500);
-      return 60 * 20;
+      return count * 20;
     },
   },
   {
