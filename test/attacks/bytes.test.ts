@@ -4,10 +4,21 @@ import { once } from "node:events";
 import { type AddressInfo, connect, createServer } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
+import { expect } from "vitest";
 import type { Random } from "../support/random.ts";
+import { frame } from "../support/raw-grpc.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
 import { mutate, mutateFrames } from "./mutate.ts";
-import { http1Requests, http2Frames } from "./requests.ts";
+import {
+  customers,
+  grpcHeaders,
+  http1,
+  http1Requests,
+  http2Frames,
+  jsonMessages,
+  messages,
+  rpc,
+} from "./requests.ts";
 import type { Connection, PortName, Target } from "./target.ts";
 
 const connectionsAtOnce = 8;
@@ -65,6 +76,94 @@ async function clientHello(): Promise<Buffer> {
 
 const ports: PortName[] = ["grpc", "http"];
 
+const methodNames = ["CreateInvestor", "GetInvestor", "ListInvestors"] as const;
+
+/** Header fields that somebody reads, and values that mean something to them. */
+const fieldValues: Record<string, string[]> = {
+  "content-type": [
+    "application/json",
+    "application/grpc-web-text",
+    "application/grpc;x",
+    "application/connect+json",
+    "application/json; charset=utf-16",
+    "text/plain",
+    "multipart/form-data",
+  ],
+  "content-encoding": ["gzip", "br", "identity", "deflate", "gzip, gzip", "zstd"],
+  "accept-encoding": ["gzip", "br;q=0", "*", "identity;q=0"],
+  "grpc-encoding": ["gzip", "identity", "snappy"],
+  "grpc-accept-encoding": ["gzip", "x"],
+  "grpc-timeout": ["1S", "0n", "99999999H", "999999999S", "-1S", "1", "S"],
+  "connect-timeout-ms": ["1", "0", "9999999999", "99999999999", "-1", "1e3"],
+  "connect-protocol-version": ["1", "2"],
+  "connect-content-encoding": ["gzip"],
+  "idempotency-key": ['"9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d"', '""', '"', "x".repeat(300)],
+  traceparent: ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "ff-0-0-0"],
+  "x-user-agent": ["x"],
+  accept: ["application/xml", "*/*;q=0"],
+  expect: ["100-continue", "200-ok"],
+  "if-none-match": ["*"],
+  range: ["bytes=0-1", "bytes=-1"],
+  "http2-settings": ["AAMAAABkAARAAAAAAAIAAAAA"],
+  te: ["trailers", "chunked"],
+  origin: ["http://localhost"],
+  "access-control-request-method": ["POST"],
+};
+
+/** Some of these fields, a quarter of them changed into what a header can still carry. */
+function oddFields(random: Random): Record<string, string> {
+  const names = random.shuffle(Object.keys(fieldValues)).slice(0, random.int(1, 4));
+  return Object.fromEntries(
+    names.map((name) => {
+      const value = random.pick(fieldValues[name] ?? []);
+      const changed = random.int(0, 3) === 0 ? mutate(Buffer.from(value), random) : value;
+      return [
+        name,
+        String(changed)
+          .replaceAll(/[^!-~]/g, "")
+          .slice(0, 4_000),
+      ];
+    }),
+  );
+}
+
+/** Makes a call whose message or header fields are changed, and expects a reply to it. */
+async function callOddly(target: Target, random: Random): Promise<void> {
+  const method = random.pick(methodNames);
+  const path = `${rpc}/${method}`;
+  const isJson = random.int(0, 1) === 0;
+  const codec = isJson ? "json" : "proto";
+  const message = customers(isJson ? Buffer.from(jsonMessages[method]) : messages[method]);
+  const hasOddMessage = random.int(0, 1) === 0;
+  const body = hasOddMessage ? mutate(message, random).subarray(0, 60_000) : message;
+  const odd = hasOddMessage ? {} : oddFields(random);
+  const kind = random.pick(["gRPC", "gRPC-Web", "Connect", "REST", "GET"]);
+  const name = `${kind} ${method} ${JSON.stringify(odd)} ${body.toString("latin1").slice(0, 300)}`;
+  if (kind === "gRPC") {
+    const session = await target.session("grpc");
+    const reply = await target.ask(
+      session,
+      grpcHeaders(path, { ...target.greedy, ...odd }),
+      frame(body),
+    );
+    session.destroy();
+    // No status at all is a stream that was reset, as it is for headers against the rules.
+    expect([200, 400, 413, 415, 431, undefined], name).toContain(reply.status);
+    return;
+  }
+  const type = kind === "gRPC-Web" ? `application/grpc-web+${codec}` : `application/${codec}`;
+  const headers = { ...target.greedy, "content-type": type, ...odd };
+  const query = `connect=v1&encoding=${codec}&base64=1&message=${body.toString("base64url")}`;
+  const { socket, received, closed } = await target.open("http", { isKnown: true });
+  const last = { ...headers, connection: "close" };
+  const content = kind === "gRPC-Web" ? frame(body) : body;
+  if (kind === "GET") socket.write(http1("GET", `${path}?${query.slice(0, 12_000)}`, last));
+  else socket.write(http1("POST", kind === "REST" ? "/v1/investors" : path, last, content));
+  expect(await closed(8_000), `closed: ${name}`).toBe(true);
+  // Of the statuses of a fault, only those that say that something is not supported.
+  expect(received(), name).toMatch(/^HTTP\/1.1 ([234]\d\d|501|504|505) /);
+}
+
 const attacks: Attack[] = [
   {
     name: "HTTP/1.1 that is mutated",
@@ -108,6 +207,10 @@ const attacks: Attack[] = [
         // Behind the back of TLS, so that no record can be decrypted.
         await send({ ...connection, socket: connection.tcp }, mutate(preface, random), random);
       }),
+  },
+  {
+    name: "messages and header fields that are mutated",
+    run: (target, random) => byConnections(250, random, () => callOddly(target, random)),
   },
   {
     name: "pipelines of HTTP/1.1 that are reset",

@@ -89,9 +89,13 @@ export function http1(
 
 /** Bytes that name who may send them, if they come with credentials. */
 function sign(bytes: Uint8Array, { authorization = "" }: Fields): Buffer {
+  return authorization.includes(secret) ? customers(bytes) : Buffer.from(bytes);
+}
+
+/** The same bytes, as those send them who may store something. */
+export function customers(bytes: Uint8Array): Buffer {
   const text = Buffer.from(bytes).toString("latin1");
-  const isKnown = authorization.includes(secret);
-  return Buffer.from(isKnown ? text.replaceAll(strangersText, customersText) : text, "latin1");
+  return Buffer.from(text.replaceAll(strangersText, customersText), "latin1");
 }
 
 /** A request of HTTP/1.1 of every form that the HTTP port replies to, by name. */
