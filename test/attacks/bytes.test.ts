@@ -140,6 +140,9 @@ async function callOddly(target: Target, random: Random): Promise<void> {
   const kind = random.pick(["gRPC", "gRPC-Web", "Connect", "REST", "GET"]);
   const name = `${kind} ${method} ${JSON.stringify(odd)} ${body.toString("latin1").slice(0, 300)}`;
   if (kind === "gRPC") {
+    // Node.js as a client sends none but this.
+    if (odd.te !== undefined) odd.te = "trailers";
+    delete odd["http2-settings"];
     const session = await target.session("grpc");
     const reply = await target.ask(
       session,
