@@ -1,9 +1,10 @@
 /** Bytes that are no requests, or not quite, and connections that end at any instant. */
 
 import { once } from "node:events";
-import { type AddressInfo, connect, createServer } from "node:net";
+import { type AddressInfo, connect, createServer, type Socket } from "node:net";
+import { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import { connect as connectTls } from "node:tls";
+import { connect as connectTls, type TLSSocket } from "node:tls";
 import { expect } from "vitest";
 import type { Random } from "../support/random.ts";
 import { frame } from "../support/raw-grpc.ts";
@@ -19,7 +20,7 @@ import {
   messages,
   rpc,
 } from "./requests.ts";
-import type { Connection, PortName, Target } from "./target.ts";
+import { type Connection, type PortName, type Target, within } from "./target.ts";
 
 const connectionsAtOnce = 8;
 
@@ -72,6 +73,17 @@ async function clientHello(): Promise<Buffer> {
   socket.destroy();
   server.close();
   return hello;
+}
+
+/** TLS on a connection that others write to as well. */
+function encryptBehind(tcp: Socket, ca: string | undefined): TLSSocket {
+  const socket = new Duplex({
+    read() {},
+    write: (chunk, _, done) => void tcp.write(chunk, () => done()),
+  });
+  tcp.on("data", (chunk) => void socket.push(chunk));
+  const options = { socket, ca, servername: "localhost", ALPNProtocols: ["h2"] };
+  return connectTls(options).on("error", () => {});
 }
 
 const ports: PortName[] = ["grpc", "http"];
@@ -204,11 +216,19 @@ const attacks: Attack[] = [
     on: "TLS",
     run: (target, random) =>
       byConnections(60, random, async () => {
-        const connection = await target.open(random.pick(ports), { protocol: "h2" });
+        const port = random.pick(ports);
+        const connection = await target.openTcp(port);
+        const tls = encryptBehind(connection.tcp, target.ca);
+        await within(
+          once(tls, "secureConnect").catch(() => {}),
+          5_000,
+          undefined,
+        );
         const [preface = Buffer.alloc(0)] = http2Frames({});
-        await new Promise((resolve) => connection.socket.write(preface, resolve));
-        // Behind the back of TLS, so that no record can be decrypted.
-        await send({ ...connection, socket: connection.tcp }, mutate(preface, random), random);
+        tls.write(preface);
+        // Not by TLS, so that the service can decrypt no more.
+        await send(connection, mutate(preface, random), random);
+        tls.destroy();
       }),
   },
   {

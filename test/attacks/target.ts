@@ -42,7 +42,7 @@ export interface Connection {
   readonly socket: Socket;
   /** What carries them. */
   readonly tcp: Socket;
-  /** The last bytes that came back, as Latin-1. */
+  /** The first bytes that came back, as Latin-1. */
   received(): string;
   /** Resolves when it is closed, or after this time in ms. */
   closed(timeoutMs: number): Promise<boolean>;
@@ -160,9 +160,13 @@ export async function startTarget(
       tcp.once("close", () => resolve());
     });
     let text = "";
+    let end = "";
     socket.on("data", (chunk) => {
-      text = (text + chunk.toString("latin1")).slice(-65_536);
-      if (!isKnown) inspect(text);
+      const some = chunk.toString("latin1");
+      if (text.length < 65_536) text += some;
+      // What is looked for may be cut in two.
+      if (!isKnown) inspect(end + some);
+      end = some.slice(-secret.length);
     });
     return {
       socket,
