@@ -140,7 +140,7 @@ export function http1Requests(fields: Fields): Record<string, Buffer> {
   return {
     ...Object.fromEntries(forms),
     "REST create": post("/v1/investors", "application/json", plainJson),
-    "REST create, chunked": Buffer.concat([head, Buffer.from(chunked(plainJson))]),
+    "REST create, chunked": Buffer.concat([head, sign(Buffer.from(chunked(plainJson)), fields)]),
     "REST create with a key": post("/v1/investors", "application/json", plainJson, {
       "idempotency-key": '"9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d"',
     }),
