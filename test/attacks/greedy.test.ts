@@ -29,6 +29,7 @@ async function fill(target: Target): Promise<void> {
 const sessionsOf = ({ kind }: Target) => (kind === "TLS" ? 9 : 6);
 
 const watch = "/grpc.health.v1.Health/Watch";
+const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 const wholePage = frame(Buffer.from([8, 0xe8, 7]));
 
@@ -136,9 +137,15 @@ const attacks: Attack[] = [
   {
     name: "reflection streams with long headers",
     async run(target) {
-      const path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
       const fields = { "x-long": "x".repeat(12_000) };
-      const open = await openStreams(target, path, frame(Buffer.from([0x3a, 0])), 20, 128, fields);
+      const open = await openStreams(
+        target,
+        reflection,
+        frame(Buffer.from([0x3a, 0])),
+        20,
+        128,
+        fields,
+      );
       for (const count of open) expect(count, "streams of a connection").toBeLessThanOrEqual(8);
       return 20 * 128;
     },
@@ -148,6 +155,25 @@ const attacks: Attack[] = [
     async run(target) {
       await openStreams(target, watch, frame(Buffer.alloc(0)), 50, 128);
       return 50 * 128;
+    },
+  },
+];
+
+/** What takes more than a minute, and is done where there is time. */
+const longAttacks: Attack[] = [
+  {
+    name: "reflection streams that go on for more than a minute",
+    async run(target) {
+      const session = await target.session("grpc");
+      const streams = Array.from({ length: 3 }, () => {
+        const stream = session.request(grpcHeaders(reflection)).on("error", () => {});
+        const timer = setInterval(() => stream.write(frame(Buffer.from([0x3a, 0]))), 5_000);
+        stream.once("close", () => clearInterval(timer));
+        return stream.resume();
+      });
+      await delay(75_000);
+      expect(streams.filter(({ closed }) => !closed).length, "streams that are open").toBe(0);
+      return streams.length;
     },
   },
 ];
@@ -186,4 +212,5 @@ async function openStreams(
   return open.map((count) => count);
 }
 
-describeAttacks("greedy callers", attacks);
+const isLong = process.env.ATTACK_MINUTES !== undefined;
+describeAttacks("greedy callers", [...attacks, ...(isLong ? longAttacks : [])]);
