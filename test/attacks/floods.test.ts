@@ -28,6 +28,9 @@ const call = headerBlock({
 });
 const padding = headerBlock({ "x-padding": "x".repeat(100) });
 
+const padded = 0x8;
+const onlyPadding = Buffer.concat([Buffer.from([255]), Buffer.alloc(255)]);
+
 /** A literal of 4,000 bytes that goes into the dynamic table, and a reference to it (RFC 7541, 6). */
 const tableBomb = Buffer.concat([
   call,
@@ -66,14 +69,7 @@ const frames: Record<string, (n: number) => Buffer> = {
   "empty data": (n) =>
     n === 0 ? http2Frame(headers, endHeaders, 1, call) : http2Frame(data, none, 1, Buffer.alloc(0)),
   "padding only": (n) =>
-    n === 0
-      ? http2Frame(headers, endHeaders, 1, call)
-      : http2Frame(
-          data,
-          0x8,
-          1,
-          Buffer.alloc(256, Buffer.from([255]).toString("latin1"), "latin1").fill(0, 1),
-        ),
+    n === 0 ? http2Frame(headers, endHeaders, 1, call) : http2Frame(data, padded, 1, onlyPadding),
   "references to a long header": (n) =>
     Buffer.concat([
       http2Frame(headers, none, 2 * n + 1, tableBomb),
@@ -88,26 +84,18 @@ const maxBytes = 10_000_000;
 /** Sends frames until the connection is closed or there were enough; nothing is read at first. */
 async function flood(target: Target, port: PortName, frameOf: (n: number) => Buffer) {
   const { socket, tcp, closed } = await target.open(port, { protocol: "h2" });
+  const drained = (timeoutMs: number) =>
+    within(new Promise((resolve) => socket.once("drain", () => resolve(true))), timeoutMs, false);
   socket.pause();
   socket.write(clientPreface);
   let sent = 0;
   for (let bytes = 0; sent < maxFrames && bytes < maxBytes && !tcp.destroyed; sent += 100) {
     const some = Buffer.concat(Array.from({ length: 100 }, (_, i) => frameOf(sent + i)));
     bytes += some.length;
-    if (!socket.write(some)) {
-      // A client that would otherwise wait for ever reads, and learns of the end.
-      await within(new Promise((resolve) => socket.once("drain", resolve)), 200, undefined);
-      if (socket.writableNeedDrain) socket.resume();
-      if (
-        !(await within(
-          new Promise((r) => (socket.writableNeedDrain ? socket.once("drain", r) : r(0))),
-          2_000,
-          false,
-        )) &&
-        socket.writableNeedDrain
-      )
-        break;
-    }
+    if (socket.write(some) || (await drained(200))) continue;
+    // Who reads nothing does not learn of the end.
+    socket.resume();
+    if (!(await drained(1_000))) break;
   }
   socket.resume();
   await closed(100);
@@ -131,7 +119,7 @@ const brotlied = brotliCompressSync(unpacked);
 const method = `${rpc}/CreateInvestor`;
 
 /** Nests a message in itself: groups of an unknown field, whose ends are missing. */
-const nestedGroups = Buffer.alloc(60_000, 0xa3).fill(Buffer.from([0xa3, 1]));
+const nestedGroups = Buffer.alloc(60_000, Buffer.from([0xa3, 1]));
 
 /** Requests by HTTP/1.1 that are small and unpack to much, or cost much to parse. */
 const bombs: Record<string, (fields: Record<string, string>) => Buffer> = {
