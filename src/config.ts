@@ -6,8 +6,8 @@ type Check = (text: string, flag: string) => unknown;
 const levels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
 
 /**
- * All that can be set, each by its flag or its {@link environmentName}: its argument in the
- * help, how it is read, its default and what it is.
+ * All settings by their flags, each with its argument in the help, its check, its default and
+ * its help. Each can also be set by its {@link environmentName}.
  */
 export const settings = {
   "--database-url": ["<url>", databaseUrl, "sqlite:data/investors.db", "where records live"],
@@ -38,7 +38,7 @@ export const settings = {
 type Flag = keyof typeof settings;
 type Values = { [F in Flag]: ReturnType<(typeof settings)[F][1]> };
 
-/** What was set: the flags that were given, and the environment. A flag wins. */
+/** The flags that were given, and the environment. A flag wins. */
 export interface Given {
   flags: { [F in Flag]?: string | undefined };
   environment: NodeJS.ProcessEnv;
@@ -47,13 +47,13 @@ export interface Given {
 /** How a server runs; durations are in milliseconds. */
 export type Config = ReturnType<typeof readConfig>;
 
-/** Files in PEM, read at the start and again on SIGHUP; of clients none are asked for if absent. */
+/** PEM files, read at the start and on SIGHUP; clients need no certificate without a CA file. */
 export type TlsFiles = NonNullable<Config["tls"]>;
 
-/** By what a caller can show who it is. */
+/** How callers can authenticate. */
 export type AuthenticationSources = NonNullable<Config["authentication"]>;
 
-/** Whose access tokens are accepted, and for whom they must be issued. */
+/** The issuer and the audience of the access tokens that are accepted. */
 export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
 
 /** A setting has a wrong value; the message names its flag and what is accepted. */
@@ -61,7 +61,7 @@ export class ConfigError extends Error {
   override name = "ConfigError";
 }
 
-/** The name in the environment of what a flag sets. */
+/** The name in the environment of the setting of a flag. */
 export function environmentName(flag: string): string {
   return flag.slice(2).replaceAll("-", "_").toUpperCase();
 }
@@ -100,7 +100,7 @@ export function readConfig(given: Given) {
     listen: { host, grpcPort: values["--grpc-port"], httpPort: values["--http-port"] },
     /** Calls are not encrypted if absent. */
     tls,
-    /** Nobody has to say who calls if absent. */
+    /** Callers need no credentials if absent. */
     authentication,
     /** `*` stands for any. */
     corsOrigins: values["--cors-origin"],
@@ -114,7 +114,7 @@ export function readConfig(given: Given) {
   };
 }
 
-/** The message of a {@link ConfigError}, where what the environment has set is so named. */
+/** The message of a {@link ConfigError}, with the name of each setting as it was given. */
 export function nameAsGiven({ message }: Error, { flags, environment }: Given): string {
   return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
     const name = environmentName(flag);
@@ -122,7 +122,7 @@ export function nameAsGiven({ message }: Error, { flags, environment }: Given): 
   });
 }
 
-/** A database URL without what it may hold of secrets. */
+/** A database URL without its secrets. */
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
   return databaseUrl.replace(/\?.*$/, "").replace(/\/\/.*@/, "//");

@@ -20,7 +20,7 @@ export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
   ["institution", InvestorType.INSTITUTION],
 ]);
 
-/** The other way round. */
+/** The names by type. */
 export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );

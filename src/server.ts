@@ -75,8 +75,7 @@ export async function startServer(
   const authenticate = authentication?.authenticate;
   const gate = createGate({ maxInFlight, requestTimeoutMs, authenticate, telemetry, log });
   telemetry.showInFlight(() => gate.inFlight);
-  const store = await openStore({
-    databaseUrl,
+  const store = await openStore(databaseUrl, {
     requestTimeoutMs,
     observe: telemetry.storeObserver,
     onWrite: telemetry.showWritable,

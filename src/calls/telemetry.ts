@@ -2,11 +2,10 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
-import { collectDefaultMetrics, Gauge, Registry } from "prom-client";
+import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import type { StoreObserver } from "../store/store.ts";
 import type { Call } from "./call.ts";
-import { createHistogram } from "./histogram.ts";
 
 /** Tells those who run the service what happens in it: by lines of the log, and by metrics. */
 export interface Telemetry {
@@ -36,26 +35,26 @@ export function createTelemetry(log: Logger): Telemetry {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
-  const callDurations = createHistogram({
+  const callDurations = new Histogram({
     name: "rpc_server_call_duration_seconds",
     help: "Time from the headers of a call until its reply was sent.",
-    bounds: durations,
+    buckets: durations,
     labelNames: ["method", "code", "transport"],
-    registry,
+    registers,
   });
-  const storeDurations = createHistogram({
+  const storeDurations = new Histogram({
     name: "store_operation_duration_seconds",
     help: "Time that the database takes for one operation, which can be a batch.",
-    bounds: durations,
+    buckets: durations,
     labelNames: ["operation"],
-    registry,
+    registers,
   });
-  const storeBatches = createHistogram({
+  const storeBatches = new Histogram({
     name: "store_batch_size",
     help: "How many calls share one operation of the database.",
-    bounds: batchSizes,
+    buckets: batchSizes,
     labelNames: ["operation"],
-    registry,
+    registers,
   });
   let storeWritable: Gauge | undefined;
 
@@ -63,7 +62,7 @@ export function createTelemetry(log: Logger): Telemetry {
     const { transport } = call.head;
     const method = nameOf(call.method);
     const code = codeOf(call);
-    callDurations(seconds, method, code, transport);
+    callDurations.observe({ method, code, transport }, seconds);
     const level = code === "OK" ? "debug" : "warn";
     if (!log.isLevelEnabled(level)) return;
     const reason = call.failure?.findDetails(ErrorInfoSchema)[0]?.reason;
@@ -81,8 +80,8 @@ export function createTelemetry(log: Logger): Telemetry {
       call.onClose(() => report(call, (performance.now() - start) / 1_000));
     },
     storeObserver(operation, seconds, batchSize) {
-      storeDurations(seconds, operation);
-      if (batchSize !== undefined) storeBatches(batchSize, operation);
+      storeDurations.observe({ operation }, seconds);
+      if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
     showWritable(isWritable) {
       storeWritable ??= new Gauge({

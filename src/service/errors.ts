@@ -6,7 +6,7 @@ import {
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
 
-/** Who names the reasons of the errors (google.rpc.ErrorInfo.domain). */
+/** The domain of all reasons (google.rpc.ErrorInfo.domain). */
 export const errorDomain = "investor-records";
 
 /** One field that breaks a rule, under its name in the protobuf contract. */
@@ -55,10 +55,10 @@ export function invalidFields(violations: Violation[]): ConnectError {
 
 /** Bytes or JSON that are not a message of the type that the method takes. */
 export function malformedRequest(cause?: unknown): ConnectError {
-  // Of what a decoder says, the names are of use, and the values would be personal data.
-  const told = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]*" is unknown)?/;
+  // The names in a decoder's message are of use; the values would be personal data.
+  const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]*" is unknown)?/;
   const [message = "the request is not a valid message of this method"] =
-    (cause instanceof Error && told.exec(cause.message)) || [];
+    (cause instanceof Error && safe.exec(cause.message)) || [];
   return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
 }
 
@@ -79,30 +79,30 @@ export function requestIdReused(): ConnectError {
   return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
 }
 
-/** The call does not say who makes it. */
+/** The call carries no credentials. */
 export function credentialsMissing(needed: string): ConnectError {
   return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
 }
 
-/** What the call says of who makes it does not hold; why is not told. */
+/** The credentials are not valid; why is not disclosed. */
 export function credentialsInvalid(needed: string): ConnectError {
   const error = failure("CREDENTIALS_INVALID", `the call needs ${needed} that is valid here`);
   return challenge(error, 'error="invalid_token"');
 }
 
-/** The caller is known, and may not make this call. */
+/** The caller lacks a scope. */
 export function scopeMissing(scope: string): ConnectError {
   const error = failure("SCOPE_MISSING", `the call needs the scope ${scope}`);
   return challenge(error, `error="insufficient_scope", scope="${scope}"`);
 }
 
-/** The keys to check a token with cannot be had from its issuer. */
+/** The keys to check a token with cannot be fetched from its issuer. */
 export function issuerUnavailable(cause: unknown): ConnectError {
   const message = "the token cannot be checked now; repeat the call later";
   return withRetry(failure("ISSUER_UNAVAILABLE", message, { cause }));
 }
 
-/** There is no room for the call now; it was not processed. */
+/** Too many calls are in flight; this one was not processed. */
 export function overloaded(cause?: unknown): ConnectError {
   return withRetry(failure("OVERLOADED", "too many calls at once; repeat it later", { cause }));
 }
@@ -113,15 +113,15 @@ export function storeUnavailable(cause: unknown): ConnectError {
   return withRetry(failure("STORE_UNAVAILABLE", message, { cause }));
 }
 
-/** A create that can be repeated, since its request id tells its replays apart from others. */
+/** The outcome of a create that is safe to repeat, since its request id identifies replays. */
 export function outcomeUnknown(cause: unknown): ConnectError {
   const message = "the record may or may not be stored; repeat the call with the same request id";
   return withRetry(failure("OUTCOME_UNKNOWN", message, { cause }));
 }
 
 /**
- * A create that must not be repeated: it would store a second record. It is UNKNOWN
- * without a delay, since clients repeat what is UNAVAILABLE by themselves.
+ * The outcome of a create that must not be repeated: it would store a second record. It is
+ * UNKNOWN without a delay, since clients retry UNAVAILABLE by themselves.
  */
 export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
   const message = "the record may or may not be stored; look its id up before you repeat the call";
@@ -129,7 +129,7 @@ export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
 }
 
 /**
- * The end of a call whose signal aborted: of its deadline, or because its caller left.
+ * The end of a call whose signal aborted: its deadline passed, or its caller left.
  *
  * @param reason the reason of the signal
  * @param effect what became of the call
@@ -160,7 +160,7 @@ function failure(
   return new ConnectError(message, code, undefined, details, cause);
 }
 
-/** Tells by which scheme to authenticate (RFC 9110, 11.6.1; RFC 6750, 3). */
+/** Adds the scheme to authenticate by (RFC 9110, 11.6.1; RFC 6750, 3). */
 function challenge(error: ConnectError, ...parameters: string[]): ConnectError {
   const value = `Bearer ${['realm="investor-records"', ...parameters].join(", ")}`;
   error.metadata.set("www-authenticate", value);

@@ -1,7 +1,7 @@
-import { hash, randomUUIDv7 } from "node:crypto";
+import { hash } from "node:crypto";
 import { createContextKey } from "@connectrpc/connect";
 
-/** Who calls, in the context of a call; empty where nobody has to say. */
+/** The principal in the context of a call; empty without authentication. */
 export const principalKey = createContextKey("", { description: "principal" });
 
 /** A domain label keeps these hashes apart from any other use of the same input. */
@@ -14,9 +14,6 @@ const version7Pattern = /^.{14}7.{4}[89ab]/i;
 export function isUuid(text: string): boolean {
   return uuidPattern.test(text);
 }
-
-/** A new id: a UUIDv7, which ascends with time and so keeps inserts local. */
-export const newId = (): string => randomUUIDv7();
 
 /**
  * The id of the record that a caller creates under a request id. It depends on nothing

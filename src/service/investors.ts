@@ -1,3 +1,4 @@
+import { randomUUIDv7 } from "node:crypto";
 import { create, equals } from "@bufbuild/protobuf";
 import type { HandlerContext, ServiceImpl } from "@connectrpc/connect";
 import {
@@ -9,7 +10,7 @@ import {
   type ListInvestorsRequest,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { serialisedSize } from "../investor.ts";
+import { serialisedSize, typeNames } from "../investor.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -24,7 +25,7 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
-import { deriveId, newId, principalKey } from "./ids.ts";
+import { deriveId, principalKey } from "./ids.ts";
 import { encodePageToken } from "./page-token.ts";
 import { checkCreate, checkGet, checkList } from "./validation.ts";
 
@@ -37,8 +38,11 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
     async createInvestor(request: CreateInvestorRequest, context: HandlerContext) {
       const investor = checkCreate(request);
       const { requestId } = request;
+      // A new id ascends with time, which keeps inserts local.
       investor.id =
-        requestId === undefined ? newId() : deriveId(context.values.get(principalKey), requestId);
+        requestId === undefined
+          ? randomUUIDv7()
+          : deriveId(context.values.get(principalKey), requestId);
       try {
         await store.insert(investor, context.signal);
         return investor;
@@ -58,7 +62,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
     async getInvestor(request: GetInvestorRequest, context: HandlerContext) {
       const id = checkGet(request);
-      const investor = id && (await attempt(store.find(id, context.signal), context.signal));
+      const investor = id && (await find(store, id, context.signal));
       if (!investor) throw investorNotFound(id);
       return investor;
     },
@@ -67,7 +71,10 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const { after, limit } = checkList(request);
       // One more than wanted tells whether there is a next page.
       const range = { after, limit: limit + 1 };
-      const found = await attempt(store.list(range, context.signal), context.signal);
+      const found = await store.list(range, context.signal).catch((error) => {
+        throw explain(error, context.signal);
+      });
+      found.forEach(checkType);
       const investors = found.slice(0, pageLength(found, limit));
       const last = investors.at(-1);
       const nextPageToken =
@@ -79,7 +86,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
 /** The record that an earlier create stored under the same id, if its content is the same. */
 async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
-  const stored = await attempt(store.find(investor.id, signal), signal);
+  const stored = await find(store, investor.id, signal);
   // The record that took the id was rolled back.
   if (stored === undefined) throw outcomeUnknown(new Error("the id is taken by no record"));
   if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
@@ -96,13 +103,20 @@ function pageLength(records: Investor[], limit: number): number {
   return records.length;
 }
 
-/** What the store answers, its errors turned into those of the contract. */
-function attempt<T>(answer: Promise<T>, signal: AbortSignal): Promise<T> {
-  return answer.catch((error) => {
+async function find(store: Store, id: string, signal: AbortSignal) {
+  const investor = await store.find(id, signal).catch((error) => {
     throw explain(error, signal);
   });
+  if (investor) checkType(investor);
+  return investor;
 }
 
+/** @throws {Error} another program, or a later version, wrote a type that no reply can name */
+function checkType({ id, type }: Investor): void {
+  if (!typeNames.has(type)) throw new Error(`the stored type of ${id} is unknown`);
+}
+
+/** The error of the contract for one of the store. */
 function explain(error: unknown, signal: AbortSignal): unknown {
   if (error instanceof StoreUnavailableError) return storeUnavailable(error);
   if (signal.aborted) return interrupted(signal.reason, "nothing was written");

@@ -1,6 +1,6 @@
 import { uuidFromHex, uuidToBytes } from "../uuid.ts";
 
-/** The first byte of a token, which tells how to read the others: an id follows. */
+/** The first byte of a token; an id follows. */
 const version = 1;
 const length = 1 + 16;
 

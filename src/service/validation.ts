@@ -49,10 +49,7 @@ export function findViolations(request: CreateInvestorRequest): Violation[] {
     const isCode = key === "country" || key === "language";
     note(key, value === undefined ? "is required" : isCode ? wrongCode(value) : wrongText(value));
   }
-  note(
-    "requestId",
-    request.requestId === undefined ? undefined : wrongRequestId(request.requestId),
-  );
+  if (request.requestId !== undefined) note("requestId", wrongRequestId(request.requestId));
   return violations;
 }
 
@@ -67,7 +64,7 @@ export function checkGet({ id }: GetInvestorRequest): string | undefined {
 }
 
 /**
- * The stretch of records that a request wants.
+ * The range of records that a request wants.
  *
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
  */

@@ -3,20 +3,28 @@ import { StoreUnavailableError } from "./store.ts";
 /** How a {@link Batcher} works. */
 export interface BatcherOptions<Item, Result> {
   /**
-   * Takes one batch to the database. It resolves with a result, the promise of one or an
+   * Sends one batch to the database. It resolves with a result, the promise of one or an
    * error for each item, in order; if it rejects, every item fails with that error. It has
    * to end by itself: the next batch waits for it, though not for promised results.
    */
   run(items: Item[]): Promise<readonly Outcome<Result>[]>;
-  /** The error of an item that was sent and whose caller no longer waits for it. */
-  abandoned(cause: unknown): unknown;
-  /** Is told of each batch how long it took, in seconds, and how many items it had. */
+  /**
+   * Resolves once a batch can be sent; until then items can be taken back. If it rejects, every
+   * item that waits fails with that error. Batches can always be sent if absent.
+   */
+  ready?(): Promise<void>;
+  /**
+   * The error of an item that was sent and whose caller no longer waits for it; the reason of
+   * the caller's signal if absent.
+   */
+  abandoned?(cause: unknown): unknown;
+  /** Called after each batch with its duration in seconds and its number of items. */
   observe(seconds: number, size: number): void;
 }
 
 /**
  * The largest number of items in a batch: so many of the largest records weigh less than
- * 5 MiB, and MongoDB takes 48 MB at once.
+ * 5 MiB, and MongoDB accepts 48 MB at once.
  */
 const maxItems = 512;
 
@@ -24,7 +32,6 @@ type Outcome<Result> = Result | Promise<Result> | Error;
 
 interface Entry<Item, Result> {
   readonly item: Item;
-  wasSent: boolean;
   settle(outcome: Outcome<Result>): void;
   fail(reason: unknown): void;
 }
@@ -60,7 +67,6 @@ export class Batcher<Item, Result> {
       signal?.throwIfAborted();
       const entry: Entry<Item, Result> = {
         item,
-        wasSent: false,
         settle(outcome) {
           if (outcome instanceof Promise) {
             outcome.then(entry.settle, entry.fail);
@@ -77,8 +83,10 @@ export class Batcher<Item, Result> {
       };
       const onAbort = () => {
         const reason: unknown = signal?.reason;
-        if (!entry.wasSent) this.#queue.splice(this.#queue.indexOf(entry), 1);
-        entry.fail(entry.wasSent ? this.#options.abandoned(reason) : reason);
+        const index = this.#queue.indexOf(entry);
+        const wasSent = index === -1;
+        if (!wasSent) this.#queue.splice(index, 1);
+        entry.fail(wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
       };
       signal?.addEventListener("abort", onAbort);
       this.#queue.push(entry);
@@ -93,13 +101,21 @@ export class Batcher<Item, Result> {
   }
 
   async #drain(): Promise<void> {
-    while (this.#queue.length > 0) await this.#runBatch(this.#queue.splice(0, maxItems));
+    const { ready } = this.#options;
+    while (this.#queue.length > 0) {
+      if (ready) {
+        await ready().catch((reason) => {
+          for (const entry of this.#queue.splice(0)) entry.fail(reason);
+        });
+      }
+      const batch = this.#queue.splice(0, maxItems);
+      if (batch.length > 0) await this.#runBatch(batch);
+    }
     this.#running = undefined;
   }
 
   async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {
     const start = performance.now();
-    for (const entry of batch) entry.wasSent = true;
     try {
       const outcomes = await this.#options.run(batch.map((entry) => entry.item));
       for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Outcome<Result>);

@@ -1,8 +1,11 @@
-import { type Db, type Document, MongoServerSelectionError } from "mongodb";
+import type { Db, Document } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { attempt } from "./mongodb-attempt.ts";
+import { runCommand } from "./mongodb-command.ts";
 import { collectionName, fromDocument, type InvestorDocument, toKey } from "./mongodb-document.ts";
-import { type Range, StoreUnavailableError } from "./store.ts";
+import type { Range } from "./store.ts";
+
+/** See {@link createMongoReader}. */
+export type MongoReader = ReturnType<typeof createMongoReader>;
 
 /**
  * Reads records so that no election hides one that was acknowledged.
@@ -30,52 +33,16 @@ import { type Range, StoreUnavailableError } from "./store.ts";
  * where it is in the index on `_id`. Each read carries its own proof, none is shared, and one
  * that fails tells nothing: the result is dropped and the error told, never a record missing.
  * On a sharded cluster each shard proves its own part.
+ *
+ * Each read is a single attempt of at most `limitMs`, and throws whatever the driver throws.
  */
-export interface MongoReader {
-  /**
-   * Looks at who may become primary, see {@link settledElection}.
-   *
-   * @throws {unknown} whatever the driver throws
-   */
-  learn(signal?: AbortSignal): Promise<void>;
-  /**
-   * The records with these ids that the primary knows to be committed. One that is missing may
-   * have been acknowledged all the same.
-   *
-   * @throws {StoreUnavailableError} they could not be read
-   */
-  findCommitted(ids: string[]): Promise<Map<string, Investor>>;
-  /**
-   * The records with these ids; each that was acknowledged before is among them.
-   *
-   * @throws {StoreUnavailableError} they could not be read
-   */
-  find(ids: string[]): Promise<Map<string, Investor>>;
-  /**
-   * Does what {@link MongoReader.find} does, in a single attempt.
-   *
-   * @throws {unknown} whatever the driver throws
-   */
-  findOnce(ids: string[], limitMs: number): Promise<Map<string, Investor>>;
-  /**
-   * A page; each record in its range that was acknowledged before is in it.
-   *
-   * @throws {StoreUnavailableError} it could not be read
-   */
-  list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
-}
-
-/** Reads from a database; each attempt takes at most `attemptMs`, and there is a second one. */
-export function createMongoReader(db: Db, attemptMs: number): MongoReader {
+export function createMongoReader(db: Db, attemptMs: number) {
   let settled: string | undefined;
 
-  async function learn(signal?: AbortSignal, limitMs = attemptMs): Promise<string | undefined> {
-    settled = settledElection(await attempt(limitMs, hello, signal));
+  /** Looks at who may become primary, see {@link settledElection}. */
+  async function learn(caller?: AbortSignal, limitMs = attemptMs): Promise<string | undefined> {
+    settled = settledElection(await runCommand(db, { hello: 1 }, limitMs, caller));
     return settled;
-  }
-
-  function hello(signal: AbortSignal): Promise<Document> {
-    return db.command({ hello: 1 }, { signal });
   }
 
   async function read(
@@ -92,10 +59,8 @@ export function createMongoReader(db: Db, attemptMs: number): MongoReader {
       batchSize: query.limit + 1,
       singleBatch: true,
       readConcern: { level },
-      maxTimeMS: Math.ceil(limitMs),
     };
-    const run = (signal: AbortSignal) => db.command(command, { signal });
-    const { cursor } = await attempt(limitMs, run, caller);
+    const { cursor } = await runCommand(db, command, limitMs, caller);
     return (cursor.firstBatch as InvestorDocument[]).map(fromDocument);
   }
 
@@ -109,20 +74,26 @@ export function createMongoReader(db: Db, attemptMs: number): MongoReader {
     return read(query, "linearizable", limitMs, caller);
   }
 
-  const findOnce = async (ids: string[], limitMs: number) =>
-    byId(await readAll(queryOf(ids), limitMs));
-
   return {
-    async learn(signal) {
-      await learn(signal);
+    learn,
+
+    /**
+     * The records with these ids that the primary knows to be committed. One that is missing
+     * may have been acknowledged all the same.
+     */
+    async findCommitted(ids: string[]): Promise<Map<string, Investor>> {
+      return byId(await read(queryOf(ids), "majority", attemptMs));
     },
-    findOnce,
-    find: (ids) => twice(() => findOnce(ids, attemptMs)),
-    findCommitted: (ids) =>
-      twice(async () => byId(await read(queryOf(ids), "majority", attemptMs))),
-    list({ after, limit }, signal) {
+
+    /** The records with these ids; each that was acknowledged before is among them. */
+    async find(ids: string[], limitMs = attemptMs): Promise<Map<string, Investor>> {
+      return byId(await readAll(queryOf(ids), limitMs));
+    },
+
+    /** A page; each record in its range that was acknowledged before is in it. */
+    async list({ after, limit }: Range, caller?: AbortSignal): Promise<Investor[]> {
       const filter = after === undefined ? {} : { _id: { $gt: toKey(after) } };
-      return twice(() => readAll({ filter, sort: { _id: 1 }, limit }, attemptMs, signal), signal);
+      return readAll({ filter, sort: { _id: 1 }, limit }, attemptMs, caller);
     },
   };
 }
@@ -171,27 +142,4 @@ function settledElection(hello: Document): string | undefined {
     lastWrite !== undefined &&
     String(lastWrite.opTime.t) === String(lastWrite.majorityOpTime.t);
   return isSettled ? String(electionId) : undefined;
-}
-
-/**
- * Tries again what failed: an election ends a read, and the driver finds the new primary at
- * the next. Where it found none there is nothing to try.
- */
-async function twice<T>(run: () => Promise<T>, caller?: AbortSignal): Promise<T> {
-  try {
-    return await run().catch((error) => {
-      if (caller?.aborted || error instanceof MongoServerSelectionError) throw error;
-      return run();
-    });
-  } catch (error) {
-    caller?.throwIfAborted();
-    throw unavailable(error);
-  }
-}
-
-/** The error of a store that did nothing. */
-export function unavailable(cause: unknown): StoreUnavailableError {
-  return new StoreUnavailableError(cause instanceof Error ? cause.message : String(cause), {
-    cause,
-  });
 }

@@ -1,104 +1,87 @@
 import { aborted } from "node:util";
-import {
-  type Db,
-  MongoClient,
-  MongoNetworkError,
-  MongoServerError,
-  MongoServerSelectionError,
-  MongoWriteConcernError,
-} from "mongodb";
+import { MongoClient } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { Batcher } from "./batcher.ts";
-import { attempt } from "./mongodb-attempt.ts";
-import { collectionName, toDocument } from "./mongodb-document.ts";
-import { insertAndReplay, type WriteFailure } from "./mongodb-insert.ts";
-import { createMongoReader, unavailable } from "./mongodb-reader.ts";
+import { twice, unavailable } from "./mongodb-command.ts";
+import { insertAndReplay } from "./mongodb-insert.ts";
+import { createMongoReader } from "./mongodb-reader.ts";
 import {
   OutcomeUnknownError,
-  type Range,
   type Store,
-  type StoreObserver,
+  type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
 
-/** What a {@link createMongoStore MongoDB store} needs. */
-export interface MongoStoreOptions {
-  /** A connection string; the database that it names, or `investors`. */
-  url: string;
-  /**
-   * The time that a call may take, in milliseconds. Of it, finding a server, waiting for a
-   * connection, making one, and each attempt get a quarter.
-   */
-  requestTimeoutMs: number;
-  observe: StoreObserver;
-}
-
-/** The driver asks no sooner than this whether a server is there, in milliseconds. */
+/** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
- * on `_id`, a cluster. It connects by itself, whenever the database is there.
+ * on `_id`, a cluster. It connects on first use, whenever the database can be reached. Finding a
+ * server, waiting for a connection, making one, and each attempt get a quarter of the timeout.
  *
+ * @param url a connection string; the database is the one that it names, or `investors`
  * @throws {Error} if the URL is malformed; the message does not repeat it
  */
-export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreOptions): Store {
+export function createMongoStore(
+  url: string,
+  { requestTimeoutMs, observe }: Pick<StoreOptions, "requestTimeoutMs" | "observe">,
+): Store {
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   const client = createClient(url, attemptMs);
   const db = client.db(databaseOf(url));
   const reader = createMongoReader(db, attemptMs);
-  let connecting: Promise<unknown> | undefined;
+  let connecting: Promise<void> | undefined;
+  let isConnected = false;
   let closing: Promise<void> | undefined;
 
-  /** Connects, once: the driver finds its way back later, but gives up if the first try fails. */
-  async function connect(): Promise<void> {
+  /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
+  function connect(): Promise<void> {
     connecting ??= client
       .connect()
       .then(() => reader.learn())
+      .then(() => {
+        isConnected = true;
+      })
       .catch((error) => {
         connecting = undefined;
         throw unavailable(error);
       });
-    await connecting;
+    return connecting;
   }
 
   const inserts = new Batcher<Investor, undefined>({
-    async run(investors) {
-      await connect();
-      return insertAndReplay(investors, {
-        insert: (batch, limitMs) => insert(db, batch, limitMs),
-        find: reader.findOnce,
-        attemptMs,
-      });
-    },
-    observe: (seconds, size) => observe("insert", seconds, size),
+    ready: connect,
+    run: (investors) => insertAndReplay(db, reader, investors, attemptMs),
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
+    observe: (seconds, size) => observe("insert", seconds, size),
   });
-
-  const observeFind = (seconds: number, size: number) => observe("find", seconds, size);
 
   // Apart, so that hits do not wait for what others missed.
   const misses = new Batcher<string, Investor | undefined>({
     async run(ids) {
-      const found = await reader.find(ids);
+      const found = await twice(() => reader.find(ids));
       return ids.map((id) => found.get(id));
     },
-    observe: observeFind,
-    abandoned: (cause) => cause,
+    observe: (seconds, size) => observe("find", seconds, size),
   });
 
   const finds = new Batcher<string, Investor | undefined>({
+    ready: connect,
     async run(ids) {
-      await connect();
-      const found = await reader.findCommitted(ids);
+      const found = await twice(() => reader.findCommitted(ids));
       return ids.map((id) => found.get(id) ?? misses.add(id));
     },
-    observe: observeFind,
-    abandoned: (cause) => cause,
+    observe: (seconds, size) => observe("find", seconds, size),
   });
 
-  function refuseIfClosed(): void {
+  /** Rejects if the store is closed or cannot connect, or with the reason of the signal. */
+  async function begin(signal: AbortSignal | undefined): Promise<void> {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+    signal?.throwIfAborted();
+    if (isConnected) return;
+    await Promise.race([connect(), ...(signal ? [aborted(signal, signal)] : [])]);
+    signal?.throwIfAborted();
   }
 
   return {
@@ -106,33 +89,28 @@ export function createMongoStore({ url, requestTimeoutMs, observe }: MongoStoreO
 
     find: (id, signal) => finds.add(id, signal),
 
-    async list(range: Range, signal) {
-      refuseIfClosed();
-      signal?.throwIfAborted();
-      await connect();
+    async list(range, signal) {
+      await begin(signal);
       const start = performance.now();
-      const investors = await reader.list(range, signal);
+      const investors = await twice(() => reader.list(range, signal), signal);
       observe("list", (performance.now() - start) / 1_000);
       return investors;
     },
 
     async ping(signal) {
-      refuseIfClosed();
-      signal?.throwIfAborted();
-      await connect();
+      await begin(signal);
       await reader.learn(signal).catch((error) => {
         signal?.throwIfAborted();
         throw unavailable(error);
       });
-      await reader.list({ limit: 1 }, signal);
+      await twice(() => reader.list({ limit: 1 }, signal), signal);
     },
 
     close(cut) {
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         client.close(),
       );
-      const cutting = cut && aborted(cut, cut).then(() => client.close());
-      return cutting === undefined ? closing : Promise.race([closing, cutting]);
+      return cut ? Promise.race([closing, aborted(cut, cut).then(() => client.close())]) : closing;
     },
   };
 }
@@ -151,7 +129,9 @@ function createClient(url: string, attemptMs: number): MongoClient {
     });
   } catch (error) {
     // The message may hold the URL, and the URL a password.
-    throw new Error(`the database URL is not a MongoDB connection string (${nameOf(error)})`);
+    throw new Error(
+      `the database URL is not a MongoDB connection string (${(error as Error).name})`,
+    );
   }
 }
 
@@ -159,45 +139,4 @@ function createClient(url: string, attemptMs: number): MongoClient {
 function databaseOf(url: string): string {
   const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/]*\/([^?]*)/.exec(url) ?? [];
   return decodeURIComponent(name) || "investors";
-}
-
-/** Sends one insert, as InsertSteps describes it. */
-async function insert(
-  db: Db,
-  investors: Investor[],
-  limitMs: number,
-): Promise<Map<number, WriteFailure>> {
-  const command = {
-    insert: collectionName,
-    documents: investors.map(toDocument),
-    ordered: false,
-    // The journal matters to a standalone server, for which every write is a majority.
-    writeConcern: { w: "majority", j: true },
-    maxTimeMS: Math.ceil(limitMs),
-  };
-  const run = (signal: AbortSignal) => db.command(command, { signal });
-  const reply = await attempt(limitMs, run).catch((error) => {
-    throw isSurelyNotWritten(error) ? unavailable(error) : error;
-  });
-  // Without a majority the driver throws, and nothing of it is sure. With one, the duplicates
-  // are too: the server has waited for all that stood in its log when it replied.
-  const failures = (reply.writeErrors ?? []) as (WriteFailure & { index: number })[];
-  return new Map(failures.map((failure) => [failure.index, failure]));
-}
-
-function isSurelyNotWritten(error: unknown): boolean {
-  const notWritablePrimary = 10_107;
-  // It has the code of what ended the wait for a majority, behind the write.
-  if (error instanceof MongoWriteConcernError) return false;
-  return (
-    // What the driver says of a connection that it could not make.
-    (error instanceof MongoNetworkError && error.hasErrorLabel("SystemOverloadedError")) ||
-    error instanceof MongoServerSelectionError ||
-    (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
-    (error instanceof MongoServerError && error.code === notWritablePrimary)
-  );
-}
-
-function nameOf(error: unknown): string {
-  return error instanceof Error ? error.name : "error";
 }

@@ -16,7 +16,7 @@ import { setTimeout as delay } from "node:timers/promises";
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
 
-/** What brings a file from each version to the next (PRAGMA user_version). */
+/** The steps from each version of a file to the next (PRAGMA user_version). */
 const migrations = [
   `CREATE TABLE investors (
     id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
@@ -52,8 +52,7 @@ export const resultCode = {
 
 /** The extended result code of an error of SQLite, or undefined for any other error. */
 export function extendedCodeOf(error: unknown): number | undefined {
-  if (!(error instanceof Error && "errcode" in error)) return undefined;
-  return typeof error.errcode === "number" ? error.errcode : undefined;
+  return error instanceof Error && "errcode" in error ? Number(error.errcode) : undefined;
 }
 
 /** The primary result code of an error of SQLite, or undefined for any other error. */
@@ -62,19 +61,13 @@ export function resultCodeOf(error: unknown): number | undefined {
   return code === undefined ? undefined : code & 0xff;
 }
 
-/** Whether the error says that the file is damaged. */
-function isDamage(error: unknown): boolean {
-  const code = resultCodeOf(error);
-  return code === resultCode.corrupt || code === resultCode.notADatabase;
-}
-
 /**
- * Makes the file, and its folder, if they are not there, for their owner alone; what SQLite puts
- * beside the file gets its mode.
+ * Makes the file and its folder, if they are missing, for their owner alone; SQLite gives the files
+ * beside it the same mode.
  *
- * Nothing but SQLite may open a file that is there: POSIX drops all locks that a process has on a
- * file when the process closes any descriptor of it, and without the locks of its connections
- * another process believes it is the last user and deletes the log with what it holds.
+ * Nothing but SQLite may open an existing file: POSIX drops all locks of a process on a file when
+ * the process closes any descriptor of it, and without the locks of its connections another process
+ * believes it is the last user and deletes the log with what it holds.
  */
 export function makeSqliteFile(path: string): void {
   const folder = dirname(resolve(path));
@@ -91,9 +84,8 @@ export function makeSqliteFile(path: string): void {
 }
 
 /**
- * Opens the file for durable commits, waiting for other processes for at most
- * `busyTimeoutMs` each time, and for at most `openTimeoutMs` to bring in its log. An older
- * file is brought up to date.
+ * Opens the file for durable commits. It waits at most `busyTimeoutMs` for each lock of other
+ * processes, and at most `openTimeoutMs` to bring in the log. An older file is migrated.
  *
  * @throws {Error} if the file cannot be used
  */
@@ -195,7 +187,7 @@ function makeFolder(folder: string): void {
   try {
     mkdirSync(folder, { mode: 0o700 });
   } catch (error) {
-    // Another process may have been faster.
+    // Another process may have made it.
     if (!statSync(folder, { throwIfNoEntry: false })?.isDirectory()) throw error;
   }
   syncFolder(parent);
@@ -233,7 +225,7 @@ function migrate(db: DatabaseSync): void {
   if (versionOf(db) === migrations.length) return;
   db.exec("BEGIN IMMEDIATE");
   try {
-    // Read again: another process may have been faster.
+    // Read again: another process may have migrated it.
     for (const step of migrations.slice(versionOf(db))) db.exec(step);
     db.exec(`PRAGMA application_id = ${applicationId}; PRAGMA user_version = ${migrations.length}`);
     db.exec("COMMIT");
@@ -242,15 +234,14 @@ function migrate(db: DatabaseSync): void {
   }
 }
 
-/** Why a file cannot be used, for those who run the service. */
+/** Why a file cannot be used, for operators. */
 export function inPlainWords(error: unknown): string {
-  if (isDamage(error)) return "it is damaged, or not an SQLite file";
+  const { corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
+  const code = resultCodeOf(error);
+  if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
-  const { full, writeError, indexSizeError } = resultCode;
-  const isNoRoom = [full, writeError, indexSizeError].some(
-    (code) => code === extendedCodeOf(error),
-  );
-  return isNoRoom
+  const noRoom: unknown[] = [full, writeError, indexSizeError];
+  return noRoom.includes(extendedCodeOf(error))
     ? `its disk is full, a quota is used up, or the disk fails (${message})`
     : message;
 }

@@ -5,9 +5,9 @@ import { dirname } from "node:path";
 const folderTimeMs = 3_000;
 
 /**
- * Names the file, its log and its index, that a process would use which opens the path now. While
- * a connection is open it changes only if one of them is moved, deleted or replaced: SQLite
- * truncates the log, and only the last connection to close deletes both.
+ * Identifies the file, its log and its index that a process would use if it opened the path now.
+ * While a connection is open this changes only if one of them is moved, deleted or replaced:
+ * SQLite truncates the log, and only the last connection to close deletes both.
  *
  * @throws {Error} one of them is not there
  */
@@ -33,9 +33,9 @@ export function checkIdentity(path: string, identity: string): void {
 }
 
 /**
- * Makes a quick {@link checkIdentity} for after each commit, which looks closer only if the file
- * is another one, or its folder has changed. A look at the log itself makes the next commit slower
- * by a quarter: Linux then gives the log a finer time of change, which each sync has to write too.
+ * Makes a quick {@link checkIdentity} to run after each commit, which looks closer only if the file
+ * is another one or its folder has changed. To look at the log itself would slow the next commit by
+ * a quarter: Linux then gives the log a finer change time, which each sync has to write too.
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
   let seen = "";

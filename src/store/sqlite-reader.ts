@@ -6,16 +6,6 @@ import { uuidFromHex, uuidToBytes } from "../uuid.ts";
 import { resultCode, resultCodeOf } from "./sqlite-file.ts";
 import type { Range, StoreObserver } from "./store.ts";
 
-/** Reads records on the calling thread. */
-export interface SqliteReader {
-  /** The record with this id, or undefined; rejects with the error of SQLite. */
-  find(id: string): Promise<Investor | undefined>;
-  /** At most `limit` records behind `after`; throws the error of SQLite. */
-  list(range: Range): Investor[];
-  /** Repeats the reads that failed and has not seen succeed since; throws the error of SQLite. */
-  check(): void;
-}
-
 interface Lookup {
   id: string;
   resolve(investor: Investor | undefined): void;
@@ -30,10 +20,10 @@ const select = `SELECT lower(hex(id)), type, first_name, middle_name, last_name,
   address_line2, city, state, zip_code, country, language FROM investors`;
 
 /**
- * Makes a reader. What is looked up in one turn of the event loop shares a transaction, since
- * its locks take longer than a lookup.
+ * Reads records on the calling thread; what fails, fails with the error of SQLite. What is looked
+ * up in one turn of the event loop shares a transaction, since its locks take longer than a lookup.
  */
-export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): SqliteReader {
+export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   const begin = db.prepare("BEGIN");
   const rollback = db.prepare("ROLLBACK");
   const findRow = db.prepare(`${select} WHERE id = ?`);
@@ -75,15 +65,18 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): Sq
   }
 
   return {
-    find: (id) =>
-      new Promise((resolve, reject) => {
+    /** The record with this id, or undefined. */
+    find: (id: string) =>
+      new Promise<Investor | undefined>((resolve, reject) => {
         if (lookups.push({ id, resolve, reject }) === 1) setImmediate(findAll);
       }),
-    list({ after, limit }) {
+
+    /** At most `limit` records behind `after`. */
+    list({ after, limit }: Range): Investor[] {
       const start = performance.now();
       const key = after === undefined ? new Uint8Array() : uuidToBytes(after);
-      const read = () => listRows.all(key, limit);
-      let rows: unknown;
+      const read = () => listRows.all(key, limit) as unknown as SQLOutputValue[][];
+      let rows: SQLOutputValue[][];
       try {
         rows = read();
       } catch (error) {
@@ -92,9 +85,11 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver): Sq
       } finally {
         observe("list", (performance.now() - start) / 1_000);
       }
-      return (rows as SQLOutputValue[][]).map(toInvestor);
+      return rows.map(toInvestor);
     },
-    check() {
+
+    /** Repeats the reads that failed and has not seen succeed since. */
+    check(): void {
       const start = performance.now();
       try {
         // A page that was misread stays in SQLite's cache.

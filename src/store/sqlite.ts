@@ -1,7 +1,9 @@
+import { once } from "node:events";
 import { statSync } from "node:fs";
 import { extname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { aborted } from "node:util";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
@@ -15,25 +17,12 @@ import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
-  type StoreObserver,
+  type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
 
-/** What a {@link createSqliteStore SQLite store} needs. */
-export interface SqliteStoreOptions {
-  /** The file; it and its folder are made if they are not there. */
-  path: string;
-  observe: StoreObserver;
-  /** Is told at the opening and after each batch whether the disk takes what is written. */
-  onWrite(isWritable: boolean): void;
-  /** Is told what those who run the service should know and change. */
-  onWarning(message: string): void;
-  /**
-   * Called once if the store can write no more and its process has to end: a commit
-   * whose outcome the disk left open, a file that was moved, or a writer thread that died.
-   */
-  onFatal(error: Error): void;
-}
+/** What a store in a file needs. */
+type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
 /** Timeout of a read that is locked out, which holds up the event loop, in milliseconds. */
 const readBusyTimeoutMs = 50;
@@ -42,27 +31,29 @@ const readBusyTimeoutMs = 50;
  * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
  * reads run on the calling thread. Other processes may use the file too.
  *
+ * @param path the file; it and its folder are made if they are not there
  * @throws {Error} in plain words, if the file cannot be used
  */
-export async function createSqliteStore(options: SqliteStoreOptions): Promise<Store> {
-  const { path, observe, onWrite } = options;
-  const { writer, db, reader } = await openFile(options).catch((error) => {
+export async function createSqliteStore(path: string, options: Options): Promise<Store> {
+  const { observe, onWrite } = options;
+  const { writer, db, reader } = await openFile(path, options).catch((error) => {
     throw new Error(`cannot use the SQLite file ${path}: ${inPlainWords(error)}`, { cause: error });
   });
   onWrite(true);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const reply = await writer.send(investors.map(toRow));
-      if ("failed" in reply || reply.outcomes.includes("written")) onWrite("outcomes" in reply);
-      if ("failed" in reply) {
-        const failure = toStoreError(reply.failed, reply.errcode);
-        // Readiness follows reads: those that meet the same damage are remembered.
-        if (!(failure instanceof StoreUnavailableError)) {
-          await Promise.allSettled(investors.map(({ id }) => reader.find(id)));
-        }
-        throw failure;
+      if ("outcomes" in reply) {
+        if (reply.outcomes.includes("written")) onWrite(true);
+        return reply.outcomes.map(toOutcome);
       }
-      return reply.outcomes.map(toOutcome);
+      onWrite(false);
+      const failure = toStoreError(reply.failed, reply.errcode);
+      // Readiness follows reads: those that meet the same damage are remembered.
+      if (!(failure instanceof StoreUnavailableError)) {
+        await Promise.allSettled(investors.map(({ id }) => reader.find(id)));
+      }
+      throw failure;
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
@@ -96,8 +87,7 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
     },
 
     close(cut) {
-      if (cut?.aborted) void writer.cut();
-      else cut?.addEventListener("abort", () => void writer.cut());
+      if (cut) void aborted(cut, cut).then(() => writer.cut());
       closing ??= batcher.close().then(async () => {
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
@@ -111,10 +101,9 @@ export async function createSqliteStore(options: SqliteStoreOptions): Promise<St
 }
 
 /** Opens the file for the thread that writes, and then for reads on this one. */
-async function openFile(options: SqliteStoreOptions) {
-  const { path, observe, onWarning } = options;
+async function openFile(path: string, { observe, onWarning, onFatal }: Options) {
   makeSqliteFile(path);
-  const writer = await startWriter(options);
+  const writer = await startWriter(path, onFatal);
   let db: DatabaseSync | undefined;
   try {
     db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
@@ -130,40 +119,37 @@ async function openFile(options: SqliteStoreOptions) {
   }
 }
 
-/** Runs the writer thread once it is ready; at most one batch may be under way. */
-async function startWriter({ path, onFatal }: SqliteStoreOptions) {
+/** Runs the writer thread once it is ready; at most one batch may be in flight. */
+async function startWriter(path: string, onFatal: (error: Error) => void) {
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  const opening = Promise.withResolvers<string>();
-  let isOpen = false;
+  const ended = exited.then(() => {
+    throw new Error("it ended by itself");
+  });
+  const opened = Promise.race([once(worker, "message"), ended]).catch(async (error) => {
+    await exited;
+    throw error;
+  });
+  const [identity] = (await opened) as [string];
   let pending: PromiseWithResolvers<Reply> | undefined;
   let closing = false;
   let failure: Error | undefined;
 
-  worker.once("message", (identity: string) => {
-    worker.on("message", (reply: Reply) => pending?.resolve(reply));
-    isOpen = true;
-    opening.resolve(identity);
-  });
-  worker.on("error", (error) => die(error as Error));
-  worker.on("exit", () => {
-    if (!closing) die(new Error("it ended by itself"));
+  worker.on("message", (reply: Reply) => pending?.resolve(reply));
+  worker.on("error", die);
+  ended.catch((error) => {
+    if (!closing) die(error);
   });
 
   function die(cause: Error): void {
-    if (!isOpen) opening.reject(cause);
-    if (!isOpen || failure !== undefined) return;
+    if (failure !== undefined) return;
     failure = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
     pending?.reject(new OutcomeUnknownError(failure.message, { cause }));
     onFatal(failure);
   }
 
-  const identity = await opening.promise.catch(async (error) => {
-    await exited;
-    throw error;
-  });
   return {
     /** See {@link identify}. */
     identity,
@@ -173,11 +159,11 @@ async function startWriter({ path, onFatal }: SqliteStoreOptions) {
       worker.postMessage(rows);
       return pending.promise;
     },
-    /** Lets each commit from now on be followed by a full look at the files. */
+    /** Makes every later commit check the files fully. */
     lookCloser(): void {
       worker.postMessage("look closer");
     },
-    /** Ends the thread as soon as the disk lets it, whatever it waits for. */
+    /** Terminates the thread as soon as the disk allows, whatever it waits for. */
     async cut(): Promise<void> {
       closing = true;
       failure ??= new Error("the store is closed");

@@ -28,8 +28,8 @@ export interface Store {
   find(id: string, signal?: AbortSignal): Promise<Investor | undefined>;
 
   /**
-   * At most `limit` records, ascending by id, beginning behind the id `after`. It
-   * sees what {@link find} sees, and takes no longer at the end than at the start.
+   * At most `limit` records, ascending by id, starting after the id `after`. It sees
+   * what {@link find} sees, and takes no longer at the end than at the start.
    *
    * @throws {StoreUnavailableError} it could not be read
    */
@@ -42,27 +42,40 @@ export interface Store {
   ping(signal?: AbortSignal): Promise<void>;
 
   /**
-   * Finishes the accepted inserts and lets go of everything. Later calls of the
-   * other methods reject with {@link StoreUnavailableError}; calling it again
-   * resolves with the first. If the signal aborts, the inserts are not waited for
-   * any more, and what became of them is open.
+   * Finishes the accepted inserts and releases everything. Later calls of the other
+   * methods reject with {@link StoreUnavailableError}; calling it again resolves with
+   * the first. If the signal aborts, it no longer waits for the inserts, and their
+   * outcome is unknown.
    */
   close(cut?: AbortSignal): Promise<void>;
 }
 
-/**
- * Is told of each operation of the database how long it took and, where calls share one,
- * how many did.
- */
+/** What a store needs, and the callbacks by which it reports. */
+export interface StoreOptions {
+  /** Timeout of a call, in milliseconds. */
+  requestTimeoutMs: number;
+  observe: StoreObserver;
+  /** Called by SQLite, once open and after each batch: whether the disk accepts writes. */
+  onWrite(isWritable: boolean): void;
+  /** Called with what operators should know and change. */
+  onWarning(message: string): void;
+  /**
+   * Called once if the store can write no more and its process has to end: a commit
+   * whose outcome the disk left open, a file that was moved, or a writer thread that died.
+   */
+  onFatal(error: Error): void;
+}
+
+/** Called after each operation of the database: its duration and, if calls share it, how many. */
 export type StoreObserver = (
   operation: "insert" | "find" | "list" | "check",
   seconds: number,
   batchSize?: number,
 ) => void;
 
-/** A stretch of the records in the order of their ids. */
+/** A range of the records in the order of their ids. */
 export interface Range {
-  /** The id before the first one wanted; the beginning if absent. */
+  /** The id before the first one wanted; from the beginning if absent. */
   after?: string | undefined;
   /** The largest number of records wanted; at least 1. */
   limit: number;

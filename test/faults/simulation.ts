@@ -29,8 +29,8 @@ export function createSimulator(createStore: typeof createMongoStore, enter: (w:
   function begin(random: Random, electable: number, mutant: Mutant): Simulation {
     const world = new World(random, electable, mutant.command);
     enter(world);
-    const options = { url: "mongodb://simulated", requestTimeoutMs, observe: () => {} };
-    const open = () => mutant.store(createStore(options));
+    const options = { requestTimeoutMs, observe: () => {} };
+    const open = () => mutant.store(createStore("mongodb://simulated", options));
     return { world, open, history: new History(world, 3 * attemptMs) };
   }
 

@@ -1,6 +1,6 @@
 import { v4 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { deriveId, isUuid, newId } from "../../src/service/ids.ts";
+import { deriveId, isUuid } from "../../src/service/ids.ts";
 
 const requestIdV4 = "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d";
 const requestIdV7 = "019a2f3c-7b80-7d4e-9f60-a1b2c3d4e5f6";
@@ -29,16 +29,6 @@ describe("the id under a request id", () => {
     ],
   ])("of the caller %j with %s is %s", (principal, requestId, id) => {
     expect(deriveId(principal, requestId)).toBe(id);
-  });
-});
-
-describe("a new id", () => {
-  it("is a UUIDv7 that ascends with time", () => {
-    const ids = Array.from({ length: 1_000 }, newId);
-    for (const id of ids) expect(id).toMatch(/^.{14}7.{4}[89ab]/);
-    for (const id of ids) expect(isUuid(id)).toBe(true);
-    expect(new Set(ids).size).toBe(ids.length);
-    expect(ids.map((id) => id.slice(0, 13)).toSorted()).toEqual(ids.map((id) => id.slice(0, 13)));
   });
 });
 

@@ -119,6 +119,40 @@ describe("the batcher", () => {
     expect(await next).toBe("B");
   });
 
+  it("takes nothing out of the queue before a batch can be sent", async () => {
+    const sent: string[][] = [];
+    const ready = Promise.withResolvers<void>();
+    const batcher = new Batcher<string, string>({
+      ready: () => ready.promise,
+      async run(items) {
+        sent.push(items);
+        return items;
+      },
+      observe() {},
+      abandoned: () => new Error("abandoned"),
+    });
+    const controller = new AbortController();
+    const left = batcher.add("a", controller.signal);
+    controller.abort(new Error("the caller left"));
+    await expect(left).rejects.toThrow("the caller left");
+    const kept = [batcher.add("b"), batcher.add("c")];
+    ready.resolve();
+    expect(await Promise.all(kept)).toEqual(["b", "c"]);
+    expect(sent).toEqual([["b", "c"]]);
+  });
+
+  it("fails all that wait if no batch can be sent, and tries anew for the next", async () => {
+    const unready = [Promise.reject(new Error("no connection"))];
+    const batcher = new Batcher<string, string>({
+      ready: () => unready.pop() ?? Promise.resolve(),
+      run: async (items) => items,
+      observe() {},
+    });
+    const waiting = [batcher.add("a"), batcher.add("b")];
+    for (const each of waiting) await expect(each).rejects.toThrow("no connection");
+    expect(await batcher.add("c")).toBe("c");
+  });
+
   it("finishes what it accepted when it is closed, and refuses the rest", async () => {
     const { batcher, answerNext } = createDatabase();
     const accepted = [batcher.add("a"), batcher.add("b")];

@@ -1,10 +1,23 @@
-import { Binary, MongoClient } from "mongodb";
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  Binary,
+  type Db,
+  type Document,
+  MongoClient,
+  MongoNetworkError,
+  MongoServerError,
+  MongoWriteConcernError,
+} from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { createMongoStore } from "../../src/store/mongodb.ts";
+import { toDocument } from "../../src/store/mongodb-document.ts";
 import { insertAndReplay } from "../../src/store/mongodb-insert.ts";
+import { createMongoReader } from "../../src/store/mongodb-reader.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -16,7 +29,7 @@ import { waitFor } from "../support/service.ts";
 import { describeStoreContract } from "./contract.ts";
 
 const open = (url: string) => {
-  const store = createMongoStore({ url, requestTimeoutMs: 10_000, observe() {} });
+  const store = createMongoStore(url, { requestTimeoutMs: 10_000, observe() {} });
   onTestFinished(() => store.close());
   return store;
 };
@@ -68,6 +81,43 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     const refused = outcomes.flatMap(({ status }, i) => (status === "rejected" ? [i] : []));
     expect(refused).toEqual([20]);
     expect(await store.list({ limit: 100 })).toHaveLength(49);
+  });
+});
+
+await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
+  it("leaves an insert open that was written, and none that was refused", async () => {
+    const args = ["--setParameter", "enableTestCommands=1"];
+    const server = await MongoMemoryServer.create({
+      instance: { storageEngine: "wiredTiger", args },
+    });
+    onTestFinished(async () => void (await server.stop()));
+    const client = await MongoClient.connect(server.getUri());
+    onTestFinished(() => client.close());
+    const fail = (mode: object | string, how: object) => {
+      const data = { failCommands: ["insert"], ...how };
+      return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
+    };
+    const deposed = { code: 10_107, errmsg: "deposed" };
+    const store = createMongoStore(server.getUri("test"), {
+      requestTimeoutMs: 2_000,
+      observe() {},
+    });
+    onTestFinished(() => store.close());
+    const [open, refused, replayed] = [anInvestor(), anInvestor(), anInvestor()];
+
+    await fail("alwaysOn", { writeConcernError: deposed });
+    await expect(store.insert(open)).rejects.toThrow(OutcomeUnknownError);
+    expect(await store.find(open.id)).toBeDefined();
+
+    await fail({ times: 1 }, { errorCode: deposed.code });
+    await expect(store.insert(refused)).rejects.toThrow(StoreUnavailableError);
+    expect(await store.find(refused.id)).toBeUndefined();
+
+    await fail({ times: 1 }, { writeConcernError: deposed });
+    await store.insert(replayed);
+    await fail({ times: 1 }, { closeConnection: true });
+    await store.insert(refused);
+    expect(await store.list({ limit: 10 })).toHaveLength(3);
   });
 });
 
@@ -153,7 +203,7 @@ await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
 
   it("says that a miss or a page cannot be proved, never that nothing is there", async () => {
     const url = mongo.url();
-    const store = createMongoStore({ url, requestTimeoutMs: 2_000, observe() {} });
+    const store = createMongoStore(url, { requestTimeoutMs: 2_000, observe() {} });
     onTestFinished(() => store.close());
     const record = anInvestor();
     await store.insert(record);
@@ -173,7 +223,7 @@ await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
 
 it.for([1_500, 400])("fails within a request timeout of %i ms without a server", async (ms) => {
   const url = "mongodb://127.0.0.1:9/";
-  const store = createMongoStore({ url, requestTimeoutMs: ms, observe() {} });
+  const store = createMongoStore(url, { requestTimeoutMs: ms, observe() {} });
   onTestFinished(() => store.close());
   const signal = AbortSignal.timeout(ms);
   await Promise.all([
@@ -184,12 +234,41 @@ it.for([1_500, 400])("fails within a request timeout of %i ms without a server",
   ]);
 });
 
+it("takes back what waits for a server that does not reply, with the reason", async () => {
+  const silent = createServer().listen(0, "127.0.0.1");
+  onTestFinished(() => void silent.close());
+  await once(silent, "listening");
+  const { port } = silent.address() as AddressInfo;
+  const store = open(`mongodb://127.0.0.1:${port}/`);
+  const reason = new Error("the caller left");
+  const controller = new AbortController();
+  const { signal } = controller;
+  const calls = [
+    store.insert(anInvestor(), signal),
+    store.find(v4(), signal),
+    store.list({ limit: 1 }, signal),
+    store.ping(signal),
+  ];
+  const outcomes = Promise.allSettled(calls);
+  const others = Promise.allSettled([store.insert(anInvestor()), store.find(v4())]);
+  await delay(100);
+  controller.abort(reason);
+  expect(await outcomes).toEqual(calls.map(() => ({ status: "rejected", reason })));
+  for (const other of await others) {
+    expect(other).toMatchObject({ reason: expect.any(StoreUnavailableError) });
+  }
+});
+
 describe("inserts that are replayed", () => {
   const duplicate = { code: 11_000, errmsg: "duplicate key" };
   const refused = { code: 121, errmsg: "validation failed" };
   const deposed = { code: 189, errmsg: "not primary any more" };
-  const cut = new Error("the connection was cut");
-  const notSent = new StoreUnavailableError("not the primary");
+  const cut = new MongoNetworkError("the connection was cut");
+  const notPrimary = new MongoServerError({ code: 10_107, errmsg: "not primary" });
+  const noMajority = new MongoWriteConcernError({
+    ok: 1,
+    writeConcernError: { code: 10_107, errmsg: "deposed while waiting for a majority" },
+  });
 
   /** Inserts one record, each attempt of which ends as told; the last stands for all behind. */
   async function insertOne(
@@ -198,28 +277,32 @@ describe("inserts that are replayed", () => {
   ): Promise<{ outcome: unknown; attempts: number }> {
     const record = anInvestor();
     let count = 0;
-    const steps = {
-      async insert() {
-        const end = attempts[Math.min(count, attempts.length - 1)];
-        count += 1;
-        if (end instanceof Error) throw end;
-        return new Map(end === "stored" || end === undefined ? [] : [[0, end]]);
-      },
-      async find() {
+    const command = async ({ insert, find }: Document): Promise<Document> => {
+      if (find) {
         const stored = readBack === "same" ? record : anInvestor({ id: record.id });
-        return new Map(readBack === "nothing" ? [] : [[record.id, stored]]);
-      },
-      attemptMs: 50,
+        return { cursor: { firstBatch: readBack === "nothing" ? [] : [toDocument(stored)] } };
+      }
+      expect(insert).toBe("investors");
+      const end = attempts[Math.min(count, attempts.length - 1)];
+      count += 1;
+      if (end instanceof Error) throw end;
+      return { ok: 1, writeErrors: end === "stored" ? [] : [{ index: 0, ...end }] };
     };
-    const [outcome] = await insertAndReplay([record], steps).catch((error) => [error]);
+    const db = { command } as unknown as Db;
+    const insert = insertAndReplay(db, createMongoReader(db, 50), [record], 50);
+    const [outcome] = await insert.catch((error) => [error]);
     return { outcome, attempts: count };
   }
 
   it("are surely not written where the first attempt was not sent, and only there", async () => {
-    expect(await insertOne([notSent])).toEqual({ outcome: notSent, attempts: 1 });
-    const { outcome, attempts } = await insertOne([cut, notSent]);
-    expect(outcome).toBeInstanceOf(OutcomeUnknownError);
-    expect(attempts).toBeGreaterThan(2);
+    const refusal = await insertOne([notPrimary]);
+    expect(refusal.outcome).toBeInstanceOf(StoreUnavailableError);
+    expect(refusal.attempts).toBe(1);
+    for (const open of [[cut, notPrimary], [noMajority]]) {
+      const { outcome, attempts } = await insertOne(open);
+      expect(outcome).toBeInstanceOf(OutcomeUnknownError);
+      expect(attempts).toBeGreaterThan(2);
+    }
   });
 
   it("are settled by a replay that stores them, and by nothing that refuses it", async () => {

@@ -30,8 +30,7 @@ async function open(path: string) {
   const fatal: Error[] = [];
   const warnings: string[] = [];
   const writable: boolean[] = [];
-  const store = await createSqliteStore({
-    path,
+  const store = await createSqliteStore(path, {
     observe() {},
     onWrite: (isWritable) => writable.push(isWritable),
     onWarning: (message) => warnings.push(message),

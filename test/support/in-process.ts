@@ -15,8 +15,7 @@ export interface InProcess {
 
 /** Opens the service for the running test, and closes it after. */
 export async function openService(): Promise<InProcess> {
-  const store = await createSqliteStore({
-    path: join(temporaryFolder(), "investors.db"),
+  const store = await createSqliteStore(join(temporaryFolder(), "investors.db"), {
     observe() {},
     onWrite() {},
     onWarning() {},
