@@ -73,11 +73,9 @@ const attacks: Attack[] = [
     name: "the whole list, eight times, slowly",
     on: "TLS",
     async run(target) {
-      await fill(target);
+      const session = await target.session("http", { settings: { initialWindowSize: 0 } });
       for (let i = 0; i < 8; i += 1) {
-        const { socket } = await target.open("http", { isKnown: true });
-        socket.pause();
-        socket.write(Buffer.concat(Array(4).fill(http1("GET", "/v1/investors", target.greedy))));
+        session.request({ ":path": "/v1/investors", ...target.greedy }).on("error", () => {});
       }
       await delay(500);
       const token = await target.issuer?.sign({ scope: "investors:read" });

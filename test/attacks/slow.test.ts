@@ -162,7 +162,7 @@ const others: Attack[] = [
         const names = ["REST list", "REST page", "reference", "Connect ListInvestors"];
         const one = requests[names[i % names.length] as string] as Buffer;
         // Nobody keeps a share of the slots for others where nobody says who calls.
-        const times = target.kind === "TLS" ? 200 : 20;
+        const times = target.kind === "TLS" ? 60 : 20;
         socket.write(Buffer.concat(Array(times).fill(one)));
       }),
   },

@@ -221,7 +221,7 @@ const attacks: Attack[] = [
       const list = grpcHeaders(`${rpc}/ListInvestors`);
       const session = await target.session("grpc");
       const ask = (token: string) =>
-        target.ask(
+        target.askKnown(
           session,
           { ...list, authorization: `Bearer ${token}` },
           frame(Buffer.from([8, 1])),
