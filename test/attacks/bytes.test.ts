@@ -190,7 +190,7 @@ const attacks: Attack[] = [
   {
     name: "HTTP/1.1 that is mutated",
     run: (target, random) =>
-      byConnections(200, random, async () => {
+      byConnections(150, random, async () => {
         const { fields, isKnown } = someFields(target, random);
         const requests = Object.values(http1Requests(fields));
         const pipeline = Array.from({ length: random.int(1, 3) }, () => random.pick(requests));
@@ -202,7 +202,7 @@ const attacks: Attack[] = [
   {
     name: "HTTP/2 that is mutated",
     run: (target, random) =>
-      byConnections(200, random, async () => {
+      byConnections(150, random, async () => {
         const { fields, isKnown } = someFields(target, random);
         const connection = await target.open(random.pick(ports), { protocol: "h2", isKnown });
         await send(connection, mutateFrames(http2Frames(fields), random), random);
@@ -212,7 +212,7 @@ const attacks: Attack[] = [
     name: "handshakes of TLS that are mutated",
     async run(target, random) {
       const hello = await clientHello();
-      return byConnections(200, random, async () => {
+      return byConnections(150, random, async () => {
         const connection = await target.openTcp(random.pick(ports));
         await send(connection, mutate(hello, random), random);
       });
@@ -245,7 +245,7 @@ const attacks: Attack[] = [
   {
     name: "pipelines of HTTP/1.1 that are reset",
     run: (target, random) =>
-      byConnections(200, random, async () => {
+      byConnections(150, random, async () => {
         const { fields, isKnown } = someFields(target, random);
         const requests = Object.values(http1Requests(fields));
         const one = random.pick(requests);

@@ -78,8 +78,8 @@ const frames: Record<string, (n: number) => Buffer> = {
   "frames of unknown types": () => http2Frame(0xfa, none, 0, Buffer.alloc(1_000)),
 };
 
-const maxFrames = 10_000;
-const maxBytes = 10_000_000;
+const maxFrames = 5_000;
+const maxBytes = 4_000_000;
 
 /** Sends frames until the connection is closed or there were enough; nothing is read at first. */
 async function flood(target: Target, port: PortName, frameOf: (n: number) => Buffer) {

@@ -129,7 +129,7 @@ const others: Attack[] = [
   {
     name: "windows of size 0",
     run: (target) =>
-      hold(clients, 2_500, async () => {
+      hold(clients, 1_000, async () => {
         const { socket } = await target.open("grpc", { protocol: "h2", isKnown: true });
         const head = headerBlock({ ...forms, ":path": `${rpc}/ListInvestors`, ...target.greedy });
         const calls = Array.from({ length: 20 }, (_, i) => [
@@ -155,7 +155,7 @@ const others: Attack[] = [
   {
     name: "whole lists and references that nobody reads",
     run: (target) =>
-      hold(clients, 2_000, async (i) => {
+      hold(clients, 1_500, async (i) => {
         const { socket } = await target.open("http", { isKnown: true });
         socket.pause();
         const requests = http1Requests(target.greedy);
@@ -169,7 +169,7 @@ const others: Attack[] = [
   {
     name: "connections that say nothing",
     run: (target) =>
-      hold(200, 2_000, async (i) => {
+      hold(200, 1_000, async (i) => {
         const { tcp } = await target.openTcp(i % 2 === 0 ? "grpc" : "http");
         if (i % 3 === 0) tcp.end();
       }),
