@@ -4,7 +4,6 @@ import { type AuthenticationSources, ConfigError } from "../config.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
 import type { CallHead } from "./call.ts";
 import type { Connection } from "./connection.ts";
-import { createOidcVerifier } from "./oidc.ts";
 
 /** What a caller can be allowed to do. */
 export const scopeNames = ["investors:read", "investors:write"] as const;
@@ -48,7 +47,8 @@ export async function createAuthentication(
   sources: AuthenticationSources,
 ): Promise<Authentication> {
   const { tokensFile, oidc, clientCertificates } = sources;
-  const verify = oidc && createOidcVerifier(oidc);
+  // What OIDC needs is loaded only where it is set.
+  const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc);
   const takesTokens = tokensFile !== undefined || oidc !== undefined;
   const needed = [
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
