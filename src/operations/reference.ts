@@ -46,7 +46,10 @@ const commonHeaders = {
   "x-content-type-options": "nosniff",
 };
 
-/** What is sent at once, in bytes; a client that does not read holds no more of the memory. */
+/**
+ * What is sent at once, in bytes. Were all of the script, 400 clients on TLS that do not read would
+ * hold 700 MB instead of 70.
+ */
 const partBytes = 64 * 1024;
 
 /**
