@@ -3,9 +3,9 @@ import { InvestorType } from "../gen/investor/v1/investor_pb.js";
 /** What stands where a name that no other record has is put. */
 export const mark = "#".repeat(24);
 
-/** The record of all measurements, but for its name. */
-export const content = {
-  type: InvestorType.INDIVIDUAL,
+/** The record of all measurements in plain JSON, but for its name. */
+export const jsonContent = {
+  type: "individual",
   firstName: mark,
   middleName: "King",
   lastName: "Lovelace",
@@ -17,3 +17,6 @@ export const content = {
   country: "gb",
   language: "en",
 };
+
+/** The same by protobuf. */
+export const content = { ...jsonContent, type: InvestorType.INDIVIDUAL };

@@ -5,54 +5,68 @@ import { join } from "node:path";
 /** A server that is measured, as a process of its own. */
 export interface Contestant {
   readonly name: string;
+  readonly pid: number;
   /** The port for gRPC, or the only one. */
   readonly port: number;
-  /** The port for Connect, where it is another. */
+  /** The port for HTTP/1.1, where it is another. */
   readonly httpPort: number;
   /** From its start until it was ready, in milliseconds. */
   readonly startMs: number;
-  /** The most memory that it ever had resident, in MB; undefined where the system does not tell. */
-  peakMemoryMb(): number | undefined;
+  /** Resident memory in MB, now and the most ever; NaN where the system does not tell. */
+  memoryMb(): { now: number; peak: number };
   stop(): Promise<void>;
 }
 
-const here = import.meta.dirname;
+/** How long a server may take to start, in milliseconds. */
+const patienceMs = 60_000;
+const root = join(import.meta.dirname, "..");
+const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+
+/** What `npm start` gives to node. */
+export const npmStart: string[] = scripts.start.split(" ").slice(2);
 
 /** Starts a file of this folder, which prints the port that it serves on. */
 export function startPeer(name: string, file: string, ...args: string[]): Promise<Contestant> {
-  return start(name, [join(here, file), ...args], /^(\d+)$/m);
+  return startProgram(name, process.execPath, join(import.meta.dirname, file), ...args);
 }
 
-/** Starts the service as `npm start` does, on a database. */
-export function startService(databaseUrl: string): Promise<Contestant> {
-  const { scripts } = JSON.parse(readFileSync(join(here, "../package.json"), "utf8"));
-  const [, , ...command] = scripts.start.split(" ");
-  const settings = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"];
+/** Starts a program that prints the port that it serves on. */
+export function startProgram(name: string, program: string, ...args: string[]) {
+  return start(name, program, args, /^(\d+)$/m);
+}
+
+/** Starts the service on a database, by the arguments of node. */
+export function startService(databaseUrl: string, command: string[] = npmStart) {
   return start(
     "Investor Records",
-    [...command, ...settings],
+    process.execPath,
+    [...command, "--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"],
     /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/,
   );
 }
 
-async function start(name: string, args: string[], ports: RegExp): Promise<Contestant> {
+async function start(
+  name: string,
+  program: string,
+  args: string[],
+  ports: RegExp,
+): Promise<Contestant> {
   const begun = performance.now();
-  const child = spawn(process.execPath, args, {
-    cwd: join(here, ".."),
-    stdio: ["ignore", "pipe", "pipe"],
-  });
+  const child = spawn(program, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"] });
   const kill = () => child.kill("SIGKILL");
   process.once("exit", kill);
   const [, port, httpPort = port] = await waitForOutput(name, child, ports);
   return {
     name,
+    pid: child.pid ?? 0,
     port: Number(port),
     httpPort: Number(httpPort),
     startMs: performance.now() - begun,
-    peakMemoryMb() {
-      if (process.platform !== "linux") return undefined;
+    memoryMb() {
+      if (process.platform !== "linux") return { now: Number.NaN, peak: Number.NaN };
       const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
-      return Number(/VmHWM:\s*(\d+)/.exec(status)?.[1]) / 1024;
+      const mb = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
+      return { now: mb("VmRSS"), peak: mb("VmHWM") };
     },
     async stop() {
       const gone = new Promise((resolve) => child.once("exit", resolve));
@@ -66,6 +80,9 @@ async function start(name: string, args: string[], ports: RegExp): Promise<Conte
 function waitForOutput(name: string, child: ChildProcess, pattern: RegExp): Promise<string[]> {
   return new Promise((resolve, reject) => {
     let output = "";
+    AbortSignal.timeout(patienceMs).addEventListener("abort", () =>
+      reject(new Error(`${name} is not ready: ${output}`)),
+    );
     for (const stream of [child.stdout, child.stderr]) {
       stream?.on("data", (text) => {
         output += text;
@@ -73,6 +90,7 @@ function waitForOutput(name: string, child: ChildProcess, pattern: RegExp): Prom
         if (match) resolve(match);
       });
     }
+    child.once("error", reject);
     child.once("exit", () => reject(new Error(`${name} ended: ${output}`)));
   });
 }

@@ -1,20 +1,24 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { cpus, totalmem } from "node:os";
 import { join } from "node:path";
-import type { Answer } from "./compare.ts";
+import type { Memory } from "./entrant.ts";
 import { plot } from "./plot.ts";
+import type { Outcome } from "./race.ts";
 import type { Figure, Growth } from "./suites/plan.ts";
+import { show, toTable } from "./table.ts";
 
 /** All that a run has found. */
 export interface Results {
   date: string;
   machine: string;
-  answers: Answer[];
+  outcomes: Outcome[];
   figures: Figure[];
   growth: Growth[];
+  memory: Memory[];
 }
 
 const here = import.meta.dirname;
+const docs = join(here, "../docs");
 const readme = join(here, "../README.md");
 const region = /(<!-- bench -->\n).*(<!-- \/bench -->)/s;
 
@@ -25,70 +29,96 @@ export function describeMachine(): string {
   return `${others.length + 1} cores of ${model.trim()}, ${gib} GiB, Node.js ${process.version}`;
 }
 
-/**
- * Prints the results as a table and, if they are to be written, puts them into
- * results.json, the plot and README.
- */
-export async function report(
-  results: Results,
-  { isWritten }: { isWritten: boolean },
-): Promise<void> {
-  const table = toMarkdown(results);
-  console.log(`\n${table}`);
-  if (!isWritten) return;
-  writeFileSync(join(here, "results.json"), `${JSON.stringify(results, undefined, 2)}\n`);
-  writeFileSync(join(here, "results.svg"), await plot(results));
+/** Writes the results, the page and the plot about them, and the rows in README. */
+export async function write(results: Results): Promise<void> {
+  const runs = join(here, "results");
+  mkdirSync(runs, { recursive: true });
+  const name = results.date.replaceAll(":", "");
+  writeFileSync(join(runs, `${name}.json`), `${JSON.stringify(results, undefined, 2)}\n`);
+  writeFileSync(join(docs, "performance.svg"), await plot(results));
+  writeFileSync(join(docs, "performance.md"), toPage(results));
+  const text = readFileSync(readme, "utf8");
   writeFileSync(
     readme,
-    readFileSync(readme, "utf8").replace(region, (_, start, end) => `${start}${table}${end}`),
+    text.replace(region, (_, start, end) => `${start}${toSummary(results)}\n${end}`),
   );
 }
 
-function toMarkdown({ date, machine, answers, figures }: Results): string {
-  const rows = [
-    ["work", "callers", "Investor Records", "p99", "beside", "", "p99", "ratio", "to reach"],
-    ...answers.map((answer) => {
-      const { title, callers, measure, other, ours, others, ratio, target, isMet } = answer;
-      const ms = (value: number) => `${value.toFixed(2)} ms`;
-      const show = (value: number) => (measure === "rate" ? `${whole(value)}/s` : ms(value));
-      const goal =
-        target === undefined
-          ? ""
-          : `${measure === "rate" ? "≥" : "≤"} ${target} ${isMet ? "✓" : "✗"}`;
-      return [
-        title,
-        String(callers),
-        show(ours[measure]),
-        ms(ours.p99),
-        other,
-        show(others[measure]),
-        ms(others.p99),
-        ratio.toFixed(2),
-        goal,
-      ];
-    }),
-  ];
-  const more = [
-    ["figure", "", "to reach"],
-    ...figures.map(({ title, value, unit, limit }) => [
+/** The races that README shows. */
+const shown = ["Create, MongoDB", "Get, MongoDB", "Create, SQLite", "Get, SQLite"];
+
+function toSummary({ outcomes, machine }: Results): string {
+  const peers = ["Investor Records", "grpc-go", "grpc-js"];
+  const rows = shown.map((title) => {
+    const { standings = [] } = outcomes.find((each) => each.title === title) ?? {};
+    return [
       title,
-      `${value < 100 ? value.toFixed(1) : whole(value)} ${unit}`,
-      limit === undefined ? "" : `≤ ${limit} ${value <= limit ? "✓" : "✗"}`,
+      ...peers.map((peer) => {
+        const { rate = Number.NaN, cpu = Number.NaN } =
+          standings.find(({ name }) => name === peer) ?? {};
+        return `${show(rate)}/s, ${show(cpu)} µs`;
+      }),
+    ];
+  });
+  const heads = ["128 callers: calls a second, CPU of the process per call", ...peers];
+  return `${toTable([heads, ...rows])}\n\n${machine}; load, servers and database share it.`;
+}
+
+function toPage({ date, machine, outcomes, figures, growth, memory }: Results): string {
+  const page = readFileSync(join(here, "page.md"), "utf8");
+  const values: Record<string, string> = {
+    date: date.replace("T", " "),
+    machine,
+    outcomes: outcomes.map(toSection).join("\n\n"),
+    figures: toTable([
+      ["figure", ""],
+      ...figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]),
     ]),
+    growth: toTable([
+      ["store", "call", "callers", "records", "calls/s", "median", "p99", "CPU a call"],
+      ...growth.map((each) => [
+        each.store,
+        each.operation,
+        show(each.callers),
+        show(each.records),
+        show(each.rate),
+        show(each.p50, " ms"),
+        show(each.p99, " ms"),
+        show(each.cpu, " µs"),
+      ]),
+    ]),
+    memory: toTable([
+      ["server", "store", "idle", "after the load"],
+      ...memory.map(({ name, store, idle, afterLoad }) => [
+        name,
+        store,
+        show(idle, " MB"),
+        show(afterLoad, " MB"),
+      ]),
+    ]),
+  };
+  return page.replaceAll(/\{(\w+)\}/g, (_, key) => values[key] ?? "");
+}
+
+function toSection({ title, meaning, callers, standings }: Outcome): string {
+  const rows = standings.map(({ name, rate, p50, p99, cpu, ratios }, i) => [
+    name,
+    show(rate),
+    show(p50, " ms"),
+    show(p99, " ms"),
+    show(cpu, " µs"),
+    ...(i === 0 ? ["", "", ""] : [ratios.rate, ratios.p50, ratios.cpu].map((each) => show(each))),
+  ]);
+  const head = [
+    "server",
+    "calls/s",
+    "median",
+    "p99",
+    "CPU a call",
+    "× calls/s",
+    "× median",
+    "× CPU",
   ];
-  return `Measured on ${date}: ${machine}; load, servers and database share it.\n\n${align(rows)}\n\n${align(more)}\n`;
-}
-
-function align(rows: string[][]): string {
-  const [head = [], ...body] = rows;
-  const widths = head.map((_, column) =>
-    Math.max(3, ...rows.map((row) => row[column]?.length ?? 0)),
-  );
-  const line = (row: string[]) =>
-    `| ${row.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join(" | ")} |`;
-  return [line(head), line(widths.map((width) => "-".repeat(width))), ...body.map(line)].join("\n");
-}
-
-function whole(value: number): string {
-  return Math.round(value).toLocaleString("en");
+  const who = callers === 1 ? "One caller." : `${callers} callers.`;
+  return `### ${title}\n\n${meaning} ${who}\n\n${toTable([head, ...rows])}`;
 }

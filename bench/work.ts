@@ -1,6 +1,6 @@
-import { create, toBinary, toJsonString } from "@bufbuild/protobuf";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
-import { content, mark } from "./content.ts";
+import { content, jsonContent, mark } from "./content.ts";
 import type { Work } from "./load/generator.ts";
 
 /** A record that is there. */
@@ -9,48 +9,68 @@ export interface Known {
   firstName: string;
 }
 
-type Protocol = "grpc" | "connect";
+/** A way to call a server. */
+export type Api = "grpc" | "connect" | "rest" | "pocketBase";
 
 const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
-const paths = { createInvestor, getInvestor, listInvestors };
+const collections = { rest: "/v1/investors", pocketBase: "/api/collections/investors/records" };
 let runs = 0;
 
-/** The path of a method. */
-export function pathTo(method: keyof typeof paths): string {
-  return `/${InvestorService.typeName}/${paths[method].name}`;
-}
-
 /** Creates of records whose names nobody has. */
-export function creates(protocol: Protocol): Work {
-  const schema = createInvestor.input;
-  const request = create(schema, content);
-  const message =
-    protocol === "grpc" ? toBinary(schema, request) : Buffer.from(toJsonString(schema, request));
+export function creates(api: Api): Work {
   runs += 1;
-  return { kind: "create", message, mark, prefix: `${runs.toString(36)}.` };
+  const { input } = createInvestor;
+  const common = { kind: "create", mark, prefix: `${runs.toString(36)}.` } as const;
+  if (api === "grpc") {
+    return { ...common, ...grpc(createInvestor), message: toBinary(input, create(input, content)) };
+  }
+  const message =
+    api === "connect"
+      ? post(pathTo(createInvestor), { ...jsonContent, type: "INVESTOR_TYPE_INDIVIDUAL" })
+      : post(collections[api], jsonContent);
+  return { ...common, protocol: "http", message };
 }
 
 /** Gets of records, each of which must come with its name. */
-export function gets(protocol: Protocol, records: Known[]): Work {
-  const schema = getInvestor.input;
+export function gets(api: Api, records: Known[]): Work {
+  const { input } = getInvestor;
+  const toMessage = (id: string) => {
+    if (api === "grpc") return toBinary(input, create(input, { id }));
+    return api === "connect"
+      ? post(pathTo(getInvestor), { id })
+      : Buffer.from(`GET ${collections[api]}/${id} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
+  };
   return {
+    ...(api === "grpc" ? grpc(getInvestor) : { protocol: "http" }),
     kind: "repeat",
-    messages: records.map(({ id, firstName }) => {
-      const request = create(schema, { id });
-      return {
-        message:
-          protocol === "grpc"
-            ? toBinary(schema, request)
-            : Buffer.from(toJsonString(schema, request)),
-        expected: firstName,
-      };
-    }),
+    messages: records.map(({ id, firstName }) => ({ message: toMessage(id), expected: firstName })),
   };
 }
 
 /** The page behind a token, which must begin with a record. */
-export function page(pageToken: string, first: Known): Work {
-  const schema = listInvestors.input;
-  const message = toBinary(schema, create(schema, { pageSize: 100, pageToken }));
-  return { kind: "repeat", messages: [{ message, expected: first.firstName }] };
+export function page(pageToken: string, { firstName }: Pick<Known, "firstName">): Work {
+  const { input } = listInvestors;
+  const message = toBinary(input, create(input, { pageSize: 100, pageToken }));
+  return {
+    ...grpc(listInvestors),
+    kind: "repeat",
+    messages: [{ message, expected: firstName }],
+  };
+}
+
+/** The path of a method. */
+export function pathTo({ name }: { name: string }): string {
+  return `/${InvestorService.typeName}/${name}`;
+}
+
+function grpc(method: { name: string }) {
+  return { protocol: "grpc", path: pathTo(method) } as const;
+}
+
+function post(path: string, value: object): Buffer {
+  const body = JSON.stringify(value);
+  const length = `content-length: ${Buffer.byteLength(body)}`;
+  return Buffer.from(
+    `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n${length}\r\n\r\n${body}`,
+  );
 }

@@ -1,6 +1,6 @@
-import { readFileSync } from "node:fs";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
+import { readBuild } from "./build.ts";
 import {
   ConfigError,
   environmentName,
@@ -15,13 +15,9 @@ import { type RunningServer, startServer } from "./server.ts";
 /** How long after the first signal to stop another one is a second one, in milliseconds. */
 const secondSignalMs = 1_000;
 
-const { version } = JSON.parse(
-  readFileSync(new URL("../package.json", import.meta.url), "utf8"),
-) as { version: string };
-
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
-  .version(version)
+  .version(readBuild().version)
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
 
 const serve = program
@@ -42,6 +38,14 @@ for (const [flag, [argument, , fallback, help]] of Object.entries(settings)) {
   serve.addOption(new Option(`${flag} ${argument}`, `${help} (${source})`).preset("true"));
 }
 
+// By itself it would take what is no command for an argument of the default one.
+const commands = [...program.commands.map((each) => each.name()), "help"];
+const [first = "serve"] = process.argv.slice(2);
+if (!first.startsWith("-") && !commands.includes(first)) {
+  program.error(
+    `error: unknown command ${JSON.stringify(first)}; there are ${commands.join(", ")}`,
+  );
+}
 await program.parseAsync();
 
 async function start(given: Given): Promise<void> {

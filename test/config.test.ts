@@ -27,7 +27,12 @@ describe("the configuration", () => {
       tls: undefined,
       authentication: undefined,
       corsOrigins: ["https://a.example", "http://b:1"],
-      limits: { maxInFlight: 1_024, requestTimeoutMs: 10_000, maxConnectionAgeMs: 300_000 },
+      limits: {
+        maxInFlight: 1_024,
+        maxConnections: 1_024,
+        requestTimeoutMs: 10_000,
+        maxConnectionAgeMs: 300_000,
+      },
       drain: { delayMs: 1_500, timeoutMs: 20_000 },
       logLevel: "info",
     });
@@ -38,6 +43,7 @@ describe("the configuration", () => {
     ["--http-port", ["", "65536"]],
     ["--cors-origin", ["example.com", "https://a.example/path", "https://a,b"]],
     ["--max-in-flight", ["0", "-5", "many", "1000000000000"]],
+    ["--max-connections", ["0", "all"]],
     ["--request-timeout", ["0s", "10", "s", "-1s", "10 s", "1d", "999999h"]],
     ["--max-connection-age", ["0ms", "soon"]],
     ["--drain-delay", ["5", "∞"]],

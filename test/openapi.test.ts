@@ -10,6 +10,7 @@ import { findViolations } from "../src/service/validation.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
 import { compile, findOperation, type Operation, openApi } from "./support/openapi.ts";
 import { aCreate } from "./support/records.ts";
+import { startService } from "./support/service.ts";
 
 const operations = ["POST /v1/investors", "GET /v1/investors", "GET /v1/investors/{id}"].map(
   (line) => {
@@ -19,7 +20,7 @@ const operations = ["POST /v1/investors", "GET /v1/investors", "GET /v1/investor
     return operation;
   },
 );
-const [createInvestor, listInvestors] = operations;
+const [createInvestor, listInvestors, getInvestor] = operations;
 
 const isContent = compile(
   createInvestor?.requestBody.content["application/json"]?.schema ?? { not: {} },
@@ -35,10 +36,14 @@ function findRefused(request: MessageInitShape<typeof CreateInvestorRequestSchem
   return [...members, ...(isWrong ? ["requestId"] : [])];
 }
 
+function parameterOf(operation: Operation | undefined, name: string) {
+  const parameter = operation?.parameters.find((each) => each.name === name);
+  if (parameter === undefined) throw new Error(`there is no parameter ${name}`);
+  return parameter;
+}
+
 function schemaOf(operation: Operation | undefined, name: string) {
-  const schema = operation?.parameters.find((each) => each.name === name)?.schema;
-  if (schema === undefined) throw new Error(`there is no parameter ${name}`);
-  return schema;
+  return parameterOf(operation, name).schema;
 }
 
 describe("the OpenAPI document", () => {
@@ -106,6 +111,46 @@ describe("the OpenAPI document", () => {
     expect(isToken("")).toBe(true);
     for (const wrong of [token.slice(1), `${token}=`, `B${token.slice(1)}`, `${token}AAAA`, "x"]) {
       expect(isToken(wrong), wrong).toBe(false);
+    }
+  });
+
+  it("has examples that a new service replies to as it says", async () => {
+    const { httpPort } = await startService();
+    const ask = async (path: string, init?: RequestInit) => {
+      const response = await fetch(`http://localhost:${httpPort}/v1/investors${path}`, init);
+      return [response.status, await response.json()];
+    };
+    const create = (body: unknown) =>
+      ask("", {
+        method: "POST",
+        headers: {
+          "content-type": "application/json",
+          "idempotency-key": String(parameterOf(createInvestor, "Idempotency-Key").example),
+        },
+        body: JSON.stringify(body),
+      });
+    const content = createInvestor?.requestBody.content["application/json"]?.example as object;
+    const stored = createInvestor?.responses[200]?.content["application/json"]?.example;
+    const refusal = createInvestor?.responses[400]?.content["application/problem+json"]?.example;
+    const size = parameterOf(listInvestors, "pageSize").example;
+
+    expect(await ask(`?pageSize=${size}`)).toEqual([200, []]);
+    for (let i = 0; i < 2; i += 1) expect(await create(content)).toEqual([200, stored]);
+    expect(await ask(`/${parameterOf(getInvestor, "id").example}`)).toEqual([200, stored]);
+    expect(await ask(`?pageSize=${size}`)).toEqual([200, [stored]]);
+    expect(await create({ ...content, country: "USA" })).toEqual([400, refusal]);
+  });
+
+  it("describes every operation, parameter and tag", () => {
+    const tags = openApi.tags.map(({ name }) => name);
+    for (const operation of operations) {
+      expect(operation).toMatchObject({
+        summary: expect.any(String),
+        description: expect.any(String),
+      });
+      expect(tags).toEqual(expect.arrayContaining(operation.tags));
+      expect(operation.tags).toHaveLength(1);
+      for (const parameter of operation.parameters) expect(parameter.description).toMatch(/./);
     }
   });
 

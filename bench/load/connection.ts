@@ -1,9 +1,9 @@
-/** A connection by which calls of one method are made. */
+/** A connection by which calls are made. */
 export interface Connection {
   /**
-   * Makes a call and gives the message of its answer.
+   * Makes a call and gives the message of its reply.
    *
-   * @throws {Error} the status of the answer is not that of a success
+   * @throws {Error} the status of the reply is not that of a success
    */
   call(message: Buffer): Promise<Buffer>;
   close(): void;

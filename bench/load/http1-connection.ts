@@ -2,12 +2,11 @@ import { connect } from "node:net";
 import type { Connection } from "./connection.ts";
 
 /**
- * Opens a connection of HTTP/1.1 that posts JSON to one path, one request at a time. It
- * reads answers that have a content-length, as all that are measured have.
+ * Opens a connection of HTTP/1.1 that sends whole requests, one at a time. It reads replies
+ * that have a content-length, as all that are measured have.
  */
-export async function openHttpConnection(port: number, path: string): Promise<Connection> {
+export async function openHttpConnection(port: number): Promise<Connection> {
   const socket = connect({ port, host: "127.0.0.1", noDelay: true });
-  const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: `;
   let waiting: PromiseWithResolvers<Buffer> | undefined;
   let rest: Buffer = Buffer.alloc(0);
   const fail = (error: Error) => waiting?.reject(error);
@@ -23,12 +22,12 @@ export async function openHttpConnection(port: number, path: string): Promise<Co
     const body = rest.subarray(end + 4, end + 4 + length);
     rest = rest.subarray(end + 4 + length);
     if (headers.startsWith("HTTP/1.1 200 ")) waiting?.resolve(body);
-    else fail(new Error(`${path} answered ${headers.slice(0, 12)}: ${body}`));
+    else fail(new Error(`the reply was ${headers.slice(0, 12)}: ${body}`));
   });
   return {
     call(message) {
       waiting = Promise.withResolvers();
-      socket.write(`${head}${message.length}\r\n\r\n${message.toString("latin1")}`, "latin1");
+      socket.write(message);
       return waiting.promise;
     },
     close() {

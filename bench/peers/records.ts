@@ -32,7 +32,9 @@ async function openMongo(url: string): Promise<Records> {
 function openSqlite(path: string): Records {
   const db = new DatabaseSync(path);
   db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
-  db.exec("CREATE TABLE investors (id TEXT PRIMARY KEY, content TEXT) STRICT, WITHOUT ROWID");
+  db.exec(
+    "CREATE TABLE IF NOT EXISTS investors (id TEXT PRIMARY KEY, content TEXT) STRICT, WITHOUT ROWID",
+  );
   const insert = db.prepare("INSERT INTO investors VALUES (?, ?)");
   const find = db.prepare("SELECT content FROM investors WHERE id = ?");
   return {

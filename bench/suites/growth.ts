@@ -1,65 +1,82 @@
-import { encodePageToken } from "../../src/service/page-token.ts";
-import { type Answer, compare, measureSide, type Side } from "../compare.ts";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Contestant } from "../contestant.ts";
-import type { Database } from "../database.ts";
-import { creates, gets, page, pathTo } from "../work.ts";
+import { creating, type Entrant, getting } from "../entrant.ts";
+import { measure, type Outcome, run, type Side } from "../race.ts";
+import { page, pathTo } from "../work.ts";
 import type { Growth, Plan } from "./plan.ts";
 
 /** Measures how the service does with more callers, and with more records. */
 export async function measureGrowth(
   store: Growth["store"],
-  contestant: Contestant,
-  database: Database,
+  ours: Entrant,
   { effort, growth, say }: Plan,
-): Promise<{ growth: Growth[]; answers: Answer[] }> {
+): Promise<{ growth: Growth[]; paging: Outcome }> {
+  const { contestant, database } = ours;
   const found: Growth[] = [];
-  const sides: Record<Growth["operation"], (records: number) => Promise<Side>> = {
-    create: async () => ({
-      ...common,
-      path: pathTo("createInvestor"),
-      work: () => creates("grpc"),
-    }),
-    get: async () => {
-      const known = await database.sample(2_000);
-      return { ...common, path: pathTo("getInvestor"), work: () => gets("grpc", known) };
-    },
-    "page N": (records) => pageAt(Math.floor(records * 0.9)),
+  const note = async (
+    operation: Growth["operation"],
+    side: Side,
+    callers: number,
+    records: number,
+  ) => {
+    const measured = await measure(side, callers, effort.seconds);
+    found.push({ store, operation, callers, records, ...measured });
   };
-  const common = { contestant, protocol: "grpc" as const };
-
-  async function pageAt(offset: number): Promise<Side> {
-    const [before, first] = await database.at(Math.max(0, offset - 1));
-    const work = offset === 0 ? page("", before) : page(encodePageToken(before.id), first);
-    return { ...common, path: pathTo("listInvestors"), work: () => work };
-  }
-
-  async function measure(operation: Growth["operation"], callers: number, records: number) {
-    const side = await sides[operation](records);
-    const { rate, p50, p99 } = await measureSide(side, callers, effort.seconds);
-    found.push({ store, operation, callers, records, rate, p50, p99 });
-  }
-
+  let pageN = await pageAt(contestant, 0);
   for (const records of growth.records) {
     say(`${store} with ${records} records`);
     await database.fill(Math.max(0, records - (await database.count())));
-    for (const operation of ["create", "get", "page N"] as const)
-      await measure(operation, 32, records);
+    ours.known = await database.sample(2_000);
+    pageN = await pageAt(contestant, Math.floor(records * 0.9));
+    await note("create", creating(ours), 32, records);
+    await note("get", getting(ours), 32, records);
+    await note("page N", pageN, 32, records);
   }
-  const records = await database.count();
-  const paging = await compare(
+  const records = growth.records.at(-1) ?? 0;
+  say(`${store}: page N beside page 1`);
+  const paging = await run(
     {
-      title: `page at 90 % of ${growth.records.at(-1)} records against the first, ${store}`,
-      measure: "p50",
+      title: `The page at 90 % of ${records.toLocaleString("en")} records, ${store}`,
+      meaning: "Pages of 100 records: how deep in the list a page is makes no difference.",
       callers: 1,
-      ours: await pageAt(Math.floor(records * 0.9)),
-      other: await pageAt(0),
-      target: 1.2,
+      ours: pageN,
+      others: [
+        [
+          { ...(await pageAt(contestant, 0)), name: "the first page" },
+          { measure: "p50", must: 1.2, aim: 1 },
+        ],
+      ],
     },
     effort,
   );
   for (const callers of growth.callers) {
     say(`${store} with ${callers} callers`);
-    for (const operation of ["create", "get"] as const) await measure(operation, callers, records);
+    await note("create", creating(ours), callers, records);
+    await note("get", getting(ours), callers, records);
   }
-  return { growth: found, answers: [{ ...paging, other: "page 1" }] };
+  return { growth: found, paging };
+}
+
+/** The page behind at least so many others, found as a caller finds it. */
+async function pageAt(contestant: Contestant, offset: number): Promise<Side> {
+  const { name, httpPort } = contestant;
+  const list = async (pageToken: string) => {
+    const url = `http://127.0.0.1:${httpPort}${pathTo(InvestorService.method.listInvestors)}`;
+    const response = await fetch(url, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ pageSize: 1_000, pageToken }),
+    });
+    if (!response.ok) throw new Error(`a page was answered with ${response.status}`);
+    return (await response.json()) as { investors: { firstName: string }[]; nextPageToken: string };
+  };
+  let token = "";
+  let found = await list(token);
+  for (let seen = found.investors.length; seen <= offset; seen += found.investors.length) {
+    token = found.nextPageToken;
+    found = await list(token);
+  }
+  const [first] = found.investors;
+  if (first === undefined) throw new Error(`there is no page behind ${offset} records`);
+  return { name, contestant, work: () => page(token, first) };
 }

@@ -1,137 +1,132 @@
 import type { MongoMemoryReplSet } from "mongodb-memory-server-core";
-import { type Answer, compareAll, measureSide, type Question, type Side } from "../compare.ts";
-import { type Contestant, startPeer, startService } from "../contestant.ts";
+import { type Contestant, startPeer, startProgram, startService } from "../contestant.ts";
 import { type MongoDatabase, mongoDatabase } from "../database.ts";
+import { creating, type Entrant, getting, verify } from "../entrant.ts";
 import { measureDriver } from "../limits/driver.ts";
-import { creates, gets, type Known, pathTo } from "../work.ts";
+import { type Goal, type Outcome, type Race, run } from "../race.ts";
 import { measureGrowth } from "./growth.ts";
 import type { Figure, Findings, Plan } from "./plan.ts";
-
-interface Entrant {
-  contestant: Contestant;
-  database: MongoDatabase;
-  created: number;
-  known: Known[];
-}
 
 /** Measures the service on MongoDB beside its peers, each with a database of its own. */
 export async function measureMongo(
   plan: Plan,
   set: MongoMemoryReplSet,
 ): Promise<Findings & { version: string }> {
-  const { effort, say } = plan;
+  const { effort, go, say } = plan;
   const enter = async (
     name: string,
     start: (url: string) => Promise<Contestant>,
-  ): Promise<Entrant> => {
+  ): Promise<Entrant & { database: MongoDatabase }> => {
     const url = set.getUri(name);
-    return {
-      contestant: await start(url),
-      database: await mongoDatabase(url),
-      created: 0,
-      known: [],
-    };
+    const contestant = await start(url);
+    return { contestant, database: await mongoDatabase(url), created: 0, known: [] };
   };
+  const peer = (name: string, file: string) =>
+    enter(file, (url) => startPeer(name, `peers/${file}.ts`, url));
   const ours = await enter("ours", startService);
-  const grpcJs = await enter("grpc-js", (url) => startPeer("grpc-js", "peers/grpc-js.ts", url));
-  const nestJs = await enter("nestjs", (url) =>
-    startPeer("NestJS, mongoose", "peers/nestjs.ts", url),
-  );
-  const connectNode = await enter("connect-node", (url) =>
-    startPeer("connect-node", "peers/connect-node.ts", url),
-  );
-  const entrants = [ours, grpcJs, nestJs, connectNode];
+  const grpcJs = await peer("grpc-js", "grpc-js");
+  const nestJs = await peer("NestJS, mongoose", "nestjs");
+  const connectNode = await peer("connect-node", "connect-node");
+  const grpcGo = go && (await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url)));
+  const entrants = [ours, grpcJs, nestJs, connectNode, ...(grpcGo ? [grpcGo] : [])];
+  const idle = entrants.map(({ contestant }) => contestant.memoryMb().now);
 
-  const create = (entrant: Entrant, protocol: Side["protocol"] = "grpc"): Side => ({
-    contestant: entrant.contestant,
-    protocol,
-    path: pathTo("createInvestor"),
-    work: () => creates(protocol),
-    onCreated(count) {
-      entrant.created += count;
-    },
-  });
-  const get = (entrant: Entrant, protocol: Side["protocol"] = "grpc"): Side => ({
-    contestant: entrant.contestant,
-    protocol,
-    path: pathTo("getInvestor"),
-    work: () => gets(protocol, entrant.known),
-  });
-  const answers: Answer[] = [];
-  const ask = async (...questions: Question[]) => {
-    answers.push(...(await compareAll(questions, effort, say)));
+  const outcomes: Outcome[] = [];
+  const hold = async (race: Race) => {
+    say(race.title);
+    const outcome = await run(race, effort);
+    outcomes.push(outcome);
+    return outcome;
   };
+  const rate = (must: number, aim: number): Goal => ({ measure: "rate", must, aim });
+  const alone: Goal = { measure: "p50", must: 1.15, aim: 1 };
+  const aloneBesideGo: Goal = { measure: "p50", aim: 1.3 };
 
-  const rate = { measure: "rate", callers: 128 } as const;
-  const latency = { measure: "p50", callers: 1, target: 1.1 } as const;
-  await ask(
-    { ...rate, title: "create, MongoDB", ours: create(ours), other: create(grpcJs), target: 5 },
-    { ...rate, title: "create, MongoDB", ours: create(ours), other: create(nestJs) },
-    {
-      ...rate,
-      title: "create by Connect, MongoDB",
-      ours: create(ours, "connect"),
-      other: create(connectNode, "connect"),
-    },
-    {
-      ...latency,
-      title: "create, MongoDB: time of a call",
-      ours: create(ours),
-      other: create(grpcJs),
-    },
-  );
-  for (const { contestant, database, created } of entrants) {
-    const stored = await database.count();
-    if (stored !== created)
-      throw new Error(`${contestant.name} stored ${stored} of ${created} records`);
-  }
-  for (const entrant of entrants) entrant.known = await entrant.database.sample(2_000);
-  await ask(
-    { ...rate, title: "get, MongoDB", ours: get(ours), other: get(grpcJs), target: 4 },
-    { ...rate, title: "get, MongoDB", ours: get(ours), other: get(nestJs) },
-    {
-      ...rate,
-      title: "get by Connect, MongoDB",
-      ours: get(ours, "connect"),
-      other: get(connectNode, "connect"),
-    },
-    { ...latency, title: "get, MongoDB: time of a call", ours: get(ours), other: get(grpcJs) },
-  );
-  const figures = [
-    ...(await measureFixedRate(get(ours), get(grpcJs), answers, effort.seconds)),
-    ...(await measureLimit(set.getUri("driver"), effort.seconds)),
-  ];
+  await hold({
+    title: "Create, MongoDB",
+    meaning:
+      "The others insert one document a call, as one would write it first; the service inserts in one batch what came while the last one was on its way. All wait until a majority has it in its journal.",
+    callers: 128,
+    ours: creating(ours),
+    others: [
+      [creating(grpcJs), rate(4.2, 5)],
+      [creating(nestJs)],
+      [grpcGo && creating(grpcGo), rate(1.6, 2.5)],
+    ],
+  });
+  await hold({
+    title: "Create by Connect, MongoDB",
+    meaning: "The same by JSON over HTTP/1.1.",
+    callers: 128,
+    ours: creating(ours, "connect"),
+    others: [[creating(connectNode, "connect")]],
+  });
+  await hold({
+    title: "Create by a lone caller, MongoDB",
+    meaning: "Nothing comes that could go into one batch: what the batches cost a caller.",
+    callers: 1,
+    ours: creating(ours),
+    others: [
+      [creating(grpcJs), alone],
+      [grpcGo && creating(grpcGo), aloneBesideGo],
+    ],
+  });
+  await verify(entrants);
+  const gets = await hold({
+    title: "Get, MongoDB",
+    meaning:
+      "One find a call beside one find for all calls that came meanwhile, of majority reads.",
+    callers: 128,
+    ours: getting(ours),
+    others: [
+      [getting(grpcJs), rate(3.6, 4)],
+      [getting(nestJs)],
+      [grpcGo && getting(grpcGo), rate(1.2, 2)],
+    ],
+  });
+  await hold({
+    title: "Get by Connect, MongoDB",
+    meaning: "The same by JSON over HTTP/1.1.",
+    callers: 128,
+    ours: getting(ours, "connect"),
+    others: [[getting(connectNode, "connect")]],
+  });
+  await hold({
+    title: "Get by a lone caller, MongoDB",
+    meaning: "Nothing comes that could go into one batch.",
+    callers: 1,
+    ours: getting(ours),
+    others: [[getting(grpcJs), alone], [grpcGo && getting(grpcGo)]],
+  });
+  const fixed = Math.max(100, Math.round((gets.standings[1]?.rate ?? 0) / 2));
+  await hold({
+    title: `Get at ${fixed.toLocaleString("en")} calls a second, MongoDB`,
+    meaning:
+      "The times of calls at a rate that all of them can serve, counted from when a call was due.",
+    callers: 128,
+    rate: fixed,
+    ours: getting(ours),
+    others: [[getting(grpcJs)], [grpcGo && getting(grpcGo)]],
+  });
+  const memory = entrants.map(({ contestant }, i) => ({
+    name: contestant.name,
+    store: "MongoDB",
+    idle: idle[i] ?? Number.NaN,
+    afterLoad: contestant.memoryMb().now,
+  }));
   await Promise.all(entrants.slice(1).map(({ contestant }) => contestant.stop()));
-  const grown = await measureGrowth("MongoDB", ours.contestant, ours.database, plan);
+  const figures = await measureLimit(set.getUri("driver"), effort.seconds);
+  const { growth, paging } = await measureGrowth("MongoDB", ours, plan);
   await ours.contestant.stop();
   const version = await ours.database.version();
   await Promise.all(entrants.map(({ database }) => database.close()));
-  await set.stop();
-  return { answers: [...answers, ...grown.answers], figures, growth: grown.growth, version };
-}
-
-/** Measures the times of gets at a rate that both can serve: half of what the peer can at most. */
-async function measureFixedRate(
-  ours: Side,
-  other: Side,
-  answers: Answer[],
-  seconds: number,
-): Promise<Figure[]> {
-  const known = answers.find(({ title }) => title === "get, MongoDB");
-  const rate = Math.round((known?.others.rate ?? 2_000) / 2);
-  const figures: Figure[] = [];
-  for (const side of [other, ours]) {
-    const { p99 } = await measureSide(side, 128, seconds, rate);
-    const title = `get, MongoDB, ${side.contestant.name}: 99 % of the calls take at most`;
-    figures.push({ title, value: p99, unit: `ms, at ${rate} calls a second` });
-  }
-  return figures;
+  return { outcomes: [...outcomes, paging], figures, growth, memory, version };
 }
 
 async function measureLimit(url: string, seconds: number): Promise<Figure[]> {
   const { creates, gets } = await measureDriver(url, seconds);
   return [
-    { title: "creates by the driver alone, in batches of 512", value: creates, unit: "a second" },
-    { title: "gets by the driver alone, in batches of 128", value: gets, unit: "a second" },
+    { title: "Creates by the driver alone, in batches of 512", value: creates, unit: "a second" },
+    { title: "Gets by the driver alone, in batches of 128", value: gets, unit: "a second" },
   ];
 }

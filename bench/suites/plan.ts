@@ -1,22 +1,27 @@
-import type { Answer, Effort } from "../compare.ts";
+import type { Memory } from "../entrant.ts";
+import type { GoPeers } from "../go.ts";
+import type { Effort, Goal, Outcome } from "../race.ts";
 
 /** What to measure, and where. */
 export interface Plan {
   effort: Effort;
   growth: { callers: number[]; records: number[] };
+  /** How often a server is started to tell how long that takes. */
+  starts: number;
   /** A folder on the disk that is measured. */
   folder: string;
+  /** Absent where they cannot be built. */
+  go: GoPeers | undefined;
   /** Tells of progress. */
   say(text: string): void;
 }
 
-/** A figure that has no other beside it. */
+/** A figure that stands alone. */
 export interface Figure {
   title: string;
   value: number;
   unit: string;
-  /** What it must not exceed. */
-  limit?: number;
+  goal?: Omit<Goal, "measure"> & { is: "at least" | "at most" };
 }
 
 /** Throughput and latency of the service at a size. */
@@ -28,11 +33,13 @@ export interface Growth {
   rate: number;
   p50: number;
   p99: number;
+  cpu: number;
 }
 
 /** What a suite has found. */
 export interface Findings {
-  answers: Answer[];
+  outcomes: Outcome[];
   figures: Figure[];
   growth: Growth[];
+  memory: Memory[];
 }

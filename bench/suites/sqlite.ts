@@ -1,147 +1,151 @@
 import { join } from "node:path";
-import { DatabaseSync } from "node:sqlite";
-import { compareAll, measureSide, type Side } from "../compare.ts";
-import { type Contestant, startPeer, startService } from "../contestant.ts";
+import { type Contestant, startPeer, startProgram, startService } from "../contestant.ts";
 import { type Database, sqliteDatabase } from "../database.ts";
+import { creating, type Entrant, getting, verify } from "../entrant.ts";
 import { constant } from "../limits/constant.ts";
 import { measureSyncs } from "../limits/disk.ts";
-import { creates, gets, type Known, pathTo } from "../work.ts";
+import { type Outcome, type Race, run } from "../race.ts";
 import { measureGrowth } from "./growth.ts";
-import type { Figure, Findings, Plan } from "./plan.ts";
+import type { Findings, Plan } from "./plan.ts";
+import { measureLists, measureStarts } from "./process.ts";
 
-/** Measures the service on SQLite beside bare servers and one commit a create. */
+/** Measures the service on SQLite beside peers and bare servers. */
 export async function measureSqlite(plan: Plan): Promise<Findings> {
-  const { effort, folder, say } = plan;
-  const path = join(folder, "investors.db");
-  const ours = await startService(`sqlite:${path}`);
-  const plainUrl = (name: string) => `sqlite:${join(folder, `${name}.db`)}`;
-  const [plain, connectNode, bareHttp2, bareGrpcJs, bareHttp] = await Promise.all([
-    startPeer("grpc-js, one by one", "peers/grpc-js.ts", plainUrl("plain")),
-    startPeer("connect-node", "peers/connect-node.ts", plainUrl("connect-node")),
-    startPeer("bare node:http2", "limits/http2.ts"),
-    startPeer("bare grpc-js", "limits/grpc-js.ts"),
-    startPeer("bare node:http", "limits/http.ts"),
-  ]);
-  const database = sqliteDatabase(path);
-  let created = 0;
-  const create = (contestant: Contestant): Side => ({
-    contestant,
-    protocol: "grpc",
-    path: pathTo("createInvestor"),
-    work: () => creates("grpc"),
-    onCreated(count) {
-      if (contestant === ours) created += count;
-    },
-  });
-  const get = (contestant: Contestant, protocol: Side["protocol"], known: Known[]): Side => ({
-    contestant,
-    protocol,
-    path: pathTo("getInvestor"),
-    work: () => gets(protocol, known),
-  });
-
-  const answers = await compareAll(
-    [
-      {
-        title: "create, durable, SQLite",
-        measure: "rate",
-        callers: 128,
-        ours: create(ours),
-        other: create(plain),
-        target: 4,
-      },
-    ],
-    effort,
-    say,
-  );
-  if ((await database.count()) !== created)
-    throw new Error("SQLite holds other records than were stored");
-
-  const known = await database.sample(2_000);
-  const same = [constant];
-  const seed = {
-    ...create(connectNode),
-    protocol: "connect" as const,
-    work: () => creates("connect"),
+  const { effort, folder, go, say } = plan;
+  const file = (name: string) => join(folder, `${name}.db`);
+  const starts = {
+    ours: () => startService(`sqlite:${file("ours")}`),
+    grpcJs: () => startPeer("grpc-js", "peers/grpc-js.ts", `sqlite:${file("grpc-js")}`),
+    grpcGo: go && (() => startProgram("grpc-go", go.grpc, `sqlite:${file("grpc-go")}`)),
+    pocketBase: go && (() => startProgram("PocketBase", go.pocketBase, join(folder, "pb"))),
   };
-  await measureSide(seed, 8, 0.2);
-  const readRecords = (name: string) => readPlain(join(folder, `${name}.db`));
-  const byGrpc = {
-    title: "get by gRPC, SQLite",
-    measure: "rate",
+  const enter = async (starting: Promise<Contestant>, open: () => Database): Promise<Entrant> => {
+    const contestant = await starting;
+    return { contestant, database: open(), created: 0, known: [] };
+  };
+  const plainColumns = "id, content ->> 'firstName'";
+  const ours = await enter(starts.ours(), () => sqliteDatabase(file("ours")));
+  const grpcJs = await enter(starts.grpcJs(), () => sqliteDatabase(file("grpc-js"), plainColumns));
+  const connectNode = await enter(
+    startPeer("connect-node", "peers/connect-node.ts", `sqlite:${file("connect-node")}`),
+    () => sqliteDatabase(file("connect-node"), plainColumns),
+  );
+  const grpcGo =
+    starts.grpcGo && (await enter(starts.grpcGo(), () => sqliteDatabase(file("grpc-go"))));
+  const pocketBase =
+    starts.pocketBase &&
+    (await enter(starts.pocketBase(), () =>
+      sqliteDatabase(join(folder, "pb/data.db"), "id, firstName"),
+    ));
+  const entrants = [ours, grpcJs, connectNode, grpcGo, pocketBase].filter(
+    (each) => each !== undefined,
+  );
+  const idle = entrants.map(({ contestant }) => contestant.memoryMb().now);
+  const bare = async (name: string, program: string) => {
+    const contestant = await startPeer(name, `limits/${program}.ts`);
+    return { contestant, known: [constant] };
+  };
+  const bareHttp2 = await bare("bare node:http2", "http2");
+  const bareGrpcJs = await bare("bare grpc-js", "grpc-js");
+  const bareHttp = await bare("bare node:http", "http");
+
+  const outcomes: Outcome[] = [];
+  const hold = async (race: Race) => {
+    say(race.title);
+    outcomes.push(await run(race, effort));
+  };
+
+  await hold({
+    title: "Create, SQLite",
+    meaning:
+      "The others commit each create by itself; the service commits together what came during the last commit. Every commit is synced to the disk before its reply.",
     callers: 128,
-    ours: get(ours, "grpc", known),
-  } as const;
-  const byConnect = {
-    title: "get by Connect, SQLite",
-    measure: "rate",
-    callers: 64,
-    ours: get(ours, "connect", known),
-  } as const;
-  const readings = await compareAll(
-    [
-      { ...byGrpc, other: get(bareHttp2, "grpc", same), target: 0.55 },
-      { ...byGrpc, other: get(bareGrpcJs, "grpc", same) },
-      { ...byGrpc, other: get(plain, "grpc", readRecords("plain")), target: 0.85 },
-      { ...byConnect, other: get(bareHttp, "connect", same), target: 0.5 },
-      { ...byConnect, other: get(connectNode, "connect", readRecords("connect-node")), target: 4 },
+    ours: creating(ours),
+    others: [
+      [creating(grpcJs), { measure: "rate", must: 3.5, aim: 5 }],
+      [grpcGo && creating(grpcGo)],
     ],
-    effort,
-    say,
-  );
-  const grown = await measureGrowth("SQLite", ours, database, plan);
-  const figures: Figure[] = [
-    { title: "syncs of the disk", value: measureSyncs(folder, effort.seconds), unit: "a second" },
-    ...(await measureAlone(ours, database, say)),
-  ];
-  await Promise.all(
-    [plain, connectNode, bareHttp2, bareGrpcJs, bareHttp].map((each) => each.stop()),
-  );
-  return { answers: [...answers, ...readings, ...grown.answers], figures, growth: grown.growth };
-}
-
-const openingBrace = 0x7b;
-
-/** Measures what a process of its own must show: the time to start, and the memory of a list. */
-async function measureAlone(
-  before: Contestant,
-  database: Database,
-  say: Plan["say"],
-): Promise<Figure[]> {
-  await before.stop();
-  const records = await database.count();
-  await database.close();
-  say(`a list of ${records} records`);
-  const service = await startService(database.url);
-  const answer = await fetch(`http://127.0.0.1:${service.httpPort}/v1/investors`);
-  let found = 0;
-  for await (const chunk of answer.body ?? []) {
-    for (const byte of chunk as Uint8Array) if (byte === openingBrace) found += 1;
-  }
-  if (found !== records) throw new Error(`the list held ${found} of ${records} records`);
-  const memory = service.peakMemoryMb();
-  await service.stop();
-  return [
-    { title: "start until ready, SQLite", value: service.startMs, unit: "ms", limit: 500 },
-    ...(memory === undefined
-      ? []
-      : [
-          {
-            title: `list of ${records} records by REST: memory`,
-            value: memory,
-            unit: "MB",
-            limit: 150,
-          },
-        ]),
-  ];
-}
-
-function readPlain(path: string): Known[] {
-  const db = new DatabaseSync(path);
-  const rows = db.prepare("SELECT id, content FROM investors LIMIT 2000").all();
-  db.close();
-  return rows.map(({ id, content }) => ({
-    id: String(id),
-    firstName: JSON.parse(String(content)).firstName,
+  });
+  await hold({
+    title: "Create by REST, SQLite",
+    meaning: "JSON over HTTP/1.1. PocketBase, too, syncs every commit here; its log is off.",
+    callers: 64,
+    ours: creating(ours, "rest"),
+    others: [[pocketBase && creating(pocketBase, "pocketBase")]],
+  });
+  await hold({
+    title: "Create by Connect, SQLite",
+    meaning: "JSON over HTTP/1.1, beside the adapter of connect-node, with one commit a create.",
+    callers: 64,
+    ours: creating(ours, "connect"),
+    others: [[creating(connectNode, "connect")]],
+  });
+  await hold({
+    title: "Create by a lone caller, SQLite",
+    meaning: "Nothing comes that could go into one commit: what the thread that commits costs.",
+    callers: 1,
+    ours: creating(ours),
+    others: [[creating(grpcJs)], [grpcGo && creating(grpcGo), { measure: "p50", aim: 1.3 }]],
+  });
+  await verify(entrants);
+  await hold({
+    title: "Get, SQLite",
+    meaning:
+      "Little but gRPC itself. The bare servers reply with a constant: what Node.js and grpc-js make at most. grpc-go uses all cores, a process of Node.js one: see the CPU.",
+    callers: 128,
+    ours: getting(ours),
+    others: [
+      [getting(grpcJs)],
+      [grpcGo && getting(grpcGo), { measure: "cpu", must: 1.4, aim: 1 }],
+      [getting(bareGrpcJs)],
+      [getting(bareHttp2), { measure: "rate", must: 0.54, aim: 0.65 }],
+    ],
+  });
+  await hold({
+    title: "Get by Connect, SQLite",
+    meaning: "JSON over HTTP/1.1. The bare server replies with a constant.",
+    callers: 64,
+    ours: getting(ours, "connect"),
+    others: [
+      [getting(connectNode, "connect")],
+      [getting(bareHttp, "connect"), { measure: "rate", must: 0.52, aim: 0.65 }],
+    ],
+  });
+  await hold({
+    title: "Get by REST, SQLite",
+    meaning: "JSON over HTTP/1.1.",
+    callers: 64,
+    ours: getting(ours, "rest"),
+    others: [[pocketBase && getting(pocketBase, "pocketBase")]],
+  });
+  await hold({
+    title: "Get by a lone caller, SQLite",
+    meaning: "The time that a call takes when nothing else is to be done.",
+    callers: 1,
+    ours: getting(ours),
+    others: [[getting(grpcJs)], [grpcGo && getting(grpcGo), { measure: "p50", aim: 1.3 }]],
+  });
+  const memory = entrants.map(({ contestant }, i) => ({
+    name: contestant.name,
+    store: "SQLite",
+    idle: idle[i] ?? Number.NaN,
+    afterLoad: contestant.memoryMb().now,
   }));
+  await Promise.all(
+    [...entrants.slice(1), bareHttp2, bareGrpcJs, bareHttp].map((each) => each.contestant.stop()),
+  );
+  const { growth, paging } = await measureGrowth("SQLite", ours, plan);
+  await ours.contestant.stop();
+  const records = await ours.database.count();
+  await Promise.all(entrants.map(({ database }) => database.close()));
+  const syncs = measureSyncs(folder, effort.seconds);
+  const figures = [
+    { title: "Syncs of the disk, one after the other", value: syncs, unit: "a second" },
+    ...(await measureStarts(
+      Object.values(starts).filter((each) => each !== undefined),
+      plan,
+    )),
+    ...(await measureLists(`sqlite:${file("ours")}`, records, plan)),
+  ];
+  return { outcomes: [...outcomes, paging], figures, growth, memory };
 }

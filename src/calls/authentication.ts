@@ -4,7 +4,6 @@ import { type AuthenticationSources, ConfigError } from "../config.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
 import type { Connection } from "./connection.ts";
-import { createOidcVerifier } from "./oidc.ts";
 
 /** What a caller can be allowed to do. */
 export const scopeNames = ["investors:read", "investors:write"] as const;
@@ -26,7 +25,7 @@ export interface Caller {
  *
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID or ISSUER_UNAVAILABLE
  */
-export type Authenticate = (connection: Connection, header: Exchange["header"]) => Promise<Caller>;
+export type Authenticate = (connection: Connection, exchange: Exchange) => Promise<Caller>;
 
 /** The ways to authenticate that are set. */
 export interface Authentication {
@@ -48,7 +47,8 @@ export async function createAuthentication(
   sources: AuthenticationSources,
 ): Promise<Authentication> {
   const { tokensFile, oidc, clientCertificates } = sources;
-  const verify = oidc && createOidcVerifier(oidc);
+  // What OIDC needs is loaded only where it is set.
+  const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc);
   const takesTokens = tokensFile !== undefined || oidc !== undefined;
   const needed = [
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
@@ -60,8 +60,8 @@ export async function createAuthentication(
     if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile);
   }
 
-  const authenticate: Authenticate = async ({ certificate }, header) => {
-    const authorization = takesTokens ? header("authorization") : undefined;
+  const authenticate: Authenticate = async ({ certificate }, exchange) => {
+    const authorization = takesTokens ? exchange.header("authorization") : undefined;
     if (authorization !== undefined) {
       const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
       const caller = token && (tokens?.find(token) ?? (await verify?.(token)));

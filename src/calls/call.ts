@@ -131,7 +131,9 @@ export class Call implements HandlerContext {
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
-      parentTrace(this.head.exchange.header("traceparent")) ?? randomBytes(16).toString("hex");
+      traceIdOf(this.#span) ??
+      parentTrace(this.head.exchange.header("traceparent")) ??
+      randomBytes(16).toString("hex");
     return this.#id;
   }
 
@@ -141,10 +143,10 @@ export class Call implements HandlerContext {
   }
 
   /** How long its client still waits, in milliseconds. */
-  readonly timeoutMs = (): number | undefined => {
+  timeoutMs(): number | undefined {
     const { timeoutMs } = this.head;
     return timeoutMs && Math.max(0, Math.ceil(timeoutMs - (performance.now() - this.#start)));
-  };
+  }
 
   get method(): DescMethod {
     return this.head.method;
@@ -190,7 +192,10 @@ export class Call implements HandlerContext {
   }
 
   #toReply(error: unknown): ConnectError {
-    if (error instanceof ConnectError) return error;
+    if (error instanceof ConnectError) {
+      // An error can repeat unpaired surrogates of its request, which no trailer can carry.
+      return Object.assign(error, { rawMessage: error.rawMessage.toWellFormed() });
+    }
     // What breaks when nobody waits for the reply any more is no fault.
     if (this.signal.aborted) return ConnectError.from(this.signal.reason, Code.Canceled);
     if (this.head.exchange.isClosed) return clientLeft;

@@ -55,7 +55,7 @@ export function createGate(options: GateOptions): Gate {
   const connectionOf = createConnectionLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const { principal, scopes } = await authenticate(call.connection, call.head.exchange.header);
+    const { principal, scopes } = await authenticate(call.connection, call.head.exchange);
     const needed = scopeOf(call.method);
     if (!scopes.has(needed)) throw scopeMissing(needed);
     call.values.set(principalKey, principal);
@@ -80,8 +80,8 @@ export function createGate(options: GateOptions): Gate {
         throw call.fail(error);
       }
     },
-    async identify({ socket, header }) {
-      await authenticate?.(connectionOf(socket), header);
+    async identify(exchange) {
+      await authenticate?.(connectionOf(exchange.socket), exchange);
     },
     open(head) {
       if (head.method.methodKind !== "unary") head.exchange.use();

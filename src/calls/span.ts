@@ -42,7 +42,7 @@ export function traceIdOf(span: Span): string | undefined {
 
 /** Runs work as a part of what a span tells of. */
 export function runInSpan<T>(span: Span, work: () => T): T {
-  return context.with(trace.setSpan(context.active(), span), work);
+  return span.isRecording() ? context.with(trace.setSpan(context.active(), span), work) : work();
 }
 
 function endSpan(span: Span, { failure }: Call): void {

@@ -4,6 +4,7 @@ import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
+import { readBuild } from "../build.ts";
 import type { StoreObserver } from "../store/store.ts";
 import type { Call } from "./call.ts";
 
@@ -35,6 +36,13 @@ export function createTelemetry(log: Logger): Telemetry {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
+  const { version, gitHead = "" } = readBuild();
+  new Gauge({
+    name: "build_info",
+    help: "Always 1; its labels tell what is running.",
+    labelNames: ["version", "revision", "node"],
+    registers,
+  }).set({ version, revision: gitHead, node: process.versions.node }, 1);
   const callDurations = new Histogram({
     name: "rpc_server_call_duration_seconds",
     help: "Time from the headers of a call until its reply was sent.",

@@ -2,6 +2,10 @@ import type { Socket } from "node:net";
 
 /** How a connection is used. */
 export interface Usage {
+  /** How many exchanges are open on it. */
+  open: number;
+  /** When the last of them closed, or else when it came, by performance.now(). */
+  idleSince: number;
   /** How many calls that were admitted, and watches, are open on it. */
   inUse: number;
   /** When the last of them ended, or else when it came, by performance.now(). */
@@ -40,13 +44,17 @@ export function createConnections(max: number): Connections {
     add(socket) {
       if (all.size >= max) (findIdlest() ?? socket).destroy();
       const key = keyOf(socket);
-      const entry = { socket, usage: { inUse: 0, usedAt: performance.now() } };
+      const now = performance.now();
+      const entry = { socket, usage: { open: 0, idleSince: now, inUse: 0, usedAt: now } };
       all.set(key, entry);
       socket.once("close", () => {
         if (all.get(key) === entry) all.delete(key);
       });
     },
-    usageOf: (socket) => all.get(keyOf(socket))?.usage ?? { inUse: 0, usedAt: 0 },
+    usageOf(socket) {
+      const known = all.get(keyOf(socket))?.usage;
+      return known ?? { open: 0, idleSince: 0, inUse: 0, usedAt: 0 };
+    },
   };
 }
 

@@ -27,6 +27,7 @@ export abstract class Exchange {
   readonly #response: Writable;
   readonly #closeListeners: (() => void)[] = [];
   #isClosed = false;
+  #isUse = false;
   #timer: NodeJS.Timeout | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
 
@@ -44,9 +45,10 @@ export abstract class Exchange {
     this.#response = response;
     this.#usage = usage;
     // Node.js emits errors behind the end too, and an error without a listener ends the process.
-    request.on("error", () => {});
-    response.on("error", () => {});
-    response.once("close", () => this.#close());
+    response.on("error", ignore);
+    if (request !== (response as unknown)) request.on("error", ignore);
+    response.on("close", () => this.#close());
+    usage.open += 1;
   }
 
   /** Whether the headers of the response were sent. */
@@ -73,7 +75,10 @@ export abstract class Exchange {
   }
 
   /** The value of a header, named in lower case; of several values, the first counts. */
-  readonly header = (name: string): string | undefined => [this.headers[name]].flat()[0];
+  header(name: string): string | undefined {
+    const value = this.headers[name];
+    return Array.isArray(value) ? value[0] : value;
+  }
 
   /** All headers, without the fields of HTTP/2 that only look like headers. */
   toHeaders(): Headers {
@@ -89,11 +94,9 @@ export abstract class Exchange {
 
   /** Spares the connection, as one that is in use, until the exchange has closed. */
   use(): void {
+    if (this.#isClosed || this.#isUse) return;
+    this.#isUse = true;
     this.#usage.inUse += 1;
-    this.onClose(() => {
-      this.#usage.inUse -= 1;
-      this.#usage.usedAt = performance.now();
-    });
   }
 
   /**
@@ -133,7 +136,7 @@ export abstract class Exchange {
         if (size > maxBytes) reject(tooLarge());
         else chunks.push(chunk);
       });
-      this.#request.once("end", () => {
+      this.#request.on("end", () => {
         const [only] = chunks;
         resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
       });
@@ -241,8 +244,18 @@ export abstract class Exchange {
   protected prepareBody(): void {}
 
   #close(): void {
+    if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
+    const now = performance.now();
+    this.#usage.open -= 1;
+    this.#usage.idleSince = now;
+    if (this.#isUse) {
+      this.#usage.inUse -= 1;
+      this.#usage.usedAt = now;
+    }
     for (const listener of this.#closeListeners) listener();
   }
 }
+
+function ignore(): void {}

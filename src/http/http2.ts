@@ -31,8 +31,6 @@ export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions
   const session = performServerHandshake(socket, {
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });
-  let open = 0;
-  let idleSince = performance.now();
   let draining: Promise<void> | undefined;
 
   const handshake = setTimeout(() => socket.destroy(), handshakeTimeoutMs);
@@ -40,17 +38,11 @@ export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions
   // A client that breaks off, or the protocol, has lost its connection already.
   session.on("error", () => {});
   session.on("stream", (stream, headers) => {
-    const exchange = new Http2Exchange(stream, headers, socket, usage);
-    open += 1;
-    exchange.onClose(() => {
-      open -= 1;
-      idleSince = performance.now();
-    });
-    serve(exchange);
+    serve(new Http2Exchange(stream, headers, socket, usage));
   });
 
   const pings = setInterval(() => {
-    if (open === 0 && performance.now() - idleSince >= idleTimeoutMs) drain();
+    if (usage.open === 0 && performance.now() - usage.idleSince >= idleTimeoutMs) drain();
     else ping(pingTimeoutMs).then((isThere) => isThere || socket.destroy());
   }, pingIntervalMs).unref();
   socket.once("close", () => {
@@ -161,7 +153,7 @@ class Http2Exchange extends Exchange {
 
   #sendTrailers(trailers: () => OutgoingHttpHeaders): void {
     const stream = this.#stream;
-    stream.once("wantTrailers", () => {
+    stream.on("wantTrailers", () => {
       stream.sendTrailers(trailers());
       // Node.js sends them a turn later.
       if (!stream.readableEnded) setImmediate(() => this.#endRequest());

@@ -40,6 +40,14 @@ const maxHeaderBytes = 16 * 1024;
 /** Timeout of the handshakes of TLS and HTTP/2, in milliseconds. */
 const handshakeTimeoutMs = 10_000;
 
+/** Why an address cannot be listened on, by the code of the error. */
+const listenFaults: Record<string, string> = {
+  EADDRINUSE: "another process uses the port",
+  EACCES: "this user may not use the port",
+  EADDRNOTAVAIL: "this machine does not have the address",
+  ENOTFOUND: "the host is not known",
+};
+
 /** The part by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
 
@@ -134,8 +142,8 @@ function createListener(
 
 async function listen(server: Server, host: string, port: number): Promise<number> {
   await new Promise<void>((resolve, reject) => {
-    server.once("error", (error) => {
-      reject(new Error(`cannot listen on ${host}:${port}: ${error.message}`));
+    server.once("error", ({ code = "", message }: NodeJS.ErrnoException) => {
+      reject(new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`));
     });
     server.listen(port, host, resolve);
   });

@@ -90,8 +90,6 @@ export const grpcCodec: Codec = {
 export function sendStatus(exchange: Exchange, call: Call | undefined, error: ConnectError): void {
   const headers = toFields(call?.header);
   headers["content-type"] = exchange.headers["content-type"];
-  // Both throw on unpaired surrogates, which an error can repeat from its request.
-  Object.assign(error, { rawMessage: error.rawMessage.toWellFormed() });
   sendTrailers(exchange, headers, setTrailerStatus(new Headers(call?.trailer), error));
 }
 

@@ -32,6 +32,8 @@ interface Passage {
   readonly exchange: Exchange;
   /** Ends the request for them. */
   readonly controller: AbortController;
+  /** Whether the gate was asked about it. */
+  wasAsked: boolean;
   call?: Call;
   /** Whether its request could be decoded. */
   isDecoded: boolean;
@@ -50,6 +52,7 @@ export function createUniversal(options: UniversalOptions) {
     const { method, protocolName, values } = context;
     const passage = passageOf(values.get(passageKey));
     const { exchange, controller } = passage;
+    passage.wasAsked = true;
     const transport =
       protocolName === "grpc" || protocolName === "grpc-web" ? protocolName : "connect";
     const head = { method, transport, exchange, values, timeoutMs: context.timeoutMs() } as const;
@@ -57,25 +60,32 @@ export function createUniversal(options: UniversalOptions) {
     const call = isOpen ? gate.open(head) : await gate.admit(head);
     passage.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
-    // A context is aborted by what its call fails of, right before that is written down.
-    context.signal.addEventListener("abort", () => explain(passage, call, context.signal.reason));
+    // A context is aborted, which its type does not tell, by what its call fails of, right before
+    // that is written down.
+    const { abort } = context as HandlerContext & Pick<AbortController, "abort">;
+    Object.assign(context, {
+      abort(reason: unknown) {
+        explain(passage, call, reason);
+        abort(reason);
+      },
+    });
   }
 
   /** Turns an error of Connect itself into one of the service, and notes it. */
   function explain(passage: Passage, call: Call, error: unknown): void {
     // Of these, the service's own are noted, and those of signals are no failures yet.
     if (!(error instanceof Error) || call.failure !== undefined || call.signal.aborted) return;
+    if (error instanceof ConnectError && error.code === Code.DeadlineExceeded) return;
     if (!(error instanceof ConnectError)) {
       if (error.name === "AbortError") return;
       passage.failure = call.fail(passage.isDecoded ? error : malformedRequest(error));
     } else if (passage.isDecoded) {
-      if (error.code !== Code.DeadlineExceeded)
-        turnInto(error, call.fail(error.cause ?? new Error(error.message)));
+      turnInto(error, call.fail(error.cause ?? new Error(error.message)));
     } else if (error.code === Code.ResourceExhausted) {
       turnInto(error, call.fail(tooLarge()));
     } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
       turnInto(error, call.fail(malformedRequest(error.cause)));
-    } else if (error.code !== Code.DeadlineExceeded) {
+    } else {
       // The protocols have codes and words of their own for these mistakes of a client.
       call.fail(error.code === Code.Internal ? malformedRequest() : error);
     }
@@ -99,7 +109,7 @@ export function createUniversal(options: UniversalOptions) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
     const controller = new AbortController();
-    const passage: Passage = { exchange, controller, isDecoded: false };
+    const passage: Passage = { exchange, controller, wasAsked: false, isDecoded: false };
     const response = await handler({
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
@@ -115,7 +125,7 @@ export function createUniversal(options: UniversalOptions) {
       return;
     }
     const rpc = rpcs.get(path);
-    if (call === undefined && response.status >= 400 && rpc?.isOpen === false) {
+    if (!passage.wasAsked && rpc?.isOpen === false) {
       note(rpc.spec, exchange, response.status);
     }
     await send(response, exchange);

@@ -7,6 +7,7 @@ import { grpcClient, run, startService } from "../support/service.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const { engines, scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const { packages } = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8"));
 
 describe("the command line", () => {
   it("lists every flag with its environment name and default", async () => {
@@ -47,7 +48,8 @@ describe("the command line", () => {
     [["--host", "0.0.0.0"], {}, "--allow-insecure"],
     [["--prot", "1"], {}, "--prot"],
     [["--grpc-port"], {}, "--grpc-port"],
-    [["start"], {}, "start"],
+    [["serv"], {}, 'unknown command "serv"'],
+    [["serve", "now"], {}, "arguments"],
     [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "ALLOW_INSECURE must"],
     [[], { HOST: "0.0.0.0" }, "HOST 0.0.0.0 is"],
     [[], { ALLOW_INSECURE: "maybe" }, "ALLOW_INSECURE must"],
@@ -67,11 +69,24 @@ describe("the command line", () => {
     );
   });
 
-  it.each(["18.20.8", "24.9.0"])("ends with status 1 and one line on Node.js %s", async (node) => {
+  it.each(["linux-arm64", "linux-x64"])(
+    "is run on %s by a Node.js whose hash is locked",
+    (name) => {
+      const { version, integrity, hasInstallScript } = packages[`node_modules/node-${name}`];
+      expect(version.localeCompare(engines.node.slice(2), "en", { numeric: true })).toBe(1);
+      expect(integrity).toMatch(/^sha512-/);
+      expect(hasInstallScript).toBeUndefined();
+      if (name === `${process.platform}-${process.arch}`) {
+        expect(process.versions.node).toBe(version);
+      }
+    },
+  );
+
+  it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
     const versions = `{value:{...process.versions,node:%22${node}%22}}`;
     const pretend = `data:text/javascript,Object.defineProperty(process,%22versions%22,${versions})`;
     const refused = run([], { NODE_OPTIONS: `--import=${pretend}` }, temporaryFolder());
-    expect(await refused.exited).toBe(1);
+    expect(await refused.exited).toBe(2);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
   });
@@ -95,17 +110,28 @@ describe("the command line", () => {
     expect(JSON.parse(broken.output()).msg).toContain("broken.db: it is damaged");
   });
 
-  it("ends with status 1 and one line if the port is taken", async () => {
-    const service = await startService();
-    const second = run(
-      [],
-      { GRPC_PORT: String(service.grpcPort), HTTP_PORT: "0" },
-      temporaryFolder(),
-    );
-    expect(await second.exited).toBe(1);
-    expect(second.output().trim().split("\n")).toHaveLength(1);
-    expect(JSON.parse(second.output()).msg).toContain(`127.0.0.1:${service.grpcPort}`);
+  it("ends with status 1 and one line if the folder may not be written", async () => {
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "data"), "");
+    const refused = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder);
+    expect(await refused.exited).toBe(1);
+    expect(refused.output().trim().split("\n")).toHaveLength(1);
+    expect(JSON.parse(refused.output()).msg).toContain("data/investors.db");
   });
+
+  it.each(["GRPC_PORT", "HTTP_PORT"])(
+    "ends with status 1 and one line if %s is taken",
+    async (name) => {
+      const { httpPort } = await startService();
+      const env = { GRPC_PORT: "0", HTTP_PORT: "0", [name]: String(httpPort) };
+      const second = run([], env, temporaryFolder());
+      expect(await second.exited).toBe(1);
+      expect(second.output().trim().split("\n")).toHaveLength(1);
+      expect(JSON.parse(second.output()).msg).toBe(
+        `cannot listen on 127.0.0.1:${httpPort}: another process uses the port`,
+      );
+    },
+  );
 
   it("logs no more than its address, and nothing of a record", async () => {
     const service = await startService();

@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { constants } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
 import { deflateSync, gzipSync } from "node:zlib";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
@@ -296,6 +297,33 @@ describe("the gRPC transport", () => {
     expect(answer).toMatchObject({ status: status.UNAVAILABLE, reason: "OVERLOADED" });
   });
 
+  it("refuses a call in one frame, and asks for no more of it without an error", async () => {
+    const { server, gate } = await serve(echo);
+    await fill(server, gate);
+    const stream = openCall(rawConnection(server.port), getPath);
+    const [headers, flags] = await once(stream, "response");
+    expect(headers).toMatchObject({ ":status": 200, "grpc-status": "14" });
+    expect(flags & constants.NGHTTP2_FLAG_END_STREAM).not.toBe(0);
+    await once(stream, "close");
+    expect(stream.rstCode).toBe(constants.NGHTTP2_NO_ERROR);
+  });
+
+  it("encodes messages and bytes no more than the protocol asks", async () => {
+    const { server } = await serve({
+      getInvestor(_, { responseTrailer }) {
+        responseTrailer.set("x-bytes-bin", "AQ==");
+        throw new ConnectError("50 % of „this“: ~100\n", Code.FailedPrecondition);
+      },
+    });
+    const stream = openCall(rawConnection(server.port), getPath);
+    stream.end(frame(Buffer.alloc(0)));
+    const [headers] = await once(stream, "response");
+    expect(headers).toMatchObject({
+      "grpc-message": "50 %25 of %E2%80%9Ethis%E2%80%9C: ~100%0A",
+      "x-bytes-bin": "AQ",
+    });
+  });
+
   it("holds the slot of a call whose caller is gone until its stream has closed", async () => {
     const { server, gate } = await serve(echo);
     const session = rawConnection(server.port);
@@ -370,6 +398,34 @@ describe("the end of the gRPC transport", () => {
     await drained;
     await server.closed;
     await expect(client.getInvestor({})).rejects.toMatchObject({ code: Code.Unavailable });
+  });
+
+  it("says GOAWAY with the last call that it serves, and serves that", async () => {
+    const { server, gate } = await serve(echo);
+    const session = rawConnection(server.port);
+    const last: number[] = [];
+    session.on("goaway", (_, lastStreamId) => last.push(lastStreamId));
+    const stream = openCall(session, getPath);
+    await expect.poll(() => gate.inFlight).toBe(1);
+    await server.drain();
+    await expect.poll(() => last).toEqual([stream.id]);
+    stream.end(frame(Buffer.alloc(0)));
+    expect((await answerOf(stream)).status).toBe(status.OK);
+    await server.closed;
+    expect(new Set(last)).toEqual(new Set([stream.id]));
+  });
+
+  it("closes the connection that was idle for longest when there are too many", async () => {
+    const { server, gate } = await serve(echo, { maxConnections: 2 });
+    const [busy, idle] = [rawConnection(server.port), rawConnection(server.port)];
+    openCall(busy, getPath);
+    await expect.poll(() => gate.inFlight).toBe(1);
+    await expect.poll(() => idle.remoteSettings.maxConcurrentStreams).toBe(128);
+    const newest = rawConnection(server.port);
+    await once(idle, "close");
+    const reply = await rawCall(newest, getPath, frame(Buffer.alloc(0)));
+    expect(reply.status).toBe(status.OK);
+    expect(busy.destroyed).toBe(false);
   });
 
   it("says in plain words that a port is taken", async () => {

@@ -26,6 +26,7 @@ export interface EngineOptions
   health?: ServiceImpl<typeof Health>;
   maxMessageBytes?: number;
   requestTimeoutMs?: number;
+  maxConnections?: number;
   /** Makes the error of a message that is larger. */
   tooLarge?: () => ConnectError;
 }
@@ -45,7 +46,7 @@ export async function startEngine(options: EngineOptions): Promise<Listener> {
     port: 0,
     ...options,
     requestTimeoutMs,
-    connections: createConnections(1_000),
+    connections: createConnections(options.maxConnections ?? 1_000),
     serve: createRouter({
       handlers: [rpc, ...rests],
       corsOrigins: [],

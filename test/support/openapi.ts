@@ -6,16 +6,22 @@ interface Schema {
   [keyword: string]: unknown;
 }
 
+interface Content {
+  schema: Schema;
+  example?: unknown;
+}
+
 interface Response {
   description: string;
-  content: Record<string, { schema: Schema } | undefined>;
+  content: Record<string, Content | undefined>;
 }
 
 /** What an operation takes, and what it replies with by status. */
 export interface Operation {
   operationId: string;
-  parameters: { name: string; in: string; schema: Schema }[];
-  requestBody: { content: Record<string, { schema: Schema }> };
+  tags: string[];
+  parameters: ({ name: string; in: string; description: string } & Content)[];
+  requestBody: { content: Record<string, Content> };
   responses: Record<string, Response | undefined>;
 }
 
@@ -29,6 +35,7 @@ const text = openApiFile.toString();
 /** The document, its references of components resolved but for those to schemas. */
 export const openApi: {
   info: { version: string };
+  tags: { name: string; description: string }[];
   paths: Record<string, Record<string, Operation | undefined> | undefined>;
 } = JSON.parse(text, resolveReference);
 

@@ -33,7 +33,7 @@ export declare type Investor = Message<"investor.v1.Investor"> & {
   type: InvestorType;
 
   /**
-   * The given name; may be empty, as any of the free text fields.
+   * The given name; may be empty, as can any free text.
    *
    * @generated from field: string first_name = 3;
    */
@@ -89,14 +89,14 @@ export declare type Investor = Message<"investor.v1.Investor"> & {
   zipCode: string;
 
   /**
-   * The country: two or three lower-case letters, such as "us" (ISO 3166-1).
+   * The country: two or three letters a-z, such as "us" of ISO 3166-1.
    *
    * @generated from field: string country = 11;
    */
   country: string;
 
   /**
-   * The language: two or three lower-case letters, such as "en" (ISO 639).
+   * The language: two or three letters a-z, such as "en" of ISO 639.
    *
    * @generated from field: string language = 12;
    */
@@ -112,9 +112,9 @@ export declare const InvestorSchema: GenMessage<Investor>;
 /**
  * The content of a new record.
  *
- * All fields but request_id are required; an empty string is a value. The free
- * text fields, which are all but type, country and language, take at most 256
- * Unicode code points without control characters and are kept exactly as sent.
+ * All fields but request_id are required; an empty string is a value. Free text,
+ * from first_name to zip_code, has at most 256 Unicode code points and no control
+ * characters, and is kept exactly as sent.
  *
  * @generated from message investor.v1.CreateInvestorRequest
  */
@@ -183,14 +183,14 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
   zipCode?: string | undefined;
 
   /**
-   * The country: two or three letters a-z.
+   * The country: two or three letters a-z, not looked up in any list.
    *
    * @generated from field: optional string country = 11;
    */
   country?: string | undefined;
 
   /**
-   * The language: two or three letters a-z.
+   * The language: two or three letters a-z, not looked up in any list.
    *
    * @generated from field: optional string language = 12;
    */
@@ -199,9 +199,10 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
   /**
    * Makes the call safe to repeat (https://google.aip.dev/155): a UUID in
    * canonical text, neither nil nor max, chosen by the caller for this record.
+   * Case does not matter; empty text is refused.
    *
-   * A repeated call with the same request_id and content answers with the record
-   * stored by the first, however long ago that was. Request ids of different
+   * A repeated call with the same request_id and content returns the record that
+   * the first one stored, however long ago that was. Request ids of different
    * authenticated callers are independent of each other. A UUID of version 7 is
    * recommended: it keeps inserts local. Its time is not checked.
    *
@@ -243,15 +244,17 @@ export declare const GetInvestorRequestSchema: GenMessage<GetInvestorRequest>;
  */
 export declare type ListInvestorsRequest = Message<"investor.v1.ListInvestorsRequest"> & {
   /**
-   * The largest number of records to answer with: 100 when 0, and at most 1000.
-   * A page may hold fewer, and ends before it would exceed 1 MiB.
+   * The largest number of records to return: 100 if 0, and 1000 if larger than
+   * that; a negative one is refused. A page may hold fewer, and ends before it
+   * would exceed 1 MiB.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * The next_page_token of the page before; empty for the first page.
+   * The next_page_token of the page before; empty for the first page. Any other
+   * text is refused.
    *
    * @generated from field: string page_token = 2;
    */
@@ -278,7 +281,7 @@ export declare type ListInvestorsResponse = Message<"investor.v1.ListInvestorsRe
   investors: Investor[];
 
   /**
-   * The page_token of the next page; empty when this is the last.
+   * The page_token of the next page; empty if this is the last.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -298,7 +301,7 @@ export declare const ListInvestorsResponseSchema: GenMessage<ListInvestorsRespon
  */
 export enum InvestorType {
   /**
-   * Never stored, and refused in a request.
+   * Never stored; a create refuses it.
    *
    * @generated from enum value: INVESTOR_TYPE_UNSPECIFIED = 0;
    */
@@ -327,36 +330,44 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
 /**
  * InvestorService keeps investor records.
  *
- * Every error carries a google.rpc.ErrorInfo of the domain "investor-records"
- * whose reason is stable and meant for programs; messages are for people and
- * may change. These can come from any method:
+ * An error of a method carries a google.rpc.ErrorInfo of the domain
+ * "investor-records" whose reason is stable and meant for programs; messages are
+ * for people and may change. Refusals of the protocol itself, such as of an
+ * unknown method or compression, and failures within the client, such as of its
+ * own deadline, have no details. Each method can fail with these:
  *
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
- * - INVALID_ARGUMENT, MALFORMED_REQUEST: the bytes are no such message.
- * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the server asks
- *   who calls, by a bearer token or a client certificate.
+ * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the type
+ *   that the method takes.
+ * - RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE: the request is larger than 64 KiB,
+ *   decompressed.
+ * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
+ *   bearer token or a client certificate that is valid here.
  * - PERMISSION_DENIED, SCOPE_MISSING: the caller may not make this call.
  * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
- *   done. Repeat after the delay of the google.rpc.RetryInfo.
- * - DEADLINE_EXCEEDED: the caller's deadline, or the server's own limit for a
- *   call, whichever came first.
- * - INTERNAL, INTERNAL: a fault of the service; the message holds an id to quote.
+ *   done. Repeat the call after the delay of the google.rpc.RetryInfo.
+ * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline passed, or the
+ *   server's own limit for a call. The record of a create may be stored, unless
+ *   the message says that nothing was written.
+ * - INTERNAL, INTERNAL: a fault of the service. The metadata of the ErrorInfo
+ *   holds an "id" to quote.
  *
  * @generated from service investor.v1.InvestorService
  */
 export declare const InvestorService: GenService<{
   /**
-   * Stores a new investor and answers with the record, its id included. The
-   * record is durable when the answer arrives.
+   * Stores a new investor and returns the record, its id included. The record is
+   * durable when the response arrives.
    *
    * Send a request_id to be able to repeat a call safely. Without one, a call
-   * whose answer was lost must not be repeated blindly: it may have been stored.
+   * whose response was lost must not be repeated blindly: the record may have
+   * been stored.
    *
-   * Errors besides the common ones:
+   * Besides the errors of each method:
    *
-   * - ALREADY_EXISTS, REQUEST_ID_REUSED: the request_id was used before, for
-   *   other content.
+   * - ALREADY_EXISTS, REQUEST_ID_REUSED: the caller used the request_id before,
+   *   for other content.
    * - UNAVAILABLE, OUTCOME_UNKNOWN: the record may or may not be stored, and the
    *   call had a request_id: repeat it unchanged.
    * - UNKNOWN, OUTCOME_UNKNOWN: the same for a call without a request_id. The
@@ -370,9 +381,9 @@ export declare const InvestorService: GenService<{
     output: typeof InvestorSchema;
   },
   /**
-   * Answers with one record.
+   * Returns one record.
    *
-   * Errors besides the common ones:
+   * Besides the errors of each method:
    *
    * - NOT_FOUND, INVESTOR_NOT_FOUND: no record has this id.
    *
@@ -384,10 +395,11 @@ export declare const InvestorService: GenService<{
     output: typeof InvestorSchema;
   },
   /**
-   * Answers with a page of all records, ascending by id.
+   * Returns a page of all records, ascending by id, which is not the order in
+   * which they were created.
    *
-   * A record created while a caller walks the pages may or may not be seen; every
-   * other record is seen exactly once.
+   * A walk through the pages returns every record that was there when it began
+   * exactly once, and one that is created meanwhile at most once.
    *
    * @generated from rpc investor.v1.InvestorService.ListInvestors
    */

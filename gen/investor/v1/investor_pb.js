@@ -10,7 +10,7 @@ import { enumDesc, fileDesc, messageDesc, serviceDesc, tsEnum } from "@bufbuild/
  * Describes the file investor/v1/investor.proto.
  */
 export const file_investor_v1_investor = /*@__PURE__*/
-  fileDesc("ChppbnZlc3Rvci92MS9pbnZlc3Rvci5wcm90bxILaW52ZXN0b3IudjEi+wEKCEludmVzdG9yEgoKAmlkGAEgASgJEicKBHR5cGUYAiABKA4yGS5pbnZlc3Rvci52MS5JbnZlc3RvclR5cGUSEgoKZmlyc3RfbmFtZRgDIAEoCRITCgttaWRkbGVfbmFtZRgEIAEoCRIRCglsYXN0X25hbWUYBSABKAkSFQoNYWRkcmVzc19saW5lMRgGIAEoCRIVCg1hZGRyZXNzX2xpbmUyGAcgASgJEgwKBGNpdHkYCCABKAkSDQoFc3RhdGUYCSABKAkSEAoIemlwX2NvZGUYCiABKAkSDwoHY291bnRyeRgLIAEoCRIQCghsYW5ndWFnZRgMIAEoCSL0AwoVQ3JlYXRlSW52ZXN0b3JSZXF1ZXN0EiwKBHR5cGUYAiABKA4yGS5pbnZlc3Rvci52MS5JbnZlc3RvclR5cGVIAIgBARIXCgpmaXJzdF9uYW1lGAMgASgJSAGIAQESGAoLbWlkZGxlX25hbWUYBCABKAlIAogBARIWCglsYXN0X25hbWUYBSABKAlIA4gBARIaCg1hZGRyZXNzX2xpbmUxGAYgASgJSASIAQESGgoNYWRkcmVzc19saW5lMhgHIAEoCUgFiAEBEhEKBGNpdHkYCCABKAlIBogBARISCgVzdGF0ZRgJIAEoCUgHiAEBEhUKCHppcF9jb2RlGAogASgJSAiIAQESFAoHY291bnRyeRgLIAEoCUgJiAEBEhUKCGxhbmd1YWdlGAwgASgJSAqIAQESFwoKcmVxdWVzdF9pZBgNIAEoCUgLiAEBQgcKBV90eXBlQg0KC19maXJzdF9uYW1lQg4KDF9taWRkbGVfbmFtZUIMCgpfbGFzdF9uYW1lQhAKDl9hZGRyZXNzX2xpbmUxQhAKDl9hZGRyZXNzX2xpbmUyQgcKBV9jaXR5QggKBl9zdGF0ZUILCglfemlwX2NvZGVCCgoIX2NvdW50cnlCCwoJX2xhbmd1YWdlQg0KC19yZXF1ZXN0X2lkSgQIARACIiAKEkdldEludmVzdG9yUmVxdWVzdBIKCgJpZBgBIAEoCSI9ChRMaXN0SW52ZXN0b3JzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJaChVMaXN0SW52ZXN0b3JzUmVzcG9uc2USKAoJaW52ZXN0b3JzGAEgAygLMhUuaW52ZXN0b3IudjEuSW52ZXN0b3ISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJKmoKDEludmVzdG9yVHlwZRIdChlJTlZFU1RPUl9UWVBFX1VOU1BFQ0lGSUVEEAASHAoYSU5WRVNUT1JfVFlQRV9JTkRJVklEVUFMEAESHQoZSU5WRVNUT1JfVFlQRV9JTlNUSVRVVElPThACMocCCg9JbnZlc3RvclNlcnZpY2USSwoOQ3JlYXRlSW52ZXN0b3ISIi5pbnZlc3Rvci52MS5DcmVhdGVJbnZlc3RvclJlcXVlc3QaFS5pbnZlc3Rvci52MS5JbnZlc3RvchJKCgtHZXRJbnZlc3RvchIfLmludmVzdG9yLnYxLkdldEludmVzdG9yUmVxdWVzdBoVLmludmVzdG9yLnYxLkludmVzdG9yIgOQAgESWwoNTGlzdEludmVzdG9ycxIhLmludmVzdG9yLnYxLkxpc3RJbnZlc3RvcnNSZXF1ZXN0GiIuaW52ZXN0b3IudjEuTGlzdEludmVzdG9yc1Jlc3BvbnNlIgOQAgFiBnByb3RvMw");
+  fileDesc("ChppbnZlc3Rvci92MS9pbnZlc3Rvci5wcm90bxILaW52ZXN0b3IudjEi+wEKCEludmVzdG9yEgoKAmlkGAEgASgJEicKBHR5cGUYAiABKA4yGS5pbnZlc3Rvci52MS5JbnZlc3RvclR5cGUSEgoKZmlyc3RfbmFtZRgDIAEoCRITCgttaWRkbGVfbmFtZRgEIAEoCRIRCglsYXN0X25hbWUYBSABKAkSFQoNYWRkcmVzc19saW5lMRgGIAEoCRIVCg1hZGRyZXNzX2xpbmUyGAcgASgJEgwKBGNpdHkYCCABKAkSDQoFc3RhdGUYCSABKAkSEAoIemlwX2NvZGUYCiABKAkSDwoHY291bnRyeRgLIAEoCRIQCghsYW5ndWFnZRgMIAEoCSL0AwoVQ3JlYXRlSW52ZXN0b3JSZXF1ZXN0EiwKBHR5cGUYAiABKA4yGS5pbnZlc3Rvci52MS5JbnZlc3RvclR5cGVIAIgBARIXCgpmaXJzdF9uYW1lGAMgASgJSAGIAQESGAoLbWlkZGxlX25hbWUYBCABKAlIAogBARIWCglsYXN0X25hbWUYBSABKAlIA4gBARIaCg1hZGRyZXNzX2xpbmUxGAYgASgJSASIAQESGgoNYWRkcmVzc19saW5lMhgHIAEoCUgFiAEBEhEKBGNpdHkYCCABKAlIBogBARISCgVzdGF0ZRgJIAEoCUgHiAEBEhUKCHppcF9jb2RlGAogASgJSAiIAQESFAoHY291bnRyeRgLIAEoCUgJiAEBEhUKCGxhbmd1YWdlGAwgASgJSAqIAQESFwoKcmVxdWVzdF9pZBgNIAEoCUgLiAEBQgcKBV90eXBlQg0KC19maXJzdF9uYW1lQg4KDF9taWRkbGVfbmFtZUIMCgpfbGFzdF9uYW1lQhAKDl9hZGRyZXNzX2xpbmUxQhAKDl9hZGRyZXNzX2xpbmUyQgcKBV9jaXR5QggKBl9zdGF0ZUILCglfemlwX2NvZGVCCgoIX2NvdW50cnlCCwoJX2xhbmd1YWdlQg0KC19yZXF1ZXN0X2lkSgQIARACIiAKEkdldEludmVzdG9yUmVxdWVzdBIKCgJpZBgBIAEoCSI9ChRMaXN0SW52ZXN0b3JzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJaChVMaXN0SW52ZXN0b3JzUmVzcG9uc2USKAoJaW52ZXN0b3JzGAEgAygLMhUuaW52ZXN0b3IudjEuSW52ZXN0b3ISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJKmoKDEludmVzdG9yVHlwZRIdChlJTlZFU1RPUl9UWVBFX1VOU1BFQ0lGSUVEEAASHAoYSU5WRVNUT1JfVFlQRV9JTkRJVklEVUFMEAESHQoZSU5WRVNUT1JfVFlQRV9JTlNUSVRVVElPThACMocCCg9JbnZlc3RvclNlcnZpY2USSwoOQ3JlYXRlSW52ZXN0b3ISIi5pbnZlc3Rvci52MS5DcmVhdGVJbnZlc3RvclJlcXVlc3QaFS5pbnZlc3Rvci52MS5JbnZlc3RvchJKCgtHZXRJbnZlc3RvchIfLmludmVzdG9yLnYxLkdldEludmVzdG9yUmVxdWVzdBoVLmludmVzdG9yLnYxLkludmVzdG9yIgOQAgESWwoNTGlzdEludmVzdG9ycxIhLmludmVzdG9yLnYxLkxpc3RJbnZlc3RvcnNSZXF1ZXN0GiIuaW52ZXN0b3IudjEuTGlzdEludmVzdG9yc1Jlc3BvbnNlIgOQAgFCSgoLaW52ZXN0b3IudjFQAVoraW52ZXN0b3ItcmVjb3Jkcy9nZW4vaW52ZXN0b3IvdjE7aW52ZXN0b3J2MaoCC0ludmVzdG9yLlYxYgZwcm90bzM");
 
 /**
  * Describes the message investor.v1.Investor.
@@ -64,21 +64,28 @@ export const InvestorType = /*@__PURE__*/
 /**
  * InvestorService keeps investor records.
  *
- * Every error carries a google.rpc.ErrorInfo of the domain "investor-records"
- * whose reason is stable and meant for programs; messages are for people and
- * may change. These can come from any method:
+ * An error of a method carries a google.rpc.ErrorInfo of the domain
+ * "investor-records" whose reason is stable and meant for programs; messages are
+ * for people and may change. Refusals of the protocol itself, such as of an
+ * unknown method or compression, and failures within the client, such as of its
+ * own deadline, have no details. Each method can fail with these:
  *
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
- * - INVALID_ARGUMENT, MALFORMED_REQUEST: the bytes are no such message.
- * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the server asks
- *   who calls, by a bearer token or a client certificate.
+ * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the type
+ *   that the method takes.
+ * - RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE: the request is larger than 64 KiB,
+ *   decompressed.
+ * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
+ *   bearer token or a client certificate that is valid here.
  * - PERMISSION_DENIED, SCOPE_MISSING: the caller may not make this call.
  * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
- *   done. Repeat after the delay of the google.rpc.RetryInfo.
- * - DEADLINE_EXCEEDED: the caller's deadline, or the server's own limit for a
- *   call, whichever came first.
- * - INTERNAL, INTERNAL: a fault of the service; the message holds an id to quote.
+ *   done. Repeat the call after the delay of the google.rpc.RetryInfo.
+ * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline passed, or the
+ *   server's own limit for a call. The record of a create may be stored, unless
+ *   the message says that nothing was written.
+ * - INTERNAL, INTERNAL: a fault of the service. The metadata of the ErrorInfo
+ *   holds an "id" to quote.
  *
  * @generated from service investor.v1.InvestorService
  */

@@ -1,0 +1,39 @@
+# The service and the Node.js of package-lock.json; of the two images that it begins with, the
+# first needs npm, the second no more than the C++ library.
+ARG BUILD_IMAGE=docker.io/library/node:24-bookworm-slim
+ARG BASE_IMAGE=gcr.io/distroless/cc-debian12
+
+FROM ${BUILD_IMAGE} AS build
+WORKDIR /app
+COPY package.json package-lock.json .npmrc ./
+RUN npm ci --ignore-scripts
+COPY tsconfig.json tsconfig.build.json ./
+COPY gen gen
+COPY src src
+RUN npm run build && npm prune --omit=dev --ignore-scripts
+ARG REVISION
+RUN mkdir -p /out/volume && mkdir -m 0700 /out/volume/data \
+  && cp "$(readlink -f node_modules/.bin/node)" /out/node \
+  && rm -rf node_modules/node-linux-* node_modules/.bin \
+  && if [ -n "$REVISION" ]; then npm pkg set "gitHead=$REVISION"; fi
+
+FROM ${BASE_IMAGE}
+COPY --from=build /out/node /usr/local/bin/node
+COPY --from=build --chown=10001:10001 /out/volume /
+WORKDIR /app
+COPY --from=build /app/package.json ./
+COPY --from=build /app/node_modules node_modules
+COPY --from=build /app/gen gen
+COPY --from=build /app/dist dist
+COPY proto proto
+COPY LICENSE deploy/healthcheck.js ./
+ARG REVISION
+LABEL org.opencontainers.image.title="Investor Records" \
+  org.opencontainers.image.licenses="MIT" \
+  org.opencontainers.image.revision="${REVISION}"
+USER 10001:10001
+ENV HOST=0.0.0.0 DATABASE_URL=sqlite:///data/investors.db
+VOLUME /data
+EXPOSE 50051 8080
+HEALTHCHECK --interval=10s --timeout=5s --start-period=40s CMD ["node", "healthcheck.js"]
+ENTRYPOINT ["node", "--max-semi-space-size=8", "--no-allocation-site-pretenuring", "dist/bin.js"]

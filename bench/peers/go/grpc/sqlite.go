@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"runtime"
+
+	"github.com/google/uuid"
+	_ "github.com/mattn/go-sqlite3"
+
+	pb "investor-records/bench/gen/investor/v1"
+)
+
+type sqlite struct{ insertion, selection *sql.Stmt }
+
+// openSQLite opens one connection that writes, each insert a commit of its own, and some that
+// read.
+func openSQLite(path string) (*sqlite, error) {
+	const options = "?_journal_mode=WAL&_synchronous=FULL&_busy_timeout=5000&_mutex=no"
+	writer, err := sql.Open("sqlite3", "file:"+path+options)
+	if err != nil {
+		return nil, err
+	}
+	writer.SetMaxOpenConns(1)
+	if _, err = writer.Exec(`CREATE TABLE IF NOT EXISTS investors (
+		id BLOB PRIMARY KEY, type INTEGER NOT NULL,
+		first_name TEXT NOT NULL, middle_name TEXT NOT NULL, last_name TEXT NOT NULL,
+		address_line1 TEXT NOT NULL, address_line2 TEXT NOT NULL, city TEXT NOT NULL,
+		state TEXT NOT NULL, zip_code TEXT NOT NULL, country TEXT NOT NULL, language TEXT NOT NULL
+	) STRICT, WITHOUT ROWID`); err != nil {
+		return nil, err
+	}
+	insertion, err := writer.Prepare("INSERT INTO investors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+	if err != nil {
+		return nil, err
+	}
+	readers, err := sql.Open("sqlite3", "file:"+path+options+"&mode=ro")
+	if err != nil {
+		return nil, err
+	}
+	readers.SetMaxOpenConns(2 * runtime.NumCPU())
+	readers.SetMaxIdleConns(2 * runtime.NumCPU())
+	selection, err := readers.Prepare(`SELECT type, first_name, middle_name, last_name,
+		address_line1, address_line2, city, state, zip_code, country, language
+		FROM investors WHERE id = ?`)
+	return &sqlite{insertion, selection}, err
+}
+
+func (s *sqlite) insert(ctx context.Context, id uuid.UUID, r *pb.Investor) error {
+	_, err := s.insertion.ExecContext(ctx, id[:], int(r.Type), r.FirstName, r.MiddleName, r.LastName,
+		r.AddressLine1, r.AddressLine2, r.City, r.State, r.ZipCode, r.Country, r.Language)
+	return err
+}
+
+func (s *sqlite) find(_ context.Context, id uuid.UUID) (*pb.Investor, error) {
+	r := &pb.Investor{Id: id.String()}
+	var kind int64
+	// Without a context, for which the driver would start a goroutine: that takes longer than the
+	// lookup.
+	err := s.selection.QueryRow(id[:]).Scan(&kind, &r.FirstName, &r.MiddleName, &r.LastName,
+		&r.AddressLine1, &r.AddressLine2, &r.City, &r.State, &r.ZipCode, &r.Country, &r.Language)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	r.Type = pb.InvestorType(kind)
+	return r, err
+}

@@ -1,0 +1,176 @@
+import { createRequire } from "node:module";
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  fromBinary,
+  type MessageInitShape,
+  type MessageShape,
+  toBinary,
+} from "@bufbuild/protobuf";
+import { anyUnpack, durationMs } from "@bufbuild/protobuf/wkt";
+import type {
+  ChannelCredentials,
+  ClientOptions,
+  ClientUnaryCall,
+  Metadata,
+  ServiceError,
+  status,
+} from "@grpc/grpc-js";
+import {
+  type BadRequest_FieldViolation,
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../gen/google/rpc/error_details_pb.js";
+import { StatusSchema } from "../gen/google/rpc/status_pb.js";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+
+/** How to make one call. */
+export interface CallOptions {
+  /** Deadline in ms from now; that of the client if absent, `Infinity` for none. */
+  timeoutMs?: number;
+  /** Cancels the call, which then rejects with CANCELLED. */
+  signal?: AbortSignal;
+  /** Headers to send. */
+  metadata?: Metadata;
+}
+
+/** Settings of an {@link InvestorClient}. */
+export interface InvestorClientOptions {
+  /**
+   * Deadline of a call that sets none, in ms; 15,000 if absent, so that the service, which
+   * gives up after 10,000 by default, can say what became of the call.
+   */
+  timeoutMs?: number;
+  /** Options of the gRPC channel. */
+  channelOptions?: ClientOptions;
+}
+
+type Methods = typeof InvestorService.method;
+
+/**
+ * The methods of the service, as promises.
+ *
+ * @throws {InvestorError} whenever a call fails
+ */
+export type InvestorClient = {
+  readonly [Name in keyof Methods]: (
+    request: MessageInitShape<Methods[Name]["input"]>,
+    options?: CallOptions,
+  ) => Promise<MessageShape<Methods[Name]["output"]>>;
+} & {
+  /** Closes the connection; calls in flight still finish. */
+  close(): void;
+};
+
+/**
+ * A failed call. The reasons are in the comments of investor.proto. What fails on the way to
+ * the service, such as a wrong address or a deadline of the caller, has a code and no reason.
+ */
+export class InvestorError extends Error {
+  override readonly name = "InvestorError";
+  /** The status of gRPC. */
+  readonly code: status;
+  /** Why it failed, for programs, such as `REQUEST_ID_REUSED`. */
+  readonly reason: string | undefined;
+  /** What belongs to the reason, such as the `id` to look a record up by. */
+  readonly metadata: Readonly<Record<string, string>>;
+  /** The fields that break a rule. */
+  readonly violations: readonly BadRequest_FieldViolation[];
+  /** How long to wait before the call is repeated, in ms; undefined if that would not help. */
+  readonly retryDelayMs: number | undefined;
+
+  /** @param cause the error of grpc-js */
+  constructor(cause: ServiceError) {
+    super(cause.details, { cause });
+    const { info, badRequest, retry } = readDetails(cause);
+    this.code = cause.code;
+    this.reason = info?.reason;
+    this.metadata = info?.metadata ?? {};
+    this.violations = badRequest?.fieldViolations ?? [];
+    this.retryDelayMs = retry?.retryDelay && durationMs(retry.retryDelay);
+  }
+}
+
+/**
+ * Makes a client, which connects with its first call and again whenever it has to.
+ *
+ * @param address host and port, such as `localhost:50051`
+ * @param credentials those of grpc-js
+ * @throws {Error} `@grpc/grpc-js` is not installed, or the address is no address at all
+ */
+export function createInvestorClient(
+  address: string,
+  credentials: ChannelCredentials,
+  { timeoutMs = 15_000, channelOptions = {} }: InvestorClientOptions = {},
+): InvestorClient {
+  const grpc = loadGrpc();
+  const client = new grpc.Client(address, credentials, channelOptions);
+
+  const toCall =
+    <I extends DescMessage, O extends DescMessage>(method: DescMethodUnary<I, O>) =>
+    async (request: MessageInitShape<I>, options: CallOptions = {}): Promise<MessageShape<O>> => {
+      const { parent, name, input, output } = method;
+      const bytes = Buffer.from(toBinary(input, create(input, request)));
+      const { signal, metadata = new grpc.Metadata() } = options;
+      const deadline = Date.now() + (options.timeoutMs ?? timeoutMs);
+      let call: ClientUnaryCall | undefined;
+      const cancel = () => call?.cancel();
+      signal?.addEventListener("abort", cancel);
+      try {
+        return await new Promise((resolve, reject) => {
+          call = client.makeUnaryRequest(
+            `/${parent.typeName}/${name}`,
+            (message: Buffer) => message,
+            (reply): MessageShape<O> => fromBinary(output, reply),
+            bytes,
+            metadata,
+            { deadline },
+            (error, reply) => {
+              if (error) reject(new InvestorError(error));
+              else if (reply) resolve(reply);
+            },
+          );
+          if (signal?.aborted) cancel();
+        });
+      } finally {
+        signal?.removeEventListener("abort", cancel);
+      }
+    };
+
+  const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
+  return {
+    createInvestor: toCall(createInvestor),
+    getInvestor: toCall(getInvestor),
+    listInvestors: toCall(listInvestors),
+    close: () => client.close(),
+  };
+}
+
+/** Loads the peer only here, so that its absence can be told in plain words. */
+function loadGrpc(): typeof import("@grpc/grpc-js") {
+  try {
+    return createRequire(import.meta.url)("@grpc/grpc-js");
+  } catch (cause) {
+    const message = "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js";
+    throw new Error(message, { cause });
+  }
+}
+
+/** The details of an error; none if it has none that can be read. */
+function readDetails({ metadata }: ServiceError) {
+  const [bytes = ""] = metadata.get("grpc-status-details-bin");
+  try {
+    const { details } = fromBinary(StatusSchema, Buffer.from(bytes));
+    const find = <D extends DescMessage>(desc: D) =>
+      details.map((any) => anyUnpack(any, desc)).find((detail) => detail !== undefined);
+    return {
+      info: find(ErrorInfoSchema),
+      badRequest: find(BadRequestSchema),
+      retry: find(RetryInfoSchema),
+    };
+  } catch {
+    return {};
+  }
+}

@@ -1,0 +1,17 @@
+// Ends with 0 if the service that runs beside it, by the same environment, is ready.
+import http from "node:http";
+import https from "node:https";
+
+const { HOST = "", HTTP_PORT = "8080", TLS_CERT = "" } = process.env;
+const options = {
+  host: ["", "0.0.0.0", "::"].includes(HOST) ? "127.0.0.1" : HOST,
+  port: HTTP_PORT,
+  path: "/readyz",
+  timeout: 4_000,
+  // It tells no secret, and the certificate need not name this address.
+  rejectUnauthorized: false,
+};
+(TLS_CERT ? https : http)
+  .get(options, ({ statusCode }) => process.exit(statusCode === 200 ? 0 : 1))
+  .on("timeout", () => process.exit(1))
+  .on("error", () => process.exit(1));

@@ -1,0 +1,91 @@
+import com.google.protobuf.Any;
+import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.rpc.BadRequest;
+import com.google.rpc.ErrorInfo;
+import investor.v1.CreateInvestorRequest;
+import investor.v1.Investor;
+import investor.v1.InvestorServiceGrpc;
+import investor.v1.InvestorServiceGrpc.InvestorServiceBlockingStub;
+import investor.v1.InvestorType;
+import investor.v1.ListInvestorsRequest;
+import investor.v1.ListInvestorsResponse;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.StatusProto;
+import java.util.UUID;
+import java.util.concurrent.TimeUnit;
+
+public class Investors {
+  private final InvestorServiceBlockingStub stub;
+
+  private Investors(ManagedChannel channel) {
+    stub = InvestorServiceGrpc.newBlockingStub(channel);
+  }
+
+  /** A deadline counts from when it is set, so each call gets its own. */
+  private InvestorServiceBlockingStub stub() {
+    return stub.withDeadlineAfter(5, TimeUnit.SECONDS);
+  }
+
+  public static void main(String[] args) throws Exception {
+    String address = args.length > 0 ? args[0] : "localhost:50051";
+    ManagedChannel channel =
+        Grpc.newChannelBuilder(address, InsecureChannelCredentials.create()).build();
+    try {
+      new Investors(channel).run();
+    } finally {
+      channel.shutdownNow().awaitTermination(5, TimeUnit.SECONDS);
+    }
+  }
+
+  private void run() throws InvalidProtocolBufferException {
+    CreateInvestorRequest ada =
+        CreateInvestorRequest.newBuilder()
+            .setType(InvestorType.INVESTOR_TYPE_INDIVIDUAL)
+            .setFirstName("Ada")
+            .setMiddleName("")
+            .setLastName("Lovelace")
+            .setAddressLine1("12 St James Square")
+            .setAddressLine2("")
+            .setCity("London")
+            .setState("")
+            .setZipCode("SW1Y 4JH")
+            .setCountry("gb")
+            .setLanguage("en")
+            .setRequestId(UUID.randomUUID().toString())
+            .build();
+    Investor created = stub().createInvestor(ada);
+    System.out.println("created " + created.getId());
+
+    // With the same request id and content, a repeated call returns the record that is there.
+    Investor replayed = stub().createInvestor(ada);
+    System.out.println("replayed " + replayed.getId());
+
+    try {
+      stub().createInvestor(ada.toBuilder().setCountry("England").build());
+    } catch (StatusRuntimeException error) {
+      System.out.println("refused: " + error.getStatus().getDescription());
+      for (Any detail : StatusProto.fromThrowable(error).getDetailsList()) {
+        if (detail.is(ErrorInfo.class)) {
+          System.out.println("reason: " + detail.unpack(ErrorInfo.class).getReason());
+        } else if (detail.is(BadRequest.class)) {
+          for (var violation : detail.unpack(BadRequest.class).getFieldViolationsList()) {
+            System.out.println(violation.getField() + ": " + violation.getDescription());
+          }
+        }
+      }
+    }
+
+    int count = 0;
+    String pageToken = "";
+    do {
+      ListInvestorsResponse page =
+          stub().listInvestors(ListInvestorsRequest.newBuilder().setPageToken(pageToken).build());
+      count += page.getInvestorsCount();
+      pageToken = page.getNextPageToken();
+    } while (!pageToken.isEmpty());
+    System.out.println("listed " + count);
+  }
+}

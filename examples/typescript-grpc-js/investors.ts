@@ -1,0 +1,49 @@
+import { randomUUID } from "node:crypto";
+import { credentials } from "@grpc/grpc-js";
+import { InvestorType } from "investor-records-client";
+import { createInvestorClient, InvestorError } from "investor-records-client/grpc";
+
+const [address = "localhost:50051"] = process.argv.slice(2);
+// The deadline of every call.
+const client = createInvestorClient(address, credentials.createInsecure(), { timeoutMs: 5_000 });
+
+const ada = {
+  type: InvestorType.INDIVIDUAL,
+  firstName: "Ada",
+  middleName: "",
+  lastName: "Lovelace",
+  addressLine1: "12 St James Square",
+  addressLine2: "",
+  city: "London",
+  state: "",
+  zipCode: "SW1Y 4JH",
+  country: "gb",
+  language: "en",
+  requestId: randomUUID(),
+};
+const created = await client.createInvestor(ada);
+console.log(`created ${created.id}`);
+
+// With the same request id and content, a repeated call returns the record that is there.
+const replayed = await client.createInvestor(ada);
+console.log(`replayed ${replayed.id}`);
+
+try {
+  await client.createInvestor({ ...ada, country: "England" });
+} catch (error) {
+  if (!(error instanceof InvestorError)) throw error;
+  console.log(`refused: ${error.message}`);
+  console.log(`reason: ${error.reason}`);
+  for (const { field, description } of error.violations) console.log(`${field}: ${description}`);
+}
+
+let count = 0;
+let pageToken = "";
+do {
+  const page = await client.listInvestors({ pageToken });
+  count += page.investors.length;
+  pageToken = page.nextPageToken;
+} while (pageToken !== "");
+console.log(`listed ${count}`);
+
+client.close();

