@@ -110,7 +110,7 @@ describe.skipIf(executablePath === undefined)("the reference page in Chromium", 
     await page.getByRole("button", { name: "Authorize" }).click();
     const dialog = page.locator(".dialog-ux");
     await dialog.getByRole("textbox").fill(token);
-    await dialog.getByRole("button", { name: "Apply credentials" }).click();
+    await dialog.getByRole("textbox").press("Enter");
     await dialog.getByRole("button", { name: "Close" }).last().click();
     await operation(page, "createInvestor").getByRole("button", { name: "Clear" }).click();
     const created = await execute(page, "createInvestor");
