@@ -4,6 +4,7 @@ import type { Telemetry } from "../calls/telemetry.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { httpError, jsonHeaders } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
+import { createReference } from "./reference.ts";
 
 /** What {@link createProbes} tells of. */
 export interface ProbesOptions {
@@ -15,16 +16,17 @@ export interface ProbesOptions {
 
 /** Serves what those who run the service and write clients need: its state and its reference. */
 export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {
-  const reference = readFileSync(new URL("../../proto/investor/v1/openapi.json", import.meta.url));
+  const openApi = readFileSync(new URL("../../proto/investor/v1/openapi.json", import.meta.url));
   const sendJson = (exchange: Exchange, status: number, body: string | Uint8Array) =>
     exchange.send(status, { ...jsonHeaders }, body);
   const probes: Record<string, (exchange: Exchange) => void | Promise<void>> = {
+    ...createReference(),
     "/healthz": (exchange) => sendJson(exchange, 200, '{"status":"alive"}'),
     "/readyz": (exchange) => {
       if (isReady()) sendJson(exchange, 200, '{"status":"ready"}');
       else sendJson(exchange, 503, '{"status":"not ready"}');
     },
-    "/openapi.json": (exchange) => sendJson(exchange, 200, reference),
+    "/openapi.json": (exchange) => sendJson(exchange, 200, openApi),
     "/metrics": async (exchange) => {
       await gate.identify(exchange);
       const metrics = await telemetry.metrics();

@@ -223,7 +223,7 @@ describe("REST", () => {
 
   it("answers problems of routing", async () => {
     const service = await startService();
-    for (const path of ["/", "/v1", "/v1/investors/", "/v1/investors/a/b", "/v2/investors"]) {
+    for (const path of ["/v1", "/v1/investors/", "/v1/investors/a/b", "/v2/investors"]) {
       expect(await ask(service, path), path).toMatchObject({
         status: 404,
         body: { reason: "NOT_FOUND", status: 404 },

@@ -27,9 +27,9 @@ export interface Service extends Run {
 }
 
 /** Runs the command line in a folder, with no setting but those given. */
-export function run(args: string[], env: NodeJS.ProcessEnv, folder: string): Run {
+export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, program = bin): Run {
   const { PATH } = process.env;
-  const child = spawn(process.execPath, [bin, ...args], { cwd: folder, env: { PATH, ...env } });
+  const child = spawn(process.execPath, [program, ...args], { cwd: folder, env: { PATH, ...env } });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {
     stream.setEncoding("utf8").on("data", (text) => {
@@ -48,8 +48,9 @@ export function run(args: string[], env: NodeJS.ProcessEnv, folder: string): Run
 export async function startService(
   env: NodeJS.ProcessEnv = {},
   folder = temporaryFolder(),
+  program = bin,
 ): Promise<Service> {
-  const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder);
+  const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
   const [, grpcPort, httpPort] = await waitFor(async () => {
     if (running.child.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
     return (

@@ -1,0 +1,110 @@
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { promisify } from "node:util";
+import { gzip } from "node:zlib";
+import type { Exchange } from "../http/exchange.ts";
+
+/** A file as it is sent. */
+interface Asset {
+  plain: Buffer;
+  packed: Buffer;
+  /** Weak, since it stands for both. */
+  etag: string;
+}
+
+const folder = new URL("./reference/", import.meta.url);
+
+const script = "text/javascript; charset=utf-8";
+const paths = {
+  "/": ["index.html", "text/html; charset=utf-8"],
+  "/reference.js": ["reference.js", script],
+  "/swagger-ui-bundle.js": ["swagger-ui-bundle.js", script],
+  // The script names it.
+  "/swagger-ui-bundle.js.LICENSE.txt": [
+    "swagger-ui-bundle.js.LICENSE.txt",
+    "text/plain; charset=utf-8",
+  ],
+  "/swagger-ui.css": ["swagger-ui.css", "text/css; charset=utf-8"],
+} as const;
+
+/** The page runs what comes from its own origin, and talks to no other. */
+const commonHeaders = {
+  "cache-control": "no-cache",
+  "content-security-policy": [
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' data:",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+  ].join("; "),
+  "referrer-policy": "no-referrer",
+  // Of all that can differ by the request.
+  vary: "Accept-Encoding, Origin",
+  "x-content-type-options": "nosniff",
+};
+
+/**
+ * What is sent at once, in bytes. Were all of the script, 400 clients on TLS that do not read would
+ * hold 700 MB instead of 70.
+ */
+const partBytes = 64 * 1024;
+
+/**
+ * Makes the page on which people read the OpenAPI document and try the operations, by the path of
+ * each of its files. A file is read and compressed when it is first asked for.
+ */
+export function createReference(): Record<string, (exchange: Exchange) => Promise<void>> {
+  const assets = new Map<string, Promise<Asset>>();
+
+  function load(name: string): Promise<Asset> {
+    let asset = assets.get(name);
+    if (asset === undefined) {
+      asset = readAsset(name);
+      assets.set(name, asset);
+      asset.catch(() => assets.delete(name));
+    }
+    return asset;
+  }
+
+  return Object.fromEntries(
+    Object.entries(paths).map(([path, [name, type]]) => [
+      path,
+      async (exchange) => send(exchange, await load(name), type),
+    ]),
+  );
+}
+
+async function readAsset(name: string): Promise<Asset> {
+  const plain = await readFile(new URL(name, folder));
+  const digest = createHash("sha256").update(plain).digest("base64url");
+  return { plain, packed: await promisify(gzip)(plain), etag: `W/"${digest}"` };
+}
+
+async function send(exchange: Exchange, asset: Asset, type: string): Promise<void> {
+  const { etag } = asset;
+  if (exchange.header("if-none-match")?.includes(etag)) {
+    exchange.send(304, { ...commonHeaders, etag });
+    return;
+  }
+  const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(exchange.header("accept-encoding") ?? "");
+  const body = isPacked ? asset.packed : asset.plain;
+  const headers = {
+    ...commonHeaders,
+    etag,
+    "content-type": type,
+    "content-length": body.length,
+    ...(isPacked && { "content-encoding": "gzip" }),
+  };
+  if (exchange.method === "HEAD") {
+    exchange.send(200, headers);
+    return;
+  }
+  exchange.begin(200, headers);
+  for (let start = 0; start < body.length; start += partBytes) {
+    await exchange.write(body.subarray(start, start + partBytes));
+  }
+  exchange.end();
+}
