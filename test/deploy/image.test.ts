@@ -16,6 +16,7 @@ import { aCreate } from "../support/records.ts";
 import { grpcClient, metric, waitFor } from "../support/service.ts";
 
 const root = resolve(import.meta.dirname, "../..");
+const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const hasBuilder = spawnSync("buildah", ["--version"]).status === 0 && process.getuid?.() === 0;
 if (!hasBuilder) console.warn("SKIPPED: the tests of the image, which need buildah and root");
 
@@ -111,7 +112,7 @@ describe.skipIf(!hasBuilder)("the image", () => {
     expect(readFileSync(`/proc/${first.pid}/status`, "utf8")).toMatch(
       /^Uid:\t(10001\t?){4}\nGid:\t(10001\t?){4}$/m,
     );
-    const labels = `{version="0.1.0",revision="${revision}",node="${process.versions.node}"}`;
+    const labels = `{version="${version}",revision="${revision}",node="${process.versions.node}"}`;
     expect(await metric(first, "build_info", labels)).toBe(1);
     expect(config.Labels["org.opencontainers.image.revision"]).toBe(revision);
     const record = await grpcClient(first).createInvestor(aCreate());
