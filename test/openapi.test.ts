@@ -120,7 +120,7 @@ describe("the OpenAPI document", () => {
     const { httpPort } = await startService();
     const ask = async (path: string, init?: RequestInit) => {
       const response = await fetch(`http://localhost:${httpPort}/v1/investors${path}`, init);
-      return [response.status, await response.json()];
+      return [response.status, (await response.json()) as { id: string }] as const;
     };
     const content = createInvestor?.requestBody.content["application/json"]?.example;
     const example = createInvestor?.responses[200]?.content["application/json"]?.example as object;
@@ -196,7 +196,7 @@ describe("the OpenAPI document", () => {
     breakDatabase(service);
     const fault = await ask({ headers: all });
     const text = JSON.stringify(exampleOf(listInvestors, 500));
-    const { id } = fault.metadata;
+    const { id } = (fault as { metadata: { id: string } }).metadata;
     expect(fault).toEqual(JSON.parse(text.replaceAll(/[0-9a-f]{32}/g, id)));
   });
 

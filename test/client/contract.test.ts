@@ -97,7 +97,7 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     expect(read("investor/v1/investor_pb2.py")).toContain("CreateInvestorRequest");
   });
 
-  it("is not needed with buf, by README's steps in a repository of one's own", async () => {
+  it("is not needed with buf, by the steps of examples/README.md in a repository of one's own", async () => {
     const folder = temporaryFolder();
     symlinkSync(root, join(folder, "investor-records"));
     const own = join(folder, "own");
@@ -105,8 +105,8 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     for (const name of ["buf.gen.yaml", "go.mod", "go.sum"]) {
       copyFileSync(join(root, "examples/go", name), join(own, name));
     }
-    const readme = readFileSync(join(root, "README.md"), "utf8");
-    const [, steps = ""] = /```sh\n([^`]*\nbuf generate [^`]*)```/.exec(readme) ?? [];
+    const readme = readFileSync(join(root, "examples/README.md"), "utf8");
+    const [, steps = ""] = /```sh.*\n([^`]*\nbuf generate [^`]*)```/.exec(readme) ?? [];
     await execute("bash", ["-euc", steps], { cwd: own, env });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
