@@ -27,17 +27,27 @@ export const settings = {
     "false",
     "listen beyond loopback without TLS or authentication",
   ],
-  "--max-in-flight": ["<calls>", integer(1, 1_000_000), "1024", "maximum of calls in flight"],
-  "--max-connections": ["<n>", integer(1, 1_000_000), "1024", "maximum of open connections"],
-  "--request-timeout": ["<duration>", duration(1), "10s", "timeout of a call"],
+  "--max-in-flight": [
+    "<calls>",
+    integer(1, 1_000_000),
+    "1024",
+    "maximum number of calls in flight",
+  ],
+  "--max-connections": ["<n>", integer(1, 1_000_000), "1024", "maximum number of open connections"],
+  "--request-timeout": ["<duration>", duration(1), "10s", "timeout for a call"],
   "--max-connection-age": [
     "<duration>",
     optional(duration(1)),
     "",
     "age at which clients must reconnect",
   ],
-  "--drain-delay": ["<duration>", duration(0), "0s", "delay of shutdown after readiness is off"],
-  "--drain-timeout": ["<duration>", duration(0), "20s", "timeout of calls in flight at shutdown"],
+  "--drain-delay": [
+    "<duration>",
+    duration(0),
+    "0s",
+    "time to keep serving after readiness goes off",
+  ],
+  "--drain-timeout": ["<duration>", duration(0), "20s", "timeout for calls in flight at shutdown"],
   "--log-level": ["<level>", oneOf(levels), "info", `lowest level to log: ${levels.join(", ")}`],
 } satisfies Record<`--${string}`, [argument: string, read: Check, fallback: string, help: string]>;
 

@@ -111,7 +111,7 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
     for (const error of errors) {
       log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);
     }
-    if (errors.length === 0) log.info("certificates and tokens are reloaded");
+    if (errors.length === 0) log.info("reloaded certificates and tokens");
   });
 }
 
