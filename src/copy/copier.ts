@@ -29,8 +29,8 @@ export async function copyRecords(
       const write = target.write(batch, tally).then(() => {
         tally.part = part;
       });
-      // It is told when its turn has come.
-      write.catch(() => {});
+      // A source that has nothing more for now must not hide it.
+      write.catch(() => void source.close());
       writing.push(write);
     }
   } finally {

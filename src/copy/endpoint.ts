@@ -10,6 +10,7 @@ export interface Source {
   readonly batches: AsyncIterable<Investor[]>;
   /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
   partRead(): number | undefined;
+  /** May be called again, and while a batch is read, which then fails. */
   close(): Promise<void>;
 }
 

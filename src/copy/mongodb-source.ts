@@ -1,4 +1,4 @@
-import type { Db } from "mongodb";
+import { Binary, type Db } from "mongodb";
 import { createMongoClient, createMongoStore, databaseOf } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
 import type { Source } from "./endpoint.ts";
@@ -11,13 +11,15 @@ const pageSize = 1_000;
  * @throws {Error} if it cannot be reached
  */
 export async function openMongoSource(url: string, requestTimeoutMs: number): Promise<Source> {
-  const total = await askServer(url, requestTimeoutMs, (db) =>
-    db.collection(collectionName).estimatedDocumentCount(),
-  );
+  const { total, other } = await askServer(url, requestTimeoutMs, async (db) => ({
+    total: await db.collection(collectionName).estimatedDocumentCount(),
+    other: await findOtherKey(db),
+  }));
   const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
   let done = 0;
 
   async function* read() {
+    if (other !== undefined) throw new Error(`what it has under the id ${other} is no record`);
     let after: string | undefined;
     for (;;) {
       const page = await store.list({ after, limit: pageSize });
@@ -48,6 +50,24 @@ export function identifyMongo(url: string, requestTimeoutMs: number): Promise<st
     const { topologyVersion } = await db.command({ hello: 1 });
     return `${topologyVersion?.processId} ${db.databaseName}`;
   });
+}
+
+/**
+ * An id that is no UUID, if a document has one. A list by UUIDs would pass over it, or it would make
+ * the list pass over records: MongoDB orders ids by their kind, length and subtype first, so that
+ * others are the first or the last.
+ */
+async function findOtherKey(db: Db): Promise<string | undefined> {
+  for (const order of [1, -1] as const) {
+    const found = db.collection(collectionName).find({}, { projection: { _id: 1 } });
+    const document = await found.sort({ _id: order }).limit(1).next();
+    if (document === null) return undefined;
+    const key: unknown = document._id;
+    if (!(key instanceof Binary)) return String(key);
+    const isUuid = key.sub_type === Binary.SUBTYPE_UUID && key.length() === 16;
+    if (!isUuid) return key.toString("hex");
+  }
+  return undefined;
 }
 
 async function askServer<T>(

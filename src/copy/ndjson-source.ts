@@ -1,5 +1,5 @@
 import { isUtf8 } from "node:buffer";
-import { open } from "node:fs/promises";
+import { open, stat } from "node:fs/promises";
 import { addAbortSignal, type Readable } from "node:stream";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
@@ -30,11 +30,12 @@ const byteOrderMark = Buffer.of(0xef, 0xbb, 0xbf);
  * @throws {Error} if it cannot be opened
  */
 export async function openNdjsonSource(path: string, options: NdjsonOptions): Promise<Source> {
+  // A named pipe would be waited for where no signal ends it.
+  if (!(await stat(path)).isFile()) throw new Error("it is not a file: pass it as standard input");
   const file = await open(path);
   const { size } = await file.stat();
   const stream = file.createReadStream({ highWaterMark: chunkBytes });
-  // What is no regular file has no size.
-  const partRead = () => (size === 0 ? undefined : Math.min(1, stream.bytesRead / size));
+  const partRead = () => Math.min(1, stream.bytesRead / Math.max(1, size));
   return { ...createNdjsonSource(stream, options), partRead };
 }
 

@@ -1,7 +1,6 @@
-import { lstatSync } from "node:fs";
+import { fstatSync, lstatSync, writeFile } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
-import type { Writable } from "node:stream";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/sqlite-file.ts";
@@ -19,6 +18,8 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
     throw new Error("it is there already: move it away, or name another");
   }
   const partial = `${path}.partial`;
+  // What fails here would fail once it is written.
+  syncFolder(dirname(path));
   await rm(partial, { force: true });
   const file = await open(partial, "wx", 0o600);
   const { dev, ino } = await file.stat({ bigint: true });
@@ -56,11 +57,15 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   };
 }
 
-/** The same to a stream, such as standard output. */
-export function createStreamTarget(stream: Writable): Target {
-  const write = promisify<string, void>((text, done) => void stream.write(text, done));
+/** The same to standard output. */
+export function createStdoutTarget(): Target {
+  const { stdout } = process;
+  // Where it is a file, its stream takes a write that the disk cut short for a whole one.
+  const write = fstatSync(stdout.fd).isFile()
+    ? (text: string) => promisify(writeFile)(stdout.fd, text)
+    : promisify<string, void>((text, done) => void stdout.write(text, done));
   // Each write tells of its own failure.
-  stream.on("error", () => {});
+  stdout.on("error", () => {});
   return { ...createLines(write), async finish() {}, async close() {} };
 }
 

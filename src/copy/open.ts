@@ -1,4 +1,4 @@
-import { statSync } from "node:fs";
+import { fstatSync, statSync } from "node:fs";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
 import { textFields, typeNames } from "../investor.ts";
@@ -6,7 +6,7 @@ import { isUuid } from "../service/ids.ts";
 import { openStore, sqlitePathOf } from "../store/open.ts";
 import type { Source, Target } from "./endpoint.ts";
 import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";
-import { createStreamTarget, openNdjsonTarget } from "./ndjson-target.ts";
+import { createStdoutTarget, openNdjsonTarget } from "./ndjson-target.ts";
 
 /** One side of a copy. */
 export interface Endpoint {
@@ -14,6 +14,8 @@ export interface Endpoint {
   name: string;
   /** The file, if it is one. */
   path?: string;
+  /** The descriptor of standard input or output, if it is one of them. */
+  fd?: number;
   /** The database, if it is one. */
   url?: string;
 }
@@ -44,9 +46,11 @@ export function readEndpoint(side: string, text: string, environment: NodeJS.Pro
     const path = sqlitePathOf(value);
     return { name: withoutSecrets(value), url: value, ...(path !== undefined && { path }) };
   }
-  if (value === "-") return { name: side === "FROM" ? "standard input" : "standard output" };
+  if (value === "-") {
+    return side === "FROM" ? { name: "standard input", fd: 0 } : { name: "standard output", fd: 1 };
+  }
   // What begins like a URL is not meant as a file.
-  if (value.endsWith(".ndjson") && !/^[a-z][a-z0-9+.-]+:/i.test(value)) {
+  if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
     return { name: value, path: value };
   }
   // The value may hold a password, and is not repeated.
@@ -63,7 +67,13 @@ export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<voi
   const isMongo = (each: Endpoint) => each.url !== undefined && each.path === undefined;
   const identify = isMongo(from) && isMongo(to) ? identifyDatabase : identifyFile;
   const [one, other] = await Promise.all([identify(from), identify(to)]);
-  if (one !== undefined && one === other) throw new ConfigError("FROM and TO are the same");
+  if (one === undefined) return;
+  if (one === other) throw new ConfigError("FROM and TO are the same");
+  if (to.url !== undefined || to.path === undefined) return;
+  const partial = `${to.path}.partial`;
+  if (one === (await identifyFile({ name: partial, path: partial }))) {
+    throw new ConfigError("FROM is what TO replaces: rename it first");
+  }
 }
 
 /**
@@ -136,7 +146,7 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
       });
       return createStoreTarget(store);
     }
-    return path === undefined ? createStreamTarget(process.stdout) : openNdjsonTarget(path);
+    return path === undefined ? createStdoutTarget() : openNdjsonTarget(path);
   }
 
   async function explain<T>(act: () => Promise<T>): Promise<T> {
@@ -149,10 +159,16 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
 }
 
 /** The file of an endpoint, if it is there. */
-async function identifyFile({ path }: Endpoint): Promise<string | undefined> {
-  // Only looked at: closing an SQLite file that was opened would drop the locks on it.
-  const file = path === undefined ? path : statSync(path, { bigint: true, throwIfNoEntry: false });
-  return file && `${file.dev}:${file.ino}`;
+async function identifyFile({ path, fd }: Endpoint): Promise<string | undefined> {
+  const file = look();
+  return file?.isFile() ? `${file.dev}:${file.ino}` : undefined;
+
+  function look() {
+    if (fd !== undefined) return fstatSync(fd, { bigint: true });
+    if (path === undefined) return undefined;
+    // Only looked at: closing an SQLite file that was opened would drop the locks on it.
+    return statSync(path, { bigint: true, throwIfNoEntry: false });
+  }
 }
 
 async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {

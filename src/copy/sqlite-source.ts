@@ -44,7 +44,7 @@ export async function openSqliteSource(path: string): Promise<Source> {
     batches: read(),
     partRead: () => Math.min(1, done / Math.max(1, total)),
     async close() {
-      db.close();
+      if (db.isOpen) db.close();
     },
   };
 }

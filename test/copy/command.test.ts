@@ -1,4 +1,4 @@
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import {
   chmodSync,
   existsSync,
@@ -13,6 +13,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
+import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../../src/config.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
@@ -27,6 +28,12 @@ const copied = (count: number | string, present: number | string) =>
   new RegExp(
     `^copied ${count} records?, and found ${present} there already, in [\\d.]+ s \\(.* a second\\)\\n$`,
   );
+
+/** Runs a line of a shell in a folder, where `copy` is the command. */
+function inShell(folder: string, line: string) {
+  const script = `copy() { "${process.execPath}" "${bin}" copy "$@"; }; ${line}`;
+  return spawnSync("sh", ["-c", script], { cwd: folder, encoding: "utf8", timeout: 60_000 });
+}
 
 describe("the arguments of a copy", () => {
   it.each([
@@ -119,7 +126,7 @@ describe("a source", () => {
     ["sqlite:empty.db", "it is empty"],
     ["sqlite:hard.db", "hard links"],
     ["gone.ndjson", "no such file"],
-    ["folder.ndjson", "EISDIR"],
+    ["folder.ndjson", "it is not a file"],
     ["empty.ndjson", "it holds no records"],
   ])("that cannot be used is refused and not made: %s", async (from, named) => {
     const folder = temporaryFolder();
@@ -260,6 +267,28 @@ describe("a file to copy to", () => {
     expect(told).toMatch(/^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/);
     expect(code).toBe(1);
     expect(readdirSync(join(folder, "disk"))).toEqual([]);
+  });
+
+  it("that is standard output and full is no success", async ({ skip }) => {
+    const folder = temporaryFolder();
+    const disk = temporaryDisk(join(folder, "disk"));
+    skip(disk === undefined, "this test needs the right to mount a small file system");
+    await makeSqlite(folder, "a.db", 10_000);
+    const { status, stderr } = inShell(folder, "copy sqlite:a.db - > disk/out.ndjson");
+    expect(stderr).toContain("ENOSPC");
+    expect(status).toBe(1);
+  });
+
+  it.each([
+    ["what it reads grows by it", "copy a.ndjson - >> a.ndjson"],
+    ["it reads what an earlier export left", "copy - out.ndjson < out.ndjson.partial"],
+  ])("is refused and left as it is if %s", (_, command) => {
+    const folder = temporaryFolder();
+    const line = `${lineOf({ requestId: v7() })}\n`;
+    for (const name of ["a.ndjson", "out.ndjson.partial"]) writeFileSync(join(folder, name), line);
+    expect(inShell(folder, command).status).toBe(2);
+    expect(readdirSync(folder).sort()).toEqual(["a.ndjson", "out.ndjson.partial"]);
+    expect(readFileSync(join(folder, "a.ndjson"), "utf8")).toBe(line);
   });
 
   it("is removed again at SIGINT", async () => {
