@@ -41,7 +41,9 @@ export function createSerialiser(): (investor: Investor) => Uint8Array {
   return (investor) => {
     try {
       writeText("id", investor.id);
-      writer.tag(field.type.number, WireType.Varint).int32(investor.type);
+      if (investor.type !== InvestorType.UNSPECIFIED) {
+        writer.tag(field.type.number, WireType.Varint).int32(investor.type);
+      }
       for (const key of textFields) writeText(key, investor[key]);
       return writer.finish();
     } catch (error) {

@@ -9,9 +9,8 @@ it("serialises records as the library does", () => {
   const random = createRandom(seedOf("serialises records as the library does"));
   const serialise = createSerialiser();
   for (let count = 0; count < 1_000; count += 1) {
-    const investor = anInvestor({
-      type: random.pick([InvestorType.INDIVIDUAL, InvestorType.INSTITUTION]),
-    });
+    const { UNSPECIFIED, INDIVIDUAL, INSTITUTION } = InvestorType;
+    const investor = anInvestor({ type: random.pick([UNSPECIFIED, INDIVIDUAL, INSTITUTION]) });
     for (const field of textFields) {
       investor[field] = random.pick(["", "a", "ł", "字", "😀"]).repeat(random.int(0, 256));
     }
