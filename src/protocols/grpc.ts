@@ -1,8 +1,10 @@
-import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { fromBinary, isMessage, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
+import { createSerialiser } from "../investor.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
 import type { Codec } from "./unary.ts";
@@ -33,58 +35,64 @@ export function isCommonGrpc({ method, headers, httpVersion }: Exchange): boolea
 }
 
 /**
- * The common form of a unary call by gRPC
+ * Makes the codec for the common form of a unary call by gRPC
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
  */
-export const grpcCodec: Codec = {
-  transport: "grpc",
-  overhead: prefixBytes,
+export function createGrpcCodec(): Codec {
+  const serialise = createSerialiser();
 
-  timeoutMs({ headers }) {
-    const timeout = headers["grpc-timeout"];
-    if (timeout === undefined) return undefined;
-    const [, amount, unit = ""] = timeoutPattern.exec(String(timeout)) ?? [];
-    return Number(amount) * (msByUnit[unit] ?? Number.NaN);
-  },
+  return {
+    transport: "grpc",
+    overhead: prefixBytes,
 
-  decode({ input }, body, call) {
-    if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
-    if (body.length < prefixBytes) throw malformedRequest();
-    const flags = body.readUInt8(0);
-    const end = prefixBytes + body.readUInt32BE(1);
-    if (flags === 1) {
-      // The protocol has its own code for this mistake of a client.
-      call.fail(malformedRequest());
-      throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
-    }
-    if (flags !== 0 || body.length < end) throw malformedRequest();
-    if (body.length > end) {
-      throw new ConnectError("there is more than one message", Code.Unimplemented);
-    }
-    try {
-      return fromBinary(input, body.subarray(prefixBytes));
-    } catch (error) {
-      throw malformedRequest(error);
-    }
-  },
+    timeoutMs({ headers }) {
+      const timeout = headers["grpc-timeout"];
+      if (timeout === undefined) return undefined;
+      const [, amount, unit = ""] = timeoutPattern.exec(String(timeout)) ?? [];
+      return Number(amount) * (msByUnit[unit] ?? Number.NaN);
+    },
 
-  reply(exchange, output, { method, header, trailer }) {
-    const message = toBinary(method.output, output);
-    const body = Buffer.allocUnsafe(prefixBytes + message.length);
-    body.writeUInt8(0, 0);
-    body.writeUInt32BE(message.length, 1);
-    body.set(message, prefixBytes);
-    const headers = header ? toFields(header) : {};
-    headers["content-type"] = exchange.headers["content-type"];
-    const trailers = trailer ? toFields(trailer) : {};
-    trailers["grpc-status"] = "0";
-    exchange.send(200, headers, body, trailers);
-  },
+    decode({ input }, body, call) {
+      if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
+      if (body.length < prefixBytes) throw malformedRequest();
+      const flags = body.readUInt8(0);
+      const end = prefixBytes + body.readUInt32BE(1);
+      if (flags === 1) {
+        // The protocol has its own code for this mistake of a client.
+        call.fail(malformedRequest());
+        throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
+      }
+      if (flags !== 0 || body.length < end) throw malformedRequest();
+      if (body.length > end) {
+        throw new ConnectError("there is more than one message", Code.Unimplemented);
+      }
+      try {
+        return fromBinary(input, body.subarray(prefixBytes));
+      } catch (error) {
+        throw malformedRequest(error);
+      }
+    },
 
-  fail(exchange, error, call) {
-    sendStatus(exchange, call, error);
-  },
-};
+    reply(exchange, output, { method, header, trailer }) {
+      const message = isMessage(output, InvestorSchema)
+        ? serialise(output)
+        : toBinary(method.output, output);
+      const body = Buffer.allocUnsafe(prefixBytes + message.length);
+      body.writeUInt8(0, 0);
+      body.writeUInt32BE(message.length, 1);
+      body.set(message, prefixBytes);
+      const headers = header ? toFields(header) : {};
+      headers["content-type"] = exchange.headers["content-type"];
+      const trailers = trailer ? toFields(trailer) : {};
+      trailers["grpc-status"] = "0";
+      exchange.send(200, headers, body, trailers);
+    },
+
+    fail(exchange, error, call) {
+      sendStatus(exchange, call, error);
+    },
+  };
+}
 
 /** Replies to a call of gRPC with an error alone. */
 export function sendStatus(exchange: Exchange, call: Call | undefined, error: ConnectError): void {

@@ -3,7 +3,7 @@ import type { MethodImplSpec, ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { UnarySpec } from "../calls/call.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
-import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
+import { createGrpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
 import { httpError } from "./problem.ts";
 import type { Handler } from "./router.ts";
 import type { Rpc, ServeUnary, UnaryOptions } from "./unary.ts";
@@ -34,6 +34,7 @@ export function createRpc(options: RpcOptions): Handler {
     ignoreUnknownFields: false,
     registry: createRegistry(...services.map(({ service }) => service.file)),
   };
+  const grpcCodec = createGrpcCodec();
   const connectCodec = createConnectCodec(jsonOptions);
   const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions, connectCodec });
 

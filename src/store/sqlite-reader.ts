@@ -15,9 +15,8 @@ interface Lookup {
 /** How many failed reads are remembered. */
 const maxFailed = 16;
 
-/** Ids are read as hexadecimal text: a small buffer for each is slow to make and to collect. */
-const select = `SELECT lower(hex(id)), type, first_name, middle_name, last_name, address_line1,
-  address_line2, city, state, zip_code, country, language FROM investors`;
+const columns = `type, first_name, middle_name, last_name, address_line1, address_line2, city,
+  state, zip_code, country, language`;
 
 /**
  * Reads records on the calling thread; what fails, fails with the error of SQLite. What is looked
@@ -26,8 +25,11 @@ const select = `SELECT lower(hex(id)), type, first_name, middle_name, last_name,
 export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   const begin = db.prepare("BEGIN");
   const rollback = db.prepare("ROLLBACK");
-  const findRow = db.prepare(`${select} WHERE id = ?`);
-  const listRows = db.prepare(`${select} WHERE id > ? ORDER BY id LIMIT ?`);
+  // Ids pass as text: a small buffer for each is slow to make and to collect.
+  const findRow = db.prepare(`SELECT ${columns} FROM investors WHERE id = unhex(?, '-')`);
+  const listRows = db.prepare(
+    `SELECT ${columns}, lower(hex(id)) FROM investors WHERE id > ? ORDER BY id LIMIT ?`,
+  );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
   let lookups: Lookup[] = [];
@@ -49,10 +51,10 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   }
 
   function findOne({ id, resolve, reject }: Lookup): void {
-    const read = () => findRow.get(uuidToBytes(id)) as SQLOutputValue[] | undefined;
+    const read = () => findRow.get(id) as SQLOutputValue[] | undefined;
     try {
       const row = read();
-      resolve(row && toInvestor(row));
+      resolve(row && toInvestor(id, row));
     } catch (error) {
       remember(`find ${id}`, read, error);
       reject(error);
@@ -85,7 +87,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
       } finally {
         observe("list", (performance.now() - start) / 1_000);
       }
-      return rows.map(toInvestor);
+      return rows.map((row) => toInvestor(uuidFromHex(row.at(-1) as string), row));
     },
 
     /** Repeats the reads that failed and has not seen succeed since. */
@@ -106,10 +108,12 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   };
 }
 
-function toInvestor([id, type, ...texts]: SQLOutputValue[]): Investor {
+function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   const investor = create(InvestorSchema);
-  investor.id = uuidFromHex(id as string);
-  investor.type = type as number;
-  for (const [i, field] of textFields.entries()) investor[field] = texts[i] as string;
+  investor.id = id;
+  investor.type = row[0] as number;
+  for (let i = 0; i < textFields.length; i += 1) {
+    investor[textFields[i] as (typeof textFields)[number]] = row[i + 1] as string;
+  }
   return investor;
 }

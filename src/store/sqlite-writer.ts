@@ -8,7 +8,10 @@ import { parentPort, workerData } from "node:worker_threads";
 import { extendedCodeOf, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
 import { checkIdentity, createIdentityCheck, identify } from "./sqlite-identity.ts";
 
-/** The columns of a record in the order of the table. */
+/**
+ * The columns of a record in the order of the table, its id as text: with a small buffer, 64 KiB of
+ * what it is a part of would go from thread to thread.
+ */
 export type Row = SQLInputValue[];
 
 /** What became of one row: written, not written because its id is taken, or refused. */
@@ -29,7 +32,7 @@ const path = workerData as string;
 const db = await openSqliteFile(path, busyTimeoutMs);
 db.exec(`PRAGMA busy_timeout = ${busyStepMs}`);
 const insert = db.prepare(
-  `INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")}) ON CONFLICT (id) DO NOTHING`,
+  `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
 );
 const identity = identify(path);
 let check = createIdentityCheck(path, identity);

@@ -7,7 +7,6 @@ import { aborted } from "node:util";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
-import { uuidToBytes } from "../uuid.ts";
 import { Batcher } from "./batcher.ts";
 import { inPlainWords, makeSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
 import { checkIdentity } from "./sqlite-identity.ts";
@@ -191,5 +190,5 @@ function toOutcome(outcome: RowOutcome): undefined | Error {
 }
 
 function toRow(investor: Investor): Row {
-  return [uuidToBytes(investor.id), investor.type, ...textFields.map((field) => investor[field])];
+  return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
 }
