@@ -1,5 +1,7 @@
 import { once } from "node:events";
 import { request, STATUS_CODES } from "node:http";
+import { connect } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
@@ -14,7 +16,7 @@ import { anInvestor } from "../support/records.ts";
 type Methods = Partial<ServiceImpl<typeof InvestorService>>;
 type List = NonNullable<Methods["listInvestors"]>;
 
-async function serve(list: List | Methods) {
+async function serve(list: List | Methods, maxConnectionAgeMs?: number) {
   const gate = openGate(100);
   const methods = typeof list === "function" ? { listInvestors: list } : list;
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
@@ -22,6 +24,7 @@ async function serve(list: List | Methods) {
     versions: ["http/1.1", "h2"],
     services: [service],
     gate,
+    maxConnectionAgeMs,
   });
   onTestFinished(() => server.destroy());
   return { gate, url: `http://127.0.0.1:${server.port}/v1/investors` };
@@ -140,5 +143,27 @@ describe("the whole list by REST", () => {
     expect((await fetch(`${url}?pageSize=1`)).status).toBe(200);
     for (const { req } of streams) req.destroy();
     await expect.poll(() => gate.inFlight).toBe(0);
+  });
+});
+
+describe("an old connection of HTTP/1.1", () => {
+  it("closes with its next reply, and not under a request that is on its way", async () => {
+    const { url } = await serve(() => ({ investors: [] }), 100);
+    const socket = connect(Number(new URL(url).port), "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    let text = "";
+    socket.setEncoding("utf8").on("data", (part) => {
+      text += part;
+    });
+    const get = "GET /v1/investors?pageSize=1 HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    socket.write(get);
+    await expect.poll(() => text).toContain("[]");
+    expect(text).toContain("keep-alive");
+    await delay(500);
+    expect(socket.readyState).toBe("open");
+    text = "";
+    socket.write(get);
+    await once(socket, "end");
+    expect(text).toMatch(/connection: close[\s\S]*\[\]$/i);
   });
 });
