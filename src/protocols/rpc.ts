@@ -35,7 +35,7 @@ export function createRpc(options: RpcOptions): Handler {
     registry: createRegistry(...services.map(({ service }) => service.file)),
   };
   const connectCodec = createConnectCodec(jsonOptions);
-  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions, connectCodec });
+  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions });
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);
