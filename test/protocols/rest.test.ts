@@ -1,11 +1,13 @@
 import { once } from "node:events";
 import { request, STATUS_CODES } from "node:http";
+import { connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { ListenerOptions } from "../../src/http/listener.ts";
 import type { Reason } from "../../src/service/errors.ts";
 import { failures } from "../service/failures.ts";
 import { startEngine } from "../support/engine.ts";
@@ -16,12 +18,16 @@ import { anInvestor } from "../support/records.ts";
 type Methods = Partial<ServiceImpl<typeof InvestorService>>;
 type List = NonNullable<Methods["listInvestors"]>;
 
-async function serve(list: List | Methods, maxConnectionAgeMs?: number) {
+async function serve(
+  list: List | Methods,
+  maxConnectionAgeMs?: number,
+  versions: ListenerOptions["versions"] = ["http/1.1", "h2"],
+) {
   const gate = openGate(100);
   const methods = typeof list === "function" ? { listInvestors: list } : list;
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
   const server = await startEngine({
-    versions: ["http/1.1", "h2"],
+    versions,
     services: [service],
     gate,
     maxConnectionAgeMs,
@@ -132,6 +138,16 @@ describe("the whole list by REST", () => {
     expect(pages).toBeLessThan(60);
     req.destroy();
     await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
+  it("ends with a caller who reads nothing of its last page", async () => {
+    const { url, gate } = await serve(() => ({ investors: [anInvestor()] }), undefined, ["h2"]);
+    const session = connectHttp2(url, { settings: { initialWindowSize: 0 } });
+    onTestFinished(() => session.destroy());
+    const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
+    await once(stream, "response");
+    expect(gate.inFlight).toBe(1);
+    await expect.poll(() => gate.inFlight, { timeout: 45_000, interval: 500 }).toBe(0);
   });
 
   it("has a few slots of its own", async () => {
