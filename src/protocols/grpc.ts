@@ -8,7 +8,7 @@ import { toFields } from "./fields.ts";
 import type { Codec } from "./unary.ts";
 
 /** What stands before a message: whether it is compressed, and its length. */
-const prefixBytes = 5;
+export const prefixBytes = 5;
 
 const msByUnit: Record<string, number> = { H: 36e5, M: 6e4, S: 1e3, m: 1, u: 1e-3, n: 1e-6 };
 
