@@ -42,9 +42,9 @@ export interface RunningServer {
   reload(): Promise<Error[]>;
   /**
    * Stops in order: tells health checks, waits the drain delay, takes no new calls, lets
-   * those inside finish, closes the store. The signal makes it cut what is left at once.
+   * those in flight finish, closes the store. The signal makes it cut what is left at once.
    *
-   * @returns whether every call that was inside has finished, and whether the store is closed,
+   * @returns whether every call that was in flight has finished, and whether the store is closed,
    *   which it may not be if the signal aborted
    */
   stop(cut?: AbortSignal): Promise<{ isClean: boolean; isClosed: boolean }>;
@@ -100,7 +100,7 @@ export async function startServer(
     onWrite: telemetry.showWritable,
     onWarning,
     async onFatal(error) {
-      // The calls inside learn first that their outcome is unknown.
+      // The calls in flight learn first that their outcome is unknown.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
       onFatal(error);
     },
@@ -198,7 +198,7 @@ export async function startServer(
   };
 }
 
-/** Asks the store at intervals whether it can serve, and tells when the answer changes. */
+/** Asks the store at intervals whether it can serve, and tells when that changes. */
 async function followStore(store: Store, log: Logger, setReady: (isReady: boolean) => void) {
   let wasServing: boolean | undefined;
   let stopped = false;
