@@ -174,6 +174,7 @@ export async function startServer(
     async stop(cut = new AbortController().signal) {
       stopFollowing();
       setReady(false);
+      for (const listener of listeners) listener.announceDrain();
       await pause(drain.delayMs, cut);
       health.end();
       const finished = Promise.all(listeners.map((listener) => listener.drain()))

@@ -14,6 +14,8 @@ export interface EngineOptions {
 
 /** A connection of either version of HTTP. */
 export interface Connection {
+  /** Asks the client to send its next requests on another connection. */
+  retire(): void;
   /**
    * Lets what it carries finish, takes nothing more, and closes; resolves when the client was told,
    * and all that it had sent before is known.

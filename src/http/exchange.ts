@@ -9,6 +9,9 @@ const replyTimeoutMs = 30_000;
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 const maxTimerMs = 2 ** 31 - 1;
 
+/** The most parts in which a body is kept. */
+const maxChunks = 64;
+
 /** One request and its response, whichever version of HTTP carries them. */
 export abstract class Exchange {
   abstract readonly httpVersion: "1.1" | "2";
@@ -29,6 +32,7 @@ export abstract class Exchange {
   #isClosed = false;
   #isUse = false;
   #timer: NodeJS.Timeout | undefined;
+  #stopReason: Error | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
 
   /** @param response emits `close` when it was sent, or never will be */
@@ -104,7 +108,8 @@ export abstract class Exchange {
 
   /**
    * Calls back once if the exchange has not closed so many milliseconds from now; the client then
-   * has {@link replyTimeoutMs} to read the reply. Replaces what was set before; what is more than a timer can wait is none.
+   * has {@link replyTimeoutMs} to read the reply. Replaces what was set before; what is more than a
+   * timer can wait is none.
    */
   limit(ms: number, onLate: () => void): void {
     clearTimeout(this.#timer);
@@ -138,6 +143,8 @@ export abstract class Exchange {
         // What still comes is dropped as it comes.
         if (size > maxBytes) reject(tooLarge());
         else chunks.push(chunk);
+        // A chunk of one byte takes some hundred.
+        if (chunks.length === maxChunks) chunks.splice(0, maxChunks, Buffer.concat(chunks));
       });
       this.#request.on("end", () => {
         const [only] = chunks;
@@ -148,14 +155,15 @@ export abstract class Exchange {
 
   /** The body of the request as it comes. Leaving it early keeps the connection. */
   async *readChunks(): AsyncGenerator<Uint8Array> {
-    const { promise: stopped, reject } = Promise.withResolvers<never>();
-    stopped.catch(() => {});
-    this.#rejectBody = reject;
     this.prepareBody();
     const chunks = this.#request.iterator({ destroyOnReturn: false });
     try {
       for (;;) {
-        const next = await Promise.race([chunks.next(), stopped]);
+        const next = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
+          this.#rejectBody = reject;
+          if (this.#stopReason) reject(this.#stopReason);
+          else chunks.next().then(resolve, reject);
+        });
         if (next.done) return;
         yield next.value;
       }
@@ -168,6 +176,7 @@ export abstract class Exchange {
 
   /** Rejects a body that is being read. */
   stopReading(reason: Error): void {
+    this.#stopReason = reason;
     this.#rejectBody?.(reason);
   }
 
@@ -228,8 +237,9 @@ export abstract class Exchange {
     }
   }
 
-  /** Ends the body. */
+  /** Ends the body, whose rest the client then has {@link replyTimeoutMs} to read. */
   end(): void {
+    this.limit(replyTimeoutMs, () => this.destroy());
     this.#response.end();
   }
 

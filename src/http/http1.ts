@@ -16,6 +16,7 @@ const keepAliveTimeoutMs = 75_000;
 /** Speaks HTTP/1.1 on the connections that it is given. */
 export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineOptions) {
   const connections = new Map<Socket, Http1Connection>();
+  let isClosing = false;
   const server = createServer(
     {
       connectionsCheckingInterval: 1_000,
@@ -28,6 +29,8 @@ export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineO
       const connection = connections.get(req.socket);
       if (connection === undefined) return;
       const exchange = new Http1Exchange(req, res, connection);
+      // What follows a request to upgrade in one packet is not read.
+      if (isClosing || req.headers.upgrade !== undefined) exchange.announceClose();
       connection.add(exchange);
       serve(exchange);
     },
@@ -46,12 +49,15 @@ export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineO
       server.emit("connection", socket);
       return connection;
     },
+    /** Makes every reply the last one of its connection. */
+    announceClose() {
+      isClosing = true;
+    },
     close: () => void server.close(),
   };
 }
 
 class Http1Connection implements Connection {
-  isClosing = false;
   readonly usage: Usage;
   readonly #socket: Socket;
   readonly #server: Server;
@@ -60,6 +66,7 @@ class Http1Connection implements Connection {
    * alive for long, which costs a sixth of the rate.
    */
   readonly #exchanges: Http1Exchange[] = [];
+  #isRetired = false;
 
   constructor(socket: Socket, usage: Usage, server: Server) {
     this.#socket = socket;
@@ -70,17 +77,20 @@ class Http1Connection implements Connection {
   add(exchange: Http1Exchange): void {
     while (this.#exchanges[0]?.isClosed) this.#exchanges.shift();
     this.#exchanges.push(exchange);
+    if (this.#isRetired) exchange.announceClose();
+  }
+
+  /** An idle connection stays until its next request, which may be on its way. */
+  retire(): void {
+    this.#isRetired = true;
+    this.#exchanges.at(-1)?.announceClose();
   }
 
   async drain(): Promise<void> {
-    this.isClosing = true;
+    this.retire();
     const last = this.#exchanges.at(-1);
-    if (last === undefined || last.isClosed) {
-      this.#server.closeIdleConnections();
-    } else {
-      last.announceClose();
-      last.onClose(() => this.#socket.end());
-    }
+    if (last === undefined || last.isClosed) this.#server.closeIdleConnections();
+    else last.onClose(() => this.#socket.end());
   }
 
   /** Node.js closes the responses too, but not behind CONNECT, which takes the connection away. */
@@ -98,8 +108,6 @@ class Http1Exchange extends Exchange {
     super(req.socket, req.headers, req, res, connection.usage);
     this.#req = req;
     this.#res = res;
-    // What follows a request to upgrade in one packet is not read.
-    if (connection.isClosing || req.headers.upgrade !== undefined) this.announceClose();
   }
 
   get method(): string {

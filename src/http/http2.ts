@@ -68,7 +68,7 @@ export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions
     await draining;
   }
 
-  return { drain };
+  return { retire: () => void drain(), drain };
 }
 
 class Http2Exchange extends Exchange {

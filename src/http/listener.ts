@@ -25,6 +25,11 @@ export interface ListenerOptions extends Pick<EngineOptions, "serve" | "requestT
 export interface Listener {
   readonly port: number;
   /**
+   * Asks clients over HTTP/1.1 with each reply to send the next request on another connection: a
+   * request that crosses the end of an idle connection is lost.
+   */
+  announceDrain(): void;
+  /**
    * Takes no new connections, and tells clients to make no more calls on those that are open;
    * resolves when all were told.
    */
@@ -79,7 +84,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   function limitAge(socket: Socket, connection: Connection, maxAgeMs: number): void {
     const ageMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
     let timer = setTimeout(() => {
-      connection.drain();
+      connection.retire();
       timer = setTimeout(() => socket.destroy(), requestTimeoutMs).unref();
     }, ageMs).unref();
     socket.once("close", () => clearTimeout(timer));
@@ -97,6 +102,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   const closed = new Promise<void>((resolve) => server.once("close", resolve));
   return {
     port: await listen(server, host, port),
+    announceDrain: http1.announceClose,
     async drain() {
       isDraining = true;
       server.close();

@@ -36,8 +36,13 @@ export function isCommonConnect({ method, url, headers }: Exchange): boolean {
     (headers["content-type"] === json || headers["content-type"] === proto) &&
     (headers["content-encoding"] ?? "identity") === "identity" &&
     (headers["connect-protocol-version"] ?? "1") === "1" &&
-    /^\d{1,10}$/.test(String(headers["connect-timeout-ms"] ?? 0))
+    parseConnectTimeout(String(headers["connect-timeout-ms"] ?? 0)) !== undefined
   );
+}
+
+/** A timeout as Connect writes it, in milliseconds; undefined if it is none. */
+export function parseConnectTimeout(timeout: string): number | undefined {
+  return /^\d{1,10}$/.test(timeout) ? Number(timeout) : undefined;
 }
 
 /** Makes the codec for the common form of a unary call by Connect. */
@@ -50,10 +55,7 @@ export function createConnectCodec(
     transport: "connect",
     overhead: 0,
 
-    timeoutMs({ headers }) {
-      const timeout = headers["connect-timeout-ms"];
-      return timeout === undefined ? undefined : Number(timeout);
-    },
+    timeoutMs: (exchange) => parseConnectTimeout(exchange.header("connect-timeout-ms") ?? ""),
 
     decode({ input }, body, { head: { exchange } }) {
       try {

@@ -10,9 +10,7 @@ import { toFields } from "./fields.ts";
 import type { Codec } from "./unary.ts";
 
 /** What stands before a message: whether it is compressed, and its length. */
-const prefixBytes = 5;
-
-const timeoutPattern = /^(\d{1,8})([HMSmun])$/;
+export const prefixBytes = 5;
 
 const msByUnit: Record<string, number> = { H: 36e5, M: 6e4, S: 1e3, m: 1, u: 1e-3, n: 1e-6 };
 
@@ -23,15 +21,20 @@ export function isGrpc({ headers }: Exchange): boolean {
 
 /** Whether a request has the form that most unary calls of gRPC have: not compressed protobuf. */
 export function isCommonGrpc({ method, headers, httpVersion }: Exchange): boolean {
-  const type = headers["content-type"];
-  const { "grpc-timeout": timeout } = headers;
+  const { "content-type": type, "grpc-timeout": timeout } = headers;
   return (
     (type === "application/grpc" || type === "application/grpc+proto") &&
     method === "POST" &&
     httpVersion === "2" &&
     (headers["grpc-encoding"] ?? "identity") === "identity" &&
-    (timeout === undefined || timeoutPattern.test(String(timeout)))
+    (timeout === undefined || parseGrpcTimeout(String(timeout)) !== undefined)
   );
+}
+
+/** A timeout as gRPC writes it, in milliseconds; undefined if it is none. */
+export function parseGrpcTimeout(timeout: string): number | undefined {
+  const [, amount, unit = ""] = /^(\d{1,8})([HMSmun])$/.exec(timeout) ?? [];
+  return amount === undefined ? undefined : Number(amount) * (msByUnit[unit] ?? 0);
 }
 
 /**
@@ -45,12 +48,7 @@ export function createGrpcCodec(): Codec {
     transport: "grpc",
     overhead: prefixBytes,
 
-    timeoutMs({ headers }) {
-      const timeout = headers["grpc-timeout"];
-      if (timeout === undefined) return undefined;
-      const [, amount, unit = ""] = timeoutPattern.exec(String(timeout)) ?? [];
-      return Number(amount) * (msByUnit[unit] ?? Number.NaN);
-    },
+    timeoutMs: (exchange) => parseGrpcTimeout(exchange.header("grpc-timeout") ?? ""),
 
     decode({ input }, body, call) {
       if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);

@@ -36,7 +36,7 @@ export function createRpc(options: RpcOptions): Handler {
   };
   const grpcCodec = createGrpcCodec();
   const connectCodec = createConnectCodec(jsonOptions);
-  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions, connectCodec });
+  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions });
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);

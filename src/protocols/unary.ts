@@ -35,7 +35,7 @@ export interface Rpc<Spec> {
   readonly isOpen: boolean;
 }
 
-/** Makes a calls of a unary method from its request to its reply. */
+/** Serves a call of a unary method, from its request to its reply. */
 export type ServeUnary = (codec: Codec, rpc: Rpc<UnarySpec>, exchange: Exchange) => Promise<void>;
 
 /** Makes the straight way that the common form of a unary call takes on every protocol. */

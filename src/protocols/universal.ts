@@ -1,4 +1,4 @@
-import type { JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
+import type { DescMethod, JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -15,47 +15,44 @@ import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { type Call, callOf } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest } from "../service/errors.ts";
+import { parseConnectTimeout } from "./connect.ts";
 import { toFields } from "./fields.ts";
-import { isGrpc, sendTrailers, toTrailers } from "./grpc.ts";
+import { isGrpc, parseGrpcTimeout, prefixBytes, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import type { Codec, Rpc, UnaryOptions } from "./unary.ts";
+import type { Rpc, UnaryOptions } from "./unary.ts";
 
 /** What {@link createUniversal} serves, and within which limits. */
 export interface UniversalOptions extends UnaryOptions {
   rpcs: ReadonlyMap<string, Rpc<MethodImplSpec>>;
   jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
-  connectCodec: Codec;
 }
 
-/** A call on its way through Connect's handlers, which know nothing of exchanges. */
+/** A request on its way through Connect's handlers, which know nothing of exchanges. */
 interface Passage {
   readonly exchange: Exchange;
   /** Ends the request for them. */
   readonly controller: AbortController;
-  /** Whether the gate was asked about it. */
-  wasAsked: boolean;
+  readonly timeoutMs: number | undefined;
+  /** Absent until it is admitted. */
   call?: Call;
   /** Whether its request could be decoded. */
   isDecoded: boolean;
-  /** Why it failed, where they could reply only that it did. */
-  failure?: ConnectError;
 }
 
 const passageKey = createContextKey<Passage | undefined>(undefined);
 
 /** Makes what serves calls of every form by Connect's own handlers. */
 export function createUniversal(options: UniversalOptions) {
-  const { rpcs, gate, maxMessageBytes, tooLarge, jsonOptions, connectCodec } = options;
+  const { rpcs, gate, maxMessageBytes, tooLarge, jsonOptions } = options;
 
   /** Asks the gate about a call before any of its body is read. */
-  async function enter(context: HandlerContext): Promise<void> {
+  async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
     const passage = passageOf(values.get(passageKey));
-    const { exchange, controller } = passage;
-    passage.wasAsked = true;
+    const { exchange, controller, timeoutMs } = passage;
     const transport =
       protocolName === "grpc" || protocolName === "grpc-web" ? protocolName : "connect";
-    const head = { method, transport, exchange, values, timeoutMs: context.timeoutMs() } as const;
+    const head = { method, transport, exchange, values, timeoutMs } as const;
     const isOpen = rpcs.get(exchange.path)?.isOpen;
     const call = isOpen ? gate.open(head) : await gate.admit(head);
     passage.call = call;
@@ -64,6 +61,7 @@ export function createUniversal(options: UniversalOptions) {
     // that is written down.
     const { abort } = context as HandlerContext & Pick<AbortController, "abort">;
     Object.assign(context, {
+      timeoutMs: () => call.timeoutMs(),
       abort(reason: unknown) {
         explain(passage, call, reason);
         abort(reason);
@@ -72,15 +70,14 @@ export function createUniversal(options: UniversalOptions) {
   }
 
   /** Turns an error of Connect itself into one of the service, and notes it. */
-  function explain(passage: Passage, call: Call, error: unknown): void {
+  function explain({ isDecoded }: Passage, call: Call, error: unknown): void {
     // Of these, the service's own are noted, and those of signals are no failures yet.
     if (!(error instanceof Error) || call.failure !== undefined || call.signal.aborted) return;
-    if (error instanceof ConnectError && error.code === Code.DeadlineExceeded) return;
-    if (!(error instanceof ConnectError)) {
-      if (error.name === "AbortError") return;
-      passage.failure = call.fail(passage.isDecoded ? error : malformedRequest(error));
-    } else if (passage.isDecoded) {
-      turnInto(error, call.fail(error.cause ?? new Error(error.message)));
+    if (error.name === "AbortError") return;
+    if (isDecoded) {
+      turnInto(error, call.fail(new Error("the reply cannot be written", { cause: error })));
+    } else if (!(error instanceof ConnectError)) {
+      turnInto(error, call.fail(malformedRequest(error)));
     } else if (error.code === Code.ResourceExhausted) {
       turnInto(error, call.fail(tooLarge()));
     } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
@@ -91,12 +88,27 @@ export function createUniversal(options: UniversalOptions) {
     }
   }
 
+  /** The body of a request, whose end by the call is noted. */
+  async function* readBody(passage: Passage, method: DescMethod) {
+    const { exchange } = passage;
+    try {
+      // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
+      if (/^(unary|server_streaming)$/.test(method.methodKind)) {
+        yield await exchange.readBody(maxMessageBytes + prefixBytes, tooLarge);
+      } else {
+        yield* exchange.readChunks();
+      }
+    } catch (error) {
+      throw passage.call?.fail(error) ?? error;
+    }
+  }
+
   const router = createConnectRouter({
     interceptors: [noteFailures],
     acceptCompression: [compressionGzip, compressionBrotli],
     readMaxBytes: maxMessageBytes,
     jsonOptions,
-    requestGate: enter,
+    requestGate: admit,
   });
   for (const { spec } of rpcs.values()) router.rpc(spec.method, spec.impl as MethodImpl<never>);
   const handlers = new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
@@ -109,34 +121,27 @@ export function createUniversal(options: UniversalOptions) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
     const controller = new AbortController();
-    const passage: Passage = { exchange, controller, wasAsked: false, isDecoded: false };
+    const header = exchange.toHeaders();
+    const timeoutMs = takeTimeout(header);
+    const passage: Passage = { exchange, controller, timeoutMs, isDecoded: false };
     const response = await handler({
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
       url,
-      header: toRequestHeader(exchange),
-      body: readBody(passage),
+      header,
+      body: readBody(passage, handler.method),
       signal: controller.signal,
       contextValues: createContextValues().set(passageKey, passage),
     });
-    const { call, failure } = passage;
-    if (failure !== undefined && call?.protocolName === "connect" && response.status !== 200) {
-      connectCodec.fail(exchange, failure, call);
-      return;
-    }
-    const rpc = rpcs.get(path);
-    if (!passage.wasAsked && rpc?.isOpen === false) {
-      note(rpc.spec, exchange, response.status);
+    const { status } = response;
+    // Connect refuses these before it asks the gate.
+    if ((status === 405 || status === 415) && rpcs.get(path)?.isOpen === false) {
+      const transport = isGrpc(exchange) ? "grpc" : "connect";
+      const error = httpError(status, "the form of the request is not served");
+      gate.refuse({ method: handler.method, transport, exchange }, error);
     }
     await send(response, exchange);
   };
-
-  /** Counts a call that Connect refused before it asked the gate. */
-  function note({ method }: MethodImplSpec, exchange: Exchange, status: number): void {
-    const transport = isGrpc(exchange) ? "grpc" : "connect";
-    const error = httpError(status === 415 ? 415 : 405, "the form of the request is not served");
-    gate.refuse({ method, transport, exchange }, error);
-  }
 }
 
 const noteFailures: Interceptor = (next) => async (req) => {
@@ -165,28 +170,26 @@ function passageOf(passage: Passage | undefined): Passage {
   return passage;
 }
 
-/** The body of a request, whose end by the call is noted. */
-async function* readBody(passage: Passage): AsyncIterable<Uint8Array> {
-  try {
-    yield* passage.exchange.readChunks();
-  } catch (error) {
-    throw passage.call?.fail(error) ?? error;
-  }
+/**
+ * Takes a valid timeout from the headers, in milliseconds. Connect then sets no timer beside the
+ * call's own, which would end the call with an error of other details.
+ */
+function takeTimeout(header: Headers): number | undefined {
+  const isGrpc = header.get("content-type")?.startsWith("application/grpc");
+  const name = isGrpc ? "grpc-timeout" : "connect-timeout-ms";
+  const timeout = header.get(name) ?? "";
+  const timeoutMs = isGrpc ? parseGrpcTimeout(timeout) : parseConnectTimeout(timeout);
+  if (timeoutMs !== undefined) header.delete(name);
+  return timeoutMs;
 }
 
-/** The headers of a request, less timeouts that are too long for the timers of Connect. */
-function toRequestHeader(exchange: Exchange): Headers {
-  const header = exchange.toHeaders();
-  if (Number(header.get("connect-timeout-ms")) >= 2 ** 31) header.delete("connect-timeout-ms");
-  if (/^\d{3,8}H|\d{5,8}M|\d{7,8}S$/.test(header.get("grpc-timeout") ?? "")) {
-    header.delete("grpc-timeout");
-  }
-  return header;
-}
-
-/** Makes an error that is about to be written down another one. */
-function turnInto(error: ConnectError, { code, rawMessage, message, details }: ConnectError): void {
-  Object.assign(error, { code, rawMessage, message, details });
+/**
+ * Turns an error that is about to be written down into another one. Connect takes whatever has
+ * the members of a ConnectError for one.
+ */
+function turnInto(error: Error, reply: ConnectError): void {
+  const { name, code, rawMessage, message, details, metadata } = reply;
+  Object.assign(error, { name, code, rawMessage, message, details, metadata, cause: undefined });
 }
 
 /** Sends what Connect replies, part by part. */

@@ -46,7 +46,16 @@ for (const [config, ...serverArgs] of [["grpc", "--grpc-port"], ["http"], ["http
   console.log(`\n${config}:`);
   const server = [process.execPath, "server.ts", ...serverArgs];
   const args = ["--mode=server", `--conf=${config}.yaml`, ...process.argv.slice(2)];
-  run(join(tools, "connectconformance"), [...args, "--", ...server], "inherit");
+  const suite = (...more: string[]) =>
+    attempt(join(tools, "connectconformance"), [...args, ...more, "--", ...server]);
+  const { status, stdout } = suite();
+  process.stdout.write(stdout);
+  if (status === 0) continue;
+  // On a busy machine, a case can miss its own deadline; alone, it must not.
+  const failed = stdout.matchAll(/^FAILED: (.*):$/gm);
+  const again = suite("--parallel=1", ...Array.from(failed, ([, name]) => `--run=${name}`));
+  process.stdout.write(`\nonce more:\n${again.stdout}`);
+  if (again.status !== 0) process.exit(1);
 }
 const counts = readFileSync(formsFile, "utf8").trim().split("\n");
 const sum = (form: "common" | "taken") =>
@@ -57,18 +66,23 @@ console.log(
 if (sum("taken") === 0 || sum("taken") !== sum("common")) process.exit(1);
 
 /** Runs a program to its end and gives what it printed, or ends as it did. */
-function run(program: string, args: string[], stdout: "pipe" | "inherit" = "pipe"): string {
+function run(program: string, args: string[]): string {
+  const { status, stdout } = attempt(program, args);
+  if (status === 0) return stdout;
+  process.stdout.write(stdout);
+  process.exit(status ?? 1);
+}
+
+/** Runs a program to its end, however that is. */
+function attempt(program: string, args: string[]) {
   const result = spawnSync(program, args, {
     timeout: timeLimitMs,
-    stdio: ["ignore", stdout, "inherit"],
+    stdio: ["ignore", "pipe", "inherit"],
     encoding: "utf8",
+    maxBuffer: 64 * 1024 * 1024,
     cwd: here,
     env: { ...process.env, GOBIN: tools, GOFLAGS: "-mod=mod", FORMS_FILE: formsFile },
   });
   if (result.error) throw result.error;
-  if (result.status !== 0) {
-    process.stdout.write(result.stdout ?? "");
-    process.exit(result.status ?? 1);
-  }
-  return result.stdout;
+  return result;
 }

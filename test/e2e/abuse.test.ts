@@ -252,3 +252,26 @@ describe("twenty times as many calls as there are slots", () => {
     expect((await client?.listInvestors({ pageSize: 1_000 }))?.investors).toHaveLength(50);
   });
 });
+
+describe("bodies that come byte by byte", () => {
+  it.each(["application/json", "application/json; charset=utf-8"])(
+    "take little more than they are, as %s",
+    async (type) => {
+      const service = await startService({ REQUEST_TIMEOUT: "60s" });
+      const before = residentMb(service);
+      const head = [
+        "POST /investor.v1.InvestorService/CreateInvestor HTTP/1.1",
+        `host: localhost\r\ncontent-type: ${type}\r\ntransfer-encoding: chunked\r\n\r\n`,
+      ].join("\r\n");
+      const body = "1\r\nx\r\n".repeat(60_000);
+      const sent = Array.from({ length: 50 }, async () => {
+        const socket = own(connect(service.httpPort, "127.0.0.1"));
+        await new Promise((resolve) => socket.write(head + body, resolve));
+      });
+      await Promise.all(sent);
+      await expect.poll(() => inFlight(service), { timeout: 20_000 }).toBe(50);
+      await delay(2_000);
+      expect(residentMb(service) - before).toBeLessThan(150);
+    },
+  );
+});

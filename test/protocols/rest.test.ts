@@ -1,9 +1,13 @@
 import { once } from "node:events";
 import { request, STATUS_CODES } from "node:http";
+import { connect as connectHttp2 } from "node:http2";
+import { connect } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { ListenerOptions } from "../../src/http/listener.ts";
 import type { Reason } from "../../src/service/errors.ts";
 import { failures } from "../service/failures.ts";
 import { startEngine } from "../support/engine.ts";
@@ -14,14 +18,19 @@ import { anInvestor } from "../support/records.ts";
 type Methods = Partial<ServiceImpl<typeof InvestorService>>;
 type List = NonNullable<Methods["listInvestors"]>;
 
-async function serve(list: List | Methods) {
+async function serve(
+  list: List | Methods,
+  maxConnectionAgeMs?: number,
+  versions: ListenerOptions["versions"] = ["http/1.1", "h2"],
+) {
   const gate = openGate(100);
   const methods = typeof list === "function" ? { listInvestors: list } : list;
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
   const server = await startEngine({
-    versions: ["http/1.1", "h2"],
+    versions,
     services: [service],
     gate,
+    maxConnectionAgeMs,
   });
   onTestFinished(() => server.destroy());
   return { gate, url: `http://127.0.0.1:${server.port}/v1/investors` };
@@ -131,6 +140,16 @@ describe("the whole list by REST", () => {
     await expect.poll(() => gate.inFlight).toBe(0);
   });
 
+  it("ends with a caller who reads nothing of its last page", async () => {
+    const { url, gate } = await serve(() => ({ investors: [anInvestor()] }), undefined, ["h2"]);
+    const session = connectHttp2(url, { settings: { initialWindowSize: 0 } });
+    onTestFinished(() => session.destroy());
+    const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
+    await once(stream, "response");
+    expect(gate.inFlight).toBe(1);
+    await expect.poll(() => gate.inFlight, { timeout: 45_000, interval: 500 }).toBe(0);
+  });
+
   it("has a few slots of its own", async () => {
     const { url, gate } = await serve(() => ({ investors: aPage(), nextPageToken: "more" }));
     const streams = await Promise.all(Array.from({ length: 8 }, () => openStream(url)));
@@ -140,5 +159,27 @@ describe("the whole list by REST", () => {
     expect((await fetch(`${url}?pageSize=1`)).status).toBe(200);
     for (const { req } of streams) req.destroy();
     await expect.poll(() => gate.inFlight).toBe(0);
+  });
+});
+
+describe("an old connection of HTTP/1.1", () => {
+  it("closes with its next reply, and not under a request that is on its way", async () => {
+    const { url } = await serve(() => ({ investors: [] }), 100);
+    const socket = connect(Number(new URL(url).port), "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    let text = "";
+    socket.setEncoding("utf8").on("data", (part) => {
+      text += part;
+    });
+    const get = "GET /v1/investors?pageSize=1 HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    socket.write(get);
+    await expect.poll(() => text).toContain("[]");
+    expect(text).toContain("keep-alive");
+    await delay(500);
+    expect(socket.readyState).toBe("open");
+    text = "";
+    socket.write(get);
+    await once(socket, "end");
+    expect(text).toMatch(/connection: close[\s\S]*\[\]$/i);
   });
 });
