@@ -29,7 +29,7 @@ export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineO
       if (connection === undefined) return;
       const exchange = new Http1Exchange(req, res, connection);
       connection.add(exchange);
-      serve(exchange);
+      exchange.start(serve);
     },
   );
   // It begins to check timeouts when it listens, which it does not do itself.

@@ -14,11 +14,11 @@ import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { type Call, callOf } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { malformedRequest } from "../service/errors.ts";
+import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
 import { isGrpc, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import type { Codec, Rpc, UnaryOptions } from "./unary.ts";
+import { type Codec, maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
 /** What {@link createUniversal} serves, and within which limits. */
 export interface UniversalOptions extends UnaryOptions {
@@ -30,6 +30,7 @@ export interface UniversalOptions extends UnaryOptions {
 /** A call on its way through Connect's handlers, which know nothing of exchanges. */
 interface Passage {
   readonly exchange: Exchange;
+  readonly maxBodyBytes: number;
   /** Ends the request for them. */
   readonly controller: AbortController;
   /** Whether the gate was asked about it. */
@@ -109,7 +110,15 @@ export function createUniversal(options: UniversalOptions) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
     const controller = new AbortController();
-    const passage: Passage = { exchange, controller, wasAsked: false, isDecoded: false };
+    const rpc = rpcs.get(path);
+    const passage: Passage = {
+      exchange,
+      maxBodyBytes:
+        rpc?.isOpen && rpc.spec.kind === "unary" ? maxOpenBytes : Number.POSITIVE_INFINITY,
+      controller,
+      wasAsked: false,
+      isDecoded: false,
+    };
     const response = await handler({
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
@@ -124,7 +133,6 @@ export function createUniversal(options: UniversalOptions) {
       connectCodec.fail(exchange, failure, call);
       return;
     }
-    const rpc = rpcs.get(path);
     if (!passage.wasAsked && rpc?.isOpen === false) {
       note(rpc.spec, exchange, response.status);
     }
@@ -167,8 +175,14 @@ function passageOf(passage: Passage | undefined): Passage {
 
 /** The body of a request, whose end by the call is noted. */
 async function* readBody(passage: Passage): AsyncIterable<Uint8Array> {
+  const { exchange, maxBodyBytes } = passage;
+  let bytes = 0;
   try {
-    yield* passage.exchange.readChunks();
+    for await (const chunk of exchange.readChunks()) {
+      bytes += chunk.length;
+      if (bytes > maxBodyBytes) throw messageTooLarge(maxBodyBytes);
+      yield chunk;
+    }
   } catch (error) {
     throw passage.call?.fail(error) ?? error;
   }
@@ -202,6 +216,7 @@ async function send(response: UniversalServerResponse, exchange: Exchange): Prom
       return;
     }
     if (exchange.isClosed) return;
+    exchange.expectRoom(part.value.length);
     exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
     for (; part && !part.done; part = await parts?.next()) await exchange.write(part.value);
     exchange.end();
