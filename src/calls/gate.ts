@@ -97,29 +97,35 @@ export function createGate(options: GateOptions) {
       }
     },
     /**
-     * A call that anybody may make: it holds no slot and is not counted. Only of streams there may
-     * be so many.
+     * Admits a stream of a call that anybody may make, of which there may be so many.
+     *
+     * @throws {ConnectError} OVERLOADED
+     */
+    admitStream({ methodKind }: DescMethod, exchange: Exchange): void {
+      const { peer } = connectionOf(exchange.socket);
+      try {
+        exchange.expectRoom();
+        const isWatch = methodKind === "server_streaming";
+        exchange.onClose((isWatch ? watches : reflections).acquire(peer));
+        if (isWatch) exchange.use();
+      } catch (error) {
+        exchange.refuse();
+        throw error;
+      }
+    },
+    /**
+     * A call that anybody may make: it holds no slot and is not counted.
      *
      * @throws {ConnectError} OVERLOADED
      */
     open(head: CallHead): Call {
       const { exchange, method, timeoutMs = reflectionTimeoutMs } = head;
       const call = new Call(head, connectionOf(exchange.socket), options);
-      try {
-        exchange.expectRoom();
-        const { peer } = call.connection;
-        if (method.methodKind === "server_streaming") {
-          call.onClose(watches.acquire(peer));
-          exchange.use();
-        } else if (method.methodKind === "bidi_streaming") {
-          call.onClose(reflections.acquire(peer));
-          call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
-        }
-        return call;
-      } catch (error) {
-        exchange.refuse();
-        throw call.fail(error);
+      if (method.methodKind === "unary") exchange.expectRoom();
+      if (method.methodKind === "bidi_streaming") {
+        call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
       }
+      return call;
     },
     /** Counts a call that was refused before the gate was asked. */
     refuse(head: CallHead, reason: ConnectError): void {

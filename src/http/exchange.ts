@@ -131,7 +131,9 @@ export abstract class Exchange {
    */
   expectRoom(bytes?: number): void {
     const usage = this.#usage;
-    if (bytes === undefined ? usage.isCrowded : !usage.canTake(bytes)) throw overloaded();
+    if (bytes === undefined ? !usage.isCrowded : usage.canTake(bytes)) return;
+    this.refuse();
+    throw overloaded();
   }
 
   /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */

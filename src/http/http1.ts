@@ -27,6 +27,11 @@ export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineO
     (req, res) => {
       const connection = connections.get(req.socket);
       if (connection === undefined) return;
+      // The parser lets through what looks like other versions.
+      if (!/^1\.[01]$/.test(req.httpVersion)) {
+        res.writeHead(505, { connection: "close" }).end();
+        return;
+      }
       const exchange = new Http1Exchange(req, res, connection);
       connection.add(exchange);
       exchange.start(serve);

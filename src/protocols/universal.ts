@@ -16,7 +16,7 @@ import { type Call, callOf } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
-import { isGrpc, sendTrailers, toTrailers } from "./grpc.ts";
+import { isGrpc, sendStatus, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
 import { type Codec, maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
@@ -109,8 +109,17 @@ export function createUniversal(options: UniversalOptions) {
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
-    const controller = new AbortController();
     const rpc = rpcs.get(path);
+    if (rpc?.isOpen && rpc.spec.kind !== "unary") {
+      try {
+        gate.admitStream(rpc.spec.method, exchange);
+      } catch (error) {
+        if (!isGrpc(exchange)) throw error;
+        sendStatus(exchange, undefined, error as ConnectError);
+        return;
+      }
+    }
+    const controller = new AbortController();
     const passage: Passage = {
       exchange,
       maxBodyBytes:

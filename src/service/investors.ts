@@ -76,7 +76,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const { after, limit } = checkList(request);
       // One more than wanted tells whether there is a next page.
       const range = { after, limit: limit + 1 };
-      await context.values.get(roomKey).reserve(limit * maxRecordBytes);
+      await context.values.get(roomKey).reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
       const found = await store.list(range, context.signal).catch((error) => {
         throw explain(error, context.signal);
       });
