@@ -15,6 +15,9 @@ const maxRefusedBytes = 64 * 1024;
 /** The time that a client has to read these, in milliseconds: many can be refused at once. */
 const refusedTimeoutMs = 1_000;
 
+/** The same when all connections together keep too much. */
+const crowdedTimeoutMs = 100;
+
 /** What all connections keep in memory until something was sent, in bytes. */
 interface Total {
   kept: number;
@@ -105,10 +108,9 @@ export class Usage {
     if (this.#refused <= maxRefusedBytes) {
       clearTimeout(this.#refusedTimer);
       this.#refusedTimer = undefined;
-    } else if (this.#total.kept > maxTotalBytes) {
-      socket.destroy();
     } else {
-      this.#refusedTimer ??= setTimeout(() => socket.destroy(), refusedTimeoutMs).unref();
+      const ms = this.#total.kept > maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
     }
   }
 }
