@@ -10,6 +10,7 @@ import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflectio
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
+import { createTracing } from "./calls/span.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { type Config, isLoopback } from "./config.ts";
 import { createConnections } from "./http/connections.ts";
@@ -83,7 +84,15 @@ export async function startServer(
   const telemetry = createTelemetry(log);
   const { maxInFlight } = limits;
   const authenticate = authentication?.authenticate;
-  const gate = createGate({ maxInFlight, requestTimeoutMs, authenticate, telemetry, log });
+  const startSpan = createTracing();
+  const gate = createGate({
+    maxInFlight,
+    requestTimeoutMs,
+    authenticate,
+    telemetry,
+    log,
+    startSpan,
+  });
   telemetry.showInFlight(() => gate.inFlight);
   const store = await openStore(databaseUrl, {
     requestTimeoutMs,

@@ -9,13 +9,12 @@ import {
   type HandlerContext,
   type MethodImplSpec,
 } from "@connectrpc/connect";
-import type { Span } from "@opentelemetry/api";
 import type { Logger } from "pino";
 import type { Exchange } from "../http/exchange.ts";
 import { internal, interrupted } from "../service/errors.ts";
 import { type Room, roomKey } from "../service/room.ts";
 import type { Connection } from "./connection.ts";
-import { runInSpan, startSpan, traceIdOf } from "./span.ts";
+import type { CallSpan, StartSpan } from "./span.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
@@ -30,6 +29,8 @@ export interface CallHead {
   readonly exchange: Exchange;
   /** How long the client waits, in milliseconds. */
   readonly timeoutMs?: number | undefined;
+  /** The pattern of its path, if it is a call by plain HTTP. */
+  readonly route?: string | undefined;
   /** What goes along to the service; made if absent. */
   readonly values?: ContextValues;
 }
@@ -40,6 +41,8 @@ export interface CallOptions {
   requestTimeoutMs: number;
   /** Is told of faults. */
   log: Logger;
+  /** Traces calls; they are not traced if absent. */
+  startSpan?: StartSpan | undefined;
 }
 
 /** The call that a context belongs to. */
@@ -68,7 +71,7 @@ export class Call implements HandlerContext, Room {
   readonly #options: CallOptions;
   readonly #start = performance.now();
   readonly #controller = new AbortController();
-  readonly #span: Span;
+  readonly #span: CallSpan | undefined;
   #id: string | undefined;
   #requestHeader: Headers | undefined;
 
@@ -82,7 +85,7 @@ export class Call implements HandlerContext, Room {
     const isUnary = method.methodKind === "unary";
     this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
     exchange.onClose(() => this.#abort(clientLeft));
-    this.#span = startSpan(this);
+    this.#span = options.startSpan?.(this);
   }
 
   /**
@@ -94,10 +97,15 @@ export class Call implements HandlerContext, Room {
     try {
       this.throwIfEnded();
       // An implementation may reply with a plain object instead of a message.
-      return create(method.output, await runInSpan(this.#span, () => impl(input, this)));
+      return create(method.output, await this.run(() => impl(input, this)));
     } catch (error) {
       throw this.fail(error);
     }
+  }
+
+  /** Runs work as a part of what the span of the call tells of, if there is one. */
+  run<T>(work: () => T): T {
+    return this.#span ? this.#span.run(work) : work();
   }
 
   /** Ends the work on it so many milliseconds from now, whatever was set before. */
@@ -140,7 +148,7 @@ export class Call implements HandlerContext, Room {
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
-      traceIdOf(this.#span) ??
+      this.#span?.traceId ??
       parentTrace(this.head.exchange.header("traceparent")) ??
       randomBytes(16).toString("hex");
     return this.#id;

@@ -1,52 +1,134 @@
+import type { Socket } from "node:net";
 import {
+  type Attributes,
+  type Context,
   context,
-  isSpanContextValid,
+  ProxyTracerProvider,
   propagation,
   type Span,
   SpanKind,
   SpanStatusCode,
   trace,
 } from "@opentelemetry/api";
+import type { Exchange } from "../http/exchange.ts";
+import { isUuid } from "../service/ids.ts";
 import type { Call } from "./call.ts";
+import { codeOf, nameOf } from "./telemetry.ts";
+
+/** The span of a call. */
+export interface CallSpan {
+  /** The id of its trace. */
+  readonly traceId: string | undefined;
+  /** Runs work as a part of it. */
+  run<T>(work: () => T): T;
+}
+
+/** Starts the span of a call, which ends when its reply has closed. */
+export type StartSpan = (call: Call) => CallSpan;
+
+const tracerName = "investor-records";
+
+/** The codes of faults of a server (https://opentelemetry.io/docs/specs/semconv/rpc/grpc). */
+const faults = new Set([
+  "UNKNOWN",
+  "DEADLINE_EXCEEDED",
+  "UNIMPLEMENTED",
+  "INTERNAL",
+  "UNAVAILABLE",
+  "DATA_LOSS",
+]);
 
 /**
- * Begins the span of a call, which ends with it: a child of what is traced already, or of what its
- * caller traces (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans). Without an SDK it is
- * nothing.
+ * Makes what traces calls by the SDK of OpenTelemetry that was registered; undefined if none was.
+ * Each call has a span: of RPC (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for
+ * REST, of HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans). It is the server
+ * span, a child of its caller's, unless HTTP itself is traced and has one already.
  */
-export function startSpan(call: Call): Span {
-  const { method, transport, exchange } = call.head;
-  const active = context.active();
-  const parent = trace.getSpan(active) ? active : propagation.extract(active, exchange.headers);
-  const span = trace.getTracer("investor-records").startSpan(
-    `${method.parent.typeName}/${method.name}`,
-    {
-      kind: SpanKind.SERVER,
-      attributes: {
-        "rpc.system": transport === "connect" ? "connect_rpc" : transport,
-        "rpc.service": method.parent.typeName,
-        "rpc.method": method.name,
+export function createTracing(): StartSpan | undefined {
+  const provider = trace.getTracerProvider();
+  // It is the placeholder of an SDK.
+  if (provider instanceof ProxyTracerProvider && !provider.getDelegateTracer(tracerName)) {
+    return undefined;
+  }
+  const tracer = provider.getTracer(tracerName);
+  return (call) => {
+    const { exchange, route } = call.head;
+    const active = context.active();
+    const outer = trace.getSpan(active);
+    const httpRoute = route ?? exchange.path;
+    outer?.setAttribute("http.route", httpRoute).updateName(`${exchange.method} ${httpRoute}`);
+    const parent = outer ? active : propagation.extract(active, exchange.headers);
+    const span = tracer.startSpan(
+      route === undefined ? nameOf(call.method) : `${exchange.method} ${route}`,
+      {
+        kind: outer ? SpanKind.INTERNAL : SpanKind.SERVER,
+        attributes: {
+          ...(route === undefined ? describeRpc(call) : describeHttp(exchange, route)),
+          ...describeNetwork(exchange),
+        },
       },
-    },
-    parent,
-  );
-  if (span.isRecording()) call.onClose(() => endSpan(span, call));
-  return span;
+      parent,
+    );
+    call.onClose(() => endSpan(span, call));
+    const inside: Context = trace.setSpan(parent, span);
+    return {
+      traceId: trace.getSpanContext(inside)?.traceId,
+      run: (work) => context.with(inside, work),
+    };
+  };
 }
 
-/** The id of the trace of a span, if there is one. */
-export function traceIdOf(span: Span): string | undefined {
-  const spanContext = span.spanContext();
-  return isSpanContextValid(spanContext) ? spanContext.traceId : undefined;
+function describeRpc({ method, head: { transport } }: Call): Attributes {
+  return {
+    "rpc.system.name": transport === "connect" ? "connectrpc" : "grpc",
+    "rpc.method": nameOf(method),
+  };
 }
 
-/** Runs work as a part of what a span tells of. */
-export function runInSpan<T>(span: Span, work: () => T): T {
-  return span.isRecording() ? context.with(trace.setSpan(context.active(), span), work) : work();
+function describeHttp({ method, path, socket, httpVersion }: Exchange, route: string): Attributes {
+  const id = path.slice(path.lastIndexOf("/") + 1);
+  return {
+    "http.request.method": method,
+    "http.route": route,
+    // What is no id can be anything.
+    "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
+    "url.scheme": isEncrypted(socket) ? "https" : "http",
+    "network.protocol.version": httpVersion,
+  };
 }
 
-function endSpan(span: Span, { failure }: Call): void {
-  span.setAttribute("rpc.grpc.status_code", failure?.code ?? 0);
-  if (failure !== undefined) span.setStatus({ code: SpanStatusCode.ERROR });
+function describeNetwork({ authority, socket }: Exchange): Attributes {
+  const [scheme, defaultPort] = isEncrypted(socket) ? ["https", 443] : ["http", 80];
+  const server = URL.parse(`${scheme}://${authority}`);
+  return {
+    ...(server && {
+      "server.address": server.hostname.replace(/^\[(.*)\]$/, "$1"),
+      "server.port": Number(server.port || defaultPort),
+    }),
+    ...(socket.remoteAddress !== undefined && {
+      "network.peer.address": socket.remoteAddress,
+      "network.peer.port": socket.remotePort,
+    }),
+  };
+}
+
+function isEncrypted(socket: Socket): boolean {
+  return "encrypted" in socket;
+}
+
+function endSpan(span: Span, call: Call): void {
+  const { transport, exchange } = call.head;
+  const code = codeOf(call);
+  // Connect names its errors so, and has no name for success.
+  const name = transport === "connect" ? code.toLowerCase().replace("cancelled", "canceled") : code;
+  if (transport === "rest") {
+    if (exchange.isBegun) span.setAttribute("http.response.status_code", exchange.status);
+  } else if (transport !== "connect" || code !== "OK") {
+    span.setAttribute("rpc.status_code", name);
+  }
+  if (faults.has(code)) {
+    span.setAttribute("error.type", name);
+    span.setStatus({ code: SpanStatusCode.ERROR });
+  }
   span.end();
 }

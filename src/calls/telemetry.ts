@@ -140,12 +140,13 @@ export function createTelemetry(log: Logger) {
   };
 }
 
-function nameOf({ parent, name }: DescMethod): string {
+/** The name of a method with that of its service. */
+export function nameOf({ parent, name }: DescMethod): string {
   return `${parent.typeName}/${name}`;
 }
 
 /** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
-function codeOf({ failure, head }: Call): string {
+export function codeOf({ failure, head }: Call): string {
   if (failure === undefined && head.exchange.wasSent) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();

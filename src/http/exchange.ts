@@ -66,6 +66,9 @@ export abstract class Exchange {
   /** Whether the headers of the response were sent. */
   abstract readonly isBegun: boolean;
 
+  /** The status of the response, once its headers were sent. */
+  abstract readonly status: number;
+
   /** Whether all of the response was sent, once that has closed. */
   abstract readonly wasSent: boolean;
 

@@ -123,6 +123,10 @@ class Http1Exchange extends Exchange {
     return this.#res.headersSent;
   }
 
+  get status(): number {
+    return this.#res.statusCode;
+  }
+
   get wasSent(): boolean {
     return this.#res.writableFinished;
   }

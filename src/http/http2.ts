@@ -101,6 +101,10 @@ class Http2Exchange extends Exchange {
     return this.#stream.headersSent;
   }
 
+  get status(): number {
+    return Number(this.#stream.sentHeaders?.[":status"]);
+  }
+
   get wasSent(): boolean {
     const { writableFinished, rstCode, headersSent } = this.#stream;
     return headersSent && writableFinished && rstCode === constants.NGHTTP2_NO_ERROR;

@@ -52,7 +52,12 @@ export function createRest(options: RestOptions): Handler {
   async function serveAll(exchange: Exchange): Promise<void> {
     let call: Call | undefined;
     try {
-      call = await gate.admit({ method: listInvestors, transport: "rest", exchange });
+      call = await gate.admit({
+        method: listInvestors,
+        transport: "rest",
+        route: collection,
+        exchange,
+      });
       call.onClose(streams.acquire(call.values.get(principalKey)));
       await streamAll(exchange, call);
     } catch (reason) {
@@ -112,6 +117,7 @@ const fail: Codec["fail"] = (exchange, error) =>
 
 const common = {
   transport: "rest",
+  route: collection,
   overhead: 0,
   timeoutMs: () => undefined,
   reply: (exchange: Exchange, output: Message) =>
@@ -124,7 +130,11 @@ const createCodec: Codec = {
   decode: (_, body, { head }) => readCreate(head.exchange, body),
 };
 
-const getCodec: Codec = { ...common, decode: (_, __, { head }) => readGet(head.exchange) };
+const getCodec: Codec = {
+  ...common,
+  route: `${collection}/{id}`,
+  decode: (_, __, { head }) => readGet(head.exchange),
+};
 
 const listCodec: Codec = {
   ...common,

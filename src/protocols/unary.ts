@@ -11,6 +11,8 @@ export const maxOpenBytes = 4 * 1024;
 /** How one protocol writes a unary call on the wire. */
 export interface Codec {
   readonly transport: TransportName;
+  /** The pattern of the paths of its calls, if they are plain HTTP. */
+  readonly route?: string;
   /** How many bytes the body has besides its message. */
   readonly overhead: number;
   /** How long the client waits, in milliseconds. */
@@ -44,10 +46,10 @@ export type ServeUnary = (codec: Codec, rpc: Rpc<UnarySpec>, exchange: Exchange)
 export function createUnary({ gate, maxMessageBytes, tooLarge }: UnaryOptions): ServeUnary {
   return async (codec, { spec, isOpen }, exchange) => {
     const { method } = spec;
-    const { transport, overhead } = codec;
+    const { transport, route, overhead } = codec;
     let call: Call | undefined;
     try {
-      const head = { method, transport, exchange, timeoutMs: codec.timeoutMs(exchange) };
+      const head = { method, transport, route, exchange, timeoutMs: codec.timeoutMs(exchange) };
       call = isOpen ? gate.open(head) : await gate.admit(head);
       const body = isOpen
         ? await exchange.readBody(maxOpenBytes, () => messageTooLarge(maxOpenBytes))

@@ -162,7 +162,7 @@ const noteFailures: Interceptor = (next) => async (req) => {
   passage.isDecoded = true;
   try {
     call.throwIfEnded();
-    const res = await next(req);
+    const res = await call.run(() => next(req));
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
     throw call.fail(error);

@@ -123,7 +123,7 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
 async function startWriter(path: string, onFatal: (error: Error) => void) {
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
-  const worker = new Worker(file, { workerData: path });
+  const worker = new Worker(file, { workerData: path, execArgv: [] });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
   const ended = exited.then(() => {
     throw new Error("it ended by itself");

@@ -282,19 +282,3 @@ describe("the log", () => {
     }
   });
 });
-
-describe("traces", () => {
-  it("of an SDK of OpenTelemetry give calls their ids in the log", async () => {
-    const service = await startService({
-      NODE_OPTIONS: `--import ${import.meta.resolve("../support/active-span.ts")}`,
-      ACTIVE_TRACE: "4bf92f3577b34da6a3ce929d0e0e4736",
-      LOG_LEVEL: "debug",
-    });
-    await grpcClient(service).listInvestors({}, { headers: { traceparent } });
-    await fetch(url(service, "/v1/investors"), { headers: { traceparent } });
-    await expect.poll(() => logged(service).length).toBe(2);
-    for (const { traceId } of logged(service)) {
-      expect(traceId).toBe("4bf92f3577b34da6a3ce929d0e0e4736");
-    }
-  });
-});
