@@ -279,3 +279,27 @@ describe("connections that do not begin", () => {
     );
   });
 });
+
+describe("the port of gRPC on this machine, without credentials", () => {
+  it("answers only to the names of this machine, and to no page of another origin", async () => {
+    const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    const statusOf = async (headers: object) => {
+      const stream = openCall(session, list, headers).end(empty);
+      const [fields] = await once(stream, "response");
+      stream.resume();
+      return fields[":status"];
+    };
+    for (const host of ["localhost", `127.0.0.1:${service.grpcPort}`, "[::1]:80"]) {
+      expect(await statusOf({ ":authority": host }), host).toBe(200);
+    }
+    for (const headers of [
+      { ":authority": "evil.example" },
+      { ":authority": "localhost.evil.example" },
+      { origin: "https://evil.example" },
+      { "sec-fetch-site": "cross-site" },
+    ]) {
+      expect(await statusOf(headers), JSON.stringify(headers)).toBe(403);
+    }
+  });
+});
