@@ -13,7 +13,7 @@ const shareBytes = 32 * 1024;
 const maxRefusedBytes = 64 * 1024;
 
 /** The time that a client has to read these, in milliseconds: many can be refused at once. */
-const refusedTimeoutMs = 1_000;
+const refusedTimeoutMs = 5_000;
 
 /** The same when all connections together keep too much. */
 const crowdedTimeoutMs = 100;
