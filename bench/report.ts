@@ -61,7 +61,13 @@ function toSummary({ outcomes, machine }: Results): string {
     ];
   });
   const heads = ["128 callers: calls a second, CPU of the process per call", ...peers];
-  return `${toTable([heads, ...rows])}\n\n${machine}; load, servers and database share it.`;
+  return [
+    "![Calls a second of the service and of its peers](docs/performance.svg)",
+    toTable([heads, ...rows]),
+    `${machine}; load, servers and database share it. Peers do one statement a call, with writes ` +
+      "that are as durable. [Performance](docs/performance.md) has all comparisons, with " +
+      "latencies, memory and how each is measured.",
+  ].join("\n\n");
 }
 
 function toPage({ date, machine, outcomes, figures, growth, memory }: Results): string {

@@ -10,30 +10,45 @@ const levels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
  * its help. Each can also be set by its {@link environmentName}.
  */
 export const settings = {
-  "--database-url": ["<url>", databaseUrl, "sqlite:data/investors.db", "where records live"],
+  "--database-url": ["<url>", databaseUrl, "sqlite:data/investors.db", "the database"],
   "--host": ["<host>", text, "127.0.0.1", "the address to listen on"],
-  "--grpc-port": ["<port>", integer(0, 65_535), "50051", "the port for gRPC; 0 picks a free one"],
-  "--http-port": ["<port>", integer(0, 65_535), "8080", "the port for Connect, gRPC-Web and REST"],
-  "--tls-cert": ["<file>", optional(text), "", "the certificate chain to encrypt with, in PEM"],
-  "--tls-key": ["<file>", optional(text), "", "its private key, in PEM"],
-  "--tls-client-ca": ["<file>", optional(text), "", "the CAs of client certificates, in PEM"],
-  "--auth-tokens-file": ["<file>", optional(text), "", "the bearer tokens that are accepted"],
-  "--oidc-issuer": ["<url>", optional(issuer), "", "the issuer whose access tokens are accepted"],
-  "--oidc-audience": ["<audience>", optional(text), "", "the audience they must be issued for"],
-  "--cors-origin": ["<origins>", origins, "", "the origins whose pages may call by HTTP"],
+  "--grpc-port": ["<port>", integer(0, 65_535), "50051", "the port for gRPC, 0 for a free one"],
+  "--http-port": ["<port>", integer(0, 65_535), "8080", "the port for Connect, gRPC-Web and JSON"],
+  "--tls-cert": ["<file>", optional(text), "", "the server's certificate chain, PEM"],
+  "--tls-key": ["<file>", optional(text), "", "its private key, PEM"],
+  "--tls-client-ca": ["<file>", optional(text), "", "the CAs of client certificates, PEM"],
+  "--auth-tokens-file": ["<file>", optional(text), "", "the bearer tokens to accept"],
+  "--oidc-issuer": ["<url>", optional(issuer), "", "the issuer of access tokens to accept"],
+  "--oidc-audience": ["<audience>", optional(text), "", "the audience of these access tokens"],
+  "--cors-origin": ["<origins>", origins, "", "the origins whose pages may call"],
   "--allow-insecure": [
     "[boolean]",
     oneOf(["true", "false"]),
     "false",
-    "listen beyond loopback anyway",
+    "listen beyond loopback without TLS or authentication",
   ],
-  "--max-in-flight": ["<calls>", integer(1, 1_000_000), "1024", "how many calls may run at once"],
-  "--max-connections": ["<n>", integer(1, 1_000_000), "1024", "how many connections may be open"],
-  "--request-timeout": ["<duration>", duration(1), "10s", "how long a call may take"],
-  "--max-connection-age": ["<duration>", optional(duration(1)), "", "when clients must reconnect"],
-  "--drain-delay": ["<duration>", duration(0), "0s", "how long to serve on at shutdown"],
-  "--drain-timeout": ["<duration>", duration(0), "20s", "how long calls may take to finish"],
-  "--log-level": ["<level>", oneOf(levels), "info", `the least to log: ${levels.join(", ")}`],
+  "--max-in-flight": [
+    "<calls>",
+    integer(1, 1_000_000),
+    "1024",
+    "maximum number of calls in flight",
+  ],
+  "--max-connections": ["<n>", integer(1, 1_000_000), "1024", "maximum number of open connections"],
+  "--request-timeout": ["<duration>", duration(1), "10s", "timeout for a call"],
+  "--max-connection-age": [
+    "<duration>",
+    optional(duration(1)),
+    "",
+    "age at which clients must reconnect",
+  ],
+  "--drain-delay": [
+    "<duration>",
+    duration(0),
+    "0s",
+    "time to keep serving after readiness goes off",
+  ],
+  "--drain-timeout": ["<duration>", duration(0), "20s", "timeout for calls in flight at shutdown"],
+  "--log-level": ["<level>", oneOf(levels), "info", `lowest level to log: ${levels.join(", ")}`],
 } satisfies Record<`--${string}`, [argument: string, read: Check, fallback: string, help: string]>;
 
 type Flag = keyof typeof settings;
@@ -93,7 +108,7 @@ export function readConfig(given: Given) {
   if (lacking.length > 0 && !isLoopback(host) && values["--allow-insecure"] === "false") {
     throw new ConfigError(
       `--host ${host} is reachable from other machines, and calls are not ` +
-        `${lacking.join(" and not ")}; set --allow-insecure to listen there all the same`,
+        `${lacking.join(" and not ")}; set --allow-insecure to listen there anyway`,
     );
   }
   return {

@@ -13,7 +13,7 @@ import {
 } from "./config.ts";
 import type { RunningServer } from "./server.ts";
 
-/** How long after the first signal to stop another one is a second one, in milliseconds. */
+/** A signal so soon after the first, in milliseconds, is the same one again. */
 const secondSignalMs = 1_000;
 
 const program = new Command("investor-records")
@@ -23,7 +23,7 @@ const program = new Command("investor-records")
 
 const serve = program
   .command("serve", { isDefault: true })
-  .description("Serve the records until SIGTERM or SIGINT.")
+  .description("Serve records until SIGTERM or SIGINT.")
   .action(async () => {
     const options = serve.options.map((each) => [each.long, serve.opts()[each.attributeName()]]);
     const given: Given = { flags: Object.fromEntries(options), environment: process.env };
@@ -44,7 +44,7 @@ const copy = program
   .description("Copy records between SQLite files, MongoDB and NDJSON files.")
   .argument("<from>", "sqlite:PATH, mongodb://HOST, env:NAME of a variable, PATH.ndjson or -")
   .argument("<to>", "the same")
-  .option("--principal <name>", "whose request ids those of an NDJSON file are")
+  .option("--principal <name>", "the caller whose request ids an NDJSON file has")
   .action(async (from: string, to: string, { principal }: { principal?: string }) => {
     // A service on the same machine comes first.
     setPriority(Math.max(getPriority(), constants.priority.PRIORITY_BELOW_NORMAL));
@@ -109,9 +109,9 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
     const server = await starting;
     const errors = await server.reload();
     for (const error of errors) {
-      log.error(`${nameAsGiven(error, given)}; what was read before stays in force`);
+      log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);
     }
-    if (errors.length === 0) log.info("read again what certificates and tokens are set");
+    if (errors.length === 0) log.info("reloaded certificates and tokens");
   });
 }
 
@@ -132,12 +132,12 @@ function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
       return;
     }
     stoppingSince = performance.now();
-    log.info(`stopping on ${signal}`);
+    log.info(`shutting down on ${signal}`);
     // It is not ready yet, and has nothing to finish.
     if (server === undefined) process.exit(0);
     const { isClean, isClosed } = await server.stop(cut.signal);
     if (isClean && isClosed) log.info("stopped");
-    else log.warn("stopped, and cut what had not finished");
+    else log.warn("stopped, and cut calls in flight");
     // An orderly exit would wait for the thread that writes, and that for the disk.
     if (!isClosed) process.kill(process.pid, "SIGKILL");
     process.exit(isClean ? 0 : 1);

@@ -41,10 +41,10 @@ export interface RunningServer {
    */
   reload(): Promise<Error[]>;
   /**
-   * Stops in order: tells health checks, waits the drain delay, takes no new calls, lets
-   * those inside finish, closes the store. The signal makes it cut what is left at once.
+   * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
+   * those in flight finish, the store is closed. The signal cuts what is left at once.
    *
-   * @returns whether every call that was inside has finished, and whether the store is closed,
+   * @returns whether every call in flight has finished, and whether the store is closed,
    *   which it may not be if the signal aborted
    */
   stop(cut?: AbortSignal): Promise<{ isClean: boolean; isClosed: boolean }>;
@@ -53,10 +53,10 @@ export interface RunningServer {
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
 const maxMessageBytes = 64 * 1024;
 
-/** How often health asks the store, in milliseconds. */
+/** Interval of the checks of the store, in milliseconds. */
 const pingIntervalMs = 1_000;
 
-/** Timeout of that, in milliseconds. */
+/** Timeout of such a check, in milliseconds. */
 const pingTimeoutMs = 5_000;
 
 /** The time that replies get to reach the sockets, in milliseconds. */
@@ -100,7 +100,7 @@ export async function startServer(
     onWrite: telemetry.showWritable,
     onWarning,
     async onFatal(error) {
-      // The calls inside learn first that their outcome is unknown.
+      // Calls in flight are told first that their outcome is unknown.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
       onFatal(error);
     },
@@ -197,7 +197,7 @@ export async function startServer(
   };
 }
 
-/** Asks the store at intervals whether it can serve, and tells when the answer changes. */
+/** Checks at intervals whether the store can serve, and tells when that changes. */
 async function followStore(store: Store, log: Logger, setReady: (isReady: boolean) => void) {
   let wasServing: boolean | undefined;
   let stopped = false;

@@ -1,4 +1,5 @@
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
@@ -8,9 +9,10 @@ import { codes } from "../src/service/errors.ts";
 import { encodePageToken } from "../src/service/page-token.ts";
 import { findViolations } from "../src/service/validation.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
+import { temporaryFolder } from "./support/folder.ts";
 import { compile, findOperation, type Operation, openApi } from "./support/openapi.ts";
 import { aCreate } from "./support/records.ts";
-import { startService } from "./support/service.ts";
+import { breakDatabase, lockDatabase, startService, waitFor } from "./support/service.ts";
 
 const operations = ["POST /v1/investors", "GET /v1/investors", "GET /v1/investors/{id}"].map(
   (line) => {
@@ -118,27 +120,84 @@ describe("the OpenAPI document", () => {
     const { httpPort } = await startService();
     const ask = async (path: string, init?: RequestInit) => {
       const response = await fetch(`http://localhost:${httpPort}/v1/investors${path}`, init);
-      return [response.status, await response.json()];
+      return [response.status, (await response.json()) as { id: string }] as const;
     };
-    const create = (body: unknown) =>
-      ask("", {
-        method: "POST",
-        headers: {
-          "content-type": "application/json",
-          "idempotency-key": String(parameterOf(createInvestor, "Idempotency-Key").example),
-        },
-        body: JSON.stringify(body),
-      });
-    const content = createInvestor?.requestBody.content["application/json"]?.example as object;
-    const stored = createInvestor?.responses[200]?.content["application/json"]?.example;
-    const refusal = createInvestor?.responses[400]?.content["application/problem+json"]?.example;
+    const content = createInvestor?.requestBody.content["application/json"]?.example;
+    const example = createInvestor?.responses[200]?.content["application/json"]?.example as object;
     const size = parameterOf(listInvestors, "pageSize").example;
 
     expect(await ask(`?pageSize=${size}`)).toEqual([200, []]);
-    for (let i = 0; i < 2; i += 1) expect(await create(content)).toEqual([200, stored]);
-    expect(await ask(`/${parameterOf(getInvestor, "id").example}`)).toEqual([200, stored]);
+    const [status, stored] = await ask("", {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(content),
+    });
+    expect([status, stored]).toEqual([200, { ...example, id: stored.id }]);
     expect(await ask(`?pageSize=${size}`)).toEqual([200, [stored]]);
-    expect(await create({ ...content, country: "USA" })).toEqual([400, refusal]);
+  });
+
+  it("prefills nothing that another visitor may have used", () => {
+    expect(parameterOf(createInvestor, "Idempotency-Key")).not.toHaveProperty("example");
+    expect(parameterOf(getInvestor, "id")).not.toHaveProperty("example");
+  });
+
+  it("has an example of every problem, as the service replies with it", async () => {
+    const folder = temporaryFolder();
+    const tokens = ["all-that-there-is-to-do", "reader-of-the-records investors:read"];
+    writeFileSync(join(folder, "tokens"), tokens.map((each) => `${v4()} ${each}\n`).join(""));
+    const env = { AUTH_TOKENS_FILE: "tokens", MAX_IN_FLIGHT: "1", REQUEST_TIMEOUT: "2s" };
+    const service = await startService(env, folder);
+    const content = createInvestor?.requestBody.content["application/json"]?.example as object;
+    const all = { authorization: "Bearer all-that-there-is-to-do" };
+    const url = `http://localhost:${service.httpPort}/v1/investors`;
+    const ask = async (init: RequestInit, path = "") => (await fetch(url + path, init)).json();
+    const create = (change: object = {}, headers: Record<string, string> = all) =>
+      ask({
+        method: "POST",
+        headers: { "content-type": "application/json", ...headers },
+        body: JSON.stringify({ ...content, ...change }),
+      });
+    const exampleOf = (operation: Operation | undefined, status: number) =>
+      operation?.responses[status]?.content["application/problem+json"]?.example;
+    const expectExample = async (status: number, reply: Promise<unknown>) => {
+      const examples = operations.flatMap((operation) => exampleOf(operation, status) ?? []);
+      expect(examples.length).toBeGreaterThan(0);
+      const problem = await reply;
+      for (const example of examples) expect(problem).toEqual(example);
+    };
+
+    for (const { operationId, responses } of operations) {
+      for (const [status, response] of Object.entries(responses)) {
+        const { example } = response?.content["application/problem+json"] ?? {};
+        if (status !== "200") expect(example, `${operationId}, ${status}`).toBeDefined();
+      }
+    }
+    await expectExample(400, create({ country: "USA" }));
+    await expectExample(401, create({}, {}));
+    const reader = { authorization: "Bearer reader-of-the-records" };
+    await expectExample(403, create({}, reader));
+    const { metadata } = exampleOf(getInvestor, 404) as { metadata: { id: string } };
+    await expectExample(404, ask({ headers: all }, `/${metadata.id}`));
+    await expectExample(413, create({ city: "x".repeat(65_536) }));
+    await expectExample(415, create({}, { ...all, "content-type": "text/plain" }));
+    const key = { ...all, "idempotency-key": v7() };
+    await create({}, key);
+    await expectExample(422, create({ city: "Paris" }, key));
+
+    const release = lockDatabase(service);
+    const late = create();
+    await waitFor(async () => {
+      const response = await fetch(new URL("/metrics", url), { headers: all });
+      return /^rpc_server_calls_in_flight 1$/m.test(await response.text());
+    });
+    await expectExample(503, create());
+    await expectExample(504, late);
+    release();
+    breakDatabase(service);
+    const fault = await ask({ headers: all });
+    const text = JSON.stringify(exampleOf(listInvestors, 500));
+    const { id } = (fault as { metadata: { id: string } }).metadata;
+    expect(fault).toEqual(JSON.parse(text.replaceAll(/[0-9a-f]{32}/g, id)));
   });
 
   it("describes every operation, parameter and tag", () => {

@@ -52,7 +52,8 @@ type Methods = typeof InvestorService.method;
 /**
  * The methods of the service, as promises.
  *
- * @throws {InvestorError} whenever a call fails
+ * @throws {InvestorError} a call fails
+ * @throws {Error} nothing was sent: the request or an option is wrong, or the client is closed
  */
 export type InvestorClient = {
   readonly [Name in keyof Methods]: (
@@ -60,7 +61,7 @@ export type InvestorClient = {
     options?: CallOptions,
   ) => Promise<MessageShape<Methods[Name]["output"]>>;
 } & {
-  /** Closes the connection; calls in flight still finish. */
+  /** Closes the connection once the calls in flight have finished; further ones are refused. */
   close(): void;
 };
 
@@ -107,6 +108,13 @@ export function createInvestorClient(
 ): InvestorClient {
   const grpc = loadGrpc();
   const client = new grpc.Client(address, credentials, channelOptions);
+  let inFlight = 0;
+  let isClosing = false;
+
+  // grpc-js would fail the calls that are not on a connection yet.
+  const closeIfIdle = () => {
+    if (isClosing && inFlight === 0) client.close();
+  };
 
   const toCall =
     <I extends DescMessage, O extends DescMessage>(method: DescMethodUnary<I, O>) =>
@@ -114,10 +122,15 @@ export function createInvestorClient(
       const { parent, name, input, output } = method;
       const bytes = Buffer.from(toBinary(input, create(input, request)));
       const { signal, metadata = new grpc.Metadata() } = options;
-      const deadline = Date.now() + (options.timeoutMs ?? timeoutMs);
+      const limitMs = options.timeoutMs ?? timeoutMs;
+      if (Number.isNaN(limitMs)) throw new RangeError("timeoutMs must be a number");
+      // grpc-js ends the process on a deadline that gRPC cannot write.
+      const deadline = limitMs < 1e14 ? Date.now() + limitMs : Number.POSITIVE_INFINITY;
+      if (isClosing) throw new Error("the client is closed");
       let call: ClientUnaryCall | undefined;
       const cancel = () => call?.cancel();
       signal?.addEventListener("abort", cancel);
+      inFlight += 1;
       try {
         return await new Promise((resolve, reject) => {
           call = client.makeUnaryRequest(
@@ -136,6 +149,8 @@ export function createInvestorClient(
         });
       } finally {
         signal?.removeEventListener("abort", cancel);
+        inFlight -= 1;
+        closeIfIdle();
       }
     };
 
@@ -144,7 +159,10 @@ export function createInvestorClient(
     createInvestor: toCall(createInvestor),
     getInvestor: toCall(getInvestor),
     listInvestors: toCall(listInvestors),
-    close: () => client.close(),
+    close() {
+      isClosing = true;
+      closeIfIdle();
+    },
   };
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -68,6 +69,9 @@ func run(address string) error {
 
 	request.Country = proto.String("England")
 	_, err = client.CreateInvestor(ctx, request)
+	if err == nil {
+		return errors.New("the country was accepted")
+	}
 	refusal := status.Convert(err)
 	fmt.Println("refused:", refusal.Message())
 	for _, detail := range refusal.Details() {

@@ -20,7 +20,7 @@ export interface CopyOptions {
 }
 
 /**
- * Copies all records from one place to another.
+ * Copies all records from one store or file to another.
  *
  * @returns whether all of them are there
  * @throws {ConfigError} an argument is wrong, and nothing was done

@@ -54,7 +54,7 @@ export function readEndpoint(side: string, text: string, environment: NodeJS.Pro
 }
 
 /**
- * Refuses a copy from a place to itself, however the two are spelled.
+ * Refuses a copy of a database or file to itself, however the two are spelled.
  *
  * @throws {ConfigError} they are one
  * @throws {Error} in plain words, if a database cannot be reached
@@ -63,7 +63,7 @@ export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<voi
   const isMongo = (each: Endpoint) => each.url !== undefined && each.path === undefined;
   const identify = isMongo(from) && isMongo(to) ? identifyDatabase : identifyFile;
   const [one, other] = await Promise.all([identify(from), identify(to)]);
-  if (one !== undefined && one === other) throw new ConfigError("FROM and TO are the same place");
+  if (one !== undefined && one === other) throw new ConfigError("FROM and TO are the same");
 }
 
 /**

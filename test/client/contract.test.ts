@@ -3,6 +3,7 @@ import { copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSy
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { describe, expect, it } from "vitest";
+import { readBlocks } from "../docs/pages.ts";
 import { root, toolPath } from "../examples/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { hasTool } from "../support/tools.ts";
@@ -97,7 +98,7 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     expect(read("investor/v1/investor_pb2.py")).toContain("CreateInvestorRequest");
   });
 
-  it("is not needed with buf, by README's steps in a repository of one's own", async () => {
+  it("is not needed with buf, by the steps of examples/README.md in a repository of one's own", async () => {
     const folder = temporaryFolder();
     symlinkSync(root, join(folder, "investor-records"));
     const own = join(folder, "own");
@@ -105,9 +106,10 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     for (const name of ["buf.gen.yaml", "go.mod", "go.sum"]) {
       copyFileSync(join(root, "examples/go", name), join(own, name));
     }
-    const readme = readFileSync(join(root, "README.md"), "utf8");
-    const [, steps = ""] = /```sh\n([^`]*\nbuf generate [^`]*)```/.exec(readme) ?? [];
-    await execute("bash", ["-euc", steps], { cwd: own, env });
+    const steps = readBlocks("examples/README.md").find(
+      ({ test }) => test === "test/client/contract.test.ts",
+    )?.text;
+    await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
   });

@@ -222,4 +222,27 @@ describe("the client for grpc-js", () => {
     const call = connect("127.0.0.1:1").listInvestors({ pageSize: 1.5 });
     await expect(call).rejects.toThrow(/^cannot encode field .*page_size/);
   });
+
+  it.each([
+    ["before there is a connection", false],
+    ["on a connection", true],
+  ])("finishes what is in flight when it is closed, and refuses more: %s", async (_, isWarm) => {
+    const service = await startService();
+    const client = connect(`127.0.0.1:${service.grpcPort}`);
+    if (isWarm) await client.listInvestors({});
+    const call = client.listInvestors({});
+    client.close();
+    expect((await call).investors).toEqual([]);
+    await expect(client.listInvestors({})).rejects.toThrow("the client is closed");
+  });
+
+  it("takes a timeout however long, and refuses one that is no number", async () => {
+    const service = await startService();
+    const client = connect(`127.0.0.1:${service.grpcPort}`);
+    for (const timeoutMs of [Number.MAX_SAFE_INTEGER, Number.MAX_VALUE, Number.POSITIVE_INFINITY]) {
+      expect((await client.listInvestors({}, { timeoutMs })).investors).toEqual([]);
+    }
+    const call = client.listInvestors({}, { timeoutMs: Number.NaN });
+    await expect(call).rejects.toThrow(RangeError);
+  });
 });

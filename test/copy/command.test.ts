@@ -83,7 +83,7 @@ describe("the arguments of a copy", () => {
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
   });
 
-  it("are refused if both are the same place, however it is spelled", async () => {
+  it("are refused if both are the same, however it is spelled", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 1);
     writeFileSync(join(folder, "a.ndjson"), `${lineOf()}\n`);
@@ -103,7 +103,7 @@ describe("the arguments of a copy", () => {
       ["a.ndjson", "sqlite:a.ndjson"],
     ] as const) {
       await expect(copyHere([from, to], { folder })).rejects.toThrow(
-        new ConfigError("FROM and TO are the same place"),
+        new ConfigError("FROM and TO are the same"),
       );
     }
     expect(tableOf(folder, "a.db").rows).toBe(1);

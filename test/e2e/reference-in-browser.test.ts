@@ -81,7 +81,8 @@ describe.skipIf(executablePath === undefined)("the reference page in Chromium", 
       "/v1/investors/{id}",
     ]);
 
-    await prepare(page, "createInvestor");
+    const creation = await prepare(page, "createInvestor");
+    expect(await creation.getByPlaceholder("Idempotency-Key").inputValue()).toBe("");
     const created = await execute(page, "createInvestor");
     expect(created).toMatchObject({
       status: 200,

@@ -24,25 +24,20 @@ const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
 
 describe("SIGTERM and SIGINT", () => {
-  it.each(["SIGTERM", "SIGINT"] as const)(
-    "%s lets creates finish that are inside",
-    async (signal) => {
-      const service = await startService();
-      const client = grpcClient(service);
-      const release = lockDatabase(service);
-      const inside = Promise.all(
-        Array.from({ length: 50 }, () => client.createInvestor(aCreate())),
-      );
-      await delay(300);
-      service.child.kill(signal);
-      await delay(300);
-      release();
-      expect(await inside).toHaveLength(50);
-      expect(await service.exited).toBe(0);
-      const again = grpcClient(await startService({}, service.folder));
-      expect((await again.listInvestors({})).investors).toHaveLength(50);
-    },
-  );
+  it.each(["SIGTERM", "SIGINT"] as const)("%s lets creates in flight finish", async (signal) => {
+    const service = await startService();
+    const client = grpcClient(service);
+    const release = lockDatabase(service);
+    const inside = Promise.all(Array.from({ length: 50 }, () => client.createInvestor(aCreate())));
+    await delay(300);
+    service.child.kill(signal);
+    await delay(300);
+    release();
+    expect(await inside).toHaveLength(50);
+    expect(await service.exited).toBe(0);
+    const again = grpcClient(await startService({}, service.folder));
+    expect((await again.listInvestors({})).investors).toHaveLength(50);
+  });
 
   it("is not held up by watchers, open reflection, idle clients or silent connections", async () => {
     const service = await startService();

@@ -27,7 +27,7 @@ interface Span {
 
 const root = resolve(import.meta.dirname, "../..");
 const [, commands = ""] =
-  /```sh\n(npm install --prefix otel [^`]*)```/.exec(
+  /```sh.*\n(npm install --prefix otel [^`]*)```/.exec(
     readFileSync(join(root, "docs/operation.md"), "utf8"),
   ) ?? [];
 const [install = "", ...start] = commands.split("\n");

@@ -54,8 +54,8 @@ export async function tryExample(language: string): Promise<void> {
 
 /** The commands under a heading of README.md. */
 function stepsOf(language: string): string {
-  const [, section = ""] = readme.split(`\n## ${language}\n`);
-  const [, steps] = /```sh\n([\s\S]*?)\n```/.exec(section) ?? [];
+  const [, section = ""] = readme.split(`\n### ${language}\n`);
+  const [, steps] = /```sh.*\n([\s\S]*?)\n```/.exec(section) ?? [];
   if (steps === undefined) throw new Error(`README.md has no steps for ${language}`);
   return steps;
 }

@@ -6,7 +6,7 @@ describe.each([
   ["docs/guarantees.md", 15],
   ["docs/security.md", 30],
 ])("%s", (name, least) => {
-  const file = resolve(import.meta.dirname, "..", name);
+  const file = resolve(import.meta.dirname, "../..", name);
   const rows = readFileSync(file, "utf8")
     .split(/^## /m)
     .filter((section) => !section.startsWith("Who may"))

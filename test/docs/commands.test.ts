@@ -1,0 +1,128 @@
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { cpSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { expect, it, onTestFinished } from "vitest";
+import { root, toolPath } from "../examples/clone.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { describeWithMongo } from "../support/mongodb.ts";
+import { waitFor } from "../support/service.ts";
+import { hasTool } from "../support/tools.ts";
+import { pages, readBlocks } from "./pages.ts";
+
+const execute = promisify(execFile);
+
+const clone = ["client", "examples", "gen", "proto", "src"];
+const files = ["LICENSE", "package.json", "tsconfig.json", "tsconfig.build.json"];
+
+/** The database that the pages name. */
+const database = "mongodb://user:password@db1,db2,db3/investors?replicaSet=rs0";
+
+/** A clone of the repository after `npm ci`, in which the commands of a page run in turn. */
+function createClone(mongoUrl: string) {
+  const folder = temporaryFolder();
+  for (const name of [...clone, ...files]) {
+    cpSync(join(root, name), join(folder, name), { recursive: true });
+  }
+  symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+  // An error is a failure, as for people who look at what they get.
+  writeFileSync(join(folder, ".curlrc"), "silent\nshow-error\nfail-with-body\n");
+  writeFileSync(join(folder, ".exports"), "");
+  const env = {
+    ...process.env,
+    PATH: toolPath,
+    CURL_HOME: folder,
+    npm_config_cache: join(folder, ".npm"),
+    npm_config_update_notifier: "false",
+    GRPC_PORT: "0",
+    HTTP_PORT: "0",
+  };
+  let ports = ["", ""];
+  let stop = async () => {};
+
+  /** What stands on the page, for the ports and the database that there are. */
+  function toScript(text: string, after = ""): string {
+    const steps = text
+      .replaceAll(/\bnpm ci( && |\n|$)/g, "")
+      .replaceAll(database, mongoUrl)
+      .replaceAll("localhost:50051", `localhost:${ports[0]}`)
+      .replaceAll("localhost:8080", `localhost:${ports[1]}`);
+    if (/\bnpm (ci|i|install|add)\b/.test(steps)) throw new Error(`it changes the tools: ${text}`);
+    return `. ${folder}/.exports\n${steps}\n${after}`;
+  }
+
+  return {
+    /** Runs commands to their end, and returns what they print. */
+    async run(text: string): Promise<string> {
+      const script = toScript(text, `export -p > ${folder}/.exports`);
+      const args = ["-euo", "pipefail", "-c", script];
+      return (await execute("bash", args, { cwd: folder, env })).stdout;
+    },
+    /** Runs commands whose last one starts the service, in place of the one before. */
+    async start(text: string): Promise<void> {
+      await stop();
+      const args = ["-euo", "pipefail", "-c", toScript(text)];
+      const child = spawn("bash", args, { cwd: folder, env, detached: true });
+      let output = "";
+      for (const stream of [child.stdout, child.stderr]) {
+        stream.setEncoding("utf8").on("data", (part) => {
+          output += part;
+        });
+      }
+      const exited = once(child, "close").then(([code]) => code);
+      onTestFinished(async () => {
+        if (child.exitCode === null && child.pid) process.kill(-child.pid, "SIGKILL");
+        await exited;
+      });
+      const [, pid, ...found] = await waitFor(async () => {
+        if (child.exitCode !== null) throw new Error(`it ended: ${output}`);
+        const serving = /"pid":(\d+).*"serving .* on grpcs?:.*:(\d+) and https?:.*:(\d+)"/;
+        return serving.exec(output) ?? undefined;
+      });
+      ports = found;
+      stop = async () => {
+        process.kill(Number(pid), "SIGTERM");
+        expect(await exited, output).toBe(0);
+      };
+    },
+    stop: () => stop(),
+  };
+}
+
+const commands = pages
+  .map((page) => ({
+    page,
+    blocks: readBlocks(page).filter(({ language, test }) => language === "sh" && test === ""),
+  }))
+  .filter(({ blocks }) => blocks.length > 0);
+
+await describeWithMongo("the commands", "set of one", (mongo) => {
+  for (const { page, blocks } of commands) {
+    const tools = ["curl", "grpcurl", "openssl"].filter((tool) =>
+      blocks.some(({ text }) => new RegExp(`\\b${tool}\\b`).test(text)),
+    );
+    it.skipIf(!tools.every((tool) => hasTool(tool, ["--version"])))(
+      `of ${page} run, and print what it says`,
+      async () => {
+        const clone = createClone(mongo.url());
+        const starts = (text: string) => /\bnpm start\b/.test(text);
+        if (!starts(blocks[0]?.text ?? "")) await clone.start("npm start");
+        for (const { text, output } of blocks) {
+          if (starts(text)) {
+            await clone.start(text);
+            continue;
+          }
+          const printed = await clone.run(text);
+          if (output?.language === "json") {
+            expect(JSON.parse(printed), text).toEqual(JSON.parse(output.text));
+          } else if (output !== undefined) {
+            expect(printed.trim(), text).toBe(output.text);
+          }
+        }
+        await clone.stop();
+      },
+      120_000,
+    );
+  }
+});
