@@ -137,7 +137,10 @@ class Http2Exchange extends Exchange {
     this.#sendHeaders(status, headers, { endStream, waitForTrailers });
     if (trailers) this.#sendTrailers(() => trailers);
     if (!endStream && this.method !== "HEAD") stream.end(body);
-    if (!waitForTrailers) this.#endRequest();
+    if (waitForTrailers) return;
+    this.#endRequest();
+    // What still comes is dropped, or else kept for as long as the reply is not read.
+    stream.resume();
   }
 
   get #isOver(): boolean {
@@ -171,10 +174,6 @@ class Http2Exchange extends Exchange {
 
   /** What is replied to before it is all there need not be sent (RFC 9113, 8.1). */
   #endRequest(): void {
-    const stream = this.#stream;
-    if (stream.readableEnded) return;
-    stream.close(constants.NGHTTP2_NO_ERROR);
-    // What still comes is dropped, or else kept for as long as the reply is not read.
-    stream.resume();
+    if (!this.#stream.readableEnded) this.#stream.close(constants.NGHTTP2_NO_ERROR);
   }
 }
