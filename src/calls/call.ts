@@ -12,6 +12,7 @@ import {
 import type { Logger } from "pino";
 import type { Exchange } from "../http/exchange.ts";
 import { internal, interrupted } from "../service/errors.ts";
+import { type Room, roomKey } from "../service/room.ts";
 import type { Connection } from "./connection.ts";
 import type { CallSpan, StartSpan } from "./span.ts";
 
@@ -58,7 +59,7 @@ const deadlinePassed = interrupted(
  * One call on any protocol, from its headers until its reply was sent: who makes it, how long
  * it may take, and why it failed. It is the context that a unary method runs in.
  */
-export class Call implements HandlerContext {
+export class Call implements HandlerContext, Room {
   readonly head: CallHead;
   readonly connection: Connection;
   readonly values: ContextValues;
@@ -79,7 +80,7 @@ export class Call implements HandlerContext {
     this.head = head;
     this.connection = connection;
     this.#options = options;
-    this.values = (head.values ?? createContextValues()).set(callKey, this);
+    this.values = (head.values ?? createContextValues()).set(callKey, this).set(roomKey, this);
     // A stream lasts as long as its client waits.
     const isUnary = method.methodKind === "unary";
     this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
@@ -125,6 +126,14 @@ export class Call implements HandlerContext {
   /** Calls back when the reply was sent, or never will be; at once if that has happened. */
   onClose(listener: () => void): void {
     this.head.exchange.onClose(listener);
+  }
+
+  /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
+  async reserve(bytes: number): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.signal.addEventListener("abort", () => reject(this.signal.reason));
+    this.head.exchange.reserve(bytes, resolve);
+    await promise;
   }
 
   /**

@@ -14,6 +14,15 @@ import type { Telemetry } from "./telemetry.ts";
 /** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
 
+/** How many watches there may be, and how many on one connection. */
+const maxWatches = 1_024;
+const maxWatchesOfConnection = 8;
+
+/** How many reflection streams there may be, on one connection, and for how long, in milliseconds. */
+const maxReflections = 256;
+const maxReflectionsOfConnection = 8;
+const reflectionTimeoutMs = 60_000;
+
 /** What a {@link createGate gate} needs. */
 export interface GateOptions extends CallOptions {
   /** How many calls may be in flight at once. */
@@ -32,6 +41,8 @@ export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
+  const watches = createSlots(maxWatches, maxWatchesOfConnection);
+  const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
   const connectionOf = createConnectionLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
@@ -60,10 +71,12 @@ export function createGate(options: GateOptions) {
       try {
         if (authenticate !== undefined) await authorise(call, authenticate);
         call.throwIfEnded();
+        head.exchange.expectRoom();
         call.onClose(slots.acquire(call.values.get(principalKey)));
         head.exchange.use();
         return call;
       } catch (error) {
+        head.exchange.refuse();
         throw call.fail(error);
       }
     },
@@ -83,13 +96,42 @@ export function createGate(options: GateOptions) {
         throw error;
       }
     },
-    /** A call that anybody may make: it holds no slot and is not counted. */
+    /**
+     * Admits a stream of a call that anybody may make, of which there may be so many.
+     *
+     * @throws {ConnectError} OVERLOADED
+     */
+    admitStream({ methodKind }: DescMethod, exchange: Exchange): void {
+      const { peer } = connectionOf(exchange.socket);
+      try {
+        exchange.expectRoom();
+        const isWatch = methodKind === "server_streaming";
+        exchange.onClose((isWatch ? watches : reflections).acquire(peer));
+        if (isWatch) exchange.use();
+      } catch (error) {
+        exchange.refuse();
+        throw error;
+      }
+    },
+    /**
+     * A call that anybody may make: it holds no slot and is not counted.
+     *
+     * @throws {ConnectError} OVERLOADED
+     */
     open(head: CallHead): Call {
-      if (head.method.methodKind !== "unary") head.exchange.use();
-      return new Call(head, connectionOf(head.exchange.socket), options);
+      const { exchange, method, timeoutMs = reflectionTimeoutMs } = head;
+      const call = new Call(head, connectionOf(exchange.socket), options);
+      if (method.methodKind === "unary") exchange.expectRoom();
+      if (method.methodKind === "bidi_streaming") {
+        call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
+      }
+      return call;
     },
     /** Counts a call that was refused before the gate was asked. */
-    refuse: (head: CallHead, reason: ConnectError): void => void follow(head).fail(reason),
+    refuse(head: CallHead, reason: ConnectError): void {
+      head.exchange.refuse();
+      follow(head).fail(reason);
+    },
     /** How many calls are admitted and not ended. */
     get inFlight(): number {
       return slots.held;

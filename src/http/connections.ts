@@ -1,15 +1,118 @@
 import type { Socket } from "node:net";
 
-/** How a connection is used. */
-export interface Usage {
+/** Replies that one connection may leave unsent before it is served no further, in bytes. */
+const maxUnsentBytes = 4 * 1024 * 1024;
+
+/** What all connections may keep before calls on those that have their share are refused. */
+const maxTotalBytes = 64 * 1024 * 1024;
+
+/** What each connection may keep, whatever the others do. */
+const shareBytes = 32 * 1024;
+
+/** What one connection may keep of calls that were refused. */
+const maxRefusedBytes = 64 * 1024;
+
+/** The time that a client has to read these, in milliseconds: many can be refused at once. */
+const refusedTimeoutMs = 5_000;
+
+/** The same when all connections together keep too much. */
+const crowdedTimeoutMs = 100;
+
+/** What all connections keep in memory until something was sent, in bytes. */
+interface Total {
+  kept: number;
+}
+
+/** Something that waits until a connection has sent more. */
+interface Waiter {
+  readonly bytes: number;
+  go(): void;
+}
+
+/** How a connection is used, and what it keeps in memory until its client reads. */
+export class Usage {
   /** How many exchanges are open on it. */
-  open: number;
+  open = 0;
   /** When the last of them closed, or else when it came, by performance.now(). */
-  idleSince: number;
+  idleSince = performance.now();
   /** How many calls that were admitted, and watches, are open on it. */
-  inUse: number;
+  inUse = 0;
   /** When the last of them ended, or else when it came, by performance.now(). */
-  usedAt: number;
+  usedAt = this.idleSince;
+  readonly #total: Total;
+  readonly #waiting = new Set<Waiter>();
+  /** Bytes that it keeps in memory until something was sent. */
+  #kept = 0;
+  /** Bytes of replies, and of those to come that will be large. */
+  #unsent = 0;
+  #refused = 0;
+  #refusedTimer: NodeJS.Timeout | undefined;
+
+  constructor(total: Total) {
+    this.#total = total;
+  }
+
+  /** Whether one more call may be served on it. */
+  get hasRoom(): boolean {
+    return this.#unsent <= maxUnsentBytes;
+  }
+
+  /** Whether calls on it are refused, since it keeps too much beside the others. */
+  get isCrowded(): boolean {
+    return this.#total.kept > maxTotalBytes && this.#kept > shareBytes;
+  }
+
+  /** Whether a reply of so many bytes may wait to be sent, whatever waits beside it. */
+  canTake(bytes: number): boolean {
+    return bytes <= shareBytes || this.#total.kept + bytes <= maxTotalBytes;
+  }
+
+  /** Counts bytes that are kept until something was sent; fewer, if negative. */
+  keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#total.kept += bytes;
+  }
+
+  /**
+   * Calls back when a reply of so many bytes may wait to be sent, and counts it; at once if it may
+   * now.
+   *
+   * @returns gives up to wait
+   */
+  reserve(bytes: number, go: () => void): () => void {
+    const waiter: Waiter = {
+      bytes: Math.min(bytes, maxUnsentBytes),
+      go: () => {
+        this.#waiting.delete(waiter);
+        this.#unsent += bytes;
+        go();
+      },
+    };
+    this.#waiting.add(waiter);
+    this.release(0);
+    return () => void this.#waiting.delete(waiter);
+  }
+
+  /** Counts a reply no more, or part of it; one more, if negative. */
+  release(bytes: number): void {
+    this.#unsent -= bytes;
+    for (const { bytes, go } of this.#waiting) {
+      if (this.#unsent + bytes > maxUnsentBytes) return;
+      go();
+    }
+  }
+
+  /** Counts bytes of replies to refused calls, which close the connection if too many wait. */
+  addRefused(bytes: number, socket: Socket): void {
+    this.#refused += bytes;
+    if (this.#refused <= maxRefusedBytes) {
+      clearTimeout(this.#refusedTimer);
+      this.#refusedTimer = undefined;
+    } else {
+      const ms = this.#total.kept > maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
+    }
+  }
 }
 
 /** The connections of a server, on all of its ports. */
@@ -28,33 +131,36 @@ export interface Connections {
  */
 export function createConnections(max: number): Connections {
   const all = new Map<string, { socket: Socket; usage: Usage }>();
+  const total: Total = { kept: 0 };
 
-  function findIdlest(): Socket | undefined {
-    let idlest: Socket | undefined;
+  function closeIdlest(): boolean {
+    let idlest: string | undefined;
     let since = Number.POSITIVE_INFINITY;
-    for (const { socket, usage } of all.values()) {
+    for (const [key, { usage }] of all) {
       if (usage.inUse > 0 || usage.usedAt >= since) continue;
-      idlest = socket;
+      idlest = key;
       since = usage.usedAt;
     }
-    return idlest;
+    if (idlest === undefined) return false;
+    all.get(idlest)?.socket.destroy();
+    // It tells of its end some turns later, when many more may have come.
+    return all.delete(idlest);
   }
 
   return {
     add(socket) {
-      if (all.size >= max) (findIdlest() ?? socket).destroy();
+      if (all.size >= max && !closeIdlest()) {
+        socket.destroy();
+        return;
+      }
       const key = keyOf(socket);
-      const now = performance.now();
-      const entry = { socket, usage: { open: 0, idleSince: now, inUse: 0, usedAt: now } };
+      const entry = { socket, usage: new Usage(total) };
       all.set(key, entry);
       socket.once("close", () => {
         if (all.get(key) === entry) all.delete(key);
       });
     },
-    usageOf(socket) {
-      const known = all.get(keyOf(socket))?.usage;
-      return known ?? { open: 0, idleSince: 0, inUse: 0, usedAt: 0 };
-    },
+    usageOf: (socket) => all.get(keyOf(socket))?.usage ?? new Usage(total),
   };
 }
 

@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import type { Readable, Writable } from "node:stream";
+import { overloaded } from "../service/errors.ts";
 import type { Usage } from "./connections.ts";
 
 /** Timeout of a client that is sent a response and reads nothing, in milliseconds. */
@@ -11,6 +12,9 @@ const maxTimerMs = 2 ** 31 - 1;
 
 /** The most parts in which a body is kept. */
 const maxChunks = 64;
+
+/** What an exchange takes besides its headers and its reply, in bytes. */
+const exchangeBytes = 8 * 1024;
 
 /** One request and its response, whichever version of HTTP carries them. */
 export abstract class Exchange {
@@ -31,6 +35,12 @@ export abstract class Exchange {
   readonly #closeListeners: (() => void)[] = [];
   #isClosed = false;
   #isUse = false;
+  #isRefused = false;
+  /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
+  #kept = exchangeBytes;
+  #reply = 0;
+  /** Bytes that its reply may have, until it has one. */
+  #reserved = 0;
   #timer: NodeJS.Timeout | undefined;
   #stopReason: Error | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
@@ -53,6 +63,8 @@ export abstract class Exchange {
     if (request !== (response as unknown)) request.on("error", ignore);
     response.on("close", () => this.#close());
     usage.open += 1;
+    for (const name in headers) this.#kept += name.length + String(headers[name]).length;
+    usage.keep(this.#kept);
   }
 
   /** Whether the headers of the response were sent. */
@@ -97,6 +109,45 @@ export abstract class Exchange {
   onClose(listener: () => void): void {
     if (this.#isClosed) listener();
     else this.#closeListeners.push(listener);
+  }
+
+  /** Has it served, as soon as its connection has room for more replies. */
+  start(serve: (exchange: Exchange) => void): void {
+    const usage = this.#usage;
+    // What would be refused anyway need not wait for it.
+    if (usage.hasRoom || usage.isCrowded) serve(this);
+    else this.onClose(usage.reserve(0, () => serve(this)));
+  }
+
+  /**
+   * Calls back when a reply of so many bytes may wait on its connection; never if the exchange
+   * closes before.
+   */
+  reserve(bytes: number, onRoom: () => void): void {
+    const giveUp = this.#usage.reserve(bytes, () => {
+      this.#reserved += bytes;
+      onRoom();
+    });
+    this.onClose(giveUp);
+  }
+
+  /**
+   * Goes on only if a reply may wait to be sent: any at all, or one of so many bytes.
+   *
+   * @throws {ConnectError} OVERLOADED
+   */
+  expectRoom(bytes?: number): void {
+    const usage = this.#usage;
+    if (bytes === undefined ? !usage.isCrowded : usage.canTake(bytes)) return;
+    this.refuse();
+    throw overloaded();
+  }
+
+  /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
+  refuse(): void {
+    if (this.#isClosed || this.#isRefused) return;
+    this.#isRefused = true;
+    this.#usage.addRefused(this.#kept, this.socket);
   }
 
   /** Spares the connection, as one that is in use, until the exchange has closed. */
@@ -188,6 +239,7 @@ export abstract class Exchange {
   /**
    * Sends all of a response; does nothing if the exchange has closed.
    *
+   * @throws {ConnectError} OVERLOADED, if all connections together have left too much unsent
    * @param headers become the property of the exchange
    * @param trailers are sent by HTTP/2 only
    */
@@ -198,10 +250,11 @@ export abstract class Exchange {
     trailers?: OutgoingHttpHeaders,
   ): void {
     if (this.#isClosed) return;
+    const bytes = body === undefined ? 0 : Buffer.byteLength(body);
+    this.expectRoom(bytes);
+    this.#keepReply(bytes);
     if (this.#timer === undefined) this.limit(replyTimeoutMs, () => this.destroy());
-    if (body !== undefined && trailers === undefined) {
-      headers["content-length"] = Buffer.byteLength(body);
-    }
+    if (body !== undefined && trailers === undefined) headers["content-length"] = bytes;
     this.respond(status, headers, body, trailers);
   }
 
@@ -224,7 +277,9 @@ export abstract class Exchange {
   async write(part: string | Uint8Array): Promise<void> {
     const response = this.#response;
     if (this.#isClosed) throw new Error("the client left");
-    if (response.write(part)) return;
+    const isSent = response.write(part);
+    this.#keepReply(isSent ? 0 : Buffer.byteLength(part));
+    if (isSent) return;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
     const onClose = () => reject(new Error("the response was not read"));
@@ -234,6 +289,7 @@ export abstract class Exchange {
     } finally {
       clearTimeout(timer);
       response.off("drain", resolve).off("close", onClose);
+      this.#keepReply(0);
     }
   }
 
@@ -256,18 +312,35 @@ export abstract class Exchange {
   /** Asks the client for the body, where it waits to be asked. */
   protected prepareBody(): void {}
 
+  /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
+  #keepReply(bytes: number): void {
+    if (this.#isClosed) return;
+    const usage = this.#usage;
+    const more = bytes - this.#reply;
+    this.#reply = bytes;
+    this.#kept += more;
+    usage.keep(more);
+    usage.release(this.#reserved - more);
+    this.#reserved = 0;
+    if (this.#isRefused) usage.addRefused(more, this.socket);
+  }
+
   #close(): void {
     if (this.#isClosed) return;
+    const usage = this.#usage;
     this.#isClosed = true;
     clearTimeout(this.#timer);
     const now = performance.now();
-    this.#usage.open -= 1;
-    this.#usage.idleSince = now;
+    usage.open -= 1;
+    usage.idleSince = now;
     if (this.#isUse) {
-      this.#usage.inUse -= 1;
-      this.#usage.usedAt = now;
+      usage.inUse -= 1;
+      usage.usedAt = now;
     }
     for (const listener of this.#closeListeners) listener();
+    usage.keep(-this.#kept);
+    if (this.#isRefused) usage.addRefused(-this.#kept, this.socket);
+    usage.release(this.#reserved + this.#reply);
   }
 }
 

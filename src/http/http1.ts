@@ -28,11 +28,16 @@ export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineO
     (req, res) => {
       const connection = connections.get(req.socket);
       if (connection === undefined) return;
+      // The parser lets through what looks like other versions.
+      if (!/^1\.[01]$/.test(req.httpVersion)) {
+        res.writeHead(505, { connection: "close" }).end();
+        return;
+      }
       const exchange = new Http1Exchange(req, res, connection);
       // What follows a request to upgrade in one packet is not read.
       if (isClosing || req.headers.upgrade !== undefined) exchange.announceClose();
       connection.add(exchange);
-      serve(exchange);
+      exchange.start(serve);
     },
   );
   // It begins to check timeouts when it listens, which it does not do itself.

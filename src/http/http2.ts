@@ -38,7 +38,7 @@ export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions
   // A client that breaks off, or the protocol, has lost its connection already.
   session.on("error", () => {});
   session.on("stream", (stream, headers) => {
-    serve(new Http2Exchange(stream, headers, socket, usage));
+    new Http2Exchange(stream, headers, socket, usage).start(serve);
   });
 
   const pings = setInterval(() => {
@@ -111,6 +111,8 @@ class Http2Exchange extends Exchange {
   }
 
   begin(status: number, headers: OutgoingHttpHeaders, trailers?: () => OutgoingHttpHeaders): void {
+    // It knows of its end some turns before the exchange does.
+    if (this.#isOver) return;
     this.#sendHeaders(status, headers, { waitForTrailers: trailers !== undefined });
     if (trailers) this.#sendTrailers(trailers);
     else this.#stream.once("finish", () => this.#endRequest());
@@ -129,14 +131,20 @@ class Http2Exchange extends Exchange {
     trailers: OutgoingHttpHeaders | undefined,
   ): void {
     const stream = this.#stream;
-    // It knows of its end some turns before the exchange does.
-    if (stream.destroyed || stream.closed) return;
+    if (this.#isOver) return;
     const waitForTrailers = trailers !== undefined;
     const endStream = body === undefined && !waitForTrailers;
     this.#sendHeaders(status, headers, { endStream, waitForTrailers });
     if (trailers) this.#sendTrailers(() => trailers);
     if (!endStream && this.method !== "HEAD") stream.end(body);
-    if (!waitForTrailers) this.#endRequest();
+    if (waitForTrailers) return;
+    this.#endRequest();
+    // What still comes is dropped, or else kept for as long as the reply is not read.
+    stream.resume();
+  }
+
+  get #isOver(): boolean {
+    return this.#stream.destroyed || this.#stream.closed;
   }
 
   protected override prepareBody(): void {

@@ -142,6 +142,8 @@ function createListener(
     },
   );
   server.on("connection", receive);
+  // Node.js tells of a handshake that took too long, and leaves its connection open.
+  server.on("tlsClientError", (_, socket) => socket.destroy());
   tls.onReload((context) => server.setSecureContext(context));
   return server;
 }

@@ -50,6 +50,7 @@ export function createRouter(options: RouterOptions) {
       if (handled !== undefined) return handled;
     }
     if (!isGrpc(exchange)) throw httpError(404, "there is nothing at this path");
+    exchange.refuse();
     sendStatus(exchange, undefined, new ConnectError("unknown method", Code.Unimplemented));
     return undefined;
   }
@@ -57,6 +58,7 @@ export function createRouter(options: RouterOptions) {
   /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
   function fail(exchange: Exchange, error: unknown): void {
     if (exchange.isClosed) return;
+    exchange.refuse();
     const id = randomBytes(16).toString("hex");
     const isFault = !(error instanceof ConnectError);
     if (isFault) log.error({ err: error, traceId: id }, "internal error");

@@ -3,6 +3,10 @@ import type { ConnectError } from "@connectrpc/connect";
 import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
+import { messageTooLarge } from "../service/errors.ts";
+
+/** The largest request of a call that anybody may make, in bytes; a name fits. */
+export const maxOpenBytes = 4 * 1024;
 
 /** How one protocol writes a unary call on the wire. */
 export interface Codec {
@@ -47,7 +51,9 @@ export function createUnary({ gate, maxMessageBytes, tooLarge }: UnaryOptions): 
     try {
       const head = { method, transport, route, exchange, timeoutMs: codec.timeoutMs(exchange) };
       call = isOpen ? gate.open(head) : await gate.admit(head);
-      const body = await exchange.readBody(maxMessageBytes + overhead, tooLarge);
+      const body = isOpen
+        ? await exchange.readBody(maxOpenBytes, () => messageTooLarge(maxOpenBytes))
+        : await exchange.readBody(maxMessageBytes + overhead, tooLarge);
       const output = await call.invoke(spec, codec.decode(method, body, call));
       await codec.reply(exchange, output, call);
     } catch (reason) {

@@ -14,12 +14,19 @@ import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { type Call, callOf } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { malformedRequest } from "../service/errors.ts";
+import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { parseConnectTimeout } from "./connect.ts";
 import { toFields } from "./fields.ts";
-import { isGrpc, parseGrpcTimeout, prefixBytes, sendTrailers, toTrailers } from "./grpc.ts";
+import {
+  isGrpc,
+  parseGrpcTimeout,
+  prefixBytes,
+  sendStatus,
+  sendTrailers,
+  toTrailers,
+} from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import type { Rpc, UnaryOptions } from "./unary.ts";
+import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
 /** What {@link createUniversal} serves, and within which limits. */
 export interface UniversalOptions extends UnaryOptions {
@@ -94,7 +101,9 @@ export function createUniversal(options: UniversalOptions) {
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
       if (/^(unary|server_streaming)$/.test(method.methodKind)) {
-        yield await exchange.readBody(maxMessageBytes + prefixBytes, tooLarge);
+        yield rpcs.get(exchange.path)?.isOpen
+          ? await exchange.readBody(maxOpenBytes, () => messageTooLarge(maxOpenBytes))
+          : await exchange.readBody(maxMessageBytes + prefixBytes, tooLarge);
       } else {
         yield* exchange.readChunks();
       }
@@ -120,6 +129,16 @@ export function createUniversal(options: UniversalOptions) {
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
+    const rpc = rpcs.get(path);
+    if (rpc?.isOpen && rpc.spec.kind !== "unary") {
+      try {
+        gate.admitStream(rpc.spec.method, exchange);
+      } catch (error) {
+        if (!isGrpc(exchange)) throw error;
+        sendStatus(exchange, undefined, error as ConnectError);
+        return;
+      }
+    }
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
@@ -135,7 +154,7 @@ export function createUniversal(options: UniversalOptions) {
     });
     const { status } = response;
     // Connect refuses these before it asks the gate.
-    if ((status === 405 || status === 415) && rpcs.get(path)?.isOpen === false) {
+    if ((status === 405 || status === 415) && rpc?.isOpen === false) {
       const transport = isGrpc(exchange) ? "grpc" : "connect";
       const error = httpError(status, "the form of the request is not served");
       gate.refuse({ method: handler.method, transport, exchange }, error);
@@ -205,6 +224,7 @@ async function send(response: UniversalServerResponse, exchange: Exchange): Prom
       return;
     }
     if (exchange.isClosed) return;
+    exchange.expectRoom(part.value.length);
     exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
     for (; part && !part.done; part = await parts?.next()) await exchange.write(part.value);
     exchange.end();

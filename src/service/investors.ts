@@ -27,10 +27,14 @@ import {
 } from "./errors.ts";
 import { createdKey, deriveId, principalKey } from "./ids.ts";
 import { encodePageToken } from "./page-token.ts";
+import { roomKey } from "./room.ts";
 import { checkCreate, checkGet, checkList } from "./validation.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
 const maxPageBytes = 1024 * 1024 - 64;
+
+/** The most that one record weighs, roughly: eight texts of 256 code points of four bytes. */
+const maxRecordBytes = 8_500;
 
 /** The three operations over a store, as proto/investor/v1/investor.proto promises them. */
 export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
@@ -72,6 +76,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const { after, limit } = checkList(request);
       // One more than wanted tells whether there is a next page.
       const range = { after, limit: limit + 1 };
+      await context.values.get(roomKey).reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
       const found = await store.list(range, context.signal).catch((error) => {
         throw explain(error, context.signal);
       });

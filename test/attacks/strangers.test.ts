@@ -184,7 +184,7 @@ const attacks: Attack[] = [
         socket.write(some);
         await delay(10);
       }
-      const isClosed = await closed(3_000);
+      const isClosed = await closed(15_000);
       expect(isClosed, "the connection was destroyed").toBe(true);
       return 40_000;
     },

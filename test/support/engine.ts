@@ -6,6 +6,7 @@ import {
 } from "@connectrpc/connect";
 import { type Logger, pino } from "pino";
 import { Health } from "../../gen/grpc/health/v1/health_pb.js";
+import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.js";
 import type { Gate } from "../../src/calls/gate.ts";
 import { createConnections } from "../../src/http/connections.ts";
 import { type Listener, type ListenerOptions, startListener } from "../../src/http/listener.ts";
@@ -24,6 +25,7 @@ export interface EngineOptions
   gate: Gate;
   log?: Logger;
   health?: ServiceImpl<typeof Health>;
+  reflection?: ServiceImpl<typeof ServerReflection>;
   maxMessageBytes?: number;
   requestTimeoutMs?: number;
   maxConnections?: number;
@@ -33,10 +35,22 @@ export interface EngineOptions
 
 /** Serves services by the engine of the service on a port of this machine. */
 export async function startEngine(options: EngineOptions): Promise<Listener> {
-  const { services, gate, health, requestTimeoutMs = 5_000, maxMessageBytes = 65_536 } = options;
+  const {
+    services,
+    gate,
+    health,
+    reflection,
+    requestTimeoutMs = 5_000,
+    maxMessageBytes = 65_536,
+  } = options;
   const { tooLarge = () => messageTooLarge(maxMessageBytes) } = options;
   const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
-  const openServices = health ? [createServiceImplSpec<typeof Health>(Health, health)] : [];
+  const openServices = [
+    ...(health ? [createServiceImplSpec<typeof Health>(Health, health)] : []),
+    ...(reflection
+      ? [createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection)]
+      : []),
+  ];
   const rpc = createRpc({ services, openServices, serveUnary, gate, maxMessageBytes, tooLarge });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)

@@ -1,0 +1,305 @@
+import { once } from "node:events";
+import { connect as connectHttp2 } from "node:http2";
+import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
+import { createReflection } from "../../src/operations/reflection.ts";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { startEngine } from "../support/engine.ts";
+import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { openGate } from "../support/gate.ts";
+import { answerOf, frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, metric, type Service, startService, waitFor } from "../support/service.ts";
+
+const list = "/investor.v1.InvestorService/ListInvestors";
+const watch = "/grpc.health.v1.Health/Watch";
+const reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const check = "/grpc.health.v1.Health/Check";
+const unavailable = 14;
+
+const empty = frame(Buffer.alloc(0));
+const thousand = frame(Buffer.from([8, 0xe8, 7]));
+
+/** A socket of the test's own, on which errors are expected. */
+function openTcp(port: number): Socket {
+  const socket = connect(port, "127.0.0.1").on("error", () => {});
+  onTestFinished(() => void socket.destroy());
+  return socket;
+}
+
+/** A session of HTTP/2 whose client reads nothing that windows count until it is told to. */
+function unreadSession(port: number) {
+  const settings = { initialWindowSize: 0 };
+  const session = connectHttp2(`http://127.0.0.1:${port}`, { settings }).on("error", () => {});
+  onTestFinished(() => session.destroy());
+  return session;
+}
+
+/** Stores so much that a page takes a mebibyte. */
+async function fill(service: Service): Promise<void> {
+  const client = grpcClient(service);
+  const text = "\u{1F600}".repeat(256);
+  const long = { firstName: text, middleName: text, lastName: text, city: text, state: text };
+  const record = aCreate({ ...long, addressLine1: text, addressLine2: text, zipCode: text });
+  await Promise.all(Array.from({ length: 130 }, () => client.createInvestor(record)));
+}
+
+const reads = (service: Service) =>
+  metric(service, "store_operation_duration_seconds_count", '{operation="list"}');
+
+/** Whether a stream gets a message before it ends. */
+function isServed(stream: ReturnType<typeof openCall>): Promise<boolean> {
+  const message = once(stream, "data").then(() => true);
+  return Promise.race([message, answerOf(stream).then(() => false)]);
+}
+
+/** How many sockets of these are open when none was closed for a while. */
+async function countOpen(sockets: Socket[]): Promise<number> {
+  let count = sockets.length;
+  for (;;) {
+    await delay(300);
+    const now = sockets.filter(({ closed }) => !closed).length;
+    if (now === count) return now;
+    count = now;
+  }
+}
+
+describe("watches", () => {
+  it("are eight on a connection, and more are refused", async () => {
+    const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    const streams = Array.from({ length: 8 }, () => openCall(session, watch).end(empty));
+    await Promise.all(streams.map((stream) => once(stream, "data")));
+    const { status, reason } = await rawCall(session, watch, empty);
+    expect({ status, reason }).toEqual({ status: unavailable, reason: "OVERLOADED" });
+    streams[0]?.close();
+    await waitFor(() => isServed(openCall(session, watch).end(empty)));
+    expect(streams.filter(({ closed }) => !closed)).toHaveLength(7);
+  });
+
+  it("are 1,024 in all, and more are refused", async () => {
+    const service = await startService();
+    const sessions = Array.from({ length: 128 }, () => rawConnection(service.grpcPort));
+    for (const session of sessions) {
+      const streams = Array.from({ length: 8 }, () => openCall(session, watch).end(empty));
+      await Promise.all(streams.map((stream) => once(stream, "data")));
+    }
+    const last = rawConnection(service.grpcPort);
+    const { status, reason } = await rawCall(last, watch, empty);
+    expect({ status, reason }).toEqual({ status: unavailable, reason: "OVERLOADED" });
+    expect((await rawCall(last, check, empty)).status).toBe(0);
+    sessions[0]?.destroy();
+    await waitFor(() => isServed(openCall(rawConnection(service.grpcPort), watch).end(empty)));
+  });
+});
+
+describe("reflection streams", () => {
+  it("are eight on a connection and 256 in all, and more are refused", async () => {
+    const service = await startService();
+    for (let i = 0; i < 32; i += 1) {
+      const session = rawConnection(service.grpcPort);
+      const streams = Array.from({ length: 8 }, () => openCall(session, reflect));
+      for (const stream of streams) stream.write(frame(Buffer.from([0x3a, 0])));
+      await Promise.all(streams.map((stream) => once(stream, "data")));
+      if (i > 0) continue;
+      const { status, reason } = await rawCall(session, reflect, empty);
+      expect({ status, reason }).toEqual({ status: unavailable, reason: "OVERLOADED" });
+    }
+    const { reason } = await rawCall(rawConnection(service.grpcPort), reflect, empty);
+    expect(reason).toBe("OVERLOADED");
+  });
+
+  it("end after a minute", async () => {
+    const reflection = createReflection([], []);
+    const options = { services: [], gate: openGate(1), reflection };
+    const { port, destroy } = await startEngine({ ...options, versions: ["h2"] });
+    onTestFinished(destroy);
+    const session = rawConnection(port);
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    onTestFinished(() => void vi.useRealTimers());
+    const stream = openCall(session, reflect);
+    stream.write(frame(Buffer.from([0x3a, 0])));
+    const answer = answerOf(stream);
+    await once(stream, "data");
+    vi.advanceTimersByTime(59_000);
+    stream.write(frame(Buffer.from([0x3a, 0])));
+    await once(stream, "data");
+    vi.advanceTimersByTime(1_000);
+    expect((await answer).reason).toBe("DEADLINE_EXCEEDED");
+  });
+});
+
+describe("replies that are not read", () => {
+  it("are a few mebibytes on a connection, which is served on as they are read", async () => {
+    const service = await startService();
+    await fill(service);
+    const before = await reads(service);
+    const session = unreadSession(service.grpcPort);
+    const streams = Array.from({ length: 60 }, () => openCall(session, list).end(thousand));
+    const answers = streams.map(answerOf);
+    await expect.poll(() => reads(service)).toBeGreaterThan(before);
+    await delay(500);
+    expect((await reads(service)) - before).toBeLessThanOrEqual(5);
+    // Others wait for nothing.
+    const other = grpcClient(service);
+    expect((await other.listInvestors({ pageSize: 1 })).investors).toHaveLength(1);
+    session.settings({ initialWindowSize: 2 ** 24 });
+    session.setLocalWindowSize(2 ** 26);
+    const statuses = (await Promise.all(answers)).map(({ status }) => status);
+    expect(new Set(statuses)).toEqual(new Set([0]));
+  });
+
+  it("are 64 MiB in all, and those who have more than their share are refused", async () => {
+    const service = await startService({ REQUEST_TIMEOUT: "30s" });
+    await fill(service);
+    const sessions = Array.from({ length: 27 }, () => unreadSession(service.grpcPort));
+    const before = await reads(service);
+    for (const session of sessions) {
+      for (let i = 0; i < 3; i += 1) openCall(session, list).end(thousand);
+    }
+    await expect.poll(async () => (await reads(service)) - before, { timeout: 20_000 }).toBe(81);
+    // Small replies are not refused for their size, and add up.
+    for (const session of sessions) {
+      for (let i = 0; i < 30; i += 1) openCall(session, list).end(frame(Buffer.from([8, 1])));
+    }
+    const [session] = sessions;
+    if (session === undefined) throw new Error("there is no session");
+    await waitFor(async () => {
+      // What is served has a reply that is not read.
+      const answer = await Promise.race([rawCall(session, check, empty), delay(300, undefined)]);
+      return answer?.reason === "OVERLOADED";
+    });
+    const other = grpcClient(service);
+    expect((await failureOf(other.listInvestors({ pageSize: 1_000 }))).reason).toBe("OVERLOADED");
+    const { id } = await other.createInvestor(aCreate());
+    expect((await other.getInvestor({ id })).id).toBe(id);
+    for (const each of sessions) each.destroy();
+    await waitFor(() => other.listInvestors({ pageSize: 1_000 }).catch(() => undefined));
+  });
+
+  it.each([
+    ["calls that are refused", "/nothing"],
+    ["calls of other hosts", "/v1/investors"],
+  ])("close the connection if they are more than 64 KiB of %s", async (_, path) => {
+    const service = await startService();
+    const socket = openTcp(service.httpPort).pause();
+    const host = path === "/nothing" ? "localhost" : "evil.example";
+    const one = `GET ${path} HTTP/1.1\r\nhost: ${host}\r\n\r\n`;
+    const some = one.repeat(1_000);
+    await waitFor(async () => {
+      // Who reads nothing learns of the end by writing.
+      if (socket.writableLength < 1_000_000) socket.write(some);
+      return socket.destroyed;
+    });
+    expect(await metric(service, "rpc_server_calls_in_flight")).toBe(0);
+  });
+});
+
+describe("requests to services that are open to anybody", () => {
+  it("are small", async () => {
+    const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    const { reason } = await rawCall(session, check, frame(Buffer.alloc(5_000)));
+    expect(reason).toBe("MESSAGE_TOO_LARGE");
+  });
+});
+
+describe("connections", () => {
+  it("are at most as many as the limit, also if they come all at once", async () => {
+    const service = await startService({ MAX_CONNECTIONS: "20" });
+    const sockets = Array.from({ length: 200 }, (_, i) =>
+      openTcp(i % 2 === 0 ? service.grpcPort : service.httpPort).resume(),
+    );
+    await Promise.all(sockets.map((socket) => once(socket, "connect").catch(() => {})));
+    expect(await countOpen(sockets)).toBe(20);
+  });
+});
+
+describe("requests of odd versions of HTTP", () => {
+  const host = "host: localhost\r\n\r\n";
+  const requests = [
+    "GET /healthz HTTP/2.0\r\n\r\n",
+    `GET /healthz HTTP/2.0\r\n${host}`,
+    `POST /v1/investors HTTP/2.0\r\ncontent-length: 2\r\n${host}{}`,
+    "GET /healthz\r\n",
+    "GET /healthz HTTP/0.9\r\n\r\n",
+    `GET /healthz HTTP/3.0\r\n${host}`,
+    `GET /healthz HTTP/1.2\r\n${host}`,
+    `GET /healthz HTTP/1.\r\n${host}`,
+    `GET /healthz HTTP/11.1\r\n${host}`,
+    `GET /healthz http/1.1\r\n${host}`,
+    `GET /healthz HTTPS/1.1\r\n${host}`,
+    `GET /healthz ICE/1.0\r\n${host}`,
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    `PRI * HTTP/2.0\r\n${host}SM\r\n\r\n\0\0\0\u0004\0\0\0\0\0`,
+  ];
+
+  it("are refused, and their connections closed", async () => {
+    const service = await startService({ REQUEST_TIMEOUT: "1s" });
+    const ask = async (port: number, request: string) => {
+      const socket = openTcp(port);
+      let text = "";
+      socket.setEncoding("latin1").on("data", (some) => {
+        text += some;
+      });
+      const closed = new Promise((resolve) => socket.once("close", resolve));
+      socket.write(request, "latin1");
+      // The beginning of HTTP/2 is one to the port of gRPC.
+      if (port === service.httpPort || !request.startsWith("PRI")) await closed;
+      return text;
+    };
+    for (const request of requests) {
+      expect(await ask(service.httpPort, request), request).toMatch(/^$|^HTTP\/1.1 (400|408|505) /);
+      expect(await ask(service.grpcPort, request), request).not.toContain("HTTP/1.1 2");
+    }
+    expect((await fetch(`http://127.0.0.1:${service.httpPort}/healthz`)).status).toBe(200);
+  });
+});
+
+describe("connections that do not begin", () => {
+  it.each(["plain", "TLS"])("are closed after ten seconds, on both ports, %s", async (kind) => {
+    const folder = temporaryFolder();
+    const env = kind === "TLS" ? await writeServerFiles(folder, await createAuthority()) : {};
+    const service = await startService(env, folder);
+    // Nothing, the first bytes of TLS, and those of HTTP/2.
+    const beginnings = [[], [22, 3, 1, 2, 0, 1], Buffer.from("PRI * HT")].map((bytes) =>
+      Buffer.from(bytes),
+    );
+    const sockets = [service.grpcPort, service.httpPort].flatMap((port) =>
+      beginnings.map((bytes) => {
+        const socket = openTcp(port).resume();
+        if (bytes.length > 0) socket.write(bytes);
+        return socket;
+      }),
+    );
+    await Promise.all(
+      sockets.map((socket) => new Promise((resolve) => socket.once("close", resolve))),
+    );
+  });
+});
+
+describe("the port of gRPC on this machine, without credentials", () => {
+  it("answers only to the names of this machine, and to no page of another origin", async () => {
+    const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    const statusOf = async (headers: object) => {
+      const stream = openCall(session, list, headers).end(empty);
+      const [fields] = await once(stream, "response");
+      stream.resume();
+      return fields[":status"];
+    };
+    for (const host of ["localhost", `127.0.0.1:${service.grpcPort}`, "[::1]:80"]) {
+      expect(await statusOf({ ":authority": host }), host).toBe(200);
+    }
+    for (const headers of [
+      { ":authority": "evil.example" },
+      { ":authority": "localhost.evil.example" },
+      { origin: "https://evil.example" },
+      { "sec-fetch-site": "cross-site" },
+    ]) {
+      expect(await statusOf(headers), JSON.stringify(headers)).toBe(403);
+    }
+  });
+});
