@@ -13,6 +13,9 @@ const maxTimerMs = 2 ** 31 - 1;
 /** The most parts in which a body is kept. */
 const maxChunks = 64;
 
+/** From how many bytes on a text is sent as bytes; below, it leaves in one piece with the headers. */
+const largeTextBytes = 16 * 1024;
+
 /** What an exchange takes besides its headers and its reply, in bytes. */
 const exchangeBytes = 8 * 1024;
 
@@ -255,7 +258,9 @@ export abstract class Exchange {
     this.#keepReply(bytes);
     if (this.#timer === undefined) this.limit(replyTimeoutMs, () => this.destroy());
     if (body !== undefined && trailers === undefined) headers["content-length"] = bytes;
-    this.respond(status, headers, body, trailers);
+    // Of a text that is not read at once, Node.js keeps a copy in bytes besides the text.
+    const isLarge = typeof body === "string" && bytes >= largeTextBytes;
+    this.respond(status, headers, isLarge ? Buffer.from(body) : body, trailers);
   }
 
   /**
