@@ -23,7 +23,7 @@ const root = join(import.meta.dirname, "..");
 const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
 /** What `npm start` gives to node. */
-export const npmStart: string[] = scripts.start.split(" ").slice(2);
+export const npmStart: string[] = scripts.start.replace(" $NODE_ARGS", "").split(" ").slice(2);
 
 /** Starts a file of this folder, which prints the port that it serves on. */
 export function startPeer(name: string, file: string, ...args: string[]): Promise<Contestant> {
