@@ -18,7 +18,7 @@ export type Gate = ReturnType<typeof createGate>;
 const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
 
-/** How many reflection streams there may be, on one connection, and for how long, in milliseconds. */
+/** The most reflection streams, on one connection, and their timeout in milliseconds. */
 const maxReflections = 256;
 const maxReflectionsOfConnection = 8;
 const reflectionTimeoutMs = 60_000;

@@ -35,7 +35,7 @@ interface Verdict {
 
 /**
  * Makes a function that tells whose access token it is given, and what its digest is: one of
- * the issuer, for the audience, not expired (RFC 9068, and what others issue in its place).
+ * the issuer, for the audience, not expired (RFC 9068, and what others issue instead).
  * Without a token that passes, it is undefined.
  *
  * @param onWarning is told when the keys of the issuer cannot be fetched any more

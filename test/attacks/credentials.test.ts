@@ -225,7 +225,7 @@ const tokenAttacks: Attack[] = [
 
 /** Tokens files that mean something else than they say; each is refused with the line's number. */
 const wrongTokensFiles: [string, string][] = [
-  ["a scope in place of the token", "reports investors:read\n"],
+  ["a scope instead of the token", "reports investors:read\n"],
   ["a comma in a token", "orders abcdefgh,ijklmnopqrst\n"],
   ["a comma in a lone token", "abcdefgh,ijklmnopqrst\n"],
   ["a token twice", "one 0123456789abcdef\ntwo 0123456789abcdef investors:read\n"],

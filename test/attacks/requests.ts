@@ -21,7 +21,7 @@ export const secret = "S3CRET";
 /** Stands in all records that are sent by those who attack. */
 export const strangersText = "STRANGER";
 
-/** Takes its place in what is sent with credentials, and may be stored; it is as long. */
+/** Replaces it in what is sent with credentials, and may be stored; it is as long. */
 export const customersText = "CUSTOMER";
 
 /** The path of the service's methods. */

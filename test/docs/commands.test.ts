@@ -59,7 +59,7 @@ function createClone(mongoUrl: string) {
       const args = ["-euo", "pipefail", "-c", script];
       return (await execute("bash", args, { cwd: folder, env })).stdout;
     },
-    /** Runs commands whose last one starts the service, in place of the one before. */
+    /** Runs commands whose last one starts the service, instead of the one before. */
     async start(text: string): Promise<void> {
       await stop();
       const args = ["-euo", "pipefail", "-c", toScript(text)];

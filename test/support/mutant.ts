@@ -12,7 +12,7 @@ const rightCommits = 20;
 
 const full = Object.assign(new Error("database or disk is full"), { errcode: 13 });
 
-/** Does something else in place of some of the commits. */
+/** Does something else instead of some of the commits. */
 function replaceCommits(replace: (commit: () => void, rollback: () => void) => void): void {
   const { exec } = DatabaseSync.prototype;
   let commits = 0;
@@ -27,7 +27,7 @@ function replaceCommits(replace: (commit: () => void, rollback: () => void) => v
   };
 }
 
-/** Does something else in place of a command of MongoDB. */
+/** Does something else instead of a command of MongoDB. */
 function replaceCommand(
   name: string,
   replace: (command: Document, run: (command: Document) => Promise<Document>) => Promise<Document>,
