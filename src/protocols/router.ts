@@ -31,6 +31,9 @@ export interface RouterOptions {
   log: Logger;
 }
 
+/** A host or an origin. Anything else that their headers hold is not logged. */
+const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
+
 /** Makes what replies to every request of a port, whatever happens. */
 export function createRouter(options: RouterOptions) {
   const { handlers, corsOrigins, hosts, log } = options;
@@ -39,7 +42,8 @@ export function createRouter(options: RouterOptions) {
     if (crossOrigin !== undefined) {
       const { socket, authority: host, headers } = exchange;
       const peer = `${socket.remoteAddress}:${socket.remotePort}`;
-      options.onRefusal?.({ peer, reason: crossOrigin, host, origin: headers.origin });
+      const origin = namesHost.exec(headers.origin ?? "")?.[0];
+      options.onRefusal?.({ peer, reason: crossOrigin, host: namesHost.exec(host)?.[0], origin });
       throw httpError(403, crossOrigin);
     }
     if (corsOrigins.length > 0 && allowOrigin(exchange, corsOrigins) && sendPreflight(exchange)) {
