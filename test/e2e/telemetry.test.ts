@@ -262,6 +262,14 @@ describe("the log", () => {
     expect(JSON.parse(lines[0] ?? "")).toMatchObject({ level: 40, msg: "refused" });
   });
 
+  it("has nothing of an Origin that is none", async () => {
+    const service = await startService();
+    const headers = { origin: '{"lastName":"Lovelace"}' };
+    expect((await fetch(url(service, "/v1/investors"), { headers })).status).toBe(403);
+    await expect.poll(() => service.output()).toContain('"msg":"refused"');
+    expect(service.output()).not.toContain("Lovelace");
+  });
+
   it("tells an internal error under the id that its caller gets", async () => {
     const service = await startService();
     await grpcClient(service).createInvestor(aCreate());
