@@ -6,8 +6,8 @@ import { issuerUnavailable } from "../service/errors.ts";
 const requestTimeoutMs = 5_000;
 
 /**
- * How soon after a fetch the next may follow, in milliseconds: a new key is found as soon, and
- * tokens that name unknown keys are no flood to the issuer.
+ * The least time between two fetches, in milliseconds: short enough to find a new key soon, and long
+ * enough that tokens which name unknown keys are no flood to the issuer.
  */
 const cooldownMs = 1_000;
 

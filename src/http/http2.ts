@@ -13,7 +13,7 @@ import { Exchange } from "./exchange.ts";
 /** The most calls that one connection may have open. */
 const maxConcurrentStreams = 128;
 
-/** After how long a connection without calls is closed, be it a client or silence. */
+/** Timeout of a connection without calls, in milliseconds. */
 const idleTimeoutMs = 5 * 60_000;
 
 /** How often a connection is asked whether its client is still there, in milliseconds. */

@@ -15,7 +15,7 @@ export interface ListenerOptions extends Pick<EngineOptions, "serve" | "requestT
   host: string;
   /** 0 picks a free one. */
   port: number;
-  /** After how long a client is asked to connect anew, in milliseconds; never if absent. */
+  /** The age at which a client is asked to connect anew, in milliseconds; never if absent. */
   maxConnectionAgeMs?: number | undefined;
   /** The connections of this listener and others. */
   connections: Connections;

@@ -7,24 +7,11 @@ import { v7 } from "uuid";
 import { expect, it } from "vitest";
 import { root, toolPath } from "../examples/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { institution } from "../support/records.ts";
 import { startService } from "../support/service.ts";
 
 const execute = promisify(execFile);
 const document = join(root, "proto/investor/v1/openapi.json");
-
-const content = {
-  type: "institution",
-  firstName: "",
-  middleName: "",
-  lastName: "Example Capital",
-  addressLine1: "1 Main Street",
-  addressLine2: "",
-  city: "Springfield",
-  state: "IL",
-  zipCode: "62701",
-  country: "us",
-  language: "en",
-};
 
 /** What a caller prints: the ids that its calls returned. */
 interface Ids {
@@ -40,7 +27,7 @@ async function runCaller(folder: string, compilerOptions: object, source: string
   writeFileSync(
     join(folder, "caller.ts"),
     `const baseUrl = "http://localhost:${httpPort}", key = "${v7()}";
-    const content = ${JSON.stringify(content)} as const;
+    const content = ${JSON.stringify(institution)} as const;
     ${source}`,
   );
   const options = { target: "es2024", strict: true, skipLibCheck: true, ...compilerOptions };

@@ -2,6 +2,7 @@ import { execFile } from "node:child_process";
 import { resolve } from "node:path";
 import { promisify } from "node:util";
 import { describe, expect, it } from "vitest";
+import { institution } from "../support/records.ts";
 import { type Service, startService } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
 
@@ -9,19 +10,7 @@ const buf = resolve(import.meta.dirname, "../../node_modules/.bin/buf");
 const proto = resolve(import.meta.dirname, "../../proto");
 const execute = promisify(execFile);
 
-const content = {
-  type: "INVESTOR_TYPE_INSTITUTION",
-  firstName: "",
-  middleName: "",
-  lastName: "Example Capital",
-  addressLine1: "1 Main Street",
-  addressLine2: "",
-  city: "Springfield",
-  state: "IL",
-  zipCode: "62701",
-  country: "us",
-  language: "en",
-};
+const content = { ...institution, type: "INVESTOR_TYPE_INSTITUTION" };
 
 describe.skipIf(!hasTool("grpcurl", ["--version"]))("grpcurl, with no proto file", () => {
   const grpcurl = async ({ grpcPort }: Service, verb: string[], data?: object) => {

@@ -2,20 +2,12 @@ import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { textFields } from "../../src/investor.ts";
 import { expectDocumented, findOperation, openApi, openApiFile } from "../support/openapi.ts";
+import { institution } from "../support/records.ts";
 import { grpcClient, type Service, startService } from "../support/service.ts";
 
 const content = (changes: object = {}) => ({
-  type: "institution",
-  firstName: "",
-  middleName: "",
+  ...institution,
   lastName: `Example Capital ${v4()}`,
-  addressLine1: "1 Main Street",
-  addressLine2: "",
-  city: "Springfield",
-  state: "IL",
-  zipCode: "62701",
-  country: "us",
-  language: "en",
   ...changes,
 });
 

@@ -19,6 +19,21 @@ export function anInvestor(changes: MessageInitShape<typeof InvestorSchema> = {}
   return create(InvestorSchema, { ...content(), id: v7(), ...changes });
 }
 
+/** The content of a record in plain JSON. */
+export const institution = {
+  type: "institution",
+  firstName: "",
+  middleName: "",
+  lastName: "Example Capital",
+  addressLine1: "1 Main Street",
+  addressLine2: "",
+  city: "Springfield",
+  state: "IL",
+  zipCode: "62701",
+  country: "us",
+  language: "en",
+};
+
 function content() {
   return {
     type: InvestorType.INDIVIDUAL,
