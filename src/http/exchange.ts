@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import type { Readable, Writable } from "node:stream";
+import type { TLSSocket } from "node:tls";
 import { overloaded } from "../service/errors.ts";
 import type { Usage } from "./connections.ts";
 
@@ -33,6 +34,8 @@ export abstract class Exchange {
   /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
   protected common: OutgoingHttpHeaders | undefined;
   readonly #usage: Usage;
+  /** How many times a reply is kept until it is sent: TLS keeps what it encrypted, too. */
+  readonly #copies: number;
   readonly #request: Readable;
   readonly #response: Writable;
   readonly #closeListeners: (() => void)[] = [];
@@ -57,6 +60,7 @@ export abstract class Exchange {
     usage: Usage,
   ) {
     this.socket = socket;
+    this.#copies = (socket as Partial<TLSSocket>).encrypted ? 2 : 1;
     this.headers = headers;
     this.#request = request;
     this.#response = response;
@@ -141,7 +145,7 @@ export abstract class Exchange {
    */
   expectRoom(bytes?: number): void {
     const usage = this.#usage;
-    if (bytes === undefined ? !usage.isCrowded : usage.canTake(bytes)) return;
+    if (bytes === undefined ? !usage.isCrowded : usage.canTake(this.#copies * bytes)) return;
     this.refuse();
     throw overloaded();
   }
@@ -323,8 +327,8 @@ export abstract class Exchange {
     const usage = this.#usage;
     const more = bytes - this.#reply;
     this.#reply = bytes;
-    this.#kept += more;
-    usage.keep(more);
+    this.#kept += this.#copies * more;
+    usage.keep(this.#copies * more);
     usage.release(this.#reserved - more);
     this.#reserved = 0;
     if (this.#isRefused) usage.addRefused(more, this.socket);

@@ -90,7 +90,7 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     Array.from({ length: memberCount }, () => MongoMemoryServer.create({ instance })),
   );
   onTestFinished(async () => {
-    await heal();
+    await undo();
     await Promise.all(servers.map((server) => server.stop()));
   }, 60_000);
   const ports = await Promise.all(servers.map((_, to) => startMemberProxy(to)));
@@ -216,30 +216,46 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     const admin = client.db("admin");
     await admin.command({ replSetInitiate: { _id: "linked", members, settings } });
     await client.close();
-    await Promise.all(servers.map(takesPart));
+    await takePart();
     linkDelayMs = delayMs;
   }
 
-  /** Waits until a member has caught up, so that it could be elected or vote. */
-  async function takesPart(server: MongoMemoryServer): Promise<void> {
-    const direct = `mongodb://127.0.0.1:${server.instanceInfo?.port}/?directConnection=true`;
-    const client = await MongoClient.connect(direct);
-    await waitFor(async () => {
-      // A rollback closes connections.
-      const hello = client.db("admin").command({ hello: 1 });
-      const { isWritablePrimary, secondary } = await hello.catch(() => ({}) as Document);
-      return isWritablePrimary || secondary;
-    });
-    await client.close();
+  /**
+   * Waits until each member has what the primary has, so that it could be elected, or vote. One
+   * that still begins to catch up could do so for a minute from a member that is paused.
+   */
+  async function takePart(): Promise<void> {
+    const { opTime } = (await primaryHello()).lastWrite;
+    await Promise.all(
+      servers.map(async (server) => {
+        const direct = `mongodb://127.0.0.1:${server.instanceInfo?.port}/?directConnection=true`;
+        const client = await MongoClient.connect(direct);
+        await waitFor(async () => {
+          // A rollback closes connections.
+          const hello = client.db("admin").command({ hello: 1 });
+          const { isWritablePrimary, secondary, lastWrite } = await hello.catch(
+            () => ({}) as Document,
+          );
+          if (!isWritablePrimary && !secondary) return false;
+          const { t, ts } = lastWrite.opTime;
+          return t >= opTime.t && ts.greaterThanOrEqual(opTime.ts);
+        });
+        await client.close();
+      }),
+    );
+  }
+
+  async function primary(): Promise<number> {
+    return hosts.indexOf((await primaryHello()).me);
   }
 
   /** Each try has a client of its own: one that fails to connect stays so. */
-  async function primary(): Promise<number> {
+  async function primaryHello(): Promise<Document> {
     return waitFor(async () => {
       const client = new MongoClient(url("admin"), { serverSelectionTimeoutMS: 2_000 });
       try {
         const hello = await client.db().command({ hello: 1 });
-        return hello.isWritablePrimary ? hosts.indexOf(hello.me) : undefined;
+        return hello.isWritablePrimary && hello;
       } catch {
         return undefined;
       } finally {
@@ -253,11 +269,15 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   }
 
   async function heal(): Promise<void> {
+    await undo();
+    await takePart();
+  }
+
+  async function undo(): Promise<void> {
     isolated = undefined;
     calmClients();
     restarted = Promise.all(servers.map(revive));
     await restarted;
-    await Promise.all(servers.map(takesPart));
   }
 
   async function revive(server: MongoMemoryServer, member: number): Promise<void> {
@@ -326,10 +346,16 @@ function peerProcessOf(socket: Socket, pids: (number | undefined)[]): number | u
 
 function holds(pid: number, target: string): boolean {
   const folder = `/proc/${pid}/fd`;
+  return unlessGone(() => readdirSync(folder), []).some(
+    (fd) => unlessGone(() => readlinkSync(`${folder}/${fd}`), "") === target,
+  );
+}
+
+/** Reads about a process or a descriptor, either of which may be gone by now. */
+function unlessGone<T>(read: () => T, otherwise: T): T {
   try {
-    return readdirSync(folder).some((fd) => readlinkSync(`${folder}/${fd}`) === target);
+    return read();
   } catch {
-    // The process ended, or a descriptor was closed meanwhile; a link would be made anew.
-    return false;
+    return otherwise;
   }
 }
