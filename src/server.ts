@@ -23,7 +23,6 @@ import { createRest } from "./protocols/rest.ts";
 import { createRouter } from "./protocols/router.ts";
 import { createRpc } from "./protocols/rpc.ts";
 import { createUnary } from "./protocols/unary.ts";
-import { messageTooLarge } from "./service/errors.ts";
 import { createInvestorService } from "./service/investors.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
@@ -114,8 +113,7 @@ export async function startServer(
     [Health, InvestorService],
     [file_google_rpc_status, file_google_rpc_error_details],
   );
-  const tooLarge = () => messageTooLarge(maxMessageBytes);
-  const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
+  const serveUnary = createUnary({ gate, maxMessageBytes });
   const rpc = createRpc({
     services: [service],
     openServices: [
@@ -130,7 +128,6 @@ export async function startServer(
     serveUnary,
     gate,
     maxMessageBytes,
-    tooLarge,
   });
   const probes = createProbes({ isReady: () => isReady, gate, telemetry });
   const rest = createRest({ service, gate, serveUnary, requestTimeoutMs });

@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import type { Readable, Writable } from "node:stream";
 import type { TLSSocket } from "node:tls";
-import { overloaded } from "../service/errors.ts";
+import { messageTooLarge, overloaded } from "../service/errors.ts";
 import type { Usage } from "./connections.ts";
 
 /** Timeout of a client that is sent a response and reads nothing, in milliseconds. */
@@ -183,14 +183,17 @@ export abstract class Exchange {
    * All of the body of the request. It is pending until {@link Exchange.stopReading} if the client
    * leaves.
    *
-   * @param tooLarge makes the error if it is longer than `maxBytes`
+   * @param maxBytes how long its message may be
+   * @param overhead how much longer the body may be
+   * @throws {ConnectError} MESSAGE_TOO_LARGE
    */
-  readBody(maxBytes: number, tooLarge: () => Error): Promise<Buffer> {
+  readBody(maxBytes: number, overhead = 0): Promise<Buffer> {
     return new Promise((resolve, reject) => {
       this.#rejectBody = reject;
       this.prepareBody();
-      if (Number(this.headers["content-length"] ?? 0) > maxBytes) {
-        reject(tooLarge());
+      const limit = maxBytes + overhead;
+      if (Number(this.headers["content-length"] ?? 0) > limit) {
+        reject(messageTooLarge(maxBytes));
         return;
       }
       const chunks: Buffer[] = [];
@@ -199,7 +202,7 @@ export abstract class Exchange {
       this.#request.on("data", (chunk: Buffer) => {
         size += chunk.length;
         // What still comes is dropped as it comes.
-        if (size > maxBytes) reject(tooLarge());
+        if (size > limit) reject(messageTooLarge(maxBytes));
         else chunks.push(chunk);
         // A chunk of one byte takes some hundred.
         if (chunks.length === maxChunks) chunks.splice(0, maxChunks, Buffer.concat(chunks));

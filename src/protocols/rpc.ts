@@ -36,7 +36,7 @@ export function createRpc(options: RpcOptions): Handler {
   };
   const grpcCodec = createGrpcCodec();
   const connectCodec = createConnectCodec(jsonOptions);
-  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions });
+  const serveUniversal = createUniversal({ ...options, rpcs: rpcs.values(), jsonOptions });
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);
@@ -48,7 +48,7 @@ export function createRpc(options: RpcOptions): Handler {
     if (isGrpc(exchange) && exchange.httpVersion !== "2") {
       throw httpError(415, "gRPC needs HTTP/2");
     }
-    return serveUniversal(exchange);
+    return serveUniversal(rpc, exchange);
   };
 }
 
