@@ -60,9 +60,9 @@ export function createReference(): Record<string, (exchange: Exchange) => Promis
   const serve = ([name, type]: (typeof paths)[keyof typeof paths]) => {
     let asset: Promise<Asset> | undefined;
     return async (exchange: Exchange) => {
-      asset ??= readAsset(name);
-      asset.catch(() => {
+      asset ??= readAsset(name).catch((error) => {
         asset = undefined;
+        throw error;
       });
       await send(exchange, await asset, type);
     };

@@ -9,7 +9,7 @@ import type { Exchange } from "../http/exchange.ts";
 import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
 import { findListViolations, findViolations } from "../service/validation.ts";
-import { httpError, type ProblemError } from "./problem.ts";
+import { httpError, type Location } from "./problem.ts";
 
 /** Where the investors are. */
 export const collection = "/v1/investors";
@@ -80,7 +80,7 @@ export function readList(exchange: Exchange): Message {
 }
 
 /** Where in a request the field of a violation stands. */
-export function locate({ method }: Exchange, field: string): Omit<ProblemError, "detail"> {
+export function locate({ method }: Exchange, field: string): Location {
   if (field.startsWith(queryMark)) return { parameter: field.slice(queryMark.length) };
   if (field.startsWith(bodyMark)) return { pointer: field };
   if (field === "request_id") return { header: "Idempotency-Key" };

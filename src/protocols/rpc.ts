@@ -36,7 +36,7 @@ export function createRpc(options: RpcOptions): Handler {
   };
   const grpcCodec = createGrpcCodec();
   const connectCodec = createConnectCodec(jsonOptions);
-  const serveUniversal = createUniversal({ ...options, rpcs: rpcs.values(), jsonOptions });
+  const serveUniversal = createUniversal(options, rpcs.values(), jsonOptions);
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);

@@ -28,12 +28,6 @@ import {
 import { httpError } from "./problem.ts";
 import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
-/** What {@link createUniversal} serves, and within which limits. */
-export interface UniversalOptions extends UnaryOptions {
-  rpcs: Iterable<Rpc<MethodImplSpec>>;
-  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
-}
-
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
 interface Passage {
   readonly rpc: Rpc<MethodImplSpec>;
@@ -50,9 +44,11 @@ interface Passage {
 const passageKey = createContextKey<Passage | undefined>(undefined);
 
 /** Makes what serves calls of every form by Connect's own handlers. */
-export function createUniversal(options: UniversalOptions) {
-  const { rpcs, gate, maxMessageBytes, jsonOptions } = options;
-
+export function createUniversal(
+  { gate, maxMessageBytes }: UnaryOptions,
+  rpcs: Iterable<Rpc<MethodImplSpec>>,
+  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>,
+) {
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
@@ -213,22 +209,17 @@ function turnInto(error: Error, reply: ConnectError): void {
 
 /** Sends what Connect replies, part by part. */
 async function send(response: UniversalServerResponse, exchange: Exchange): Promise<void> {
-  const { status, header, trailer } = response;
+  const { status, header, trailer, body = [] } = response;
   const headers = { ...toFields(new Headers(header)), "cache-control": "no-store" };
-  const parts = response.body?.[Symbol.asyncIterator]();
-  try {
-    let part = await parts?.next();
-    if (part === undefined || part.done) {
-      if (trailer) sendTrailers(exchange, headers, trailer);
-      else exchange.send(status, headers, "");
-      return;
-    }
+  for await (const part of body) {
     if (exchange.isClosed) return;
-    exchange.expectRoom(part.value.length);
-    exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
-    for (; part && !part.done; part = await parts?.next()) await exchange.write(part.value);
-    exchange.end();
-  } finally {
-    parts?.return?.()?.catch(() => {});
+    if (!exchange.isBegun) {
+      exchange.expectRoom(part.length);
+      exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
+    }
+    await exchange.write(part);
   }
+  if (exchange.isBegun) exchange.end();
+  else if (trailer) sendTrailers(exchange, headers, trailer);
+  else exchange.send(status, headers, "");
 }

@@ -35,14 +35,11 @@ export function fromMembers(object: Record<string, unknown>): {
       violations.push({ field: member, description: "is not a member of an investor" });
     } else if (typeof value !== "string") {
       violations.push({ field: member, description: "must be a string" });
+    } else if (member === "type") {
+      request.type = typesByName.get(value) ?? InvestorType.UNSPECIFIED;
+    } else {
+      request[member as (typeof textFields)[number]] = value;
     }
-  }
-  for (const field of textFields) {
-    const value = object[field];
-    if (typeof value === "string") request[field] = value;
-  }
-  if (typeof object.type === "string") {
-    request.type = typesByName.get(object.type) ?? InvestorType.UNSPECIFIED;
   }
   return { request, violations };
 }

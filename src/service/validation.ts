@@ -8,7 +8,7 @@ import {
   InvestorType,
   type ListInvestorsRequest,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../investor.ts";
+import { textFields, typeNames } from "../investor.ts";
 import type { Range } from "../store/store.ts";
 import { invalidFields, type Violation } from "./errors.ts";
 import { isUuid } from "./ids.ts";
@@ -87,8 +87,7 @@ export function findListViolations({ pageSize, pageToken }: ListInvestorsRequest
 
 function wrongType(type: InvestorType | undefined): string | undefined {
   if (type === undefined) return "is required";
-  const isKnown = type === InvestorType.INDIVIDUAL || type === InvestorType.INSTITUTION;
-  return isKnown ? undefined : "must be individual or institution";
+  return typeNames.has(type) ? undefined : "must be individual or institution";
 }
 
 function wrongCode(code: string): string | undefined {
