@@ -1,5 +1,8 @@
 import { readFileSync } from "node:fs";
 
+/** The folder of the package, as seen from `src` and, once built, from `dist`. */
+export const packageFolder = new URL("../", import.meta.url);
+
 /** What is running. */
 export interface Build {
   readonly version: string;
@@ -9,5 +12,5 @@ export interface Build {
 
 /** Reads what is running from the package.json of the service. */
 export function readBuild(): Build {
-  return JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8"));
+  return JSON.parse(readFileSync(new URL("package.json", packageFolder), "utf8"));
 }

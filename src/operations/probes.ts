@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { packageFolder } from "../build.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Exchange } from "../http/exchange.ts";
@@ -16,7 +17,7 @@ export interface ProbesOptions {
 
 /** Serves what those who run the service and write clients need: its state and its reference. */
 export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {
-  const openApi = readFileSync(new URL("../../proto/investor/v1/openapi.json", import.meta.url));
+  const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   const sendJson = (exchange: Exchange, status: number, body: string | Uint8Array) =>
     exchange.send(status, { ...jsonHeaders }, body);
   const probes: Record<string, (exchange: Exchange) => void | Promise<void>> = {

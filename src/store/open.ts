@@ -1,19 +1,17 @@
+import { createSqliteStore } from "./sqlite.ts";
 import type { Store, StoreOptions } from "./store.ts";
 
 const sqliteScheme = /^sqlite:(\/\/(?=\/))?/;
 
 /**
  * Opens the store that a database URL names: `sqlite:PATH`, `sqlite:///PATH` from the root, or
- * a connection string of MongoDB. Only what it needs is loaded.
+ * a connection string of MongoDB, whose driver is loaded only then.
  *
  * @throws {Error} in plain words, if it cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
   const path = sqlitePathOf(databaseUrl);
-  if (path !== undefined) {
-    const { createSqliteStore } = await import("./sqlite.ts");
-    return createSqliteStore(path, options);
-  }
+  if (path !== undefined) return createSqliteStore(path, options);
   const { createMongoStore } = await import("./mongodb.ts");
   return createMongoStore(databaseUrl, options);
 }

@@ -14,7 +14,7 @@ import { pages, readBlocks } from "./pages.ts";
 const execute = promisify(execFile);
 
 const clone = ["client", "examples", "gen", "proto", "src"];
-const files = ["LICENSE", "package.json", "tsconfig.json", "tsconfig.build.json"];
+const files = ["LICENSE", "package.json", "tsconfig.json", "rolldown.config.ts"];
 
 /** The database that the pages name. */
 const database = "mongodb://user:password@db1,db2,db3/investors?replicaSet=rs0";

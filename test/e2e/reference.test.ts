@@ -34,7 +34,7 @@ function installPackage(): string {
   for (const name of ["src", "gen", "proto", "package.json", "tsconfig.json"]) {
     cpSync(join(root, name), join(source, name), { recursive: true, verbatimSymlinks: true });
   }
-  cpSync(join(root, "tsconfig.build.json"), join(source, "tsconfig.build.json"));
+  cpSync(join(root, "rolldown.config.ts"), join(source, "rolldown.config.ts"));
   symlinkSync(join(root, "node_modules"), join(source, "node_modules"));
   execFileSync("npm", ["pack", "--silent", "--pack-destination", folder], { cwd: source });
   execFileSync("sh", ["-c", "tar -xzf *.tgz && rm -r source"], { cwd: folder });
@@ -177,7 +177,7 @@ describe("the reference page", () => {
       expect(there.status, path).toBe(200);
       expect(there.body.equals(here.body), path).toBe(true);
     }
-    const licence = readFileSync(join(folder, "dist/operations/reference/LICENSE"), "utf8");
+    const licence = readFileSync(join(folder, "dist/reference/LICENSE"), "utf8");
     expect(licence).toContain("Apache License");
   });
 });

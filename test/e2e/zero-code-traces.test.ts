@@ -74,7 +74,7 @@ await describeWithMongo("traces by the printed commands", "standalone", (mongo) 
     for (const name of [
       "package.json",
       "tsconfig.json",
-      "tsconfig.build.json",
+      "rolldown.config.ts",
       "src",
       "gen",
       "proto",

@@ -1,0 +1,81 @@
+import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
+import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
+import { Health } from "../gen/grpc/health/v1/health_pb.js";
+import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
+import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import type { Gate } from "./calls/gate.ts";
+import type { Telemetry } from "./calls/telemetry.ts";
+import { createHealth } from "./operations/health.ts";
+import { createProbes } from "./operations/probes.ts";
+import { createReflection } from "./operations/reflection.ts";
+import { createRest } from "./protocols/rest.ts";
+import type { Handler } from "./protocols/router.ts";
+import { createRpc } from "./protocols/rpc.ts";
+import { createUnary } from "./protocols/unary.ts";
+import { createInvestorService } from "./service/investors.ts";
+import type { Store } from "./store/store.ts";
+
+/** The largest request in bytes; the largest valid one takes some 9 KiB. */
+const maxMessageBytes = 64 * 1024;
+
+/** What the handlers need. */
+export interface HandlersOptions {
+  store: Store;
+  gate: Gate;
+  telemetry: Telemetry;
+  requestTimeoutMs: number;
+}
+
+/** What a server replies with on each of its ports. */
+export interface Handlers {
+  readonly grpc: readonly Handler[];
+  readonly http: readonly Handler[];
+  /** Has probes and health checks tell whether the store can serve. */
+  setReady(isReady: boolean): void;
+  /** Ends the streams of health checks. */
+  endWatches(): void;
+}
+
+/** Makes all that a server replies with; it is not ready yet. */
+export function createHandlers(options: HandlersOptions): Handlers {
+  const { store, gate, telemetry, requestTimeoutMs } = options;
+  const service = createServiceImplSpec<typeof InvestorService>(
+    InvestorService,
+    createInvestorService(store),
+  );
+  let isReady = false;
+  const health = createHealth([InvestorService.typeName]);
+  const reflection = createReflection(
+    [Health, InvestorService],
+    [file_google_rpc_status, file_google_rpc_error_details],
+  );
+  const serveUnary = createUnary({ gate, maxMessageBytes });
+  const rpc = createRpc({
+    services: [service],
+    openServices: [
+      createServiceImplSpec<typeof Health>(Health, health.implementation),
+      createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
+      // Its messages differ by their names only.
+      createServiceImplSpec<typeof ServerReflectionAlpha>(
+        ServerReflectionAlpha,
+        reflection as unknown as ServiceImpl<typeof ServerReflectionAlpha>,
+      ),
+    ],
+    serveUnary,
+    gate,
+    maxMessageBytes,
+  });
+  const probes = createProbes({ isReady: () => isReady, gate, telemetry });
+  const rest = createRest({ service, gate, serveUnary, requestTimeoutMs });
+  return {
+    grpc: [rpc],
+    http: [probes, rpc, rest],
+    setReady(value) {
+      isReady = value;
+      health.setServing(value);
+    },
+    endWatches: health.end,
+  };
+}
