@@ -327,14 +327,18 @@ export abstract class Exchange {
   /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
   #keepReply(bytes: number): void {
     if (this.#isClosed) return;
-    const usage = this.#usage;
     const more = bytes - this.#reply;
     this.#reply = bytes;
-    this.#kept += this.#copies * more;
-    usage.keep(this.#copies * more);
-    usage.release(this.#reserved - more);
+    this.#keep(this.#copies * more);
+    this.#usage.release(this.#reserved - more);
     this.#reserved = 0;
-    if (this.#isRefused) usage.addRefused(more, this.socket);
+  }
+
+  /** Counts bytes that are kept until it closes; fewer, if negative. */
+  #keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#usage.keep(bytes);
+    if (this.#isRefused) this.#usage.addRefused(bytes, this.socket);
   }
 
   #close(): void {
@@ -350,8 +354,7 @@ export abstract class Exchange {
       usage.usedAt = now;
     }
     for (const listener of this.#closeListeners) listener();
-    usage.keep(-this.#kept);
-    if (this.#isRefused) usage.addRefused(-this.#kept, this.socket);
+    this.#keep(-this.#kept);
     usage.release(this.#reserved + this.#reply);
   }
 }
