@@ -31,11 +31,10 @@ const byteOrderMark = Buffer.of(0xef, 0xbb, 0xbf);
  */
 export async function openNdjsonSource(path: string, options: NdjsonOptions): Promise<Source> {
   // A named pipe would be waited for where no signal ends it.
-  if (!(await stat(path)).isFile()) throw new Error("it is not a file: pass it as standard input");
-  const file = await open(path);
-  const { size } = await file.stat();
-  const stream = file.createReadStream({ highWaterMark: chunkBytes });
-  const partRead = () => Math.min(1, stream.bytesRead / Math.max(1, size));
+  const found = await stat(path);
+  if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
+  const stream = (await open(path)).createReadStream({ highWaterMark: chunkBytes });
+  const partRead = () => Math.min(1, stream.bytesRead / Math.max(1, found.size));
   return { ...createNdjsonSource(stream, options), partRead };
 }
 

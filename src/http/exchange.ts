@@ -123,7 +123,7 @@ export abstract class Exchange {
     const usage = this.#usage;
     // What would be refused anyway need not wait for it.
     if (usage.hasRoom || usage.isCrowded) serve(this);
-    else this.onClose(usage.reserve(0, () => serve(this)));
+    else this.reserve(0, () => serve(this));
   }
 
   /**
