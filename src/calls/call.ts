@@ -104,8 +104,11 @@ export class Call implements HandlerContext, Room {
     return this.#span ? this.#span.run(work) : work();
   }
 
-  /** Ends the work on it so many milliseconds from now, whatever was set before. */
-  limit(ms: number): void {
+  /**
+   * Ends the work on it so many milliseconds from now, whatever was set before; by default as many
+   * as any call may take.
+   */
+  limit(ms = this.#options.requestTimeoutMs): void {
     this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
   }
 

@@ -36,12 +36,12 @@ export interface Rpc<Spec> {
   readonly isOpen: boolean;
 }
 
-/** Serves a call of a unary method, from its request to its reply. */
-export type ServeUnary = (codec: Codec, rpc: Rpc<UnarySpec>, exchange: Exchange) => Promise<void>;
-
-/** Makes the straight way that the common form of a unary call takes on every protocol. */
-export function createUnary({ gate, maxMessageBytes }: UnaryOptions): ServeUnary {
-  return async (codec, { spec, isOpen }, exchange) => {
+/**
+ * Makes the straight way that the common form of a unary call takes on every protocol, from its
+ * request to its reply.
+ */
+export function createUnary({ gate, maxMessageBytes }: UnaryOptions) {
+  return async (codec: Codec, { spec, isOpen }: Rpc<UnarySpec>, exchange: Exchange) => {
     const { method } = spec;
     const { transport, route, overhead } = codec;
     let call: Call | undefined;

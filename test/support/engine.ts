@@ -8,7 +8,6 @@ import { type Listener, type ListenerOptions, startListener } from "../../src/ht
 import { createRest } from "../../src/protocols/rest.ts";
 import { createRouter } from "../../src/protocols/router.ts";
 import { createRpc } from "../../src/protocols/rpc.ts";
-import { createUnary } from "../../src/protocols/unary.ts";
 
 /** What {@link startEngine} serves; of limits, those of the service if absent. */
 export interface EngineOptions
@@ -35,17 +34,16 @@ export async function startEngine(options: EngineOptions): Promise<Listener> {
     requestTimeoutMs = 5_000,
     maxMessageBytes = 65_536,
   } = options;
-  const serveUnary = createUnary({ gate, maxMessageBytes });
   const openServices = [
     ...(health ? [createServiceImplSpec<typeof Health>(Health, health)] : []),
     ...(reflection
       ? [createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection)]
       : []),
   ];
-  const rpc = createRpc({ services, openServices, serveUnary, gate, maxMessageBytes });
+  const rpc = createRpc({ services, openServices, gate, maxMessageBytes });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)
-    .map((service) => createRest({ service, gate, serveUnary, requestTimeoutMs }));
+    .map((service) => createRest(service, { gate, maxMessageBytes }));
   return startListener({
     host: "127.0.0.1",
     port: 0,
