@@ -1,9 +1,8 @@
-#!/usr/bin/env -S node --max-semi-space-size=8 --no-allocation-site-pretenuring
-// Without the flag of the semi-space, a REST list of 300,000 records peaks at 173 MB instead of
-// 125. Without the other, Gets by gRPC take some 5 % more CPU, those by Connect the same.
+#!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=30 --no-allocation-site-pretenuring
+// Without the flag of the semi-space, a REST list of 1,000,000 records peaks at 179 MB instead of
+// 139; without that of the growth, attacks in a row at 390 MB instead of 315. Without the third,
+// Gets by gRPC take some 7 % more CPU.
 import { readFileSync } from "node:fs";
-import module from "node:module";
-import { fileURLToPath } from "node:url";
 
 // By default it would end the process until the service handles it.
 process.on("SIGHUP", () => {});
@@ -18,7 +17,4 @@ if (node.localeCompare(needed, "en", { numeric: true }) < 0) {
   process.stderr.write(`error: investor-records needs Node.js ${needed} or newer, not ${node}\n`);
   process.exit(2);
 }
-// With its code compiled before, the service is ready after 560 ms of CPU instead of 620. Not in
-// the folder for temporary files, where another user could leave code for this process.
-module.enableCompileCache(fileURLToPath(new URL("../node_modules/.cache", import.meta.url)));
 await import("./main.ts");

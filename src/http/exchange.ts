@@ -34,7 +34,7 @@ export abstract class Exchange {
   /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
   protected common: OutgoingHttpHeaders | undefined;
   readonly #usage: Usage;
-  /** How many times a reply is kept until it is sent: TLS keeps what it encrypted, too. */
+  /** How often its size a reply takes until it is sent; on TLS, encrypted as well, as measured. */
   readonly #copies: number;
   readonly #request: Readable;
   readonly #response: Writable;
@@ -60,7 +60,7 @@ export abstract class Exchange {
     usage: Usage,
   ) {
     this.socket = socket;
-    this.#copies = (socket as Partial<TLSSocket>).encrypted ? 2 : 1;
+    this.#copies = (socket as Partial<TLSSocket>).encrypted ? 3 : 1;
     this.headers = headers;
     this.#request = request;
     this.#response = response;

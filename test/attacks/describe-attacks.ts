@@ -33,7 +33,7 @@ const { ATTACK } = process.env;
  * The most memory that the process may take, in MB. Of attacks one after the other, V8 keeps
  * garbage that it would collect if memory were short.
  */
-const maxResidentMb = ATTACK === undefined ? 600 : 300;
+const maxResidentMb = ATTACK === undefined ? 350 : 300;
 
 /** The most that the 99th percentile of good callers may be beside an attack, in ms. */
 const maxP99Ms = 1_000;

@@ -121,9 +121,7 @@ export async function startTarget(
   const authority = isTls ? await createAuthority() : undefined;
   const clients = isTls ? createClientAuthority() : undefined;
   const issuer = isTls ? await startIssuer() : undefined;
-  // As the command starts it, as far as the environment can say so.
-  const NODE_OPTIONS = "--max-semi-space-size=8";
-  const env: NodeJS.ProcessEnv = { NODE_OPTIONS, REQUEST_TIMEOUT: "2s", ...settings };
+  const env: NodeJS.ProcessEnv = { REQUEST_TIMEOUT: "2s", ...settings };
   if (authority && clients && issuer) {
     writeFileSync(join(folder, "tokens"), `good ${tokens.good}\ngreedy ${tokens.greedy}\n`);
     writeFileSync(join(folder, "clients.crt"), clients.ca);

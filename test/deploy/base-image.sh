@@ -12,6 +12,9 @@ for program in "$node" /bin/sh /usr/bin/env /bin/mkdir /bin/cp /bin/rm /bin/read
     cp -L "$file" "$root$file"
   done
 done
+# A part of the C library that addons of packages load.
+libraries=$(dirname "$(ldd "$node" | grep -o '/[^ ]*/libc.so.6')")
+cp -L "$libraries/librt.so.1" "$root$libraries/"
 cp -L "$node" "$root/usr/local/bin/node"
 cp -r "$npm" "$root/usr/local/lib/node_modules/npm"
 ln -s ../lib/node_modules/npm/bin/npm-cli.js "$root/usr/local/bin/npm"

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { resolve } from "node:path";
+import { readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
@@ -8,7 +9,12 @@ import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "./folder.ts";
 
-const bin = resolve(import.meta.dirname, "../../src/bin.ts");
+const root = resolve(import.meta.dirname, "../..");
+const bin = join(root, "src/bin.ts");
+const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const nodeFlags: string[] = scripts.start
+  .split(" ")
+  .filter((word: string) => word.startsWith("--"));
 
 /** The command line as a child process, and all that it has written. */
 export interface Run {
@@ -26,10 +32,13 @@ export interface Service extends Run {
   readonly folder: string;
 }
 
-/** Runs the command line in a folder, with no setting but those given. */
+/** Runs the command line in a folder, with the flags of `npm start` and no setting but those given. */
 export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, program = bin): Run {
   const { PATH } = process.env;
-  const child = spawn(process.execPath, [program, ...args], { cwd: folder, env: { PATH, ...env } });
+  const child = spawn(process.execPath, [...nodeFlags, program, ...args], {
+    cwd: folder,
+    env: { PATH, ...env },
+  });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {
     stream.setEncoding("utf8").on("data", (text) => {
