@@ -13,21 +13,11 @@ import { createReflection } from "./operations/reflection.ts";
 import { createRest } from "./protocols/rest.ts";
 import type { Handler } from "./protocols/router.ts";
 import { createRpc } from "./protocols/rpc.ts";
-import { createUnary } from "./protocols/unary.ts";
-import { messageTooLarge } from "./service/errors.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
 
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
 const maxMessageBytes = 64 * 1024;
-
-/** What the handlers need. */
-export interface HandlersOptions {
-  store: Store;
-  gate: Gate;
-  telemetry: Telemetry;
-  requestTimeoutMs: number;
-}
 
 /** What a server replies with on each of its ports. */
 export interface Handlers {
@@ -40,8 +30,7 @@ export interface Handlers {
 }
 
 /** Makes all that a server replies with; it is not ready yet. */
-export function createHandlers(options: HandlersOptions): Handlers {
-  const { store, gate, telemetry, requestTimeoutMs } = options;
+export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry): Handlers {
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
     createInvestorService(store),
@@ -52,8 +41,6 @@ export function createHandlers(options: HandlersOptions): Handlers {
     [Health, InvestorService],
     [file_google_rpc_status, file_google_rpc_error_details],
   );
-  const tooLarge = () => messageTooLarge(maxMessageBytes);
-  const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
   const rpc = createRpc({
     services: [service],
     openServices: [
@@ -65,13 +52,11 @@ export function createHandlers(options: HandlersOptions): Handlers {
         reflection as unknown as ServiceImpl<typeof ServerReflectionAlpha>,
       ),
     ],
-    serveUnary,
     gate,
     maxMessageBytes,
-    tooLarge,
   });
   const probes = createProbes({ isReady: () => isReady, gate, telemetry });
-  const rest = createRest({ service, gate, serveUnary, requestTimeoutMs });
+  const rest = createRest(service, { gate, maxMessageBytes });
   return {
     grpc: [rpc],
     http: [probes, rpc, rest],

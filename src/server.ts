@@ -88,7 +88,7 @@ export async function startServer(
   });
   // Loaded while a store starts its thread: ready after 220 ms instead of 280.
   const [store, { createHandlers }] = await Promise.all([opening, import("./handlers.ts")]);
-  const handlers = createHandlers({ store, gate, telemetry, requestTimeoutMs });
+  const handlers = createHandlers(store, gate, telemetry);
   const routing = {
     corsOrigins,
     hosts: !authentication && isLoopback(host) ? hostsOf(host) : undefined,

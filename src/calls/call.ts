@@ -4,7 +4,6 @@ import {
   Code,
   ConnectError,
   type ContextValues,
-  createContextKey,
   createContextValues,
   type HandlerContext,
   type MethodImplSpec,
@@ -45,9 +44,6 @@ export interface CallOptions {
   startSpan?: StartSpan | undefined;
 }
 
-/** The call that a context belongs to. */
-const callKey = createContextKey<Call | undefined>(undefined, { description: "call" });
-
 // One for all calls, since the stack of an error is costly.
 const clientLeft = interrupted(undefined, "nobody waits for the reply");
 const deadlinePassed = interrupted(
@@ -80,7 +76,7 @@ export class Call implements HandlerContext, Room {
     this.head = head;
     this.connection = connection;
     this.#options = options;
-    this.values = (head.values ?? createContextValues()).set(callKey, this).set(roomKey, this);
+    this.values = (head.values ?? createContextValues()).set(roomKey, this);
     // A stream lasts as long as its client waits.
     const isUnary = method.methodKind === "unary";
     this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
@@ -108,8 +104,11 @@ export class Call implements HandlerContext, Room {
     return this.#span ? this.#span.run(work) : work();
   }
 
-  /** Ends the work on it so many milliseconds from now, whatever was set before. */
-  limit(ms: number): void {
+  /**
+   * Ends the work on it so many milliseconds from now, whatever was set before; by default as many
+   * as any call may take.
+   */
+  limit(ms = this.#options.requestTimeoutMs): void {
     this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
   }
 
@@ -219,13 +218,6 @@ export class Call implements HandlerContext, Room {
     this.#options.log.error({ err: error, traceId: this.id }, "internal error");
     return internal(this.id, error);
   }
-}
-
-/** The call whose values these are. */
-export function callOf(values: ContextValues): Call {
-  const call = values.get(callKey);
-  if (call === undefined) throw new Error("there is no call");
-  return call;
 }
 
 /** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */

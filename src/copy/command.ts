@@ -1,11 +1,11 @@
 import { ConfigError } from "../config.ts";
-import { copyRecords, createTally } from "./copier.ts";
+import { copyRecords } from "./copier.ts";
 import type { Source, Tally, Target } from "./endpoint.ts";
 import { type Endpoint, openSource, openTarget, readEndpoint, refuseSamePlace } from "./open.ts";
-import { inDigits, inTime, showProgress } from "./progress.ts";
+import { inDigits, inTime, type ProgressOptions, showProgress } from "./progress.ts";
 
 /** What the command is given. */
-export interface CopyOptions {
+export interface CopyOptions extends ProgressOptions {
   from: string;
   to: string;
   /** Whose request ids those of an NDJSON file are. */
@@ -13,10 +13,6 @@ export interface CopyOptions {
   environment: NodeJS.ProcessEnv;
   /** Stops it between two batches. */
   signal: AbortSignal;
-  /** Shows a line to those who wait. */
-  say(line: string): void;
-  /** The terminal that they look at, if it is one. */
-  terminal: NodeJS.WritableStream | undefined;
 }
 
 /**
@@ -26,13 +22,14 @@ export interface CopyOptions {
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runCopy(options: CopyOptions): Promise<boolean> {
-  const { environment, signal, say, terminal, principal } = options;
+  const { environment, signal, say, principal } = options;
   const from = readEndpoint("FROM", options.from, environment);
   const to = readEndpoint("TO", options.to, environment);
   if (principal !== undefined && from.url !== undefined) {
     throw new ConfigError("--principal is for an NDJSON file, which alone has request ids");
   }
-  const tally = createTally();
+  const conflictingIds: string[] = [];
+  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds, part: undefined };
   const start = performance.now();
   let source: Source | undefined;
   let target: Target | undefined;
@@ -41,7 +38,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     await refuseSamePlace(from, to);
     source = await openSource(from, { principal: principal ?? "", signal });
     target = await openTarget(to);
-    hideProgress = showProgress({ tally, say, terminal });
+    hideProgress = showProgress(tally, options);
     await copyRecords(source, target, tally, signal);
   } catch (error) {
     if (error instanceof ConfigError) throw error;

@@ -3,11 +3,6 @@ import type { Source, Tally, Target } from "./endpoint.ts";
 /** How many batches are written while the next one is read. */
 const maxWriting = 2;
 
-/** A {@link Tally} of nothing. */
-export function createTally(): Tally {
-  return { copied: 0, present: 0, conflicts: 0, conflictingIds: [], part: undefined };
-}
-
 /**
  * Copies all records, in constant memory, and adds them to the tally. What was written stays,
  * also if it fails or the signal aborts, which it does between batches.

@@ -1,9 +1,10 @@
 import { Binary, type Db } from "mongodb";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { createMongoClient, createMongoStore, databaseOf } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
+import type { Range } from "../store/store.ts";
 import type { Source } from "./endpoint.ts";
-
-const pageSize = 1_000;
+import { createPagedSource } from "./paged-source.ts";
 
 /**
  * Opens a MongoDB database to copy from. It sees every record that was acknowledged before.
@@ -16,27 +17,16 @@ export async function openMongoSource(url: string, requestTimeoutMs: number): Pr
     other: await findOtherKey(db),
   }));
   const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
-  let done = 0;
 
-  async function* read() {
+  async function list(range: Range): Promise<Investor[]> {
     if (other !== undefined) throw new Error(`what it has under the id ${other} is no record`);
-    let after: string | undefined;
-    for (;;) {
-      const page = await store.list({ after, limit: pageSize });
-      after = page.at(-1)?.id;
-      if (after === undefined) break;
-      done += page.length;
-      yield page;
-    }
+    const page = await store.list(range);
     // A database is not there until something is written to it.
-    if (done === 0) throw new Error("it holds no records");
+    if (page.length === 0 && range.after === undefined) throw new Error("it holds no records");
+    return page;
   }
 
-  return {
-    batches: read(),
-    partRead: () => Math.min(1, done / Math.max(1, total)),
-    close: () => store.close(),
-  };
+  return createPagedSource(total, list, store.close);
 }
 
 /**

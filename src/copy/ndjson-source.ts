@@ -4,7 +4,7 @@ import { addAbortSignal, type Readable } from "node:stream";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
 import { deriveId, isUuid } from "../service/ids.ts";
-import { fromMembers, toMember } from "../service/plain-json.ts";
+import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
 import { checkCreate, findViolations } from "../service/validation.ts";
 import type { Source } from "./endpoint.ts";
 
@@ -31,11 +31,10 @@ const byteOrderMark = Buffer.of(0xef, 0xbb, 0xbf);
  */
 export async function openNdjsonSource(path: string, options: NdjsonOptions): Promise<Source> {
   // A named pipe would be waited for where no signal ends it.
-  if (!(await stat(path)).isFile()) throw new Error("it is not a file: pass it as standard input");
-  const file = await open(path);
-  const { size } = await file.stat();
-  const stream = file.createReadStream({ highWaterMark: chunkBytes });
-  const partRead = () => Math.min(1, stream.bytesRead / Math.max(1, size));
+  const found = await stat(path);
+  if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
+  const stream = (await open(path)).createReadStream({ highWaterMark: chunkBytes });
+  const partRead = () => Math.min(1, stream.bytesRead / Math.max(1, found.size));
   return { ...createNdjsonSource(stream, options), partRead };
 }
 
@@ -114,29 +113,16 @@ function readLine(line: Buffer, principal: string): Investor | undefined {
   if (!isUtf8(line)) throw new Error("is not UTF-8");
   const text = line.toString();
   if (text.trim() === "") return undefined;
-  const { id, requestId, ...members } = parseObject(text);
+  const object = parseObject(text);
+  if (object === undefined) throw new Error("is not a JSON object");
+  const { id, requestId, ...members } = object;
   const { request, violations } = fromMembers(members);
   if (typeof requestId === "string") request.requestId = requestId;
-  const named = new Set(violations.map(({ field }) => field));
-  const others = findViolations(request).filter(({ field }) => !named.has(toMember(field)));
-  const all = [...checkIds(id, requestId), ...violations, ...others];
+  const all = [...checkIds(id, requestId), ...addViolations(violations, findViolations(request))];
   if (all.length > 0) throw new Error(all.map(inWords).join("; "));
   const investor = checkCreate(request);
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId(principal, String(requestId));
   return investor;
-}
-
-function parseObject(text: string): Record<string, unknown> {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    // What the parser says quotes the text.
-  }
-  if (typeof value === "object" && value !== null && !Array.isArray(value)) {
-    return value as Record<string, unknown>;
-  }
-  throw new Error("is not a JSON object");
 }
 
 function checkIds(id: unknown, requestId: unknown): Violation[] {

@@ -82,13 +82,9 @@ export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<voi
  * @throws {Error} in plain words
  */
 export async function openSource(from: Endpoint, options: NdjsonOptions): Promise<Source> {
-  const { name } = from;
-  try {
-    const source = await open();
-    return { ...source, batches: naming(source.batches) };
-  } catch (error) {
-    throw toSourceError(error);
-  }
+  const fail = failing(`cannot read ${from.name}`);
+  const source = await open().catch(fail);
+  return { ...source, batches: naming(source.batches) };
 
   async function open(): Promise<Source> {
     if (from.url !== undefined) {
@@ -110,12 +106,8 @@ export async function openSource(from: Endpoint, options: NdjsonOptions): Promis
         yield batch;
       }
     } catch (error) {
-      throw toSourceError(error);
+      fail(error);
     }
-  }
-
-  function toSourceError(error: unknown): Error {
-    return new Error(`cannot read ${name}: ${messageOf(error)}`, { cause: error });
   }
 }
 
@@ -125,10 +117,11 @@ export async function openSource(from: Endpoint, options: NdjsonOptions): Promis
  * @throws {Error} in plain words
  */
 export async function openTarget({ name, url, path }: Endpoint): Promise<Target> {
-  const target = await explain(open);
+  const fail = failing(`cannot write to ${name}`);
+  const target = await open().catch(fail);
   return {
-    write: (investors, tally) => explain(() => target.write(investors, tally)),
-    finish: () => explain(() => target.finish()),
+    write: (investors, tally) => target.write(investors, tally).catch(fail),
+    finish: () => target.finish().catch(fail),
     close: () => target.close(),
   };
 
@@ -148,34 +141,20 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
     }
     return path === undefined ? createStdoutTarget() : openNdjsonTarget(path);
   }
-
-  async function explain<T>(act: () => Promise<T>): Promise<T> {
-    try {
-      return await act();
-    } catch (error) {
-      throw new Error(`cannot write to ${name}: ${messageOf(error)}`, { cause: error });
-    }
-  }
 }
 
 /** The file of an endpoint, if it is there. */
 async function identifyFile({ path, fd }: Endpoint): Promise<string | undefined> {
-  const file = look();
+  // Only looked at: closing an SQLite file that was opened would drop the locks on it.
+  const ofPath =
+    path === undefined ? undefined : statSync(path, { bigint: true, throwIfNoEntry: false });
+  const file = fd === undefined ? ofPath : fstatSync(fd, { bigint: true });
   return file?.isFile() ? `${file.dev}:${file.ino}` : undefined;
-
-  function look() {
-    if (fd !== undefined) return fstatSync(fd, { bigint: true });
-    if (path === undefined) return undefined;
-    // Only looked at: closing an SQLite file that was opened would drop the locks on it.
-    return statSync(path, { bigint: true, throwIfNoEntry: false });
-  }
 }
 
 async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
   const { identifyMongo } = await import("./mongodb-source.ts");
-  return identifyMongo(url, requestTimeoutMs).catch((error) => {
-    throw new Error(`cannot reach ${name}: ${messageOf(error)}`, { cause: error });
-  });
+  return identifyMongo(url, requestTimeoutMs).catch(failing(`cannot reach ${name}`));
 }
 
 /** Refuses what other programs have put beside the records. */
@@ -187,7 +166,10 @@ function refuseForeign(investor: Investor): void {
   if (!isRecord) throw new Error(`what it has under the id ${investor.id} is no record`);
 }
 
-function messageOf(error: unknown): string {
-  const message = error instanceof Error ? error.message : String(error);
-  return message.replaceAll(/\s+/g, " ");
+/** Throws an error that says in one line what failed, and why. */
+function failing(what: string): (error: unknown) => never {
+  return (error) => {
+    const message = error instanceof Error ? error.message : String(error);
+    throw new Error(`${what}: ${message.replaceAll(/\s+/g, " ")}`, { cause: error });
+  };
 }

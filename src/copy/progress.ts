@@ -1,9 +1,8 @@
 import { SingleBar } from "cli-progress";
 import type { Tally } from "./endpoint.ts";
 
-/** What {@link showProgress} shows, and where. */
+/** Where a copy shows how far it is. */
 export interface ProgressOptions {
-  tally: Tally;
   /** Shows a line to those who wait. */
   say(line: string): void;
   /** The terminal that they look at, if it is one. */
@@ -17,7 +16,7 @@ const lineIntervalMs = 5_000;
  *
  * @returns what ends it
  */
-export function showProgress({ tally, say, terminal }: ProgressOptions): () => void {
+export function showProgress(tally: Tally, { say, terminal }: ProgressOptions): () => void {
   const start = performance.now();
 
   function state() {

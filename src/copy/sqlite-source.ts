@@ -4,11 +4,11 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { inPlainWords, openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import type { Source } from "./endpoint.ts";
+import { createPagedSource } from "./paged-source.ts";
 
 /** Timeout for a lock of another process, in milliseconds. */
 const busyTimeoutMs = 5_000;
 
-const pageSize = 1_000;
 const countedAtOnce = 100_000;
 
 /**
@@ -22,31 +22,18 @@ export async function openSqliteSource(path: string): Promise<Source> {
     const db = openSqliteFileToRead(path, busyTimeoutMs);
     return { db, reader: createSqliteReader(db, () => {}), file: identify(path) };
   });
-  const total = await count(db);
-  let done = 0;
-
-  async function* read() {
-    let after: string | undefined;
-    for (;;) {
-      const page = inWords(() => {
-        const investors = reader.list({ after, limit: pageSize });
+  return createPagedSource(
+    await count(db),
+    async (range) =>
+      inWords(() => {
+        const investors = reader.list(range);
         if (identify(path) !== file) throw new Error("it was replaced meanwhile");
         return investors;
-      });
-      after = page.at(-1)?.id;
-      if (after === undefined) return;
-      done += page.length;
-      yield page;
-    }
-  }
-
-  return {
-    batches: read(),
-    partRead: () => Math.min(1, done / Math.max(1, total)),
-    async close() {
+      }),
+    async () => {
       if (db.isOpen) db.close();
     },
-  };
+  );
 }
 
 /** Counts the records; never all in one transaction, which can take long. */

@@ -1,15 +1,17 @@
 import type { Exchange } from "./exchange.ts";
 
-/** What both versions of HTTP are served by, and within which limits. */
+/** The most that the headers of a request may weigh, in bytes. */
+export const maxHeaderBytes = 16 * 1024;
+
+/** Timeout of the handshakes of TLS and HTTP/2, in milliseconds. */
+export const handshakeTimeoutMs = 10_000;
+
+/** What both versions of HTTP are served by. */
 export interface EngineOptions {
   /** Replies to a request, now or later; it does not throw. */
   serve(exchange: Exchange): void;
   /** Timeout of a request of HTTP/1.1, body included, in milliseconds. */
   requestTimeoutMs: number;
-  /** Timeout of all that comes before the first request, in milliseconds. */
-  handshakeTimeoutMs: number;
-  /** The most that the headers of a request may weigh, in bytes. */
-  maxHeaderBytes: number;
 }
 
 /** A connection of either version of HTTP. */

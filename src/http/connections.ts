@@ -23,12 +23,6 @@ interface Total {
   kept: number;
 }
 
-/** Something that waits until a connection has sent more. */
-interface Waiter {
-  readonly bytes: number;
-  go(): void;
-}
-
 /** How a connection is used, and what it keeps in memory until its client reads. */
 export class Usage {
   /** How many exchanges are open on it. */
@@ -40,7 +34,8 @@ export class Usage {
   /** When the last of them ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   readonly #total: Total;
-  readonly #waiting = new Set<Waiter>();
+  /** What waits until it has sent more, and how much room each needs, in bytes. */
+  readonly #waiting = new Map<() => void, number>();
   /** Bytes that it keeps in memory until something was sent. */
   #kept = 0;
   /** Bytes of replies, and of those to come that will be large. */
@@ -79,25 +74,22 @@ export class Usage {
    *
    * @returns gives up to wait
    */
-  reserve(bytes: number, go: () => void): () => void {
-    const waiter: Waiter = {
-      bytes: Math.min(bytes, maxUnsentBytes),
-      go: () => {
-        this.#waiting.delete(waiter);
-        this.#unsent += bytes;
-        go();
-      },
+  reserve(bytes: number, onRoom: () => void): () => void {
+    const go = () => {
+      this.#waiting.delete(go);
+      this.#unsent += bytes;
+      onRoom();
     };
-    this.#waiting.add(waiter);
+    this.#waiting.set(go, Math.min(bytes, maxUnsentBytes));
     this.release(0);
-    return () => void this.#waiting.delete(waiter);
+    return () => void this.#waiting.delete(go);
   }
 
   /** Counts a reply no more, or part of it; one more, if negative. */
   release(bytes: number): void {
     this.#unsent -= bytes;
-    for (const { bytes, go } of this.#waiting) {
-      if (this.#unsent + bytes > maxUnsentBytes) return;
+    for (const [go, needed] of this.#waiting) {
+      if (this.#unsent + needed > maxUnsentBytes) return;
       go();
     }
   }

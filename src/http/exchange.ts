@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import type { Readable, Writable } from "node:stream";
 import type { TLSSocket } from "node:tls";
-import { overloaded } from "../service/errors.ts";
+import { messageTooLarge, overloaded } from "../service/errors.ts";
 import type { Usage } from "./connections.ts";
 
 /** Timeout of a client that is sent a response and reads nothing, in milliseconds. */
@@ -123,7 +123,7 @@ export abstract class Exchange {
     const usage = this.#usage;
     // What would be refused anyway need not wait for it.
     if (usage.hasRoom || usage.isCrowded) serve(this);
-    else this.onClose(usage.reserve(0, () => serve(this)));
+    else this.reserve(0, () => serve(this));
   }
 
   /**
@@ -183,14 +183,17 @@ export abstract class Exchange {
    * All of the body of the request. It is pending until {@link Exchange.stopReading} if the client
    * leaves.
    *
-   * @param tooLarge makes the error if it is longer than `maxBytes`
+   * @param maxBytes how long its message may be
+   * @param overhead how much longer the body may be
+   * @throws {ConnectError} MESSAGE_TOO_LARGE
    */
-  readBody(maxBytes: number, tooLarge: () => Error): Promise<Buffer> {
+  readBody(maxBytes: number, overhead = 0): Promise<Buffer> {
     return new Promise((resolve, reject) => {
       this.#rejectBody = reject;
       this.prepareBody();
-      if (Number(this.headers["content-length"] ?? 0) > maxBytes) {
-        reject(tooLarge());
+      const limit = maxBytes + overhead;
+      if (Number(this.headers["content-length"] ?? 0) > limit) {
+        reject(messageTooLarge(maxBytes));
         return;
       }
       const chunks: Buffer[] = [];
@@ -199,7 +202,7 @@ export abstract class Exchange {
       this.#request.on("data", (chunk: Buffer) => {
         size += chunk.length;
         // What still comes is dropped as it comes.
-        if (size > maxBytes) reject(tooLarge());
+        if (size > limit) reject(messageTooLarge(maxBytes));
         else chunks.push(chunk);
         // A chunk of one byte takes some hundred.
         if (chunks.length === maxChunks) chunks.splice(0, maxChunks, Buffer.concat(chunks));
@@ -324,14 +327,18 @@ export abstract class Exchange {
   /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
   #keepReply(bytes: number): void {
     if (this.#isClosed) return;
-    const usage = this.#usage;
     const more = bytes - this.#reply;
     this.#reply = bytes;
-    this.#kept += this.#copies * more;
-    usage.keep(this.#copies * more);
-    usage.release(this.#reserved - more);
+    this.#keep(this.#copies * more);
+    this.#usage.release(this.#reserved - more);
     this.#reserved = 0;
-    if (this.#isRefused) usage.addRefused(more, this.socket);
+  }
+
+  /** Counts bytes that are kept until it closes; fewer, if negative. */
+  #keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#usage.keep(bytes);
+    if (this.#isRefused) this.#usage.addRefused(bytes, this.socket);
   }
 
   #close(): void {
@@ -347,8 +354,7 @@ export abstract class Exchange {
       usage.usedAt = now;
     }
     for (const listener of this.#closeListeners) listener();
-    usage.keep(-this.#kept);
-    if (this.#isRefused) usage.addRefused(-this.#kept, this.socket);
+    this.#keep(-this.#kept);
     usage.release(this.#reserved + this.#reply);
   }
 }

@@ -6,7 +6,7 @@ import {
   type ServerResponse,
 } from "node:http";
 import type { Socket } from "node:net";
-import type { Connection, EngineOptions } from "./connection.ts";
+import { type Connection, type EngineOptions, maxHeaderBytes } from "./connection.ts";
 import type { Usage } from "./connections.ts";
 import { Exchange } from "./exchange.ts";
 
@@ -14,7 +14,7 @@ import { Exchange } from "./exchange.ts";
 const keepAliveTimeoutMs = 75_000;
 
 /** Speaks HTTP/1.1 on the connections that it is given. */
-export function createHttp1({ requestTimeoutMs, maxHeaderBytes, serve }: EngineOptions) {
+export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   const connections = new Map<Socket, Http1Connection>();
   let isClosing = false;
   const server = createServer(

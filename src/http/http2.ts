@@ -6,7 +6,12 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import type { Socket } from "node:net";
-import type { Connection, EngineOptions } from "./connection.ts";
+import {
+  type Connection,
+  type EngineOptions,
+  handshakeTimeoutMs,
+  maxHeaderBytes,
+} from "./connection.ts";
 import type { Usage } from "./connections.ts";
 import { Exchange } from "./exchange.ts";
 
@@ -26,8 +31,7 @@ const pingTimeoutMs = 20_000;
 const drainPingMs = 1_000;
 
 /** Speaks HTTP/2 (RFC 9113) on a connection. */
-export function acceptHttp2(socket: Socket, usage: Usage, options: EngineOptions): Connection {
-  const { handshakeTimeoutMs, maxHeaderBytes, serve } = options;
+export function acceptHttp2(socket: Socket, usage: Usage, { serve }: EngineOptions): Connection {
   const session = performServerHandshake(socket, {
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });

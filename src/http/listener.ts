@@ -1,13 +1,13 @@
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
-import type { Connection, EngineOptions } from "./connection.ts";
+import { type Connection, type EngineOptions, handshakeTimeoutMs } from "./connection.ts";
 import type { Connections } from "./connections.ts";
 import { createHttp1 } from "./http1.ts";
 import { acceptHttp2 } from "./http2.ts";
 import { closeWhenGone, type Tls } from "./tls.ts";
 
 /** What a {@link startListener listener} serves, and within which limits. */
-export interface ListenerOptions extends Pick<EngineOptions, "serve" | "requestTimeoutMs"> {
+export interface ListenerOptions extends EngineOptions {
   /** The versions of HTTP; without TLS, a port speaks the first of them only. */
   versions: readonly ["h2"] | readonly ["http/1.1", "h2"];
   /** Encrypts the connections; they are not if absent. */
@@ -40,11 +40,6 @@ export interface Listener {
   destroy(): void;
 }
 
-const maxHeaderBytes = 16 * 1024;
-
-/** Timeout of the handshakes of TLS and HTTP/2, in milliseconds. */
-const handshakeTimeoutMs = 10_000;
-
 /** Why an address cannot be listened on, by the code of the error. */
 const listenFaults: Record<string, string> = {
   EADDRINUSE: "another process uses the port",
@@ -63,8 +58,7 @@ const ageSpread = 0.1;
  */
 export async function startListener(options: ListenerOptions): Promise<Listener> {
   const { versions, tls, host, port, requestTimeoutMs, maxConnectionAgeMs, connections } = options;
-  const engine = { ...options, handshakeTimeoutMs, maxHeaderBytes };
-  const http1 = createHttp1(engine);
+  const http1 = createHttp1(options);
   const open = new Map<Socket, Connection | undefined>();
   let isDraining = false;
 
@@ -74,7 +68,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     if (socket.destroyed) return;
     const usage = connections.usageOf(socket);
     const connection =
-      version === "h2" ? acceptHttp2(socket, usage, engine) : http1.accept(socket, usage);
+      version === "h2" ? acceptHttp2(socket, usage, options) : http1.accept(socket, usage);
     open.set(socket, connection);
     socket.once("close", () => open.delete(socket));
     if (isDraining) connection.drain();

@@ -57,24 +57,17 @@ const partBytes = 64 * 1024;
  * each of its files. A file is read and compressed when it is first asked for.
  */
 export function createReference(): Record<string, (exchange: Exchange) => Promise<void>> {
-  const assets = new Map<string, Promise<Asset>>();
-
-  function load(name: string): Promise<Asset> {
-    let asset = assets.get(name);
-    if (asset === undefined) {
-      asset = readAsset(name);
-      assets.set(name, asset);
-      asset.catch(() => assets.delete(name));
-    }
-    return asset;
-  }
-
-  return Object.fromEntries(
-    Object.entries(paths).map(([path, [name, type]]) => [
-      path,
-      async (exchange) => send(exchange, await load(name), type),
-    ]),
-  );
+  const serve = ([name, type]: (typeof paths)[keyof typeof paths]) => {
+    let asset: Promise<Asset> | undefined;
+    return async (exchange: Exchange) => {
+      asset ??= readAsset(name).catch((error) => {
+        asset = undefined;
+        throw error;
+      });
+      await send(exchange, await asset, type);
+    };
+  };
+  return Object.fromEntries(Object.entries(paths).map(([path, file]) => [path, serve(file)]));
 }
 
 async function readAsset(name: string): Promise<Asset> {

@@ -86,14 +86,12 @@ export function createGrpcCodec(): Codec {
       exchange.send(200, headers, body, trailers);
     },
 
-    fail(exchange, error, call) {
-      sendStatus(exchange, call, error);
-    },
+    fail: sendStatus,
   };
 }
 
 /** Replies to a call of gRPC with an error alone. */
-export function sendStatus(exchange: Exchange, call: Call | undefined, error: ConnectError): void {
+export function sendStatus(exchange: Exchange, error: ConnectError, call?: Call): void {
   const headers = toFields(call?.header);
   headers["content-type"] = exchange.headers["content-type"];
   sendTrailers(exchange, headers, setTrailerStatus(new Headers(call?.trailer), error));

@@ -11,30 +11,14 @@ import { errorDomain } from "../service/errors.ts";
 /** The headers of a reply in JSON, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
 
-/** Why a request failed, for people and programs (RFC 9457). */
-export interface Problem {
-  /** A URN for the reason. */
-  type: string;
-  title: string;
-  status: number;
-  detail: string;
-  /** A stable name for the cause, the same as on the RPC protocols. */
-  reason: string;
-  /** The metadata of the reason, such as the id that was not found. */
-  metadata?: Record<string, string>;
-  /** Where the request broke rules, each located in one of three ways. */
-  errors?: ProblemError[];
-}
-
-/** One rule that the request broke. */
-export type ProblemError = { detail: string } & (
+/** Where in a request something stands. */
+export type Location =
   | { /** A JSON pointer into the body (RFC 6901), as a URI fragment. */ pointer: string }
   | { /** The name of a query parameter. */ parameter: string }
-  | { /** The name of a header. */ header: string }
-);
+  | { /** The name of a header. */ header: string };
 
 /** Tells where in a request a field of the protobuf contract stands. */
-export type Locate = (field: string) => Omit<ProblemError, "detail">;
+export type Locate = (field: string) => Location;
 
 /** What HTTP itself refuses, whichever operation it is meant for. */
 const refusals = {
@@ -72,7 +56,7 @@ export function httpError(
   return new ConnectError(message, code, headers, [{ desc: ErrorInfoSchema, value }]);
 }
 
-/** Replies with a problem. */
+/** Replies with a problem (RFC 9457), which openapi.json describes. */
 export function sendProblem(exchange: Exchange, error: ConnectError, locate?: Locate): void {
   const problem = toProblem(error, locate);
   const [retry] = error.findDetails(RetryInfoSchema);
@@ -85,14 +69,14 @@ export function sendProblem(exchange: Exchange, error: ConnectError, locate?: Lo
   exchange.send(problem.status, headers, JSON.stringify(problem));
 }
 
-function toProblem(error: ConnectError, locate: Locate = () => ({})): Problem {
+function toProblem(error: ConnectError, locate?: Locate) {
   const [info] = error.findDetails(ErrorInfoSchema);
   const reason = info?.reason ?? "INTERNAL";
   const status = statusByReason.get(reason) ?? statusByCode[error.code] ?? 500;
   const errors = error
     .findDetails(BadRequestSchema)
     .flatMap(({ fieldViolations }) => fieldViolations)
-    .map(({ field, description }) => ({ ...locate(field), detail: description }) as ProblemError);
+    .map(({ field, description }) => ({ ...locate?.(field), detail: description }));
   return {
     type: `urn:investor-records:problem:${reason.toLowerCase().replaceAll("_", "-")}`,
     // 499 is no status of HTTP, but common.

@@ -1,6 +1,5 @@
+import { isUtf8 } from "node:buffer";
 import { create, type Message } from "@bufbuild/protobuf";
-import { ConnectError } from "@connectrpc/connect";
-import { BadRequestSchema } from "../../gen/google/rpc/error_details_pb.js";
 import {
   type CreateInvestorRequest,
   GetInvestorRequestSchema,
@@ -8,9 +7,9 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Exchange } from "../http/exchange.ts";
 import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
-import { fromMembers, toMember } from "../service/plain-json.ts";
-import { checkList, findViolations } from "../service/validation.ts";
-import { httpError, type ProblemError } from "./problem.ts";
+import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
+import { findListViolations, findViolations } from "../service/validation.ts";
+import { httpError, type Location } from "./problem.ts";
 
 /** Where the investors are. */
 export const collection = "/v1/investors";
@@ -29,18 +28,17 @@ const bodyMark = "#/";
  */
 export function readCreate(exchange: Exchange, body: Uint8Array): CreateInvestorRequest {
   requireJson(exchange);
-  const { request, violations: wrongMembers } = fromMembers(parseObject(body));
-  const violations = [
-    ...queryViolations(exchange, []),
-    ...wrongMembers.map(({ field, description }) => ({
-      field: bodyMark + toPointer(field),
-      description,
-    })),
-  ];
+  const object = isUtf8(body) ? parseObject(new TextDecoder().decode(body)) : undefined;
+  if (object === undefined) throw malformedRequest();
+  const { request, violations: wrongMembers } = fromMembers(object);
   const key = exchange.header("idempotency-key");
   if (key !== undefined) request.requestId = key.replace(/^"(.*)"$/, "$1");
-  throwIfAny(violations, () => findViolations(request));
-  return request;
+  const violations = queryViolations(exchange, []);
+  for (const { field, description } of wrongMembers) {
+    violations.push({ field: bodyMark + toPointer(field), description });
+  }
+  if (violations.length === 0) return request;
+  throw invalidFields(addViolations(violations, findViolations(request), bodyMark));
 }
 
 /**
@@ -49,7 +47,8 @@ export function readCreate(exchange: Exchange, body: Uint8Array): CreateInvestor
  * @throws {ConnectError} MALFORMED_REQUEST, if its escapes are not UTF-8; INVALID_FIELDS
  */
 export function readGet(exchange: Exchange): Message {
-  throwIfAny(queryViolations(exchange, []));
+  const violations = queryViolations(exchange, []);
+  if (violations.length > 0) throw invalidFields(violations);
   try {
     const id = decodeURIComponent(exchange.path.slice(collection.length + 1));
     return create(GetInvestorRequestSchema, { id });
@@ -76,12 +75,12 @@ export function readList(exchange: Exchange): Message {
     pageSize: pageSize | 0,
     pageToken: query.get("pageToken") ?? "",
   });
-  throwIfAny(violations, () => brokenBy(() => checkList(request)));
-  return request;
+  if (violations.length === 0) return request;
+  throw invalidFields(addViolations(violations, findListViolations(request), queryMark));
 }
 
 /** Where in a request the field of a violation stands. */
-export function locate({ method }: Exchange, field: string): Omit<ProblemError, "detail"> {
+export function locate({ method }: Exchange, field: string): Location {
   if (field.startsWith(queryMark)) return { parameter: field.slice(queryMark.length) };
   if (field.startsWith(bodyMark)) return { pointer: field };
   if (field === "request_id") return { header: "Idempotency-Key" };
@@ -110,41 +109,7 @@ function queryViolations({ query }: Exchange, accepted: string[]): Violation[] {
   });
 }
 
-/**
- * @param findOthers finds what else the request breaks, in fields of the contract
- * @throws {ConnectError} INVALID_FIELDS with all, if there are violations
- */
-function throwIfAny(violations: Violation[], findOthers: () => Violation[] = () => []): void {
-  if (violations.length === 0) return;
-  const named = new Set(violations.map(({ field }) => field));
-  const isNew = ({ field }: Violation) =>
-    !named.has(bodyMark + toMember(field)) && !named.has(queryMark + toMember(field));
-  throw invalidFields([...violations, ...findOthers().filter(isNew)]);
-}
-
-/** The violations for which a check throws. */
-function brokenBy(check: () => void): Violation[] {
-  try {
-    check();
-    return [];
-  } catch (error) {
-    const details = ConnectError.from(error).findDetails(BadRequestSchema);
-    return details.flatMap(({ fieldViolations }) => fieldViolations);
-  }
-}
-
 /** A member's name in a JSON pointer (RFC 6901) in a URI fragment. */
 function toPointer(member: string): string {
   return encodeURIComponent(member.toWellFormed().replaceAll("~", "~0").replaceAll("/", "~1"));
-}
-
-function parseObject(body: Uint8Array): Record<string, unknown> {
-  let value: unknown;
-  try {
-    value = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
-  } catch (error) {
-    throw malformedRequest(error);
-  }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) throw malformedRequest();
-  return value as Record<string, unknown>;
 }

@@ -7,7 +7,6 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, UnarySpec } from "../calls/call.ts";
-import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { principalKey } from "../service/ids.ts";
@@ -15,17 +14,7 @@ import { toJson } from "../service/plain-json.ts";
 import { httpError, jsonHeaders, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import type { Handler } from "./router.ts";
-import type { Codec, ServeUnary } from "./unary.ts";
-
-/** What {@link createRest} serves, and within which limits. */
-export interface RestOptions {
-  /** An implementation of the InvestorService. */
-  service: ServiceImplSpec;
-  gate: Gate;
-  serveUnary: ServeUnary;
-  /** How long a call may take, and the read of each page of a whole list, in milliseconds. */
-  requestTimeoutMs: number;
-}
+import { type Codec, createUnary, type UnaryOptions } from "./unary.ts";
 
 /** How many callers may stream the whole list at once; each can take long. */
 const maxStreams = 8;
@@ -40,9 +29,14 @@ const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
 
 type Page = MessageShape<typeof listInvestors.output>;
 
-/** Serves the investors as plain JSON over HTTP. */
-export function createRest(options: RestOptions): Handler {
-  const { service, gate, serveUnary, requestTimeoutMs } = options;
+/**
+ * Serves the investors as plain JSON over HTTP.
+ *
+ * @param service an implementation of the InvestorService
+ */
+export function createRest(service: ServiceImplSpec, options: UnaryOptions): Handler {
+  const { gate } = options;
+  const serveUnary = createUnary(options);
   const streams = createSlots(maxStreams, maxStreamsOfCaller);
   const specOf = ({ localName }: { localName: string }) => service.methods[localName] as UnarySpec;
   const createRpc = { spec: specOf(createInvestor), isOpen: false };
@@ -71,7 +65,7 @@ export function createRest(options: RestOptions): Handler {
   /** Streams all records page by page, and reads one page ahead of what it sends. */
   async function streamAll(exchange: Exchange, call: Call): Promise<void> {
     const read = async (pageToken: string): Promise<ListInvestorsResponse> => {
-      call.limit(requestTimeoutMs);
+      call.limit();
       const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
       const page = (await call.invoke(listRpc.spec, input)) as Page;
       // Until the next one, it is the caller who takes time.

@@ -55,7 +55,7 @@ export function createRouter(options: RouterOptions) {
     }
     if (!isGrpc(exchange)) throw httpError(404, "there is nothing at this path");
     exchange.refuse();
-    sendStatus(exchange, undefined, new ConnectError("unknown method", Code.Unimplemented));
+    sendStatus(exchange, new ConnectError("unknown method", Code.Unimplemented));
     return undefined;
   }
 

@@ -6,7 +6,7 @@ import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { createGrpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
 import { httpError } from "./problem.ts";
 import type { Handler } from "./router.ts";
-import type { Rpc, ServeUnary, UnaryOptions } from "./unary.ts";
+import { createUnary, type Rpc, type UnaryOptions } from "./unary.ts";
 import { createUniversal } from "./universal.ts";
 
 /** What {@link createRpc} serves, and within which limits. */
@@ -15,12 +15,11 @@ export interface RpcOptions extends UnaryOptions {
   services: ServiceImplSpec[];
   /** Those that anybody may call. */
   openServices: ServiceImplSpec[];
-  serveUnary: ServeUnary;
 }
 
 /** Serves gRPC, Connect and gRPC-Web on the paths of the services' methods. */
 export function createRpc(options: RpcOptions): Handler {
-  const { services, openServices, serveUnary } = options;
+  const { services, openServices } = options;
   const toRpcs = (specs: ServiceImplSpec[], isOpen: boolean) =>
     specs
       .flatMap(({ methods }) => Object.values(methods))
@@ -36,7 +35,8 @@ export function createRpc(options: RpcOptions): Handler {
   };
   const grpcCodec = createGrpcCodec();
   const connectCodec = createConnectCodec(jsonOptions);
-  const serveUniversal = createUniversal({ ...options, rpcs, jsonOptions });
+  const serveUnary = createUnary(options);
+  const serveUniversal = createUniversal(options, rpcs.values(), jsonOptions);
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);
@@ -48,7 +48,7 @@ export function createRpc(options: RpcOptions): Handler {
     if (isGrpc(exchange) && exchange.httpVersion !== "2") {
       throw httpError(415, "gRPC needs HTTP/2");
     }
-    return serveUniversal(exchange);
+    return serveUniversal(rpc, exchange);
   };
 }
 

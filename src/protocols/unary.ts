@@ -3,7 +3,6 @@ import type { ConnectError } from "@connectrpc/connect";
 import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { messageTooLarge } from "../service/errors.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxOpenBytes = 4 * 1024;
@@ -29,8 +28,6 @@ export interface UnaryOptions {
   gate: Gate;
   /** The largest message to take, unpacked, in bytes. */
   maxMessageBytes: number;
-  /** Makes the error of a larger one. */
-  tooLarge(): ConnectError;
 }
 
 /** A method, and whether anybody may call it. */
@@ -39,12 +36,12 @@ export interface Rpc<Spec> {
   readonly isOpen: boolean;
 }
 
-/** Serves a call of a unary method, from its request to its reply. */
-export type ServeUnary = (codec: Codec, rpc: Rpc<UnarySpec>, exchange: Exchange) => Promise<void>;
-
-/** Makes the straight way that the common form of a unary call takes on every protocol. */
-export function createUnary({ gate, maxMessageBytes, tooLarge }: UnaryOptions): ServeUnary {
-  return async (codec, { spec, isOpen }, exchange) => {
+/**
+ * Makes the straight way that the common form of a unary call takes on every protocol, from its
+ * request to its reply.
+ */
+export function createUnary({ gate, maxMessageBytes }: UnaryOptions) {
+  return async (codec: Codec, { spec, isOpen }: Rpc<UnarySpec>, exchange: Exchange) => {
     const { method } = spec;
     const { transport, route, overhead } = codec;
     let call: Call | undefined;
@@ -52,8 +49,8 @@ export function createUnary({ gate, maxMessageBytes, tooLarge }: UnaryOptions): 
       const head = { method, transport, route, exchange, timeoutMs: codec.timeoutMs(exchange) };
       call = isOpen ? gate.open(head) : await gate.admit(head);
       const body = isOpen
-        ? await exchange.readBody(maxOpenBytes, () => messageTooLarge(maxOpenBytes))
-        : await exchange.readBody(maxMessageBytes + overhead, tooLarge);
+        ? await exchange.readBody(maxOpenBytes)
+        : await exchange.readBody(maxMessageBytes, overhead);
       const output = await call.invoke(spec, codec.decode(method, body, call));
       await codec.reply(exchange, output, call);
     } catch (reason) {

@@ -1,4 +1,4 @@
-import type { DescMethod, JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
+import type { JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -12,7 +12,7 @@ import {
 } from "@connectrpc/connect";
 import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import { type Call, callOf } from "../calls/call.ts";
+import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { parseConnectTimeout } from "./connect.ts";
@@ -28,14 +28,9 @@ import {
 import { httpError } from "./problem.ts";
 import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
-/** What {@link createUniversal} serves, and within which limits. */
-export interface UniversalOptions extends UnaryOptions {
-  rpcs: ReadonlyMap<string, Rpc<MethodImplSpec>>;
-  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
-}
-
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
 interface Passage {
+  readonly rpc: Rpc<MethodImplSpec>;
   readonly exchange: Exchange;
   /** Ends the request for them. */
   readonly controller: AbortController;
@@ -49,19 +44,20 @@ interface Passage {
 const passageKey = createContextKey<Passage | undefined>(undefined);
 
 /** Makes what serves calls of every form by Connect's own handlers. */
-export function createUniversal(options: UniversalOptions) {
-  const { rpcs, gate, maxMessageBytes, tooLarge, jsonOptions } = options;
-
+export function createUniversal(
+  { gate, maxMessageBytes }: UnaryOptions,
+  rpcs: Iterable<Rpc<MethodImplSpec>>,
+  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>,
+) {
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
-    const passage = passageOf(values.get(passageKey));
-    const { exchange, controller, timeoutMs } = passage;
+    const passage = present(values.get(passageKey));
+    const { rpc, exchange, controller, timeoutMs } = passage;
     const transport =
       protocolName === "grpc" || protocolName === "grpc-web" ? protocolName : "connect";
     const head = { method, transport, exchange, values, timeoutMs } as const;
-    const isOpen = rpcs.get(exchange.path)?.isOpen;
-    const call = isOpen ? gate.open(head) : await gate.admit(head);
+    const call = rpc.isOpen ? gate.open(head) : await gate.admit(head);
     passage.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
     // A context is aborted, which its type does not tell, by what its call fails of, right before
@@ -86,7 +82,7 @@ export function createUniversal(options: UniversalOptions) {
     } else if (!(error instanceof ConnectError)) {
       turnInto(error, call.fail(malformedRequest(error)));
     } else if (error.code === Code.ResourceExhausted) {
-      turnInto(error, call.fail(tooLarge()));
+      turnInto(error, call.fail(messageTooLarge(maxMessageBytes)));
     } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
       turnInto(error, call.fail(malformedRequest(error.cause)));
     } else {
@@ -96,14 +92,14 @@ export function createUniversal(options: UniversalOptions) {
   }
 
   /** The body of a request, whose end by the call is noted. */
-  async function* readBody(passage: Passage, method: DescMethod) {
-    const { exchange } = passage;
+  async function* readBody(passage: Passage) {
+    const { rpc, exchange } = passage;
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
-      if (/^(unary|server_streaming)$/.test(method.methodKind)) {
-        yield rpcs.get(exchange.path)?.isOpen
-          ? await exchange.readBody(maxOpenBytes, () => messageTooLarge(maxOpenBytes))
-          : await exchange.readBody(maxMessageBytes + prefixBytes, tooLarge);
+      if (rpc.spec.kind === "unary" || rpc.spec.kind === "server_streaming") {
+        yield rpc.isOpen
+          ? await exchange.readBody(maxOpenBytes)
+          : await exchange.readBody(maxMessageBytes, prefixBytes);
       } else {
         yield* exchange.readChunks();
       }
@@ -119,53 +115,52 @@ export function createUniversal(options: UniversalOptions) {
     jsonOptions,
     requestGate: admit,
   });
-  for (const { spec } of rpcs.values()) router.rpc(spec.method, spec.impl as MethodImpl<never>);
+  for (const { spec } of rpcs) router.rpc(spec.method, spec.impl as MethodImpl<never>);
   const handlers = new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
 
-  return async (exchange: Exchange): Promise<void> => {
+  return async (rpc: Rpc<MethodImplSpec>, exchange: Exchange): Promise<void> => {
     const { method, httpVersion, authority, path } = exchange;
     const handler = handlers.get(path);
     const url = `http://${authority}${exchange.url}`;
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
-    const rpc = rpcs.get(path);
-    if (rpc?.isOpen && rpc.spec.kind !== "unary") {
+    if (rpc.isOpen && rpc.spec.kind !== "unary") {
       try {
         gate.admitStream(rpc.spec.method, exchange);
       } catch (error) {
         if (!isGrpc(exchange)) throw error;
-        sendStatus(exchange, undefined, error as ConnectError);
+        sendStatus(exchange, error as ConnectError);
         return;
       }
     }
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
-    const passage: Passage = { exchange, controller, timeoutMs, isDecoded: false };
+    const passage: Passage = { rpc, exchange, controller, timeoutMs, isDecoded: false };
     const response = await handler({
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
       url,
       header,
-      body: readBody(passage, handler.method),
+      body: readBody(passage),
       signal: controller.signal,
       contextValues: createContextValues().set(passageKey, passage),
     });
     const { status } = response;
     // Connect refuses these before it asks the gate.
-    if ((status === 405 || status === 415) && rpc?.isOpen === false) {
+    if ((status === 405 || status === 415) && !rpc.isOpen) {
       const transport = isGrpc(exchange) ? "grpc" : "connect";
       const error = httpError(status, "the form of the request is not served");
-      gate.refuse({ method: handler.method, transport, exchange }, error);
+      gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
     }
     await send(response, exchange);
   };
 }
 
 const noteFailures: Interceptor = (next) => async (req) => {
-  const call = callOf(req.contextValues);
-  const passage = passageOf(req.contextValues.get(passageKey));
+  const passage = present(req.contextValues.get(passageKey));
+  const call = present(passage.call);
   passage.isDecoded = true;
   try {
     call.throwIfEnded();
@@ -184,9 +179,10 @@ async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIte
   }
 }
 
-function passageOf(passage: Passage | undefined): Passage {
-  if (passage === undefined) throw new Error("the call came by no exchange");
-  return passage;
+/** What every request has that Connect's handlers are given. */
+function present<T>(value: T | undefined): T {
+  if (value === undefined) throw new Error("the call came by no exchange");
+  return value;
 }
 
 /**
@@ -213,22 +209,17 @@ function turnInto(error: Error, reply: ConnectError): void {
 
 /** Sends what Connect replies, part by part. */
 async function send(response: UniversalServerResponse, exchange: Exchange): Promise<void> {
-  const { status, header, trailer } = response;
+  const { status, header, trailer, body = [] } = response;
   const headers = { ...toFields(new Headers(header)), "cache-control": "no-store" };
-  const parts = response.body?.[Symbol.asyncIterator]();
-  try {
-    let part = await parts?.next();
-    if (part === undefined || part.done) {
-      if (trailer) sendTrailers(exchange, headers, trailer);
-      else exchange.send(status, headers, "");
-      return;
-    }
+  for await (const part of body) {
     if (exchange.isClosed) return;
-    exchange.expectRoom(part.value.length);
-    exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
-    for (; part && !part.done; part = await parts?.next()) await exchange.write(part.value);
-    exchange.end();
-  } finally {
-    parts?.return?.()?.catch(() => {});
+    if (!exchange.isBegun) {
+      exchange.expectRoom(part.length);
+      exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
+    }
+    await exchange.write(part);
   }
+  if (exchange.isBegun) exchange.end();
+  else if (trailer) sendTrailers(exchange, headers, trailer);
+  else exchange.send(status, headers, "");
 }

@@ -103,8 +103,8 @@ export function issuerUnavailable(cause: unknown): ConnectError {
 }
 
 /** Too many calls are in flight; this one was not processed. */
-export function overloaded(cause?: unknown): ConnectError {
-  return withRetry(failure("OVERLOADED", "too many calls at once; repeat it later", { cause }));
+export function overloaded(): ConnectError {
+  return withRetry(failure("OVERLOADED", "too many calls at once; repeat it later"));
 }
 
 /** The store cannot be reached or cannot write; the call changed nothing. */

@@ -35,16 +35,35 @@ export function fromMembers(object: Record<string, unknown>): {
       violations.push({ field: member, description: "is not a member of an investor" });
     } else if (typeof value !== "string") {
       violations.push({ field: member, description: "must be a string" });
+    } else if (member === "type") {
+      request.type = typesByName.get(value) ?? InvestorType.UNSPECIFIED;
+    } else {
+      request[member as (typeof textFields)[number]] = value;
     }
   }
-  for (const field of textFields) {
-    const value = object[field];
-    if (typeof value === "string") request[field] = value;
-  }
-  if (typeof object.type === "string") {
-    request.type = typesByName.get(object.type) ?? InvestorType.UNSPECIFIED;
-  }
   return { request, violations };
+}
+
+/** The object that a text in JSON is, or undefined if it is none. */
+export function parseObject(text: string): Record<string, unknown> | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+    return isObject ? (value as Record<string, unknown>) : undefined;
+  } catch {
+    // What the parser says quotes the text.
+    return undefined;
+  }
+}
+
+/**
+ * Adds to violations in members those in fields of the contract whose members have none yet.
+ *
+ * @param mark what stands before the names of members
+ */
+export function addViolations(known: Violation[], others: Violation[], mark = ""): Violation[] {
+  const named = new Set(known.map(({ field }) => field));
+  return [...known, ...others.filter(({ field }) => !named.has(mark + toMember(field)))];
 }
 
 /** The name that a field of the protobuf contract has in plain JSON. */

@@ -8,7 +8,7 @@ import {
   InvestorType,
   type ListInvestorsRequest,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../investor.ts";
+import { textFields, typeNames } from "../investor.ts";
 import type { Range } from "../store/store.ts";
 import { invalidFields, type Violation } from "./errors.ts";
 import { isUuid } from "./ids.ts";
@@ -68,21 +68,26 @@ export function checkGet({ id }: GetInvestorRequest): string | undefined {
  *
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
  */
-export function checkList({ pageSize, pageToken }: ListInvestorsRequest): Range {
+export function checkList(request: ListInvestorsRequest): Range {
+  const violations = findListViolations(request);
+  if (violations.length > 0) throw invalidFields(violations);
+  const limit = Math.min(request.pageSize || defaultPageSize, maxPageSize);
+  return { after: decodePageToken(request.pageToken), limit };
+}
+
+/** Every rule that a request to list breaks, in the order of its fields. */
+export function findListViolations({ pageSize, pageToken }: ListInvestorsRequest): Violation[] {
   const violations: Violation[] = [];
   if (pageSize < 0) violations.push({ field: "page_size", description: "must not be negative" });
-  const after = pageToken === "" ? undefined : decodePageToken(pageToken);
-  if (pageToken !== "" && after === undefined) {
+  if (pageToken !== "" && decodePageToken(pageToken) === undefined) {
     violations.push({ field: "page_token", description: "is not a token of this service" });
   }
-  if (violations.length > 0) throw invalidFields(violations);
-  return { after, limit: Math.min(pageSize || defaultPageSize, maxPageSize) };
+  return violations;
 }
 
 function wrongType(type: InvestorType | undefined): string | undefined {
   if (type === undefined) return "is required";
-  const isKnown = type === InvestorType.INDIVIDUAL || type === InvestorType.INSTITUTION;
-  return isKnown ? undefined : "must be individual or institution";
+  return typeNames.has(type) ? undefined : "must be individual or institution";
 }
 
 function wrongCode(code: string): string | undefined {

@@ -195,6 +195,23 @@ describe("replies that are not read", () => {
     });
     expect(await metric(service, "rpc_server_calls_in_flight")).toBe(0);
   });
+
+  it("of refused calls close a connection on TLS that has read thousands before", async () => {
+    const folder = temporaryFolder();
+    const authority = await createAuthority();
+    const service = await startService(await writeServerFiles(folder, authority), folder);
+    const session = connectHttp2(`https://localhost:${service.httpPort}`, { ca: authority.ca });
+    session.on("error", () => {});
+    onTestFinished(() => session.destroy());
+    const ask = () => session.request({ ":path": "/nothing" }).on("error", () => {});
+    for (let i = 0; i < 40; i += 1) {
+      const streams = Array.from({ length: 100 }, () => ask().resume());
+      await Promise.all(streams.map((stream) => once(stream, "close")));
+    }
+    await new Promise<void>((done) => session.settings({ initialWindowSize: 0 }, () => done()));
+    for (let i = 0; i < 40; i += 1) ask();
+    await waitFor(async () => session.destroyed);
+  });
 });
 
 describe("requests to services that are open to anybody", () => {

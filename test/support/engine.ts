@@ -1,9 +1,4 @@
-import {
-  type ConnectError,
-  createServiceImplSpec,
-  type ServiceImpl,
-  type ServiceImplSpec,
-} from "@connectrpc/connect";
+import { createServiceImplSpec, type ServiceImpl, type ServiceImplSpec } from "@connectrpc/connect";
 import { type Logger, pino } from "pino";
 import { Health } from "../../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.js";
@@ -13,8 +8,6 @@ import { type Listener, type ListenerOptions, startListener } from "../../src/ht
 import { createRest } from "../../src/protocols/rest.ts";
 import { createRouter } from "../../src/protocols/router.ts";
 import { createRpc } from "../../src/protocols/rpc.ts";
-import { createUnary } from "../../src/protocols/unary.ts";
-import { messageTooLarge } from "../../src/service/errors.ts";
 
 /** What {@link startEngine} serves; of limits, those of the service if absent. */
 export interface EngineOptions
@@ -29,8 +22,6 @@ export interface EngineOptions
   maxMessageBytes?: number;
   requestTimeoutMs?: number;
   maxConnections?: number;
-  /** Makes the error of a message that is larger. */
-  tooLarge?: () => ConnectError;
 }
 
 /** Serves services by the engine of the service on a port of this machine. */
@@ -43,18 +34,16 @@ export async function startEngine(options: EngineOptions): Promise<Listener> {
     requestTimeoutMs = 5_000,
     maxMessageBytes = 65_536,
   } = options;
-  const { tooLarge = () => messageTooLarge(maxMessageBytes) } = options;
-  const serveUnary = createUnary({ gate, maxMessageBytes, tooLarge });
   const openServices = [
     ...(health ? [createServiceImplSpec<typeof Health>(Health, health)] : []),
     ...(reflection
       ? [createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection)]
       : []),
   ];
-  const rpc = createRpc({ services, openServices, serveUnary, gate, maxMessageBytes, tooLarge });
+  const rpc = createRpc({ services, openServices, gate, maxMessageBytes });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)
-    .map((service) => createRest({ service, gate, serveUnary, requestTimeoutMs }));
+    .map((service) => createRest(service, { gate, maxMessageBytes }));
   return startListener({
     host: "127.0.0.1",
     port: 0,
