@@ -190,12 +190,12 @@ export abstract class Exchange {
   readBody(maxBytes: number, overhead = 0): Promise<Buffer> {
     return new Promise((resolve, reject) => {
       this.#rejectBody = reject;
-      this.prepareBody();
       const limit = maxBytes + overhead;
       if (Number(this.headers["content-length"] ?? 0) > limit) {
         reject(messageTooLarge(maxBytes));
         return;
       }
+      this.prepareBody();
       const chunks: Buffer[] = [];
       let size = 0;
       // Listeners, since an iterator takes as long as all the rest of a short request.

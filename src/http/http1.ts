@@ -104,8 +104,12 @@ class Http1Connection implements Connection {
   }
 }
 
+/** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
+const absoluteForm = /^https?:\/\/([^/?]*)/i;
+
 class Http1Exchange extends Exchange {
   readonly httpVersion = "1.1";
+  readonly url: string;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
 
@@ -113,18 +117,15 @@ class Http1Exchange extends Exchange {
     super(req.socket, req.headers, req, res, connection.usage);
     this.#req = req;
     this.#res = res;
+    this.url = (req.url ?? "").replace(absoluteForm, "");
   }
 
   get method(): string {
     return this.#req.method ?? "";
   }
 
-  get url(): string {
-    return this.#req.url ?? "";
-  }
-
   get authority(): string {
-    return this.headers.host ?? "";
+    return absoluteForm.exec(this.#req.url ?? "")?.[1] ?? this.headers.host ?? "";
   }
 
   get isBegun(): boolean {

@@ -227,6 +227,22 @@ describe("a service on this machine that asks for no credentials", () => {
     }
   });
 
+  it("takes the host of a target in absolute form for that of the request", async () => {
+    const { httpPort: port } = await startService();
+    for (const [target, host, expected] of [
+      ["http://localhost/healthz", "localhost", 200],
+      [`HTTP://127.0.0.1:${port}/v1/investors?pageSize=1`, "evil.example", 200],
+      ["http://evil.example/healthz", "localhost", 403],
+    ] as const) {
+      const [res] = await once(
+        request({ port, path: target, headers: { host } }).end(),
+        "response",
+      );
+      res.resume();
+      expect(res.statusCode, target).toBe(expected);
+    }
+  });
+
   it("refuses the pages of other sites unless their origin is named", async () => {
     const service = await startService({ CORS_ORIGIN: "https://a.example" });
     const own = `127.0.0.1:${service.httpPort}`;
