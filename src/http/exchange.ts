@@ -34,7 +34,7 @@ export abstract class Exchange {
   /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
   protected common: OutgoingHttpHeaders | undefined;
   readonly #usage: Usage;
-  /** How often its size a reply takes until it is sent; on TLS, encrypted as well, as measured. */
+  /** How many times its size a reply takes until it is sent: on TLS, as measured, three. */
   readonly #copies: number;
   readonly #request: Readable;
   readonly #response: Writable;
@@ -45,7 +45,7 @@ export abstract class Exchange {
   /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
   #kept = exchangeBytes;
   #reply = 0;
-  /** Bytes that its reply may have, until it has one. */
+  /** Bytes that its reply may take, until it has one. */
   #reserved = 0;
   #timer: NodeJS.Timeout | undefined;
   #stopReason: Error | undefined;
@@ -131,8 +131,9 @@ export abstract class Exchange {
    * closes before.
    */
   reserve(bytes: number, onRoom: () => void): void {
-    const giveUp = this.#usage.reserve(bytes, () => {
-      this.#reserved += bytes;
+    const taken = this.#copies * bytes;
+    const giveUp = this.#usage.reserve(taken, () => {
+      this.#reserved += taken;
       onRoom();
     });
     this.onClose(giveUp);
@@ -327,9 +328,10 @@ export abstract class Exchange {
   /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
   #keepReply(bytes: number): void {
     if (this.#isClosed) return;
-    const more = bytes - this.#reply;
-    this.#reply = bytes;
-    this.#keep(this.#copies * more);
+    const taken = this.#copies * bytes;
+    const more = taken - this.#reply;
+    this.#reply = taken;
+    this.#keep(more);
     this.#usage.release(this.#reserved - more);
     this.#reserved = 0;
   }
