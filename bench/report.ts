@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Memory } from "./entrant.ts";
 import { plot } from "./plot.ts";
 import type { Outcome } from "./race.ts";
-import type { Figure, Growth } from "./suites/plan.ts";
+import { type Figure, type Growth, usualCallers } from "./suites/plan.ts";
 import { show, toTable } from "./table.ts";
 
 /** All that a run has found. */
@@ -60,18 +60,20 @@ function toSummary({ outcomes, machine }: Results): string {
       }),
     ];
   });
-  const heads = ["128 callers: calls a second, CPU of the process per call", ...peers];
+  const heads = ["gRPC, 128 callers", ...peers];
   return [
     "![Calls a second of the service and of its peers](docs/performance.svg)",
     toTable([heads, ...rows]),
-    `${machine}; load, servers and database share it. Peers do one statement a call, with writes ` +
-      "that are as durable. [Performance](docs/performance.md) has all comparisons, with " +
+    "Calls a second, and the CPU time of the server per call. Peers execute one statement per call, " +
+      "with equally durable writes. [Performance](docs/performance.md) has all comparisons, with " +
       "latencies, memory and how each is measured.",
+    `The machine has ${machine}; load, servers and database share it.`,
   ].join("\n\n");
 }
 
 function toPage({ date, machine, outcomes, figures, growth, memory }: Results): string {
   const page = readFileSync(join(here, "page.md"), "utf8");
+  const most = Math.max(...growth.map(({ records }) => records));
   const values: Record<string, string> = {
     date: date.replace("T", " "),
     machine,
@@ -80,19 +82,10 @@ function toPage({ date, machine, outcomes, figures, growth, memory }: Results): 
       ["figure", ""],
       ...figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]),
     ]),
-    growth: toTable([
-      ["store", "call", "callers", "records", "calls/s", "median", "p99", "CPU a call"],
-      ...growth.map((each) => [
-        each.store,
-        each.operation,
-        show(each.callers),
-        show(each.records),
-        show(each.rate),
-        show(each.p50, " ms"),
-        show(each.p99, " ms"),
-        show(each.cpu, " µs"),
-      ]),
-    ]),
+    records: toGrowth(growth.filter(({ callers }) => callers === usualCallers)),
+    callers: toGrowth(
+      growth.filter(({ operation, records }) => operation !== "page N" && records === most),
+    ),
     memory: toTable([
       ["server", "store", "idle", "after the load"],
       ...memory.map(({ name, store, idle, afterLoad }) => [
@@ -104,6 +97,24 @@ function toPage({ date, machine, outcomes, figures, growth, memory }: Results): 
     ]),
   };
   return page.replaceAll(/\{(\w+)\}/g, (_, key) => values[key] ?? "");
+}
+
+function toGrowth(growth: Growth[]): string {
+  return toTable([
+    ["store", "call", "callers", "records", "calls/s", "median", "p99", "CPU a call"],
+    ...growth
+      .toSorted((a, b) => a.store.localeCompare(b.store) || a.callers - b.callers)
+      .map((each) => [
+        each.store,
+        each.operation,
+        show(each.callers),
+        show(each.records),
+        show(each.rate),
+        show(each.p50, " ms"),
+        show(each.p99, " ms"),
+        show(each.cpu, " µs"),
+      ]),
+  ]);
 }
 
 function toSection({ title, meaning, callers, standings }: Outcome): string {

@@ -89,7 +89,7 @@ async function measureBeside(from: string, { effort, folder, say }: Plan): Promi
   }
   await contestant.stop();
   return {
-    title: "p99 of creates at half of their peak rate, SQLite: while copied, × alone",
+    title: "p99 of creates at half of their peak rate, SQLite: while copied, beside alone",
     value: medianOf(ratios),
     unit: "×",
     goal: { is: "at most", must: 2, aim: 1.5 },

@@ -3,7 +3,7 @@ import type { Contestant } from "../contestant.ts";
 import { creating, type Entrant, getting } from "../entrant.ts";
 import { measure, type Outcome, run, type Side } from "../race.ts";
 import { page, pathTo } from "../work.ts";
-import type { Growth, Plan } from "./plan.ts";
+import { type Growth, type Plan, usualCallers } from "./plan.ts";
 
 /** Measures how the service does with more callers, and with more records. */
 export async function measureGrowth(
@@ -28,16 +28,16 @@ export async function measureGrowth(
     await database.fill(Math.max(0, records - (await database.count())));
     ours.known = await database.sample(2_000);
     pageN = await pageAt(contestant, Math.floor(records * 0.9));
-    await note("create", creating(ours), 32, records);
-    await note("get", getting(ours), 32, records);
-    await note("page N", pageN, 32, records);
+    await note("create", creating(ours), usualCallers, records);
+    await note("get", getting(ours), usualCallers, records);
+    await note("page N", pageN, usualCallers, records);
   }
   const records = growth.records.at(-1) ?? 0;
   say(`${store}: page N beside page 1`);
   const paging = await run(
     {
       title: `The page at 90 % of ${records.toLocaleString("en")} records, ${store}`,
-      meaning: "Pages of 100 records: how deep in the list a page is makes no difference.",
+      meaning: "Pages of 100 records: how deep in the list a page is makes little difference.",
       callers: 1,
       ours: pageN,
       others: [
@@ -50,6 +50,7 @@ export async function measureGrowth(
     effort,
   );
   for (const callers of growth.callers) {
+    if (callers === usualCallers) continue;
     say(`${store} with ${callers} callers`);
     await note("create", creating(ours), callers, records);
     await note("get", getting(ours), callers, records);

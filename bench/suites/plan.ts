@@ -24,6 +24,9 @@ export interface Figure {
   goal?: Omit<Goal, "measure"> & { is: "at least" | "at most" };
 }
 
+/** How many callers there are where the number of records grows. */
+export const usualCallers = 32;
+
 /** Throughput and latency of the service at a size. */
 export interface Growth {
   store: "SQLite" | "MongoDB";

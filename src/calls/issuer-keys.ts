@@ -7,7 +7,7 @@ const requestTimeoutMs = 5_000;
 
 /**
  * The least time between two fetches, in milliseconds: short enough to find a new key soon, and long
- * enough that tokens which name unknown keys are no flood to the issuer.
+ * enough that tokens which name unknown keys cannot flood the issuer.
  */
 const cooldownMs = 1_000;
 

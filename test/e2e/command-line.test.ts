@@ -1,4 +1,5 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { cpSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../support/folder.ts";
@@ -72,6 +73,18 @@ describe("the command line", () => {
       expect(flagsOf(line ?? "")).toEqual(flagsOf(scripts.start));
     },
   );
+
+  it("is built without a word, as a program that can be run", () => {
+    const folder = temporaryFolder();
+    for (const name of ["package.json", "rolldown.config.ts", "src", "gen"]) {
+      cpSync(join(root, name), join(folder, name), { recursive: true });
+    }
+    symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+    const built = spawnSync("npm", ["run", "--silent", "build"], { cwd: folder, encoding: "utf8" });
+    expect(`${built.stdout}${built.stderr}`).toBe("");
+    const { stdout } = spawnSync(join(folder, "dist/bin.js"), ["--version"], { encoding: "utf8" });
+    expect(stdout).toMatch(/^\d+\.\d+\.\d+\n$/);
+  });
 
   it.each(["linux-arm64", "linux-x64"])(
     "is run on %s by a Node.js whose hash is locked",
