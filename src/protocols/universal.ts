@@ -75,9 +75,12 @@ export function createUniversal(
   /** Turns an error of Connect itself into one of the service, and notes it. */
   function explain({ isDecoded }: Passage, call: Call, error: unknown): void {
     // Of these, the service's own are noted, and those of signals are no failures yet.
-    if (!(error instanceof Error) || call.failure !== undefined || call.signal.aborted) return;
-    if (error.name === "AbortError") return;
-    if (isDecoded) {
+    if (!(error instanceof Error) || call.failure !== undefined) return;
+    const { aborted, reason } = call.signal;
+    if (error.name === "AbortError" || (aborted && error === reason)) return;
+    if (aborted) {
+      turnInto(error, call.fail(reason));
+    } else if (isDecoded) {
       turnInto(error, call.fail(new Error("the reply cannot be written", { cause: error })));
     } else if (!(error instanceof ConnectError)) {
       turnInto(error, call.fail(malformedRequest(error)));

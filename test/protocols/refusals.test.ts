@@ -134,3 +134,18 @@ it.each([
   });
   expect(await reply.text()).toContain('"id":"a"');
 });
+
+it("tells of the deadline if a body proves broken behind it", async () => {
+  const { url, counted } = await serve(() => ({}));
+  const headers = {
+    "content-type": "application/proto",
+    "content-encoding": "br",
+    "connect-timeout-ms": "0",
+  };
+  for (let i = 0; i < 20; i += 1) {
+    const response = await fetch(url, { method: "POST", headers, body: Buffer.from([8, 5]) });
+    const { code } = (await response.json()) as { code: string };
+    expect(["deadline_exceeded", "invalid_argument"]).toContain(code);
+  }
+  expect(await counted()).not.toContain("INTERNAL");
+});
