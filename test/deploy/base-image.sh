@@ -5,7 +5,7 @@ set -eu
 root=$1 node=$2 npm=$3
 
 mkdir -p "$root/usr/local/bin" "$root/usr/local/lib/node_modules" "$root/tmp" "$root/root"
-for program in "$node" /bin/sh /usr/bin/env /bin/mkdir /bin/cp /bin/rm /bin/readlink; do
+for program in "$node" /bin/sh /usr/bin/env /bin/mkdir /bin/chmod /bin/cp /bin/rm /bin/readlink; do
   for file in "$program" $(ldd "$program" | grep -o '/[^ ]*'); do
     [ "$file" = "$node" ] && continue
     mkdir -p "$root$(dirname "$file")"
