@@ -38,13 +38,18 @@ export async function startMongoWorld(
 
 const members = [0, 1, 2];
 
-/** Waits for another primary, though not for ever: a busy machine may keep them from voting. */
-async function successor(set: LinkedSet, primary: number): Promise<void> {
+/**
+ * Waits for another primary, though not for ever: a busy machine may keep them from voting.
+ *
+ * @returns whether there is one
+ */
+export async function successor(set: LinkedSet, primary: number): Promise<boolean> {
   const end = performance.now() + 10_000;
   while (performance.now() < end) {
-    if ((await set.primary().catch(() => primary)) !== primary) return;
+    if ((await set.primary().catch(() => primary)) !== primary) return true;
     await delay(100);
   }
+  return false;
 }
 
 /** Another member is elected, and the old primary comes back later. */
