@@ -173,10 +173,39 @@ describe("replies that are not read", () => {
     });
     const other = grpcClient(service);
     expect((await failureOf(other.listInvestors({ pageSize: 1_000 }))).reason).toBe("OVERLOADED");
+    const json = frame(Buffer.from('{"pageSize":1000}'));
+    const headers = { "content-type": "application/grpc+json" };
+    const refused = await rawCall(rawConnection(service.grpcPort), list, json, headers);
+    expect(refused).toMatchObject({ status: unavailable, reason: "OVERLOADED" });
+    const labels =
+      '{method="investor.v1.InvestorService/ListInvestors",code="CANCELLED",transport="grpc"}';
+    expect(await metric(service, "rpc_server_call_duration_seconds_count", labels)).toBe(0);
     const { id } = await other.createInvestor(aCreate());
     expect((await other.getInvestor({ id })).id).toBe(id);
     for (const each of sessions) each.destroy();
     await waitFor(() => other.listInvestors({ pageSize: 1_000 }).catch(() => undefined));
+  });
+
+  it("come whole and in order once the client of a long pipeline reads", async () => {
+    const service = await startService();
+    const socket = openTcp(service.httpPort).pause();
+    const get = (path: string, more = "") =>
+      `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${more}\r\n`;
+    const large = get("/openapi.json").repeat(200);
+    const last = get("/healthz", "connection: close\r\n");
+    socket.write(large + get("/healthz").repeat(1_199) + last);
+    await delay(1_000);
+    let text = "";
+    socket.setEncoding("utf8").on("data", (some) => {
+      text += some;
+    });
+    socket.resume();
+    await new Promise((resolve) => socket.once("close", resolve));
+    const replies = text.match(/"openapi"|"alive"/g) ?? [];
+    expect(replies.length).toBe(1_400);
+    expect(replies).toEqual([...Array(200).fill('"openapi"'), ...Array(1_200).fill('"alive"')]);
+    const lines = service.output().trim().split("\n");
+    expect(lines.filter((line) => !/^\{"level":[1-4]0,/.test(line))).toEqual([]);
   });
 
   it.each([
