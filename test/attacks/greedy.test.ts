@@ -70,6 +70,32 @@ const attacks: Attack[] = [
     },
   },
   {
+    name: "idle connections behind pipelines of many headers",
+    on: "TLS",
+    async run(target) {
+      const count = 100;
+      const requests = 100;
+      const head = { ...target.greedy, "content-type": "application/json" };
+      // What follows a create is parsed before that is durable.
+      const first = http1("POST", "/v1/investors", head, plainJson);
+      const fields = Array.from({ length: 700 }, (_, i) => [`x-${i}`, "x"]);
+      const probe = http1("GET", "/healthz", Object.fromEntries(fields));
+      const pipeline = Buffer.concat([first, ...Array(requests - 1).fill(probe)]);
+      let left = count;
+      const come = async () => {
+        while (left > 0) {
+          left -= 1;
+          const { socket, received } = await target.open("http", { isKnown: true });
+          socket.write(pipeline);
+          const replies = () => received().split("HTTP/1.1 200 OK").length - 1;
+          await expect.poll(replies, { timeout: 10_000, interval: 5 }).toBe(requests);
+        }
+      };
+      await Promise.all([come(), come()]);
+      return count * requests;
+    },
+  },
+  {
     name: "the whole list, eight times, slowly",
     on: "TLS",
     async run(target) {
