@@ -1,7 +1,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { connect } from "node:net";
+import { type AddressInfo, connect, createServer, type Server } from "node:net";
 import { resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { ConnectError, createClient } from "@connectrpc/connect";
@@ -22,6 +22,29 @@ import {
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
+
+const portOf = (server: Server) => (server.address() as AddressInfo).port;
+
+/** A port that nobody listens on. */
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const port = portOf(server);
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
+/** Whether somebody listens on a port. */
+async function accepts(port: number): Promise<boolean> {
+  const socket = connect(port, "127.0.0.1");
+  const isOpen = await once(socket, "connect").then(
+    () => true,
+    () => false,
+  );
+  socket.destroy();
+  return isOpen;
+}
 
 describe("SIGTERM and SIGINT", () => {
   it.each(["SIGTERM", "SIGINT"] as const)("%s lets creates in flight finish", async (signal) => {
@@ -107,6 +130,34 @@ describe("SIGTERM and SIGINT", () => {
     await delay(2_500);
     waiting.child.kill("SIGTERM");
     expect(await waiting.exited).toBe(0);
+    expect(waiting.output()).not.toContain("serving");
+  });
+
+  it("end a service that still waits for its database, and listens on no port", async () => {
+    const database = createServer().listen(0, "127.0.0.1");
+    onTestFinished(() => void database.close());
+    await once(database, "listening");
+    const [grpcPort, httpPort] = [await freePort(), await freePort()];
+    const waiting = run(
+      [],
+      {
+        DATABASE_URL: `mongodb://127.0.0.1:${portOf(database)}/`,
+        GRPC_PORT: String(grpcPort),
+        HTTP_PORT: String(httpPort),
+        // Behind five seconds, it serves without.
+        REQUEST_TIMEOUT: "60s",
+      },
+      temporaryFolder(),
+    );
+    await once(database, "connection");
+    for (let i = 0; i < 20; i += 1) {
+      await delay(50);
+      expect([await accepts(grpcPort), await accepts(httpPort)]).toEqual([false, false]);
+    }
+    const start = performance.now();
+    waiting.child.kill("SIGTERM");
+    expect(await waiting.exited).toBe(0);
+    expect(performance.now() - start).toBeLessThan(3_000);
     expect(waiting.output()).not.toContain("serving");
   });
 
