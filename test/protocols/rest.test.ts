@@ -22,6 +22,7 @@ async function serve(
   list: List | Methods,
   maxConnectionAgeMs?: number,
   versions: ListenerOptions["versions"] = ["http/1.1", "h2"],
+  requestTimeoutMs?: number,
 ) {
   const gate = openGate(100);
   const methods = typeof list === "function" ? { listInvestors: list } : list;
@@ -31,6 +32,7 @@ async function serve(
     services: [service],
     gate,
     maxConnectionAgeMs,
+    ...(requestTimeoutMs && { requestTimeoutMs }),
   });
   onTestFinished(() => server.destroy());
   return { gate, url: `http://127.0.0.1:${server.port}/v1/investors` };
@@ -181,5 +183,43 @@ describe("an old connection of HTTP/1.1", () => {
     socket.write(get);
     await once(socket, "end");
     expect(text).toMatch(/connection: close[\s\S]*\[\]$/i);
+  });
+});
+
+describe("an old connection", () => {
+  it.each([
+    ["HTTP/1.1", ["http/1.1", "h2"]],
+    ["HTTP/2", ["h2"]],
+  ] as const)("of %s carries a whole list to its end, and closes then", async (name, versions) => {
+    const pages = 30;
+    let read = 0;
+    const list = () => {
+      read += 1;
+      return { investors: aPage(), nextPageToken: read < pages ? "more" : "" };
+    };
+    const { url } = await serve(list, 100, versions, 500);
+    const tcp = connect(Number(new URL(url).port), "127.0.0.1");
+    onTestFinished(() => void tcp.destroy());
+    const closed = new Promise((resolve) => tcp.once("close", resolve));
+    const createConnection = () => tcp;
+    const body =
+      name === "HTTP/2"
+        ? connectHttp2(url, { createConnection }).request({ ":path": "/v1/investors" })
+        : (
+            await once(
+              request(url, { createConnection, headers: { connection: "keep-alive" } }).end(),
+              "response",
+            )
+          )[0];
+    let text = "";
+    let waits = 0;
+    for await (const part of body.setEncoding("utf8")) {
+      text += part;
+      if (text.length < waits * 500_000) continue;
+      waits += 1;
+      await delay(100);
+    }
+    expect(JSON.parse(text)).toHaveLength(pages * 1_000);
+    await closed;
   });
 });
