@@ -33,24 +33,21 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const start = performance.now();
   let source: Source | undefined;
   let target: Target | undefined;
-  let hideProgress = () => {};
   try {
     await refuseSamePlace(from, to);
     source = await openSource(from, { principal: principal ?? "", signal });
     target = await openTarget(to);
-    hideProgress = showProgress(tally, options);
-    await copyRecords(source, target, tally, signal);
+    const hideProgress = showProgress(tally, options);
+    await copyRecords(source, target, tally, signal).finally(hideProgress);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
-    hideProgress();
     const { message } = error as Error;
     const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
     say(target === undefined ? why : `${why}; ${describeRest(tally, to)}`);
     return false;
   } finally {
-    hideProgress();
-    await target?.close();
-    await source?.close();
+    // A failure here changes nothing of what was told, nor of what is durable.
+    await Promise.allSettled([target?.close(), source?.close()]);
   }
   if (tally.conflicts > 0) {
     say(`error: ${describe(tally)}`);

@@ -38,11 +38,11 @@ export function createStoreTarget(store: Store): Target {
     async write(investors, tally) {
       const { copied } = tally;
       const writes = investors.map((investor) => write(investor, tally));
-      const failed = (await Promise.allSettled(writes)).find(({ status }) => status === "rejected");
-      if (failed?.status === "rejected") throw failed.reason;
+      await Promise.allSettled(writes);
+      await Promise.all(writes);
       isFilled = tally.copied - copied < investors.length / 2;
     },
-    async finish() {},
+    finish: () => store.close(),
     close: () => store.close(),
   };
 }

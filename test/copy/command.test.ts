@@ -6,16 +6,18 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   renameSync,
   rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../../src/config.ts";
+import { compileRecorder } from "../faults/recorded-service.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
@@ -267,6 +269,43 @@ describe("a file to copy to", () => {
     expect(told).toMatch(/^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/);
     expect(code).toBe(1);
     expect(readdirSync(join(folder, "disk"))).toEqual([]);
+  });
+
+  it.runIf(hasTool("cc", ["--version"]))(
+    "is removed again if the sync of its folder fails",
+    async () => {
+      const folder = realpathSync(temporaryFolder());
+      const library = compileRecorder();
+      onTestFinished(() => rmSync(dirname(library), { recursive: true }));
+      await makeSqlite(folder, "a.db", 2);
+      mkdirSync(join(folder, "out"));
+      // The first sync is a trial, before anything is written.
+      writeFileSync(join(folder, "rules"), "sync . 2 1 EIO");
+      const env = {
+        LD_PRELOAD: library,
+        DISK_FOLDER: join(folder, "out"),
+        DISK_LOG: join(folder, "log"),
+        DISK_RULES: join(folder, "rules"),
+      };
+      expect(await copy(["sqlite:a.db", "out/out.ndjson"], { folder, env })).toMatchObject({
+        code: 1,
+        told: "error: cannot write to out/out.ndjson: EIO: i/o error, fsync; out/out.ndjson was not made\n",
+      });
+      expect(readdirSync(join(folder, "out"))).toEqual([]);
+    },
+  );
+
+  it("that cannot be looked for any more is told in one line", async () => {
+    const folder = temporaryFolder();
+    const out = join(folder, "out");
+    mkdirSync(out);
+    const { child, exited, output } = startCopy(["-", "out/out.ndjson"], { folder });
+    await waitFor(async () => existsSync(join(out, "out.ndjson.partial")));
+    renameSync(out, join(folder, "moved"));
+    symlinkSync("out", out);
+    child.stdin?.end(`${lineOf()}\n`);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/^error: cannot write to out\/out.ndjson: ELOOP[^\n]*was not made\n$/);
   });
 
   it("that is standard output and full is no success", async ({ skip }) => {
