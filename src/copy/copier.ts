@@ -18,7 +18,10 @@ export async function copyRecords(
   const writing: Promise<void>[] = [];
   try {
     for await (const batch of source.batches) {
-      if (writing.length === maxWriting) await writing.shift();
+      if (writing.length === maxWriting) {
+        await writing[0];
+        writing.shift();
+      }
       signal.throwIfAborted();
       const part = source.partRead();
       const write = target.write(batch, tally).then(() => {
@@ -29,7 +32,8 @@ export async function copyRecords(
       writing.push(write);
     }
   } finally {
-    // One that failed says more than what was read behind it.
+    await Promise.allSettled(writing);
+    // The first that failed says more than what came after it.
     await Promise.all(writing);
   }
   await target.finish();

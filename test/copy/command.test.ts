@@ -14,6 +14,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../../src/config.ts";
@@ -417,6 +418,30 @@ describe("a store to copy to", () => {
     expect(told).toMatch(/^error: cannot write to [^\n]+\n$/);
     expect(told).toMatch(named);
     expect(code).toBe(1);
+  });
+
+  it.each([
+    ["the last one", 2_000],
+    ["followed by more", 2_500],
+  ])("tells the first failure, once the next batch, %s, has ended too", async (_, records) => {
+    const folder = temporaryFolder();
+    const investors = await makeSqlite(folder, "a.db", records);
+    const store = await openSqlite(join(folder, "b.db"));
+    await store.close();
+    const db = new DatabaseSync(join(folder, "b.db"));
+    for (const [name, index] of Object.entries({ first: 0, second: 1_500 })) {
+      const id = investors[index]?.id.replaceAll("-", "");
+      db.exec(
+        `CREATE TRIGGER ${name} BEFORE INSERT ON investors WHEN NEW.id = x'${id}'
+         BEGIN SELECT RAISE(ABORT, '${name}'); END`,
+      );
+    }
+    db.close();
+    expect(await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).toEqual({
+      code: 1,
+      told: "error: cannot write to sqlite:b.db: first; copied 1,998 records, and found 0 there already; the same command goes on from there\n",
+    });
+    expect(tableOf(folder, "b.db").rows).toBe(1_998);
   });
 
   it("on a disk that is full can be gone on with once there is room", async ({ skip }) => {
