@@ -17,23 +17,28 @@ const countedAtOnce = 100_000;
  *
  * @throws {Error} in plain words, if the file cannot be used
  */
-export async function openSqliteSource(path: string): Promise<Source> {
-  const { db, reader, file } = inWords(() => {
+export function openSqliteSource(path: string): Promise<Source> {
+  return inWords(async () => {
     const db = openSqliteFileToRead(path, busyTimeoutMs);
-    return { db, reader: createSqliteReader(db, () => {}), file: identify(path) };
+    try {
+      const reader = createSqliteReader(db, () => {});
+      const file = identify(path);
+      return createPagedSource(
+        await count(db),
+        (range) =>
+          inWords(() => {
+            const investors = reader.list(range);
+            if (identify(path) !== file) throw new Error("it was replaced meanwhile");
+            return investors;
+          }),
+        // May be called again.
+        async () => db[Symbol.dispose](),
+      );
+    } catch (error) {
+      db.close();
+      throw error;
+    }
   });
-  return createPagedSource(
-    await count(db),
-    async (range) =>
-      inWords(() => {
-        const investors = reader.list(range);
-        if (identify(path) !== file) throw new Error("it was replaced meanwhile");
-        return investors;
-      }),
-    async () => {
-      if (db.isOpen) db.close();
-    },
-  );
 }
 
 /** Counts the records; never all in one transaction, which can take long. */
@@ -58,9 +63,9 @@ function identify(path: string): string {
   return `${dev}:${ino}`;
 }
 
-function inWords<T>(read: () => T): T {
+async function inWords<T>(read: () => T | Promise<T>): Promise<T> {
   try {
-    return read();
+    return await read();
   } catch (error) {
     throw new Error(inPlainWords(error), { cause: error });
   }

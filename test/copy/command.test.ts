@@ -180,6 +180,22 @@ describe("a source", () => {
     });
   });
 
+  it("that is damaged behind its first page is told in plain words, and closed", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 1_000);
+    const path = join(folder, "a.db");
+    const bytes = readFileSync(path);
+    writeFileSync(path, bytes.fill(0xff, 4_096));
+    expect(await copyHere(["sqlite:a.db", "x.ndjson"], { folder })).toEqual({
+      code: 1,
+      told: "error: cannot read sqlite:a.db: it is damaged, or not an SQLite file\n",
+    });
+    // Only the last connection may leave this mode.
+    const db = new DatabaseSync(path);
+    expect(db.prepare("PRAGMA journal_mode = DELETE").get()).toEqual({ journal_mode: "delete" });
+    db.close();
+  });
+
   it("that is replaced meanwhile ends the copy", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 20_000);
