@@ -1,7 +1,7 @@
 import { ConfigError } from "../config.ts";
-import { copyRecords } from "./copier.ts";
-import type { Source, Tally, Target } from "./endpoint.ts";
-import { type Endpoint, openSource, openTarget, readEndpoint, refuseSamePlace } from "./open.ts";
+import { copyRecords, type Source, type Tally, type Target } from "./copier.ts";
+import { type Endpoint, readEndpoint } from "./endpoint.ts";
+import { openSource, openTarget, refuseSamePlace } from "./open.ts";
 import { inDigits, inTime, type ProgressOptions, showProgress } from "./progress.ts";
 
 /** What the command is given. */

@@ -4,7 +4,7 @@ import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/sqlite-file.ts";
-import type { Target } from "./endpoint.ts";
+import type { Target } from "./copier.ts";
 
 /**
  * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.

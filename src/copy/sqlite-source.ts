@@ -1,9 +1,9 @@
-import { statSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { inPlainWords, openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
-import type { Source } from "./endpoint.ts";
+import type { Source } from "./copier.ts";
+import { identifyFile } from "./endpoint.ts";
 import { createPagedSource } from "./paged-source.ts";
 
 /** Timeout for a lock of another process, in milliseconds. */
@@ -22,13 +22,13 @@ export function openSqliteSource(path: string): Promise<Source> {
     const db = openSqliteFileToRead(path, busyTimeoutMs);
     try {
       const reader = createSqliteReader(db, () => {});
-      const file = identify(path);
+      const file = identifyFile({ path });
       return createPagedSource(
         await count(db),
         (range) =>
           inWords(() => {
             const investors = reader.list(range);
-            if (identify(path) !== file) throw new Error("it was replaced meanwhile");
+            if (identifyFile({ path }) !== file) throw new Error("it was replaced meanwhile");
             return investors;
           }),
         // May be called again.
@@ -56,11 +56,6 @@ async function count(db: DatabaseSync): Promise<number> {
     await nextTurn();
   }
   return total;
-}
-
-function identify(path: string): string {
-  const { dev, ino } = statSync(path, { bigint: true });
-  return `${dev}:${ino}`;
 }
 
 async function inWords<T>(read: () => T | Promise<T>): Promise<T> {

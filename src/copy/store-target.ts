@@ -1,7 +1,7 @@
 import { equals } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { DuplicateIdError, type Store } from "../store/store.ts";
-import type { Tally, Target } from "./endpoint.ts";
+import type { Tally, Target } from "./copier.ts";
 
 /** How many conflicting ids are kept. */
 const maxIds = 10;
