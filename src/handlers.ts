@@ -11,7 +11,6 @@ import { createHealth } from "./operations/health.ts";
 import { createProbes } from "./operations/probes.ts";
 import { createReflection } from "./operations/reflection.ts";
 import { createRest } from "./protocols/rest.ts";
-import type { Handler } from "./protocols/router.ts";
 import { createRpc } from "./protocols/rpc.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
@@ -19,18 +18,8 @@ import type { Store } from "./store/store.ts";
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
 const maxMessageBytes = 64 * 1024;
 
-/** What a server replies with on each of its ports. */
-export interface Handlers {
-  readonly grpc: readonly Handler[];
-  readonly http: readonly Handler[];
-  /** Has probes and health checks tell whether the store can serve. */
-  setReady(isReady: boolean): void;
-  /** Ends the streams of health checks. */
-  endWatches(): void;
-}
-
 /** Makes all that a server replies with; it is not ready yet. */
-export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry): Handlers {
+export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
     createInvestorService(store),
@@ -60,10 +49,12 @@ export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry): 
   return {
     grpc: [rpc],
     http: [probes, rpc, rest],
-    setReady(value) {
+    /** Has probes and health checks tell whether the store can serve. */
+    setReady(value: boolean) {
       isReady = value;
       health.setServing(value);
     },
+    /** Ends the streams of health checks. */
     endWatches: health.end,
   };
 }

@@ -50,7 +50,7 @@ const copy = program
     setPriority(Math.max(getPriority(), constants.priority.PRIORITY_BELOW_NORMAL));
     const { runCopy } = await import("./copy/command.ts");
     const { signal, exitCode } = signalToStop();
-    // Nobody has to look on.
+    // Progress may go unread.
     process.stderr.on("error", () => {});
     // A path can hold anything.
     const say = (line: string) =>
@@ -124,14 +124,7 @@ function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
     },
     () => {},
   );
-  let stoppingSince: number | undefined;
-  const onSignal = async (signal: NodeJS.Signals) => {
-    if (stoppingSince !== undefined) {
-      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
-      if (performance.now() - stoppingSince > secondSignalMs) cut.abort();
-      return;
-    }
-    stoppingSince = performance.now();
+  const stop = async (signal: NodeJS.Signals) => {
     log.info(`shutting down on ${signal}`);
     // It is not ready yet, and has nothing to finish.
     if (server === undefined) process.exit(0);
@@ -142,26 +135,42 @@ function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
     if (!isClosed) process.kill(process.pid, "SIGKILL");
     process.exit(isClean ? 0 : 1);
   };
-  process.on("SIGTERM", onSignal);
-  process.on("SIGINT", onSignal);
+  onSignals(["SIGTERM", "SIGINT"], stop, () => cut.abort());
 }
 
 /** Aborts at the first signal to stop; a second one ends the process at once. */
 function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined } {
   const stop = new AbortController();
-  let stoppingSince: number | undefined;
   let exitCode: number | undefined;
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
-    process.on(signal, () => {
-      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
-      if (performance.now() - (stoppingSince ?? Infinity) > secondSignalMs) process.exit(exitCode);
-      stoppingSince ??= performance.now();
+  onSignals(
+    ["SIGINT", "SIGTERM", "SIGHUP"],
+    (signal) => {
       // As a shell tells it.
-      exitCode ??= 128 + constants.signals[signal];
+      exitCode = 128 + constants.signals[signal];
       stop.abort(signal);
+    },
+    () => process.exit(exitCode),
+  );
+  return { signal: stop.signal, exitCode: () => exitCode };
+}
+
+function onSignals<S extends NodeJS.Signals>(
+  signals: S[],
+  onFirst: (signal: S) => void,
+  onSecond: () => void,
+): void {
+  let since: number | undefined;
+  for (const signal of signals) {
+    process.on(signal, () => {
+      if (since === undefined) {
+        since = performance.now();
+        onFirst(signal);
+        // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
+      } else if (performance.now() - since > secondSignalMs) {
+        onSecond();
+      }
     });
   }
-  return { signal: stop.signal, exitCode: () => exitCode };
 }
 
 /** Standard error: lines of JSON, or readable ones on a terminal. */

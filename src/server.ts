@@ -66,7 +66,7 @@ export async function startServer(
   const telemetry = createTelemetry(log);
   const { maxInFlight } = limits;
   const authenticate = authentication?.authenticate;
-  const startSpan = isTraced() ? createTracing() : undefined;
+  const startSpan = createTracing();
   const gate = createGate({
     maxInFlight,
     requestTimeoutMs,
@@ -75,7 +75,6 @@ export async function startServer(
     log,
     startSpan,
   });
-  telemetry.showInFlight(() => gate.inFlight);
   const opening = openStore(databaseUrl, {
     requestTimeoutMs,
     observe: telemetry.storeObserver,
@@ -90,6 +89,7 @@ export async function startServer(
   // Loaded while a store starts its thread.
   const [store, { createHandlers }] = await Promise.all([opening, import("./handlers.ts")]);
   const handlers = createHandlers(store, gate, telemetry);
+  const stopFollowing = await followStore(store, log, handlers.setReady);
   const routing = {
     corsOrigins,
     hosts: !authentication && isLoopback(host) ? hostsOf(host) : undefined,
@@ -109,12 +109,12 @@ export async function startServer(
       listeners.push(await startListener({ ...common, port, versions, serve }));
     }
   } catch (error) {
+    stopFollowing();
     for (const listener of listeners) listener.destroy();
     await store.close();
     throw error;
   }
   const [grpcPort = 0, httpPort = 0] = listeners.map(({ port }) => port);
-  const stopFollowing = await followStore(store, log, handlers.setReady);
 
   return {
     grpcPort,
@@ -147,14 +147,6 @@ export async function startServer(
       return { isClean, isClosed };
     },
   };
-}
-
-/**
- * Whether anything has registered with the API of OpenTelemetry, all versions of which keep it
- * here. If not, nobody would get the spans.
- */
-function isTraced(): boolean {
-  return Symbol.for("opentelemetry.js.api.1") in globalThis;
 }
 
 /** Checks at intervals whether the store can serve, and tells when that changes. */

@@ -2,7 +2,7 @@ import type { AuthenticationSources } from "../config.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
 import { allScopes, type Caller } from "./caller.ts";
-import type { Connection } from "./connection.ts";
+import type { Peer } from "./peer.ts";
 import { digestOf, readTokensFile } from "./tokens-file.ts";
 
 /**
@@ -12,7 +12,7 @@ import { digestOf, readTokensFile } from "./tokens-file.ts";
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
  *   OVERLOADED
  */
-export type Authenticate = (connection: Connection, exchange: Exchange) => Promise<Caller>;
+export type Authenticate = (peer: Peer, exchange: Exchange) => Promise<Caller>;
 
 /**
  * Makes the ways to authenticate that are set.
@@ -43,7 +43,7 @@ export async function createAuthentication(
     if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile, onWarning);
   }
 
-  function byCertificate(certificate: NonNullable<Connection["certificate"]>): Caller | undefined {
+  function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller | undefined {
     const { holder, isTrusted, validFrom, validTo } = certificate;
     const now = Date.now();
     if (holder === undefined || !isTrusted || now < validFrom || now > validTo) return undefined;

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { create, type DescMethod, type DescService, type Message } from "@bufbuild/protobuf";
+import type { DescMethod, DescService, Message } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -11,8 +11,8 @@ import {
 import type { Logger } from "pino";
 import type { Exchange } from "../http/exchange.ts";
 import { internal, interrupted } from "../service/errors.ts";
-import { type Room, roomKey } from "../service/room.ts";
-import type { Connection } from "./connection.ts";
+import { type ReplyBudget, replyBudgetKey } from "../service/reply-budget.ts";
+import type { Peer } from "./peer.ts";
 import type { CallSpan, StartSpan } from "./span.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
@@ -55,9 +55,9 @@ const deadlinePassed = interrupted(
  * One call on any protocol, from its headers until its reply was sent: who makes it, how long
  * it may take, and why it failed. It is the context that a unary method runs in.
  */
-export class Call implements HandlerContext, Room {
+export class Call implements HandlerContext, ReplyBudget {
   readonly head: CallHead;
-  readonly connection: Connection;
+  readonly peer: Peer;
   readonly values: ContextValues;
   /** Why it failed; the first {@link Call.fail} counts. */
   failure: ConnectError | undefined;
@@ -71,12 +71,12 @@ export class Call implements HandlerContext, Room {
   #id: string | undefined;
   #requestHeader: Headers | undefined;
 
-  constructor(head: CallHead, connection: Connection, options: CallOptions) {
+  constructor(head: CallHead, peer: Peer, options: CallOptions) {
     const { exchange, method, timeoutMs = Number.POSITIVE_INFINITY } = head;
     this.head = head;
-    this.connection = connection;
+    this.peer = peer;
     this.#options = options;
-    this.values = (head.values ?? createContextValues()).set(roomKey, this);
+    this.values = (head.values ?? createContextValues()).set(replyBudgetKey, this);
     // A stream lasts as long as its client waits.
     const isUnary = method.methodKind === "unary";
     this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
@@ -84,19 +84,10 @@ export class Call implements HandlerContext, Room {
     this.#span = options.startSpan?.(this);
   }
 
-  /**
-   * Runs the implementation of a unary method in this call.
-   *
-   * @throws {ConnectError} what the implementation threw, as {@link Call.fail} tells of it
-   */
-  async invoke({ method, impl }: UnarySpec, input: Message): Promise<Message> {
-    try {
-      this.throwIfEnded();
-      // An implementation may reply with a plain object instead of a message.
-      return create(method.output, await this.run(() => impl(input, this)));
-    } catch (error) {
-      throw this.fail(error);
-    }
+  /** Runs the implementation of a unary method in this call. */
+  invoke({ impl }: UnarySpec, input: Message): ReturnType<UnarySpec["impl"]> {
+    this.throwIfEnded();
+    return this.run(() => impl(input, this));
   }
 
   /** Runs work as a part of what the span of the call tells of, if there is one. */

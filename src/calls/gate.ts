@@ -7,7 +7,7 @@ import { principalKey } from "../service/ids.ts";
 import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
 import { callerKey, type Scope } from "./caller.ts";
-import { createConnectionLookup } from "./connection.ts";
+import { createPeerLookup } from "./peer.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
@@ -41,19 +41,29 @@ export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
+  telemetry.showInFlight(() => slots.held);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
-  const connectionOf = createConnectionLookup();
+  const peerOf = createPeerLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await authenticate(call.connection, call.head.exchange);
+    const caller = await authenticate(call.peer, call.head.exchange);
     call.values.set(callerKey, caller).set(principalKey, caller.principal);
     const needed = scopeOf(call.method);
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);
   }
 
+  function acquireSlot(call: Call): Call {
+    const { exchange } = call.head;
+    call.throwIfEnded();
+    exchange.expectRoom();
+    call.onClose(slots.acquire(call.values.get(principalKey)));
+    exchange.use("call");
+    return call;
+  }
+
   function follow(head: CallHead): Call {
-    const call = new Call(head, connectionOf(head.exchange.socket), options);
+    const call = new Call(head, peerOf(head.exchange.socket), options);
     telemetry.follow(call);
     return call;
   }
@@ -66,18 +76,21 @@ export function createGate(options: GateOptions) {
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
      *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
      */
-    async admit(head: CallHead): Promise<Call> {
+    admit(head: CallHead): Call | Promise<Call> {
       const call = follow(head);
-      try {
-        if (authenticate !== undefined) await authorise(call, authenticate);
-        call.throwIfEnded();
-        head.exchange.expectRoom();
-        call.onClose(slots.acquire(call.values.get(principalKey)));
-        head.exchange.use();
-        return call;
-      } catch (error) {
+      const refuse = (error: unknown): never => {
         head.exchange.refuse();
         throw call.fail(error);
+      };
+      if (authenticate) {
+        return authorise(call, authenticate)
+          .then(() => acquireSlot(call))
+          .catch(refuse);
+      }
+      try {
+        return acquireSlot(call);
+      } catch (error) {
+        return refuse(error);
       }
     },
     /**
@@ -87,27 +100,26 @@ export function createGate(options: GateOptions) {
      *   OVERLOADED
      */
     async identify(exchange: Exchange): Promise<void> {
-      const connection = connectionOf(exchange.socket);
+      const peer = peerOf(exchange.socket);
       try {
-        await authenticate?.(connection, exchange);
+        await authenticate?.(peer, exchange);
       } catch (error) {
-        const { peer } = connection;
-        telemetry.refuse({ peer, reason: reasonOf(error) });
+        telemetry.refuse({ peer: peer.address, reason: reasonOf(error) });
         throw error;
       }
     },
     /**
-     * Admits a stream of a call that anybody may make, of which there may be so many.
+     * Admits a stream of a method that anybody may call, within the limits on their number.
      *
      * @throws {ConnectError} OVERLOADED
      */
     admitStream({ methodKind }: DescMethod, exchange: Exchange): void {
-      const { peer } = connectionOf(exchange.socket);
+      const { address } = peerOf(exchange.socket);
       try {
         exchange.expectRoom();
         const isWatch = methodKind === "server_streaming";
-        exchange.onClose((isWatch ? watches : reflections).acquire(peer));
-        if (isWatch) exchange.use();
+        exchange.onClose((isWatch ? watches : reflections).acquire(address));
+        if (isWatch) exchange.use("watch");
       } catch (error) {
         exchange.refuse();
         throw error;
@@ -120,7 +132,7 @@ export function createGate(options: GateOptions) {
      */
     open(head: CallHead): Call {
       const { exchange, method, timeoutMs = reflectionTimeoutMs } = head;
-      const call = new Call(head, connectionOf(exchange.socket), options);
+      const call = new Call(head, peerOf(exchange.socket), options);
       if (method.methodKind === "unary") exchange.expectRoom();
       if (method.methodKind === "bidi_streaming") {
         call.limit(Math.min(timeoutMs, reflectionTimeoutMs));

@@ -1,7 +1,6 @@
 import type { Socket } from "node:net";
 import {
   type Attributes,
-  type Context,
   context,
   ProxyTracerProvider,
   propagation,
@@ -18,7 +17,7 @@ import { codeOf, nameOf } from "./telemetry.ts";
 /** The span of a call. */
 export interface CallSpan {
   /** The id of its trace. */
-  readonly traceId: string | undefined;
+  readonly traceId: string;
   /** Runs work as a part of it. */
   run<T>(work: () => T): T;
 }
@@ -70,9 +69,9 @@ export function createTracing(): StartSpan | undefined {
       parent,
     );
     call.onClose(() => endSpan(span, call));
-    const inside: Context = trace.setSpan(parent, span);
+    const inside = trace.setSpan(parent, span);
     return {
-      traceId: trace.getSpanContext(inside)?.traceId,
+      traceId: span.spanContext().traceId,
       run: (work) => context.with(inside, work),
     };
   };

@@ -91,7 +91,7 @@ export function createTelemetry(log: Logger) {
     if (!log.isLevelEnabled(level)) return;
     const reason = reasonOf(call.failure);
     const durationMs = Math.round(seconds * 1e6) / 1e3;
-    const { peer } = call.connection;
+    const { address: peer } = call.peer;
     const principal = call.values.get(callerKey)?.name;
     const created = call.values.get(createdKey);
     const fields = { method, transport, code, reason, durationMs, peer, principal, created };
@@ -106,7 +106,7 @@ export function createTelemetry(log: Logger) {
       const start = performance.now();
       call.onClose(() => report(call, (performance.now() - start) / 1_000));
     },
-    /** Tells of a request that was refused before it was a call; not of each in a flood. */
+    /** Logs a request that was refused before it was a call; not each in a flood. */
     refuse,
     /** Takes what a store tells of its work. */
     storeObserver(...[operation, seconds, batchSize]: Parameters<StoreObserver>): void {
@@ -117,7 +117,7 @@ export function createTelemetry(log: Logger) {
     showWritable(isWritable: boolean): void {
       storeWritable ??= new Gauge({
         name: "store_writable",
-        help: "Whether the file of SQLite took the last batch (1) or refused it (0).",
+        help: "Whether the SQLite file took what was last written (1) or refused it (0).",
         registers,
       });
       storeWritable.set(isWritable ? 1 : 0);

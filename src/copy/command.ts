@@ -1,7 +1,7 @@
 import { ConfigError } from "../config.ts";
-import { copyRecords } from "./copier.ts";
-import type { Source, Tally, Target } from "./endpoint.ts";
-import { type Endpoint, openSource, openTarget, readEndpoint, refuseSamePlace } from "./open.ts";
+import { copyRecords, type Source, type Tally, type Target } from "./copier.ts";
+import { type Endpoint, readEndpoint } from "./endpoint.ts";
+import { openSource, openTarget, refuseSamePlace } from "./open.ts";
 import { inDigits, inTime, type ProgressOptions, showProgress } from "./progress.ts";
 
 /** What the command is given. */
@@ -33,24 +33,21 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const start = performance.now();
   let source: Source | undefined;
   let target: Target | undefined;
-  let hideProgress = () => {};
   try {
     await refuseSamePlace(from, to);
     source = await openSource(from, { principal: principal ?? "", signal });
     target = await openTarget(to);
-    hideProgress = showProgress(tally, options);
-    await copyRecords(source, target, tally, signal);
+    const hideProgress = showProgress(tally, options);
+    await copyRecords(source, target, tally, signal).finally(hideProgress);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
-    hideProgress();
     const { message } = error as Error;
     const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
     say(target === undefined ? why : `${why}; ${describeRest(tally, to)}`);
     return false;
   } finally {
-    hideProgress();
-    await target?.close();
-    await source?.close();
+    // A failure here changes nothing of what was told, nor of what is durable.
+    await Promise.allSettled([target?.close(), source?.close()]);
   }
   if (tally.conflicts > 0) {
     say(`error: ${describe(tally)}`);

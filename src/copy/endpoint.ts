@@ -1,43 +1,55 @@
-import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { fstatSync, statSync } from "node:fs";
+import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
+import { sqlitePathOf } from "../store/open.ts";
 
-/** Where records come from. */
-export interface Source {
-  /**
-   * The records in batches, each read by itself; those that are added meanwhile may be missing.
-   *
-   * @throws {Error} in plain words, behind the last batch that could be read
-   */
-  readonly batches: AsyncIterable<Investor[]>;
-  /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
-  partRead(): number | undefined;
-  /** May be called again, and while a batch is read, which then fails. */
-  close(): Promise<void>;
+/** One side of a copy. */
+export interface Endpoint {
+  /** What it is called, without what its URL may hold of secrets. */
+  name: string;
+  /** The file, if it is one. */
+  path?: string;
+  /** The descriptor of standard input or output, if it is one of them. */
+  fd?: number;
+  /** The database, if it is one. */
+  url?: string;
 }
 
-/** What became of the records. */
-export interface Tally {
-  copied: number;
-  /** Those that were there already, with the same content. */
-  present: number;
-  /** Those whose id another record has. */
-  conflicts: number;
-  /** The first ids of those. */
-  conflictingIds: string[];
-  /** The part of all that is done, from 0 to 1; undefined if the end is not known. */
-  part: number | undefined;
+const accepted =
+  "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST, mongodb+srv://HOST, " +
+  "env:NAME of a variable that holds one of these, a file PATH.ndjson, or -";
+
+/**
+ * Reads an argument.
+ *
+ * @param side what the argument is called
+ * @throws {ConfigError} it names nothing that can be copied from or to
+ */
+export function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
+  const [, name] = /^env:(.*)$/s.exec(text) ?? [];
+  const value = name === undefined ? text : environment[name];
+  if (value === undefined || (name !== undefined && !isDatabaseUrl(value))) {
+    throw new ConfigError(`${side}: the environment has no database URL under this name`);
+  }
+  if (isDatabaseUrl(value)) {
+    const path = sqlitePathOf(value);
+    return { name: withoutSecrets(value), url: value, ...(path !== undefined && { path }) };
+  }
+  if (value === "-") {
+    return side === "FROM" ? { name: "standard input", fd: 0 } : { name: "standard output", fd: 1 };
+  }
+  // What begins like a URL is not meant as a file.
+  if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
+    return { name: value, path: value };
+  }
+  // The value may hold a password, and is not repeated.
+  throw new ConfigError(`${side} must be ${accepted}`);
 }
 
-/** Where records go. */
-export interface Target {
-  /**
-   * Writes records and adds them to the tally, also if others of the batch fail. A database has
-   * them on the disk when it resolves.
-   *
-   * @throws {Error} in plain words
-   */
-  write(investors: Investor[], tally: Tally): Promise<void>;
-  /** Makes durable, and shows under its name, what was written. */
-  finish(): Promise<void>;
-  /** Lets go; of a file that was not finished nothing stays. */
-  close(): Promise<void>;
+/** Identifies the file of an endpoint, if it is there. */
+export function identifyFile({ path, fd }: Pick<Endpoint, "path" | "fd">): string | undefined {
+  // Only looked at: closing an SQLite file that was opened would drop the locks on it.
+  const ofPath =
+    path === undefined ? undefined : statSync(path, { bigint: true, throwIfNoEntry: false });
+  const file = fd === undefined ? ofPath : fstatSync(fd, { bigint: true });
+  return file?.isFile() ? `${file.dev}:${file.ino}` : undefined;
 }

@@ -3,7 +3,7 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { createMongoClient, createMongoStore, databaseOf } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
 import type { Range } from "../store/store.ts";
-import type { Source } from "./endpoint.ts";
+import type { Source } from "./copier.ts";
 import { createPagedSource } from "./paged-source.ts";
 
 /**
@@ -49,8 +49,8 @@ export function identifyMongo(url: string, requestTimeoutMs: number): Promise<st
  */
 async function findOtherKey(db: Db): Promise<string | undefined> {
   for (const order of [1, -1] as const) {
-    const found = db.collection(collectionName).find({}, { projection: { _id: 1 } });
-    const document = await found.sort({ _id: order }).limit(1).next();
+    const options = { projection: { _id: 1 }, sort: { _id: order } };
+    const document = await db.collection(collectionName).findOne({}, options);
     if (document === null) return undefined;
     const key: unknown = document._id;
     if (!(key instanceof Binary)) return String(key);

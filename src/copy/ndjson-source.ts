@@ -6,7 +6,7 @@ import type { Violation } from "../service/errors.ts";
 import { deriveId, isUuid } from "../service/ids.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
 import { checkCreate, findViolations } from "../service/validation.ts";
-import type { Source } from "./endpoint.ts";
+import type { Source } from "./copier.ts";
 
 /** How an {@link openNdjsonSource NDJSON source} is read. */
 export interface NdjsonOptions {
@@ -81,14 +81,12 @@ export function createNdjsonSource(stream: Readable, { principal, signal }: Ndjs
 
     for await (const chunk of chunks()) {
       const records: Investor[] = [];
-      let failure: unknown;
       try {
         takeLines(chunk, records);
-      } catch (error) {
-        failure = error;
+      } finally {
+        // Those before an invalid line are stored.
+        if (records.length > 0) yield records;
       }
-      if (records.length > 0) yield records;
-      if (failure !== undefined) throw failure;
       isEmpty &&= records.length === 0;
     }
     if (isEmpty) throw new Error("it holds no records");
@@ -126,17 +124,13 @@ function readLine(line: Buffer, principal: string): Investor | undefined {
 }
 
 function checkIds(id: unknown, requestId: unknown): Violation[] {
+  const wrong = (field: string, description: string) => [{ field, description }];
   if (id === undefined) {
-    if (requestId === undefined) return [{ field: "id", description: "or requestId is required" }];
-    return typeof requestId === "string"
-      ? []
-      : [{ field: "requestId", description: "must be a string" }];
+    if (requestId === undefined) return wrong("id", "or requestId is required");
+    return typeof requestId === "string" ? [] : wrong("requestId", "must be a string");
   }
-  if (requestId !== undefined) {
-    return [{ field: "requestId", description: "must not be given beside id" }];
-  }
-  const isValid = typeof id === "string" && isUuid(id);
-  return isValid ? [] : [{ field: "id", description: "must be a UUID" }];
+  if (requestId !== undefined) return wrong("requestId", "must not be given beside id");
+  return typeof id === "string" && isUuid(id) ? [] : wrong("id", "must be a UUID");
 }
 
 function inWords({ field, description }: Violation): string {

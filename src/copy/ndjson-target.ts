@@ -4,7 +4,7 @@ import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/sqlite-file.ts";
-import type { Target } from "./endpoint.ts";
+import type { Target } from "./copier.ts";
 
 /**
  * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.
@@ -23,7 +23,7 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   await rm(partial, { force: true });
   const file = await open(partial, "wx", 0o600);
   const { dev, ino } = await file.stat({ bigint: true });
-  const lines = createLines((text) => file.writeFile(text));
+  const writeLines = createLines((text) => file.writeFile(text));
   let isFinished = false;
 
   function isOurs(name: string): boolean {
@@ -41,18 +41,21 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   return {
     async write(investors, tally) {
       refuseCompany();
-      await lines.write(investors, tally);
+      await writeLines(investors, tally);
     },
     async finish() {
       await file.sync();
       refuseCompany();
       await rename(partial, path);
-      isFinished = true;
       syncFolder(dirname(path));
+      await file.close();
+      isFinished = true;
     },
     async close() {
+      if (isFinished) return;
+      // While the file is open, no other has its inode number.
+      for (const name of [partial, path]) if (isOurs(name)) await rm(name);
       await file.close();
-      if (!isFinished && isOurs(partial)) await rm(partial);
     },
   };
 }
@@ -66,19 +69,17 @@ export function createStdoutTarget(): Target {
     : promisify<string, void>((text, done) => void stdout.write(text, done));
   // Each write tells of its own failure.
   stdout.on("error", () => {});
-  return { ...createLines(write), async finish() {}, async close() {} };
+  return { write: createLines(write), async finish() {}, async close() {} };
 }
 
 /** Writes one batch after the other. */
-function createLines(write: (text: string) => Promise<void>): Pick<Target, "write"> {
+function createLines(write: (text: string) => Promise<void>): Target["write"] {
   let last: Promise<void> = Promise.resolve();
-  return {
-    write(investors, tally) {
-      last = last.then(async () => {
-        await write(investors.map((investor) => `${toJson(investor)}\n`).join(""));
-        tally.copied += investors.length;
-      });
-      return last;
-    },
+  return (investors, tally) => {
+    last = last.then(async () => {
+      await write(investors.map((investor) => `${toJson(investor)}\n`).join(""));
+      tally.copied += investors.length;
+    });
+    return last;
   };
 }

@@ -1,61 +1,20 @@
-import { fstatSync, statSync } from "node:fs";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
+import { ConfigError } from "../config.ts";
 import { textFields, typeNames } from "../investor.ts";
 import { isUuid } from "../service/ids.ts";
-import { openStore, sqlitePathOf } from "../store/open.ts";
-import type { Source, Target } from "./endpoint.ts";
+import { openStore } from "../store/open.ts";
+import type { Source, Target } from "./copier.ts";
+import { type Endpoint, identifyFile } from "./endpoint.ts";
 import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";
 import { createStdoutTarget, openNdjsonTarget } from "./ndjson-target.ts";
-
-/** One side of a copy. */
-export interface Endpoint {
-  /** What it is called, without what its URL may hold of secrets. */
-  name: string;
-  /** The file, if it is one. */
-  path?: string;
-  /** The descriptor of standard input or output, if it is one of them. */
-  fd?: number;
-  /** The database, if it is one. */
-  url?: string;
-}
+import { openSqliteSource } from "./sqlite-source.ts";
+import { createStoreTarget } from "./store-target.ts";
 
 /**
  * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
  * which is more than an election takes by default.
  */
 const requestTimeoutMs = 60_000;
-
-const accepted =
-  "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST, mongodb+srv://HOST, " +
-  "env:NAME of a variable that holds one of these, a file PATH.ndjson, or -";
-
-/**
- * Reads an argument.
- *
- * @param side what the argument is called
- * @throws {ConfigError} it names nothing that can be copied from or to
- */
-export function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
-  const [, name] = /^env:(.*)$/s.exec(text) ?? [];
-  const value = name === undefined ? text : environment[name];
-  if (value === undefined || (name !== undefined && !isDatabaseUrl(value))) {
-    throw new ConfigError(`${side}: the environment has no database URL under this name`);
-  }
-  if (isDatabaseUrl(value)) {
-    const path = sqlitePathOf(value);
-    return { name: withoutSecrets(value), url: value, ...(path !== undefined && { path }) };
-  }
-  if (value === "-") {
-    return side === "FROM" ? { name: "standard input", fd: 0 } : { name: "standard output", fd: 1 };
-  }
-  // What begins like a URL is not meant as a file.
-  if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
-    return { name: value, path: value };
-  }
-  // The value may hold a password, and is not repeated.
-  throw new ConfigError(`${side} must be ${accepted}`);
-}
 
 /**
  * Refuses a copy of a database or file to itself, however the two are spelled.
@@ -70,8 +29,7 @@ export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<voi
   if (one === undefined) return;
   if (one === other) throw new ConfigError("FROM and TO are the same");
   if (to.url !== undefined || to.path === undefined) return;
-  const partial = `${to.path}.partial`;
-  if (one === (await identifyFile({ name: partial, path: partial }))) {
+  if (one === identifyFile({ path: `${to.path}.partial` })) {
     throw new ConfigError("FROM is what TO replaces: rename it first");
   }
 }
@@ -81,22 +39,21 @@ export async function refuseSamePlace(from: Endpoint, to: Endpoint): Promise<voi
  *
  * @throws {Error} in plain words
  */
-export async function openSource(from: Endpoint, options: NdjsonOptions): Promise<Source> {
-  const fail = failing(`cannot read ${from.name}`);
+export async function openSource(
+  { name, url, path }: Endpoint,
+  options: NdjsonOptions,
+): Promise<Source> {
+  const fail = failing(`cannot read ${name}`);
   const source = await open().catch(fail);
   return { ...source, batches: naming(source.batches) };
 
   async function open(): Promise<Source> {
-    if (from.url !== undefined) {
-      if (from.path !== undefined) {
-        const { openSqliteSource } = await import("./sqlite-source.ts");
-        return openSqliteSource(from.path);
-      }
-      const { openMongoSource } = await import("./mongodb-source.ts");
-      return openMongoSource(from.url, requestTimeoutMs);
+    if (path !== undefined) {
+      return url === undefined ? openNdjsonSource(path, options) : openSqliteSource(path);
     }
-    if (from.path !== undefined) return openNdjsonSource(from.path, options);
-    return createNdjsonSource(process.stdin, options);
+    if (url === undefined) return createNdjsonSource(process.stdin, options);
+    const { openMongoSource } = await import("./mongodb-source.ts");
+    return openMongoSource(url, requestTimeoutMs);
   }
 
   async function* naming(batches: Source["batches"]) {
@@ -126,30 +83,20 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
   };
 
   async function open(): Promise<Target> {
-    if (url !== undefined) {
-      const { createStoreTarget } = await import("./store-target.ts");
-      const ignore = () => {};
-      // What is fatal to a service is told by the write that meets it.
-      const calls = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
-      const store = await openStore(url, { requestTimeoutMs, ...calls });
-      // One of MongoDB is not connected yet.
-      await store.ping().catch(async (error) => {
-        await store.close();
-        throw error;
-      });
-      return createStoreTarget(store);
+    if (url === undefined) {
+      return path === undefined ? createStdoutTarget() : openNdjsonTarget(path);
     }
-    return path === undefined ? createStdoutTarget() : openNdjsonTarget(path);
+    const ignore = () => {};
+    // What is fatal to a service is told by the write that meets it.
+    const calls = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
+    const store = await openStore(url, { requestTimeoutMs, ...calls });
+    // One of MongoDB is not connected yet.
+    await store.ping().catch(async (error) => {
+      await store.close();
+      throw error;
+    });
+    return createStoreTarget(store);
   }
-}
-
-/** The file of an endpoint, if it is there. */
-async function identifyFile({ path, fd }: Endpoint): Promise<string | undefined> {
-  // Only looked at: closing an SQLite file that was opened would drop the locks on it.
-  const ofPath =
-    path === undefined ? undefined : statSync(path, { bigint: true, throwIfNoEntry: false });
-  const file = fd === undefined ? ofPath : fstatSync(fd, { bigint: true });
-  return file?.isFile() ? `${file.dev}:${file.ino}` : undefined;
 }
 
 async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {

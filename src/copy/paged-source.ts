@@ -1,6 +1,6 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../store/store.ts";
-import type { Source } from "./endpoint.ts";
+import type { Source } from "./copier.ts";
 
 const pageSize = 1_000;
 

@@ -1,5 +1,5 @@
 import { SingleBar } from "cli-progress";
-import type { Tally } from "./endpoint.ts";
+import type { Tally } from "./copier.ts";
 
 /** Where a copy shows how far it is. */
 export interface ProgressOptions {

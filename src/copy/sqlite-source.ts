@@ -1,9 +1,9 @@
-import { statSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { inPlainWords, openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
-import type { Source } from "./endpoint.ts";
+import type { Source } from "./copier.ts";
+import { identifyFile } from "./endpoint.ts";
 import { createPagedSource } from "./paged-source.ts";
 
 /** Timeout for a lock of another process, in milliseconds. */
@@ -17,23 +17,28 @@ const countedAtOnce = 100_000;
  *
  * @throws {Error} in plain words, if the file cannot be used
  */
-export async function openSqliteSource(path: string): Promise<Source> {
-  const { db, reader, file } = inWords(() => {
+export function openSqliteSource(path: string): Promise<Source> {
+  return inWords(async () => {
     const db = openSqliteFileToRead(path, busyTimeoutMs);
-    return { db, reader: createSqliteReader(db, () => {}), file: identify(path) };
+    try {
+      const reader = createSqliteReader(db, () => {});
+      const file = identifyFile({ path });
+      return createPagedSource(
+        await count(db),
+        (range) =>
+          inWords(() => {
+            const investors = reader.list(range);
+            if (identifyFile({ path }) !== file) throw new Error("it was replaced meanwhile");
+            return investors;
+          }),
+        // May be called again.
+        async () => db[Symbol.dispose](),
+      );
+    } catch (error) {
+      db.close();
+      throw error;
+    }
   });
-  return createPagedSource(
-    await count(db),
-    async (range) =>
-      inWords(() => {
-        const investors = reader.list(range);
-        if (identify(path) !== file) throw new Error("it was replaced meanwhile");
-        return investors;
-      }),
-    async () => {
-      if (db.isOpen) db.close();
-    },
-  );
 }
 
 /** Counts the records; never all in one transaction, which can take long. */
@@ -53,14 +58,9 @@ async function count(db: DatabaseSync): Promise<number> {
   return total;
 }
 
-function identify(path: string): string {
-  const { dev, ino } = statSync(path, { bigint: true });
-  return `${dev}:${ino}`;
-}
-
-function inWords<T>(read: () => T): T {
+async function inWords<T>(read: () => T | Promise<T>): Promise<T> {
   try {
-    return read();
+    return await read();
   } catch (error) {
     throw new Error(inPlainWords(error), { cause: error });
   }

@@ -1,7 +1,7 @@
 import { equals } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { DuplicateIdError, type Store } from "../store/store.ts";
-import type { Tally, Target } from "./endpoint.ts";
+import type { Tally, Target } from "./copier.ts";
 
 /** How many conflicting ids are kept. */
 const maxIds = 10;
@@ -38,11 +38,11 @@ export function createStoreTarget(store: Store): Target {
     async write(investors, tally) {
       const { copied } = tally;
       const writes = investors.map((investor) => write(investor, tally));
-      const failed = (await Promise.allSettled(writes)).find(({ status }) => status === "rejected");
-      if (failed?.status === "rejected") throw failed.reason;
+      await Promise.allSettled(writes);
+      await Promise.all(writes);
       isFilled = tally.copied - copied < investors.length / 2;
     },
-    async finish() {},
+    finish: () => store.close(),
     close: () => store.close(),
   };
 }

@@ -31,6 +31,8 @@ export class Usage {
   idleSince = performance.now();
   /** How many calls that were admitted, and watches, are open on it. */
   inUse = 0;
+  /** How many of them are watches, which end with the connection. */
+  watches = 0;
   /** When the last of them ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   readonly #total: Total;
@@ -81,13 +83,18 @@ export class Usage {
       onRoom();
     };
     this.#waiting.set(go, Math.min(bytes, maxUnsentBytes));
-    this.release(0);
+    this.#goOn();
     return () => void this.#waiting.delete(go);
   }
 
   /** Counts a reply no more, or part of it; one more, if negative. */
   release(bytes: number): void {
     this.#unsent -= bytes;
+    // A reply that takes room makes none: what waits would go on within what goes on.
+    if (bytes > 0) this.#goOn();
+  }
+
+  #goOn(): void {
     for (const [go, needed] of this.#waiting) {
       if (this.#unsent + needed > maxUnsentBytes) return;
       go();
@@ -107,21 +114,17 @@ export class Usage {
   }
 }
 
-/** The connections of a server, on all of its ports. */
-export interface Connections {
-  /** Takes one in that has just come. */
-  add(socket: Socket): void;
-  /** How one is used, which may be encrypted by now. */
-  usageOf(socket: Socket): Usage;
-}
+/** See {@link createConnections}. */
+export type Connections = ReturnType<typeof createConnections>;
 
 /**
- * Makes the set of the connections of a server. When it is full and one more comes, that is closed
- * which went longest without an admitted call or a watch: the new one, if all others have some.
+ * Makes the set of the connections of a server, on all of its ports. When it is full and one more
+ * comes, the one is closed that went longest without an admitted call or a watch: the new one, if
+ * all others have some.
  *
  * @param max how many there may be
  */
-export function createConnections(max: number): Connections {
+export function createConnections(max: number) {
   const all = new Map<string, { socket: Socket; usage: Usage }>();
   const total: Total = { kept: 0 };
 
@@ -140,7 +143,8 @@ export function createConnections(max: number): Connections {
   }
 
   return {
-    add(socket) {
+    /** Registers a new one. */
+    add(socket: Socket): void {
       if (all.size >= max && !closeIdlest()) {
         socket.destroy();
         return;
@@ -152,11 +156,12 @@ export function createConnections(max: number): Connections {
         if (all.get(key) === entry) all.delete(key);
       });
     },
-    usageOf: (socket) => all.get(keyOf(socket))?.usage ?? new Usage(total),
+    /** How one is used, which may be encrypted by now. */
+    usageOf: (socket: Socket): Usage => all.get(keyOf(socket))?.usage ?? new Usage(total),
   };
 }
 
 /** The same for a socket and the one that encrypts it. */
-function keyOf({ remoteAddress, remotePort, localPort }: Socket): string {
-  return `${remoteAddress} ${remotePort} ${localPort}`;
+function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
+  return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
 }

@@ -40,7 +40,7 @@ export abstract class Exchange {
   readonly #response: Writable;
   readonly #closeListeners: (() => void)[] = [];
   #isClosed = false;
-  #isUse = false;
+  #usedBy: "call" | "watch" | undefined;
   #isRefused = false;
   /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
   #kept = exchangeBytes;
@@ -118,7 +118,7 @@ export abstract class Exchange {
     else this.#closeListeners.push(listener);
   }
 
-  /** Has it served, as soon as its connection has room for more replies. */
+  /** Serves it once its connection has room for more replies. */
   start(serve: (exchange: Exchange) => void): void {
     const usage = this.#usage;
     // What would be refused anyway need not wait for it.
@@ -131,6 +131,7 @@ export abstract class Exchange {
    * closes before.
    */
   reserve(bytes: number, onRoom: () => void): void {
+    if (this.#isClosed) return;
     const taken = this.#copies * bytes;
     const giveUp = this.#usage.reserve(taken, () => {
       this.#reserved += taken;
@@ -140,15 +141,21 @@ export abstract class Exchange {
   }
 
   /**
-   * Goes on only if a reply may wait to be sent: any at all, or one of so many bytes.
+   * Goes on only if the connection has its share of memory, or there is enough.
    *
    * @throws {ConnectError} OVERLOADED
    */
-  expectRoom(bytes?: number): void {
-    const usage = this.#usage;
-    if (bytes === undefined ? !usage.isCrowded : usage.canTake(this.#copies * bytes)) return;
-    this.refuse();
-    throw overloaded();
+  expectRoom(): void {
+    if (this.#usage.isCrowded) this.#refuseForLackOfRoom();
+  }
+
+  /**
+   * Goes on only if a reply of so many bytes may wait to be sent.
+   *
+   * @throws {ConnectError} OVERLOADED
+   */
+  expectRoomFor(bytes: number): void {
+    if (!this.#usage.canTake(this.#copies * bytes)) this.#refuseForLackOfRoom();
   }
 
   /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
@@ -158,11 +165,17 @@ export abstract class Exchange {
     this.#usage.addRefused(this.#kept, this.socket);
   }
 
-  /** Spares the connection, as one that is in use, until the exchange has closed. */
-  use(): void {
-    if (this.#isClosed || this.#isUse) return;
-    this.#isUse = true;
+  /**
+   * Marks the connection as in use until the exchange closes, so that it is not closed for being
+   * idle.
+   *
+   * @param by a watch ends with its connection at the latest, a call by itself
+   */
+  use(by: "call" | "watch"): void {
+    if (this.#isClosed || this.#usedBy) return;
+    this.#usedBy = by;
     this.#usage.inUse += 1;
+    if (by === "watch") this.#usage.watches += 1;
   }
 
   /**
@@ -191,6 +204,7 @@ export abstract class Exchange {
   readBody(maxBytes: number, overhead = 0): Promise<Buffer> {
     return new Promise((resolve, reject) => {
       this.#rejectBody = reject;
+      if (this.#stopReason) reject(this.#stopReason);
       const limit = maxBytes + overhead;
       if (Number(this.headers["content-length"] ?? 0) > limit) {
         reject(messageTooLarge(maxBytes));
@@ -262,7 +276,7 @@ export abstract class Exchange {
   ): void {
     if (this.#isClosed) return;
     const bytes = body === undefined ? 0 : Buffer.byteLength(body);
-    this.expectRoom(bytes);
+    this.expectRoomFor(bytes);
     this.#keepReply(bytes);
     if (this.#timer === undefined) this.limit(replyTimeoutMs, () => this.destroy());
     if (body !== undefined && trailers === undefined) headers["content-length"] = bytes;
@@ -325,6 +339,11 @@ export abstract class Exchange {
   /** Asks the client for the body, where it waits to be asked. */
   protected prepareBody(): void {}
 
+  #refuseForLackOfRoom(): never {
+    this.refuse();
+    throw overloaded();
+  }
+
   /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
   #keepReply(bytes: number): void {
     if (this.#isClosed) return;
@@ -351,9 +370,10 @@ export abstract class Exchange {
     const now = performance.now();
     usage.open -= 1;
     usage.idleSince = now;
-    if (this.#isUse) {
+    if (this.#usedBy) {
       usage.inUse -= 1;
       usage.usedAt = now;
+      if (this.#usedBy === "watch") usage.watches -= 1;
     }
     for (const listener of this.#closeListeners) listener();
     this.#keep(-this.#kept);

@@ -67,8 +67,8 @@ class Http1Connection implements Connection {
   readonly #socket: Socket;
   readonly #server: Server;
   /**
-   * In order, of which the first may have closed: V8 keeps what has passed through a busy Set
-   * alive for long, which costs a sixth of the rate.
+   * Those that are open, in order. No Set: V8 keeps what has passed through a busy one alive for
+   * long, which costs a sixth of the rate.
    */
   readonly #exchanges: Http1Exchange[] = [];
   #isRetired = false;
@@ -79,9 +79,13 @@ class Http1Connection implements Connection {
     this.#server = server;
   }
 
-  add(exchange: Http1Exchange): void {
+  readonly #removeClosed = () => {
     while (this.#exchanges[0]?.isClosed) this.#exchanges.shift();
+  };
+
+  add(exchange: Http1Exchange): void {
     this.#exchanges.push(exchange);
+    exchange.onClose(this.#removeClosed);
     if (this.#isRetired) exchange.announceClose();
   }
 
@@ -94,13 +98,13 @@ class Http1Connection implements Connection {
   async drain(): Promise<void> {
     this.retire();
     const last = this.#exchanges.at(-1);
-    if (last === undefined || last.isClosed) this.#server.closeIdleConnections();
+    if (last === undefined) this.#server.closeIdleConnections();
     else last.onClose(() => this.#socket.end());
   }
 
   /** Node.js closes the responses too, but not behind CONNECT, which takes the connection away. */
   leave(): void {
-    for (const exchange of this.#exchanges) if (!exchange.isClosed) exchange.leave();
+    for (const exchange of [...this.#exchanges]) exchange.leave();
   }
 }
 

@@ -1,7 +1,7 @@
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { type Connection, type EngineOptions, handshakeTimeoutMs } from "./connection.ts";
-import type { Connections } from "./connections.ts";
+import type { Connections, Usage } from "./connections.ts";
 import { createHttp1 } from "./http1.ts";
 import { acceptHttp2 } from "./http2.ts";
 import { closeWhenGone, type Tls } from "./tls.ts";
@@ -31,7 +31,7 @@ export interface Listener {
   announceDrain(): void;
   /**
    * Takes no new connections, and tells clients to make no more calls on those that are open;
-   * resolves when all were told.
+   * resolves when all were told whose handshake is over.
    */
   drain(): Promise<void>;
   /** Resolves when the last connection has closed behind that. */
@@ -62,7 +62,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   const open = new Map<Socket, Connection | undefined>();
   let isDraining = false;
 
-  /** @param version what was agreed on (ALPN, RFC 7301), or goes without saying */
+  /** @param version negotiated by ALPN (RFC 7301), or the only one of the port */
   function accept(socket: Socket, version: string): void {
     if (!versions.some((each) => each === version)) socket.destroy();
     if (socket.destroyed) return;
@@ -72,14 +72,21 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     open.set(socket, connection);
     socket.once("close", () => open.delete(socket));
     if (isDraining) connection.drain();
-    else if (maxConnectionAgeMs !== undefined) limitAge(socket, connection, maxConnectionAgeMs);
+    else if (maxConnectionAgeMs !== undefined) {
+      limitAge(socket, connection, usage, maxConnectionAgeMs);
+    }
   }
 
-  function limitAge(socket: Socket, connection: Connection, maxAgeMs: number): void {
+  /** Closes a connection behind its age, once the calls that it carries have ended. */
+  function limitAge(socket: Socket, connection: Connection, usage: Usage, maxAgeMs: number): void {
     const ageMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
+    const close = () => {
+      if (usage.inUse > usage.watches) timer = setTimeout(close, requestTimeoutMs).unref();
+      else socket.destroy();
+    };
     let timer = setTimeout(() => {
       connection.retire();
-      timer = setTimeout(() => socket.destroy(), requestTimeoutMs).unref();
+      timer = setTimeout(close, requestTimeoutMs).unref();
     }, ageMs).unref();
     socket.once("close", () => clearTimeout(timer));
   }

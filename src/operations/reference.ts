@@ -47,8 +47,8 @@ const commonHeaders = {
 };
 
 /**
- * What is sent at once, in bytes. Were all of the script, 400 clients on TLS that do not read would
- * hold 700 MB instead of 70.
+ * What is sent at once, in bytes. If the whole script were, 400 clients on TLS that do not read
+ * would hold 700 MB instead of 70.
  */
 const partBytes = 64 * 1024;
 

@@ -5,12 +5,9 @@ import type { OutgoingHttpHeaders } from "node:http";
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#requests).
  */
 export function toFields(headers: Headers | undefined, prefix = ""): OutgoingHttpHeaders {
-  const fields: Record<string, string | string[]> = {};
+  const fields: OutgoingHttpHeaders = {};
   for (const [name, value] of headers ?? []) {
-    const field = prefix + name;
-    const sent = name.endsWith("-bin") ? value.replaceAll(/=+(?=,|$)/g, "") : value;
-    const known = fields[field];
-    fields[field] = known === undefined ? sent : [known, sent].flat();
+    fields[prefix + name] = name.endsWith("-bin") ? value.replaceAll(/=+(?=,|$)/g, "") : value;
   }
   return fields;
 }

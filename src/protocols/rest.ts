@@ -1,4 +1,4 @@
-import type { Message, MessageShape } from "@bufbuild/protobuf";
+import type { DescMethod, Message } from "@bufbuild/protobuf";
 import type { ConnectError, ServiceImplSpec } from "@connectrpc/connect";
 import {
   type Investor,
@@ -22,12 +22,10 @@ const maxStreams = 8;
 /** How many of them one authenticated caller may have. */
 const maxStreamsOfCaller = 6;
 
-/** Small pages die young: of 1,000 records, most would outlive two collections. */
+/** Pages of 100 records are collected young; most of 1,000 would reach the old generation. */
 const streamedPageSize = 100;
 
 const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
-
-type Page = MessageShape<typeof listInvestors.output>;
 
 /**
  * Serves the investors as plain JSON over HTTP.
@@ -38,10 +36,13 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
   const { gate } = options;
   const serveUnary = createUnary(options);
   const streams = createSlots(maxStreams, maxStreamsOfCaller);
-  const specOf = ({ localName }: { localName: string }) => service.methods[localName] as UnarySpec;
-  const createRpc = { spec: specOf(createInvestor), isOpen: false };
-  const getRpc = { spec: specOf(getInvestor), isOpen: false };
-  const listRpc = { spec: specOf(listInvestors), isOpen: false };
+  const rpcOf = ({ localName }: DescMethod) => ({
+    spec: service.methods[localName] as UnarySpec,
+    isOpen: false,
+  });
+  const createRpc = rpcOf(createInvestor);
+  const getRpc = rpcOf(getInvestor);
+  const listRpc = rpcOf(listInvestors);
 
   async function serveAll(exchange: Exchange): Promise<void> {
     let call: Call | undefined;
@@ -67,7 +68,7 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     const read = async (pageToken: string): Promise<ListInvestorsResponse> => {
       call.limit();
       const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
-      const page = (await call.invoke(listRpc.spec, input)) as Page;
+      const page = (await call.invoke(listRpc.spec, input)) as ListInvestorsResponse;
       // Until the next one, it is the caller who takes time.
       call.limit(Number.POSITIVE_INFINITY);
       return page;
@@ -80,13 +81,12 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
       return;
     }
     let separator = "[";
-    for (;;) {
-      await exchange.write(separator + page.investors.map(toJson).join(","));
-      if (page.nextPageToken === "") break;
+    while (page.nextPageToken !== "") {
+      const writing = exchange.write(separator + page.investors.map(toJson).join(","));
       separator = ",";
-      page = await read(page.nextPageToken);
+      [page] = await Promise.all([read(page.nextPageToken), writing]);
     }
-    await exchange.write("]");
+    await exchange.write(`${separator}${page.investors.map(toJson).join(",")}]`);
     exchange.end();
   }
 
@@ -134,7 +134,7 @@ const listCodec: Codec = {
   ...common,
   decode: (_, __, { head }) => readList(head.exchange),
   reply(exchange, output) {
-    const { investors, nextPageToken } = output as Page;
+    const { investors, nextPageToken } = output as ListInvestorsResponse;
     const headers: Record<string, string> = { ...jsonHeaders };
     if (nextPageToken !== "") {
       const query = new URLSearchParams(exchange.query);

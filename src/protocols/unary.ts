@@ -1,4 +1,4 @@
-import type { DescMethod, Message } from "@bufbuild/protobuf";
+import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
 import type { ConnectError } from "@connectrpc/connect";
 import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
@@ -47,12 +47,14 @@ export function createUnary({ gate, maxMessageBytes }: UnaryOptions) {
     let call: Call | undefined;
     try {
       const head = { method, transport, route, exchange, timeoutMs: codec.timeoutMs(exchange) };
-      call = isOpen ? gate.open(head) : await gate.admit(head);
-      const body = isOpen
-        ? await exchange.readBody(maxOpenBytes)
-        : await exchange.readBody(maxMessageBytes, overhead);
+      const admitted = isOpen ? gate.open(head) : gate.admit(head);
+      // What is there is not awaited: each await makes objects that the collector has to copy.
+      call = admitted instanceof Promise ? await admitted : admitted;
+      const body = await exchange.readBody(isOpen ? maxOpenBytes : maxMessageBytes, overhead);
       const output = await call.invoke(spec, codec.decode(method, body, call));
-      await codec.reply(exchange, output, call);
+      // An implementation may reply with a plain object instead of a message.
+      const sending = codec.reply(exchange, create(method.output, output), call);
+      if (sending !== undefined) await sending;
     } catch (reason) {
       // A call that is refused is none, and the gate has noted why.
       codec.fail(exchange, call?.fail(reason) ?? (reason as ConnectError), call);

@@ -29,7 +29,7 @@ import { httpError } from "./problem.ts";
 import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
-interface Passage {
+interface UniversalCall {
   readonly rpc: Rpc<MethodImplSpec>;
   readonly exchange: Exchange;
   /** Ends the request for them. */
@@ -41,7 +41,7 @@ interface Passage {
   isDecoded: boolean;
 }
 
-const passageKey = createContextKey<Passage | undefined>(undefined);
+const universalKey = createContextKey<UniversalCall | undefined>(undefined);
 
 /** Makes what serves calls of every form by Connect's own handlers. */
 export function createUniversal(
@@ -52,28 +52,28 @@ export function createUniversal(
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
-    const passage = present(values.get(passageKey));
-    const { rpc, exchange, controller, timeoutMs } = passage;
+    const universal = required(values.get(universalKey));
+    const { rpc, exchange, controller, timeoutMs } = universal;
     const transport =
       protocolName === "grpc" || protocolName === "grpc-web" ? protocolName : "connect";
     const head = { method, transport, exchange, values, timeoutMs } as const;
     const call = rpc.isOpen ? gate.open(head) : await gate.admit(head);
-    passage.call = call;
+    universal.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
-    // A context is aborted, which its type does not tell, by what its call fails of, right before
-    // that is written down.
+    // Connect calls the context's abort(), which its type does not declare, with the error of a
+    // failed call right before it serialises that error.
     const { abort } = context as HandlerContext & Pick<AbortController, "abort">;
     Object.assign(context, {
       timeoutMs: () => call.timeoutMs(),
       abort(reason: unknown) {
-        explain(passage, call, reason);
+        explain(universal, call, reason);
         abort(reason);
       },
     });
   }
 
   /** Turns an error of Connect itself into one of the service, and notes it. */
-  function explain({ isDecoded }: Passage, call: Call, error: unknown): void {
+  function explain({ isDecoded }: UniversalCall, call: Call, error: unknown): void {
     // Of these, the service's own are noted, and those of signals are no failures yet.
     if (!(error instanceof Error) || call.failure !== undefined) return;
     const { aborted, reason } = call.signal;
@@ -95,19 +95,17 @@ export function createUniversal(
   }
 
   /** The body of a request, whose end by the call is noted. */
-  async function* readBody(passage: Passage) {
-    const { rpc, exchange } = passage;
+  async function* readBody(universal: UniversalCall) {
+    const { rpc, exchange } = universal;
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
       if (rpc.spec.kind === "unary" || rpc.spec.kind === "server_streaming") {
-        yield rpc.isOpen
-          ? await exchange.readBody(maxOpenBytes)
-          : await exchange.readBody(maxMessageBytes, prefixBytes);
+        yield await exchange.readBody(rpc.isOpen ? maxOpenBytes : maxMessageBytes, prefixBytes);
       } else {
         yield* exchange.readChunks();
       }
     } catch (error) {
-      throw passage.call?.fail(error) ?? error;
+      throw universal.call?.fail(error) ?? error;
     }
   }
 
@@ -132,23 +130,22 @@ export function createUniversal(
       try {
         gate.admitStream(rpc.spec.method, exchange);
       } catch (error) {
-        if (!isGrpc(exchange)) throw error;
-        sendStatus(exchange, error as ConnectError);
+        fail(exchange, error);
         return;
       }
     }
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
-    const passage: Passage = { rpc, exchange, controller, timeoutMs, isDecoded: false };
+    const universal: UniversalCall = { rpc, exchange, controller, timeoutMs, isDecoded: false };
     const response = await handler({
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
       url,
       header,
-      body: readBody(passage),
+      body: readBody(universal),
       signal: controller.signal,
-      contextValues: createContextValues().set(passageKey, passage),
+      contextValues: createContextValues().set(universalKey, universal),
     });
     const { status } = response;
     // Connect refuses these before it asks the gate.
@@ -157,14 +154,22 @@ export function createUniversal(
       const error = httpError(status, "the form of the request is not served");
       gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
     }
-    await send(response, exchange);
+    await send(response, exchange).catch((error) => {
+      fail(exchange, universal.call?.fail(error) ?? error);
+    });
   };
 }
 
+/** Replies to gRPC, in its own form, with an error that Connect's handlers know nothing of. */
+function fail(exchange: Exchange, error: unknown): void {
+  if (exchange.isBegun || !isGrpc(exchange) || !(error instanceof ConnectError)) throw error;
+  sendStatus(exchange, error);
+}
+
 const noteFailures: Interceptor = (next) => async (req) => {
-  const passage = present(req.contextValues.get(passageKey));
-  const call = present(passage.call);
-  passage.isDecoded = true;
+  const universal = required(req.contextValues.get(universalKey));
+  const call = required(universal.call);
+  universal.isDecoded = true;
   try {
     call.throwIfEnded();
     const res = await call.run(() => next(req));
@@ -183,7 +188,7 @@ async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIte
 }
 
 /** What every request has that Connect's handlers are given. */
-function present<T>(value: T | undefined): T {
+function required<T>(value: T | undefined): T {
   if (value === undefined) throw new Error("the call came by no exchange");
   return value;
 }
@@ -217,7 +222,7 @@ async function send(response: UniversalServerResponse, exchange: Exchange): Prom
   for await (const part of body) {
     if (exchange.isClosed) return;
     if (!exchange.isBegun) {
-      exchange.expectRoom(part.length);
+      exchange.expectRoomFor(part.length);
       exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
     }
     await exchange.write(part);

@@ -27,7 +27,7 @@ import {
 } from "./errors.ts";
 import { createdKey, deriveId, principalKey } from "./ids.ts";
 import { encodePageToken } from "./page-token.ts";
-import { roomKey } from "./room.ts";
+import { replyBudgetKey } from "./reply-budget.ts";
 import { checkCreate, checkGet, checkList } from "./validation.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
@@ -76,7 +76,9 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const { after, limit } = checkList(request);
       // One more than wanted tells whether there is a next page.
       const range = { after, limit: limit + 1 };
-      await context.values.get(roomKey).reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
+      await context.values
+        .get(replyBudgetKey)
+        .reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
       const found = await store.list(range, context.signal).catch((error) => {
         throw explain(error, context.signal);
       });
@@ -110,11 +112,13 @@ function pageLength(records: Investor[], limit: number): number {
 }
 
 async function find(store: Store, id: string, signal: AbortSignal) {
-  const investor = await store.find(id, signal).catch((error) => {
+  try {
+    const investor = await store.find(id, signal);
+    if (investor) checkType(investor);
+    return investor;
+  } catch (error) {
     throw explain(error, signal);
-  });
-  if (investor) checkType(investor);
-  return investor;
+  }
 }
 
 /** @throws {Error} another program, or a later version, wrote a type that no reply can name */

@@ -92,9 +92,11 @@ export function createMongoStore(
     async list(range, signal) {
       await begin(signal);
       const start = performance.now();
-      const investors = await twice(() => reader.list(range, signal), signal);
-      observe("list", (performance.now() - start) / 1_000);
-      return investors;
+      try {
+        return await twice(() => reader.list(range, signal), signal);
+      } finally {
+        observe("list", (performance.now() - start) / 1_000);
+      }
     },
 
     async ping(signal) {

@@ -67,11 +67,10 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   }
 
   return {
-    /** The record with this id, or undefined. */
-    find: (id: string) =>
-      new Promise<Investor | undefined>((resolve, reject) => {
-        if (lookups.push({ id, resolve, reject }) === 1) setImmediate(findAll);
-      }),
+    /** Looks a record up. */
+    find(lookup: Lookup): void {
+      if (lookups.push(lookup) === 1) setImmediate(findAll);
+    },
 
     /** At most `limit` records behind `after`. */
     list({ after, limit }: Range): Investor[] {

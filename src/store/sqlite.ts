@@ -27,6 +27,12 @@ type Options = Omit<StoreOptions, "requestTimeoutMs">;
 const readBusyTimeoutMs = 50;
 
 /**
+ * Pages of the file that reads keep, in KiB: at the 2,000 that are usual, most reads of a larger
+ * file make a system call.
+ */
+const cacheKb = 16_000;
+
+/**
  * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
  * reads run on the calling thread. Other processes may use the file too.
  *
@@ -50,7 +56,9 @@ export async function createSqliteStore(path: string, options: Options): Promise
       const failure = toStoreError(reply.failed, reply.errcode);
       // Readiness follows reads: those that meet the same damage are remembered.
       if (!(failure instanceof StoreUnavailableError)) {
-        await Promise.allSettled(investors.map(({ id }) => reader.find(id)));
+        const find = ({ id }: Investor) =>
+          new Promise((done) => reader.find({ id, resolve: done, reject: done }));
+        await Promise.all(investors.map(find));
       }
       throw failure;
     },
@@ -60,19 +68,27 @@ export async function createSqliteStore(path: string, options: Options): Promise
 
   let closing: Promise<void> | undefined;
 
-  async function read<T>(query: () => T, signal?: AbortSignal): Promise<Awaited<T>> {
+  function expectOpen(signal: AbortSignal | undefined): void {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+  }
+
+  async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
+    expectOpen(signal);
     try {
-      return await query();
+      return query();
     } catch (error) {
-      throw toStoreError((error as Error).message, resultCodeOf(error));
+      throw toReadError(error);
     }
   }
 
   return {
     insert: (investor, signal) => batcher.add(investor, signal),
-    find: (id, signal) => read(() => reader.find(id), signal),
+    find: (id, signal) =>
+      new Promise((resolve, reject) => {
+        expectOpen(signal);
+        reader.find({ id, resolve, reject: (error) => reject(toReadError(error)) });
+      }),
     list: (range, signal) => read(() => reader.list(range), signal),
 
     async ping() {
@@ -106,7 +122,7 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
   let db: DatabaseSync | undefined;
   try {
     db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
-    db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
+    db.exec(`PRAGMA query_only = ON; PRAGMA cell_size_check = ON; PRAGMA cache_size = -${cacheKb}`);
     if ((statSync(path).mode & 0o077) !== 0) {
       onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
     }
@@ -181,6 +197,10 @@ function toStoreError(message: string, errcode: number | undefined): Error {
   const isKnownToPass =
     errcode === resultCode.busy || errcode === resultCode.full || errcode === resultCode.ioError;
   return isKnownToPass ? new StoreUnavailableError(message) : new Error(message);
+}
+
+function toReadError(error: unknown): Error {
+  return toStoreError((error as Error).message, resultCodeOf(error));
 }
 
 function toOutcome(outcome: RowOutcome): undefined | Error {

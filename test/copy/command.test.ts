@@ -6,16 +6,19 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   renameSync,
   rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../../src/config.ts";
+import { compileRecorder } from "../faults/recorded-service.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
@@ -177,6 +180,22 @@ describe("a source", () => {
     });
   });
 
+  it("that is damaged behind its first page is told in plain words, and closed", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 1_000);
+    const path = join(folder, "a.db");
+    const bytes = readFileSync(path);
+    writeFileSync(path, bytes.fill(0xff, 4_096));
+    expect(await copyHere(["sqlite:a.db", "x.ndjson"], { folder })).toEqual({
+      code: 1,
+      told: "error: cannot read sqlite:a.db: it is damaged, or not an SQLite file\n",
+    });
+    // Only the last connection may leave this mode.
+    const db = new DatabaseSync(path);
+    expect(db.prepare("PRAGMA journal_mode = DELETE").get()).toEqual({ journal_mode: "delete" });
+    db.close();
+  });
+
   it("that is replaced meanwhile ends the copy", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 20_000);
@@ -267,6 +286,43 @@ describe("a file to copy to", () => {
     expect(told).toMatch(/^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/);
     expect(code).toBe(1);
     expect(readdirSync(join(folder, "disk"))).toEqual([]);
+  });
+
+  it.runIf(hasTool("cc", ["--version"]))(
+    "is removed again if the sync of its folder fails",
+    async () => {
+      const folder = realpathSync(temporaryFolder());
+      const library = compileRecorder();
+      onTestFinished(() => rmSync(dirname(library), { recursive: true }));
+      await makeSqlite(folder, "a.db", 2);
+      mkdirSync(join(folder, "out"));
+      // The first sync is a trial, before anything is written.
+      writeFileSync(join(folder, "rules"), "sync . 2 1 EIO");
+      const env = {
+        LD_PRELOAD: library,
+        DISK_FOLDER: join(folder, "out"),
+        DISK_LOG: join(folder, "log"),
+        DISK_RULES: join(folder, "rules"),
+      };
+      expect(await copy(["sqlite:a.db", "out/out.ndjson"], { folder, env })).toMatchObject({
+        code: 1,
+        told: "error: cannot write to out/out.ndjson: EIO: i/o error, fsync; out/out.ndjson was not made\n",
+      });
+      expect(readdirSync(join(folder, "out"))).toEqual([]);
+    },
+  );
+
+  it("that cannot be looked for any more is told in one line", async () => {
+    const folder = temporaryFolder();
+    const out = join(folder, "out");
+    mkdirSync(out);
+    const { child, exited, output } = startCopy(["-", "out/out.ndjson"], { folder });
+    await waitFor(async () => existsSync(join(out, "out.ndjson.partial")));
+    renameSync(out, join(folder, "moved"));
+    symlinkSync("out", out);
+    child.stdin?.end(`${lineOf()}\n`);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/^error: cannot write to out\/out.ndjson: ELOOP[^\n]*was not made\n$/);
   });
 
   it("that is standard output and full is no success", async ({ skip }) => {
@@ -378,6 +434,30 @@ describe("a store to copy to", () => {
     expect(told).toMatch(/^error: cannot write to [^\n]+\n$/);
     expect(told).toMatch(named);
     expect(code).toBe(1);
+  });
+
+  it.each([
+    ["the last one", 2_000],
+    ["followed by more", 2_500],
+  ])("tells the first failure, once the next batch, %s, has ended too", async (_, records) => {
+    const folder = temporaryFolder();
+    const investors = await makeSqlite(folder, "a.db", records);
+    const store = await openSqlite(join(folder, "b.db"));
+    await store.close();
+    const db = new DatabaseSync(join(folder, "b.db"));
+    for (const [name, index] of Object.entries({ first: 0, second: 1_500 })) {
+      const id = investors[index]?.id.replaceAll("-", "");
+      db.exec(
+        `CREATE TRIGGER ${name} BEFORE INSERT ON investors WHEN NEW.id = x'${id}'
+         BEGIN SELECT RAISE(ABORT, '${name}'); END`,
+      );
+    }
+    db.close();
+    expect(await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).toEqual({
+      code: 1,
+      told: "error: cannot write to sqlite:b.db: first; copied 1,998 records, and found 0 there already; the same command goes on from there\n",
+    });
+    expect(tableOf(folder, "b.db").rows).toBe(1_998);
   });
 
   it("on a disk that is full can be gone on with once there is room", async ({ skip }) => {

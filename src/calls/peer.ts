@@ -2,10 +2,10 @@ import type { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 
-/** What is known of the connection by which a call came. */
-export interface Connection {
-  /** The address and port of the other side. */
-  readonly peer: string;
+/** The other side of a connection. */
+export interface Peer {
+  /** Its address and port. */
+  readonly address: string;
   /** Who the client is by its certificate; absent if it showed none. */
   readonly certificate?: {
     /** Its subject or, where that is empty, its alternative names; undefined if it has neither. */
@@ -18,28 +18,28 @@ export interface Connection {
   };
 }
 
-/** Makes a function that describes connections, and looks at each of them only once. */
-export function createConnectionLookup(): (socket: Socket) => Connection {
-  const known = new WeakMap<Socket, Connection>();
+/** Makes a function that describes the peers of connections, each of them only once. */
+export function createPeerLookup(): (socket: Socket) => Peer {
+  const known = new WeakMap<Socket, Peer>();
   return (socket) => {
-    const connection = known.get(socket) ?? describe(socket);
-    known.set(socket, connection);
-    return connection;
+    const peer = known.get(socket) ?? describe(socket);
+    known.set(socket, peer);
+    return peer;
   };
 }
 
-function describe(socket: Socket): Connection {
-  const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+function describe(socket: Socket): Peer {
+  const address = `${socket.remoteAddress}:${socket.remotePort}`;
   const { authorized, getPeerX509Certificate } = socket as Partial<TLSSocket>;
   const x509 = getPeerX509Certificate?.call(socket);
-  if (x509 === undefined) return { peer };
+  if (x509 === undefined) return { address };
   const certificate = {
     holder: holderOf(x509),
     isTrusted: authorized === true,
     validFrom: x509.validFromDate.getTime(),
     validTo: x509.validToDate.getTime(),
   };
-  return { peer, certificate };
+  return { address, certificate };
 }
 
 /** The name in a certificate, which no other name looks like (RFC 5280, 4.1.2.6). */
