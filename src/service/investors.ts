@@ -111,19 +111,16 @@ function pageLength(records: Investor[], limit: number): number {
   return records.length;
 }
 
-async function find(store: Store, id: string, signal: AbortSignal) {
-  try {
-    const investor = await store.find(id, signal);
-    if (investor) checkType(investor);
-    return investor;
-  } catch (error) {
+function find(store: Store, id: string, signal: AbortSignal): Promise<Investor | undefined> {
+  return store.find(id, signal).then(checkType, (error) => {
     throw explain(error, signal);
-  }
+  });
 }
 
 /** @throws {Error} another program, or a later version, wrote a type that no reply can name */
-function checkType({ id, type }: Investor): void {
-  if (!typeNames.has(type)) throw new Error(`the stored type of ${id} is unknown`);
+function checkType<T extends Investor | undefined>(investor: T): T {
+  if (investor === undefined || typeNames.has(investor.type)) return investor;
+  throw new Error(`the stored type of ${investor.id} is unknown`);
 }
 
 /** The error of the contract for one of the store. */

@@ -27,12 +27,6 @@ type Options = Omit<StoreOptions, "requestTimeoutMs">;
 const readBusyTimeoutMs = 50;
 
 /**
- * Pages of the file that reads keep, in KiB: at the 2,000 that are usual, most reads of a larger
- * file make a system call.
- */
-const cacheKb = 16_000;
-
-/**
  * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
  * reads run on the calling thread. Other processes may use the file too.
  *
@@ -122,7 +116,7 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
   let db: DatabaseSync | undefined;
   try {
     db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
-    db.exec(`PRAGMA query_only = ON; PRAGMA cell_size_check = ON; PRAGMA cache_size = -${cacheKb}`);
+    db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
     if ((statSync(path).mode & 0o077) !== 0) {
       onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
     }
