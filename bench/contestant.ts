@@ -22,8 +22,8 @@ const patienceMs = 60_000;
 const root = join(import.meta.dirname, "..");
 const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
-/** What `npm start` gives to node. */
-export const npmStart: string[] = scripts.start.replace(" $NODE_ARGS", "").split(" ").slice(2);
+/** What `npm start` runs. */
+export const npmStart: string[] = scripts.start.replace(" $NODE_ARGS", "").split(" ").slice(1);
 
 /** Starts a file of this folder, which prints the port that it serves on. */
 export function startPeer(name: string, file: string, ...args: string[]): Promise<Contestant> {
@@ -35,12 +35,12 @@ export function startProgram(name: string, program: string, ...args: string[]) {
   return start(name, program, args, /^(\d+)$/m);
 }
 
-/** Starts the service on a database, by the arguments of node. */
-export function startService(databaseUrl: string, command: string[] = npmStart) {
+/** Starts the service on a database. */
+export function startService(databaseUrl: string, [program = "", ...args] = npmStart) {
   return start(
     "Investor Records",
-    process.execPath,
-    [...command, "--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"],
+    program,
+    [...args, "--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"],
     /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/,
   );
 }

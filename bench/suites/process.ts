@@ -27,7 +27,7 @@ export async function measureStarts(
 const openingBrace = 0x7b;
 const commands = [
   { name: "npm start", command: npmStart, must: 150 },
-  { name: "node dist/main.js", command: ["dist/main.js", "serve"], must: 200 },
+  { name: "node dist/main.js", command: ["node", "dist/main.js", "serve"], must: 200 },
 ];
 
 /** Measures the most memory of a process that replies with a list of all records. */

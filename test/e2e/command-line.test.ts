@@ -64,13 +64,13 @@ describe("the command line", () => {
   });
 
   it.each(["src/bin.ts", "Dockerfile", "deploy/investor-records.service"])(
-    "starts Node.js by %s with the same flags as by npm start",
+    "starts Node.js by %s with the same flags and the same malloc as by npm start",
     (file) => {
-      const flagsOf = (text: string) => text.match(/--[a-z-]+(=\d+)?/g);
-      const line = readFileSync(join(root, file), "utf8")
+      const flagsOf = (text: string) => text.match(/--[a-z-]+(=\d+)?|MALLOC_\w+=\d+/g);
+      const lines = readFileSync(join(root, file), "utf8")
         .split("\n")
-        .find((each) => each.includes("--max-semi-space-size"));
-      expect(flagsOf(line ?? "")).toEqual(flagsOf(scripts.start));
+        .filter((each) => /--max-semi-space-size|MALLOC_\w+=/.test(each));
+      expect(flagsOf(lines.join("\n"))).toEqual(flagsOf(scripts.start));
     },
   );
 

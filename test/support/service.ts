@@ -12,9 +12,11 @@ import { temporaryFolder } from "./folder.ts";
 const root = resolve(import.meta.dirname, "../..");
 const bin = join(root, "src/bin.ts");
 const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-const nodeFlags: string[] = scripts.start
-  .split(" ")
-  .filter((word: string) => word.startsWith("--"));
+const npmStart: string[] = scripts.start.split(" ");
+const nodeFlags = npmStart.filter((word) => word.startsWith("--"));
+const malloc = Object.fromEntries(
+  npmStart.filter((word) => word.startsWith("MALLOC_")).map((word) => word.split("=")),
+);
 
 /** The command line as a child process, and all that it has written. */
 export interface Run {
@@ -37,7 +39,7 @@ export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, prog
   const { PATH } = process.env;
   const child = spawn(process.execPath, [...nodeFlags, program, ...args], {
     cwd: folder,
-    env: { PATH, ...env },
+    env: { PATH, ...malloc, ...env },
   });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {
