@@ -29,7 +29,7 @@ import { httpError } from "./problem.ts";
 import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
-interface UniversalCall {
+interface UniversalRequest {
   readonly rpc: Rpc<MethodImplSpec>;
   readonly exchange: Exchange;
   /** Ends the request for them. */
@@ -41,7 +41,7 @@ interface UniversalCall {
   isDecoded: boolean;
 }
 
-const universalKey = createContextKey<UniversalCall | undefined>(undefined);
+const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /** Makes what serves calls of every form by Connect's own handlers. */
 export function createUniversal(
@@ -52,13 +52,13 @@ export function createUniversal(
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
-    const universal = required(values.get(universalKey));
-    const { rpc, exchange, controller, timeoutMs } = universal;
+    const request = required(values.get(requestKey));
+    const { rpc, exchange, controller, timeoutMs } = request;
     const transport =
       protocolName === "grpc" || protocolName === "grpc-web" ? protocolName : "connect";
     const head = { method, transport, exchange, values, timeoutMs } as const;
     const call = rpc.isOpen ? gate.open(head) : await gate.admit(head);
-    universal.call = call;
+    request.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
     // Connect calls the context's abort(), which its type does not declare, with the error of a
     // failed call right before it serialises that error.
@@ -66,14 +66,14 @@ export function createUniversal(
     Object.assign(context, {
       timeoutMs: () => call.timeoutMs(),
       abort(reason: unknown) {
-        explain(universal, call, reason);
+        explain(request, call, reason);
         abort(reason);
       },
     });
   }
 
   /** Turns an error of Connect itself into one of the service, and notes it. */
-  function explain({ isDecoded }: UniversalCall, call: Call, error: unknown): void {
+  function explain({ isDecoded }: UniversalRequest, call: Call, error: unknown): void {
     // Of these, the service's own are noted, and those of signals are no failures yet.
     if (!(error instanceof Error) || call.failure !== undefined) return;
     const { aborted, reason } = call.signal;
@@ -95,8 +95,8 @@ export function createUniversal(
   }
 
   /** The body of a request, whose end by the call is noted. */
-  async function* readBody(universal: UniversalCall) {
-    const { rpc, exchange } = universal;
+  async function* readBody(request: UniversalRequest) {
+    const { rpc, exchange } = request;
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
       if (rpc.spec.kind === "unary" || rpc.spec.kind === "server_streaming") {
@@ -105,7 +105,7 @@ export function createUniversal(
         yield* exchange.readChunks();
       }
     } catch (error) {
-      throw universal.call?.fail(error) ?? error;
+      throw request.call?.fail(error) ?? error;
     }
   }
 
@@ -137,15 +137,15 @@ export function createUniversal(
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
-    const universal: UniversalCall = { rpc, exchange, controller, timeoutMs, isDecoded: false };
+    const request: UniversalRequest = { rpc, exchange, controller, timeoutMs, isDecoded: false };
     const response = await handler({
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
       url,
       header,
-      body: readBody(universal),
+      body: readBody(request),
       signal: controller.signal,
-      contextValues: createContextValues().set(universalKey, universal),
+      contextValues: createContextValues().set(requestKey, request),
     });
     const { status } = response;
     // Connect refuses these before it asks the gate.
@@ -155,7 +155,7 @@ export function createUniversal(
       gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
     }
     await send(response, exchange).catch((error) => {
-      fail(exchange, universal.call?.fail(error) ?? error);
+      fail(exchange, request.call?.fail(error) ?? error);
     });
   };
 }
@@ -167,9 +167,9 @@ function fail(exchange: Exchange, error: unknown): void {
 }
 
 const noteFailures: Interceptor = (next) => async (req) => {
-  const universal = required(req.contextValues.get(universalKey));
-  const call = required(universal.call);
-  universal.isDecoded = true;
+  const request = required(req.contextValues.get(requestKey));
+  const call = required(request.call);
+  request.isDecoded = true;
   try {
     call.throwIfEnded();
     const res = await call.run(() => next(req));
