@@ -142,7 +142,11 @@ export function nameAsGiven({ message }: Error, { flags, environment }: Given): 
 /** A database URL without its secrets. */
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
-  return databaseUrl.replace(/\?.*$/, "").replace(/\/\/.*@/, "//");
+  // What stands before an @ can be a password that is not encoded.
+  const parts =
+    /^(mongodb(?:\+srv)?:\/\/)(?:[^/?]*@([^@/?]+(?:\/[^@?]*)?)(?:\?.*)?|([^@?]+)(?:\?[^@]*)?)$/;
+  const [, scheme = "mongodb://", known, anonymous = "…"] = parts.exec(databaseUrl) ?? [];
+  return scheme + (known ?? anonymous);
 }
 
 /** Whether an address to listen on is reachable from this machine alone. */
@@ -160,6 +164,8 @@ export function isSecureUrl(text: string): boolean {
 function readValues({ flags, environment }: Given): Values {
   const values = Object.entries(settings).map(([flag, [, read, fallback]]) => {
     const text = flags[flag as Flag] ?? environment[environmentName(flag)] ?? fallback;
+    // A file that a value comes from often ends in a line feed.
+    if (/\p{Cc}/u.test(text)) throw new ConfigError(`${flag} must not hold control characters`);
     return [flag, read(text, flag)];
   });
   return Object.fromEntries(values);
@@ -185,7 +191,7 @@ function databaseUrl(text: string, flag: string): string {
 export function isDatabaseUrl(text: string): boolean {
   // Of what SQLite takes for a path, these name no file, or one with options of its own. What
   // follows two slashes alone would be a host.
-  return /^(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/.test(text);
+  return /^(?!.*\p{Cc})(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/su.test(text);
 }
 
 function issuer(text: string, flag: string): string {

@@ -49,6 +49,7 @@ describe("the configuration", () => {
     ["--drain-delay", ["5", "∞"]],
     ["--drain-timeout", ["", "1y"]],
     ["--host", [""]],
+    ["--oidc-audience", ["investors\n"]],
     ["--oidc-issuer", ["issuer.example", "http://issuer.example", "ftp://127.0.0.1"]],
     ["--allow-insecure", ["", "maybe"]],
     ["--log-level", ["INFO", "verbose", "toString"]],
@@ -65,6 +66,8 @@ describe("the configuration", () => {
         "postgres://x",
         "investors.db",
         "mongodb://",
+        "mongodb://host/db\n",
+        "sqlite:investors.db\n",
       ],
     ],
   ])("refuses a wrong %s and names it", (flag, values) => {
@@ -85,6 +88,9 @@ describe("the configuration", () => {
     ["mongodb://host", "mongodb://host"],
     ["mongodb://user:s3cr@t@h1:1,h2/db?tlsKeyPassword=a@b", "mongodb://h1:1,h2/db"],
     ["mongodb+srv://user:s3cret@host/?w=1", "mongodb+srv://host/"],
+    ["mongodb://host?appName=a/b", "mongodb://host"],
+    ["mongodb://user:s3?cret@host/db", "mongodb://…"],
+    ["mongodb://user:s3/cret@host/db", "mongodb://…"],
   ])("tells of the database URL %s what is no secret", (url, told) => {
     expect(withoutSecrets(readFlags({ "--database-url": url }).databaseUrl)).toBe(told);
   });

@@ -144,6 +144,6 @@ export function createMongoClient(url: string, attemptMs: number): MongoClient {
 
 /** The database that a connection string names, or `investors`. */
 export function databaseOf(url: string): string {
-  const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/]*\/([^?]*)/.exec(url) ?? [];
+  const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
   return decodeURIComponent(name) || "investors";
 }
