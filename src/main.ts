@@ -106,7 +106,8 @@ async function start(given: Given): Promise<void> {
 
 function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Given): void {
   process.on("SIGHUP", async () => {
-    const server = await starting;
+    const server = await starting.catch(() => undefined);
+    if (server === undefined) return;
     const errors = await server.reload();
     for (const error of errors) {
       log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);

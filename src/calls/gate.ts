@@ -18,6 +18,10 @@ export type Gate = ReturnType<typeof createGate>;
 const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
 
+/** The most unary calls at once that anybody may make, and on one connection. */
+const maxOpenCalls = 256;
+const maxOpenCallsOfConnection = 64;
+
 /** The most reflection streams, on one connection, and their timeout in milliseconds. */
 const maxReflections = 256;
 const maxReflectionsOfConnection = 8;
@@ -42,6 +46,7 @@ export function createGate(options: GateOptions) {
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
+  const openCalls = createSlots(maxOpenCalls, maxOpenCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
   const peerOf = createPeerLookup();
@@ -126,17 +131,26 @@ export function createGate(options: GateOptions) {
       }
     },
     /**
-     * A call that anybody may make: it holds no slot and is not counted.
+     * A call that anybody may make: it holds none of the slots of others, and is not counted.
      *
      * @throws {ConnectError} OVERLOADED
      */
     open(head: CallHead): Call {
       const { exchange, method, timeoutMs = reflectionTimeoutMs } = head;
       const call = new Call(head, peerOf(exchange.socket), options);
-      if (method.methodKind === "unary") exchange.expectRoom();
-      if (method.methodKind === "bidi_streaming") {
-        call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
+      if (method.methodKind === "unary") {
+        try {
+          exchange.expectRoom();
+          call.onClose(openCalls.acquire(call.peer.address));
+        } catch (error) {
+          exchange.refuse();
+          throw call.fail(error);
+        }
       }
+      // A watch has to send its request in time, too.
+      const maxMs =
+        method.methodKind === "bidi_streaming" ? reflectionTimeoutMs : options.requestTimeoutMs;
+      call.limit(Math.min(timeoutMs, maxMs));
       return call;
     },
     /** Counts a call that was refused before the gate was asked. */

@@ -33,6 +33,8 @@ export class Usage {
   inUse = 0;
   /** How many of them are watches, which end with the connection. */
   watches = 0;
+  /** Whether any call was admitted on it. */
+  wasAdmitted = false;
   /** When the last of them ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   readonly #total: Total;
@@ -132,7 +134,9 @@ export function createConnections(max: number) {
     let idlest: string | undefined;
     let since = Number.POSITIVE_INFINITY;
     for (const [key, { usage }] of all) {
-      if (usage.inUse > 0 || usage.usedAt >= since) continue;
+      // Anybody may watch: of those who never were admitted, that keeps no connection.
+      const isInUse = usage.inUse > (usage.wasAdmitted ? 0 : usage.watches);
+      if (isInUse || usage.usedAt >= since) continue;
       idlest = key;
       since = usage.usedAt;
     }

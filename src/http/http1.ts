@@ -13,10 +13,30 @@ import { Exchange } from "./exchange.ts";
 /** Longer than the idle timeout of common load balancers, which then never lose a race. */
 const keepAliveTimeoutMs = 75_000;
 
+/** The most requests that may wait on one connection, and the most fields that each may have. */
+const maxPipelined = 256;
+const maxFields = 128;
+
 /** Speaks HTTP/1.1 on the connections that it is given. */
 export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   const connections = new Map<Socket, Http1Connection>();
   let isClosing = false;
+  function receive(req: IncomingMessage, res: ServerResponse): void {
+    const connection = connections.get(req.socket);
+    if (connection === undefined) return;
+    const exchange = new Http1Exchange(req, res, connection);
+    connection.add(exchange);
+    const fault = findFault(req);
+    // What follows a request to upgrade in one packet is not read.
+    if (isClosing || fault || req.headers.upgrade !== undefined) exchange.announceClose();
+    if (connection.usage.open > maxPipelined) exchange.destroy();
+    else if (fault === undefined) exchange.start(serve);
+    else {
+      exchange.refuse();
+      exchange.send(fault, {}, "");
+    }
+  }
+
   const server = createServer(
     {
       connectionsCheckingInterval: 1_000,
@@ -24,22 +44,13 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       headersTimeout: requestTimeoutMs,
       keepAliveTimeout: keepAliveTimeoutMs,
       maxHeaderSize: maxHeaderBytes,
+      // What Node.js itself replies to is not counted.
+      requireHostHeader: false,
     },
-    (req, res) => {
-      const connection = connections.get(req.socket);
-      if (connection === undefined) return;
-      // The parser lets through what looks like other versions.
-      if (!/^1\.[01]$/.test(req.httpVersion)) {
-        res.writeHead(505, { connection: "close" }).end();
-        return;
-      }
-      const exchange = new Http1Exchange(req, res, connection);
-      // What follows a request to upgrade in one packet is not read.
-      if (isClosing || req.headers.upgrade !== undefined) exchange.announceClose();
-      connection.add(exchange);
-      exchange.start(serve);
-    },
+    receive,
   );
+  // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
+  server.on("checkExpectation", receive);
   // It begins to check timeouts when it listens, which it does not do itself.
   server.emit("listening");
 
@@ -60,6 +71,18 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     },
     close: () => void server.close(),
   };
+}
+
+/** The status with which a request is refused that is none of HTTP/1.1 (RFC 9112). */
+function findFault({ httpVersion, rawHeaders }: IncomingMessage): number | undefined {
+  // The parser lets through what looks like other versions.
+  if (httpVersion !== "1.1" && httpVersion !== "1.0") return 505;
+  if (rawHeaders.length > 2 * maxFields) return 431;
+  let hosts = 0;
+  for (let i = 0; i < rawHeaders.length; i += 2) {
+    if (rawHeaders[i]?.toLowerCase() === "host") hosts += 1;
+  }
+  return hosts === 1 || (hosts === 0 && httpVersion === "1.0") ? undefined : 400;
 }
 
 class Http1Connection implements Connection {

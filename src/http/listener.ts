@@ -48,6 +48,9 @@ const listenFaults: Record<string, string> = {
   ENOTFOUND: "the host is not known",
 };
 
+/** Finds clients that vanished while a watch is open, in which nothing is sent. */
+const keepAlive = { keepAlive: true, keepAliveInitialDelay: 60_000 };
+
 /** The part by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
 
@@ -125,7 +128,7 @@ function createListener(
   accept: (socket: Socket, version: string) => void,
 ): Server {
   if (tls === undefined) {
-    return createServer({ noDelay: true }, (socket) => {
+    return createServer({ noDelay: true, ...keepAlive }, (socket) => {
       receive(socket);
       accept(socket, versions[0]);
     });
@@ -136,6 +139,7 @@ function createListener(
       // What a server prefers comes first.
       ALPNProtocols: versions.toReversed(),
       handshakeTimeout: handshakeTimeoutMs,
+      ...keepAlive,
     },
     (socket: TLSSocket) => {
       closeWhenGone(socket);

@@ -18,6 +18,7 @@ export interface ProbesOptions {
 /** Serves what those who run the service and write clients need: its state and its reference. */
 export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
+  let rendering: Promise<string> | undefined;
   const sendJson = (exchange: Exchange, status: number, body: string | Uint8Array) =>
     exchange.send(status, { ...jsonHeaders }, body);
   const probes: Record<string, (exchange: Exchange) => void | Promise<void>> = {
@@ -30,7 +31,11 @@ export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handl
     "/openapi.json": (exchange) => sendJson(exchange, 200, openApi),
     "/metrics": async (exchange) => {
       await gate.identify(exchange);
-      const metrics = await telemetry.metrics();
+      // Those who ask at once share one text.
+      rendering ??= telemetry.metrics().finally(() => {
+        rendering = undefined;
+      });
+      const metrics = await rendering;
       exchange.send(200, { "content-type": telemetry.metricsType }, metrics);
     },
   };

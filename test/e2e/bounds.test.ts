@@ -191,9 +191,9 @@ describe("replies that are not read", () => {
     const socket = openTcp(service.httpPort).pause();
     const get = (path: string, more = "") =>
       `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${more}\r\n`;
-    const large = get("/openapi.json").repeat(200);
+    const large = get("/openapi.json").repeat(50);
     const last = get("/healthz", "connection: close\r\n");
-    socket.write(large + get("/healthz").repeat(1_199) + last);
+    socket.write(large + get("/healthz").repeat(199) + last);
     await delay(1_000);
     let text = "";
     socket.setEncoding("utf8").on("data", (some) => {
@@ -202,8 +202,8 @@ describe("replies that are not read", () => {
     socket.resume();
     await new Promise((resolve) => socket.once("close", resolve));
     const replies = text.match(/"openapi"|"alive"/g) ?? [];
-    expect(replies.length).toBe(1_400);
-    expect(replies).toEqual([...Array(200).fill('"openapi"'), ...Array(1_200).fill('"alive"')]);
+    expect(replies.length).toBe(250);
+    expect(replies).toEqual([...Array(50).fill('"openapi"'), ...Array(200).fill('"alive"')]);
     const lines = service.output().trim().split("\n");
     expect(lines.filter((line) => !/^\{"level":[1-4]0,/.test(line))).toEqual([]);
   });
