@@ -20,6 +20,9 @@ const largeTextBytes = 16 * 1024;
 /** What an exchange takes besides its headers and its reply, in bytes. */
 const exchangeBytes = 8 * 1024;
 
+/** What a header takes besides its name and its value, in bytes. */
+const fieldBytes = 100;
+
 /** One request and its response, whichever version of HTTP carries them. */
 export abstract class Exchange {
   abstract readonly httpVersion: "1.1" | "2";
@@ -70,7 +73,9 @@ export abstract class Exchange {
     if (request !== (response as unknown)) request.on("error", ignore);
     response.on("close", () => this.#close());
     usage.open += 1;
-    for (const name in headers) this.#kept += name.length + String(headers[name]).length;
+    for (const name in headers) {
+      this.#kept += name.length + String(headers[name]).length + fieldBytes;
+    }
     usage.keep(this.#kept);
   }
 
@@ -176,6 +181,7 @@ export abstract class Exchange {
     this.#usedBy = by;
     this.#usage.inUse += 1;
     if (by === "watch") this.#usage.watches += 1;
+    else this.#usage.wasAdmitted = true;
   }
 
   /**
@@ -201,7 +207,7 @@ export abstract class Exchange {
    * @param overhead how much longer the body may be
    * @throws {ConnectError} MESSAGE_TOO_LARGE
    */
-  readBody(maxBytes: number, overhead = 0): Promise<Buffer> {
+  readBody(maxBytes: number, overhead = 0): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       this.#rejectBody = reject;
       if (this.#stopReason) reject(this.#stopReason);
@@ -211,14 +217,14 @@ export abstract class Exchange {
         return;
       }
       this.prepareBody();
-      const chunks: Buffer[] = [];
+      const chunks: Uint8Array[] = [];
       let size = 0;
       // Listeners, since an iterator takes as long as all the rest of a short request.
       this.#request.on("data", (chunk: Buffer) => {
         size += chunk.length;
         // What still comes is dropped as it comes.
         if (size > limit) reject(messageTooLarge(maxBytes));
-        else chunks.push(chunk);
+        else chunks.push(detach(chunk));
         // A chunk of one byte takes some hundred.
         if (chunks.length === maxChunks) chunks.splice(0, maxChunks, Buffer.concat(chunks));
       });
@@ -241,7 +247,7 @@ export abstract class Exchange {
           else chunks.next().then(resolve, reject);
         });
         if (next.done) return;
-        yield next.value;
+        yield detach(next.value);
       }
     } finally {
       chunks.return?.().catch(() => {});
@@ -379,6 +385,11 @@ export abstract class Exchange {
     this.#keep(-this.#kept);
     usage.release(this.#reserved + this.#reply);
   }
+}
+
+/** The bytes of a chunk without what it was read with, which can be much more. */
+function detach(chunk: Uint8Array): Uint8Array {
+  return chunk.buffer.byteLength > 2 * chunk.length ? new Uint8Array(chunk) : chunk;
 }
 
 function ignore(): void {}

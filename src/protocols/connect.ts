@@ -12,7 +12,6 @@ import {
   mergeNonProtocolHeaders,
 } from "@connectrpc/connect/protocol";
 import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
-import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
@@ -48,6 +47,7 @@ export function parseConnectTimeout(timeout: string): number | undefined {
 /** Makes the codec for the common form of a unary call by Connect. */
 export function createConnectCodec(
   jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>,
+  compressions: Compression[],
 ): Codec {
   const decoder = new TextDecoder("utf-8", { fatal: true });
 
@@ -78,14 +78,14 @@ export function createConnectCodec(
       headers["content-type"] = type;
       headers["cache-control"] = "no-store";
       const isLarge = Buffer.byteLength(message) >= compressMinBytes;
-      const compression = isLarge ? acceptedBy(exchange) : null;
+      const compression = isLarge ? acceptedBy(exchange, compressions) : null;
       if (compression === null) {
         // Text leaves in one piece with the headers.
         exchange.send(200, headers, message);
         return;
       }
       headers["content-encoding"] = compression.name;
-      exchange.send(200, headers, await compression.compress(Buffer.from(message as string)));
+      exchange.send(200, headers, await compression.compress(Buffer.from(message)));
     },
 
     fail(exchange, error, call) {
@@ -98,7 +98,7 @@ export function createConnectCodec(
   };
 }
 
-function acceptedBy({ headers }: Exchange): Compression | null {
+function acceptedBy({ headers }: Exchange, compressions: Compression[]): Compression | null {
   const accepted = String(headers["accept-encoding"] ?? "");
-  return compressionNegotiate([compressionGzip, compressionBrotli], null, accepted, "").response;
+  return compressionNegotiate(compressions, null, accepted, "").response;
 }

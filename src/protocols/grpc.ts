@@ -53,8 +53,8 @@ export function createGrpcCodec(): Codec {
     decode({ input }, body, call) {
       if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
       if (body.length < prefixBytes) throw malformedRequest();
-      const flags = body.readUInt8(0);
-      const end = prefixBytes + body.readUInt32BE(1);
+      const flags = body[0];
+      const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
       if (flags === 1) {
         // The protocol has its own code for this mistake of a client.
         call.fail(malformedRequest());

@@ -2,6 +2,7 @@ import { createRegistry } from "@bufbuild/protobuf";
 import type { MethodImplSpec, ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { UnarySpec } from "../calls/call.ts";
+import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { createGrpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
 import { httpError } from "./problem.ts";
@@ -33,10 +34,11 @@ export function createRpc(options: RpcOptions): Handler {
     ignoreUnknownFields: false,
     registry: createRegistry(...services.map(({ service }) => service.file)),
   };
+  const compressions = createCompressions();
   const grpcCodec = createGrpcCodec();
-  const connectCodec = createConnectCodec(jsonOptions);
+  const connectCodec = createConnectCodec(jsonOptions, compressions);
   const serveUnary = createUnary(options);
-  const serveUniversal = createUniversal(options, rpcs.values(), jsonOptions);
+  const serveUniversal = createUniversal({ ...options, jsonOptions, compressions }, rpcs.values());
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);

@@ -17,7 +17,7 @@ export interface Codec {
   /** How long the client waits, in milliseconds. */
   timeoutMs(exchange: Exchange): number | undefined;
   /** @throws {ConnectError} the body is not one message */
-  decode(method: DescMethod, body: Buffer, call: Call): Message;
+  decode(method: DescMethod, body: Uint8Array, call: Call): Message;
   reply(exchange: Exchange, output: Message, call: Call): void | Promise<void>;
   /** @param call absent if it was not admitted */
   fail(exchange: Exchange, error: ConnectError, call: Call | undefined): void;

@@ -10,8 +10,7 @@ import {
   type MethodImpl,
   type MethodImplSpec,
 } from "@connectrpc/connect";
-import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
-import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
+import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
@@ -43,11 +42,16 @@ interface UniversalRequest {
 
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
+/** What {@link createUniversal} needs. */
+interface UniversalOptions extends UnaryOptions {
+  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
+  compressions: Compression[];
+}
+
 /** Makes what serves calls of every form by Connect's own handlers. */
 export function createUniversal(
-  { gate, maxMessageBytes }: UnaryOptions,
+  { gate, maxMessageBytes, jsonOptions, compressions }: UniversalOptions,
   rpcs: Iterable<Rpc<MethodImplSpec>>,
-  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>,
 ) {
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
@@ -73,7 +77,7 @@ export function createUniversal(
   }
 
   /** Turns an error of Connect itself into one of the service, and notes it. */
-  function explain({ isDecoded }: UniversalRequest, call: Call, error: unknown): void {
+  function explain({ isDecoded, rpc }: UniversalRequest, call: Call, error: unknown): void {
     // Of these, the service's own are noted, and those of signals are no failures yet.
     if (!(error instanceof Error) || call.failure !== undefined) return;
     const { aborted, reason } = call.signal;
@@ -85,7 +89,7 @@ export function createUniversal(
     } else if (!(error instanceof ConnectError)) {
       turnInto(error, call.fail(malformedRequest(error)));
     } else if (error.code === Code.ResourceExhausted) {
-      turnInto(error, call.fail(messageTooLarge(maxMessageBytes)));
+      turnInto(error, call.fail(messageTooLarge(rpc.isOpen ? maxOpenBytes : maxMessageBytes)));
     } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
       turnInto(error, call.fail(malformedRequest(error.cause)));
     } else {
@@ -109,15 +113,20 @@ export function createUniversal(
     }
   }
 
-  const router = createConnectRouter({
+  const options = {
     interceptors: [noteFailures],
-    acceptCompression: [compressionGzip, compressionBrotli],
-    readMaxBytes: maxMessageBytes,
+    acceptCompression: compressions,
     jsonOptions,
     requestGate: admit,
-  });
-  for (const { spec } of rpcs) router.rpc(spec.method, spec.impl as MethodImpl<never>);
-  const handlers = new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
+  };
+  const router = createConnectRouter({ ...options, readMaxBytes: maxMessageBytes });
+  const openRouter = createConnectRouter({ ...options, readMaxBytes: maxOpenBytes });
+  for (const { spec, isOpen } of rpcs) {
+    (isOpen ? openRouter : router).rpc(spec.method, spec.impl as MethodImpl<never>);
+  }
+  const handlers = new Map(
+    [...router.handlers, ...openRouter.handlers].map((each) => [each.requestPath, each]),
+  );
 
   return async (rpc: Rpc<MethodImplSpec>, exchange: Exchange): Promise<void> => {
     const { method, httpVersion, authority, path } = exchange;
@@ -168,10 +177,14 @@ function fail(exchange: Exchange, error: unknown): void {
 
 const noteFailures: Interceptor = (next) => async (req) => {
   const request = required(req.contextValues.get(requestKey));
+  const { spec, isOpen } = request.rpc;
+  const { timeoutMs } = request;
   const call = required(request.call);
   request.isDecoded = true;
   try {
     call.throwIfEnded();
+    // Once its request is there, a watch lasts as long as its client waits.
+    if (isOpen && spec.kind === "server_streaming") call.limit(timeoutMs ?? Infinity);
     const res = await call.run(() => next(req));
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
