@@ -18,6 +18,7 @@ import { type ClientAuthority, createClientAuthority } from "../support/client-a
 import { temporaryFolder } from "../support/folder.ts";
 import { type Issuer, startIssuer } from "../support/issuer.ts";
 import { type Service, startService } from "../support/service.ts";
+import { buildService } from "../support/sources.ts";
 import { type Holdings, holdingsOf } from "./process-watch.ts";
 import { secret, strangersText } from "./requests.ts";
 
@@ -132,7 +133,7 @@ export async function startTarget(
       OIDC_AUDIENCE: "investors",
     });
   }
-  const service = await startService(env, folder);
+  const service = await startService(env, folder, buildService(join(folder, "service")));
   const ca = authority?.ca;
   const ports = { grpc: service.grpcPort, http: service.httpPort };
   const open = new Set<{ destroy(): unknown }>();

@@ -1,10 +1,11 @@
 import { spawnSync } from "node:child_process";
-import { cpSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, run, startService } from "../support/service.ts";
+import { copySources } from "../support/sources.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const { engines, scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
@@ -76,10 +77,7 @@ describe("the command line", () => {
 
   it("is built without a word, as a program that can be run", () => {
     const folder = temporaryFolder();
-    for (const name of ["package.json", "rolldown.config.ts", "src", "gen"]) {
-      cpSync(join(root, name), join(folder, name), { recursive: true });
-    }
-    symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+    copySources(folder);
     const built = spawnSync("npm", ["run", "--silent", "build"], { cwd: folder, encoding: "utf8" });
     expect(`${built.stdout}${built.stderr}`).toBe("");
     const { stdout } = spawnSync(join(folder, "dist/bin.js"), ["--version"], { encoding: "utf8" });

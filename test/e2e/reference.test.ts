@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { type IncomingMessage, request } from "node:http";
 import { join, resolve } from "node:path";
 import { buffer } from "node:stream/consumers";
@@ -10,6 +10,7 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { lockDatabase, type Service, startService, waitFor } from "../support/service.ts";
+import { copySources } from "../support/sources.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const paths = [
@@ -31,11 +32,7 @@ async function send({ httpPort: port }: Service, path: string, headers = {}, met
 function installPackage(): string {
   const folder = temporaryFolder();
   const source = join(folder, "source");
-  for (const name of ["src", "gen", "proto", "package.json", "tsconfig.json"]) {
-    cpSync(join(root, name), join(source, name), { recursive: true, verbatimSymlinks: true });
-  }
-  cpSync(join(root, "rolldown.config.ts"), join(source, "rolldown.config.ts"));
-  symlinkSync(join(root, "node_modules"), join(source, "node_modules"));
+  copySources(source);
   execFileSync("npm", ["pack", "--silent", "--pack-destination", folder], { cwd: source });
   execFileSync("sh", ["-c", "tar -xzf *.tgz && rm -r source"], { cwd: folder });
   mkdirSync(join(folder, "node_modules"));

@@ -1,6 +1,6 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -14,6 +14,7 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, waitFor } from "../support/service.ts";
+import { copySources } from "../support/sources.ts";
 
 /** A span as the SDK exports it (OTLP in JSON, whose kinds begin at 1). */
 interface Span {
@@ -71,17 +72,7 @@ await describeWithMongo("traces by the printed commands", "standalone", (mongo) 
 
   beforeAll(() => {
     folder = mkdtempSync(join(tmpdir(), "investor-records-"));
-    for (const name of [
-      "package.json",
-      "tsconfig.json",
-      "rolldown.config.ts",
-      "src",
-      "gen",
-      "proto",
-    ]) {
-      cpSync(join(root, name), join(folder, name), { recursive: true });
-    }
-    symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+    copySources(folder);
     try {
       execFileSync("sh", ["-c", install], {
         cwd: folder,

@@ -1,0 +1,179 @@
+/** Little that is sent, of which much is kept or made at once. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import { gzipSync } from "node:zlib";
+import { expect } from "vitest";
+import {
+  clientPreface,
+  frameFlag,
+  frameType,
+  headerBlock,
+  http2Frame,
+} from "../support/http2-frames.ts";
+import { frame } from "../support/raw-grpc.ts";
+import { type Attack, describeAttacks } from "./describe-attacks.ts";
+import { customersText, grpcHeaders, http1, plainJson, rpc, strangersText } from "./requests.ts";
+import type { Target } from "./target.ts";
+
+const health = "/grpc.health.v1.Health";
+const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const dataFrame = 0x0;
+const unknownFrame = 0x42;
+
+/** A call that anybody may make, whose message is still to come. */
+const beginCall = (path: string) =>
+  Buffer.concat([
+    clientPreface,
+    http2Frame(
+      frameType.headers,
+      frameFlag.endHeaders,
+      1,
+      headerBlock({ ":scheme": "http", ":authority": "localhost", ...grpcHeaders(path) }),
+    ),
+  ]);
+
+const sendData = (bytes: Buffer) => http2Frame(dataFrame, frameFlag.none, 1, bytes);
+
+/** A watch by HTTP/1.1, which what follows has to wait for. */
+const watch = http1(
+  "POST",
+  `${health}/Watch`,
+  { "content-type": "application/connect+json" },
+  frame(Buffer.from("{}")),
+);
+
+/** Writes the same on so many connections by HTTP/1.1, and gives the replies a moment. */
+async function writeToAll(target: Target, count: number, bytes: Buffer): Promise<void> {
+  for (let i = 0; i < count; i += 1) {
+    const { socket } = await target.open("http", { isKnown: true });
+    socket.write(bytes);
+  }
+  await delay(2_000);
+}
+
+const attacks: Attack[] = [
+  ...[`${health}/Watch`, `${health}/Check`, reflection].map(
+    (path): Attack => ({
+      name: `bytes among frames without a meaning to ${path}`,
+      async run(target) {
+        const meaningless = http2Frame(unknownFrame, 0, 0, Buffer.alloc(16_000));
+        const one = Buffer.concat([sendData(Buffer.alloc(1)), ...Array(4).fill(meaningless)]);
+        const connections = await Promise.all(
+          Array.from({ length: 40 }, () => target.open("grpc", { protocol: "h2" })),
+        );
+        for (const { socket } of connections) socket.write(beginCall(path));
+        for (let i = 0; i < 60; i += 1) {
+          for (const { socket } of connections) socket.write(one);
+          await delay(30);
+        }
+        return connections.length * 60;
+      },
+    }),
+  ),
+  {
+    name: "a message of which each byte has a frame",
+    async run(target) {
+      const { socket } = await target.open("grpc", { protocol: "h2" });
+      socket.write(beginCall(reflection));
+      const prefix = Buffer.from([0, 0, 0, 0xfd, 0xe8]);
+      const bytes = Array(60_000).fill(sendData(Buffer.from([0x0a])));
+      socket.write(Buffer.concat([sendData(prefix), ...bytes]));
+      await delay(2_000);
+      return bytes.length;
+    },
+  },
+  ...[
+    "GET / HTTP/1.1\r\n\r\n",
+    "GET / HTTP/1.1\r\nhost: localhost\r\nexpect: x\r\n\r\n",
+    "GET / HTTP/2.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n",
+    "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+  ].map(
+    (text): Attack => ({
+      name: `${JSON.stringify(text)} behind a watch`,
+      async run(target) {
+        const some = Buffer.concat([watch, ...Array(1_800).fill(Buffer.from(text))]);
+        await writeToAll(target, 40, some);
+        return 40 * 1_800;
+      },
+    }),
+  ),
+  {
+    name: "watches with as many headers as there may be",
+    async run(target) {
+      const fields = Array.from({ length: 120 }, (_, i) => [`x-${i}`, "x"]);
+      const head = { "content-type": "application/connect+json", ...Object.fromEntries(fields) };
+      const one = http1("POST", `${health}/Watch`, head, frame(Buffer.from("{}")));
+      await writeToAll(target, 128, Buffer.concat(Array(8).fill(one)));
+      return 128 * 8;
+    },
+  },
+  ...["gzip", "br"].map(
+    (encoding): Attack => ({
+      name: `replies that are all compressed at once by ${encoding}`,
+      async run(target) {
+        const text = Array.from({ length: 256 }, (_, i) => String.fromCodePoint(0x4e00 + i * 7));
+        const own = plainJson.replaceAll(strangersText, customersText);
+        const record = { ...JSON.parse(own), lastName: text.join(""), city: text.join("") };
+        const head = { ...target.greedy, "content-type": "application/json" };
+        const created = await target.request("/v1/investors", {
+          method: "POST",
+          headers: head,
+          body: JSON.stringify(record),
+        });
+        const { id } = JSON.parse(created.text);
+        const accepting = { ...head, "accept-encoding": encoding };
+        const get = http1("POST", `${rpc}/GetInvestor`, accepting, JSON.stringify({ id }));
+        await writeToAll(target, 7, Buffer.concat(Array(128).fill(get)));
+        return 7 * 128;
+      },
+    }),
+  ),
+  {
+    name: "checks of health whose compressed messages come all at once",
+    async run(target) {
+      const body = frame(gzipSync(Buffer.alloc(0)), true);
+      const head = grpcHeaders(`${health}/Check`, { "grpc-encoding": "gzip" });
+      const finish: (() => void)[] = [];
+      for (let i = 0; i < 20; i += 1) {
+        const session = await target.session("grpc");
+        for (let n = 0; n < 127; n += 1) {
+          const stream = session.request(head).on("error", () => {});
+          stream.write(body.subarray(0, 3));
+          finish.push(() => stream.closed || stream.end(body.subarray(3)));
+        }
+      }
+      await delay(500);
+      for (const each of finish) each();
+      await delay(500);
+      return finish.length;
+    },
+  },
+  {
+    name: "metrics, asked for by a whole packet",
+    async run(target) {
+      const one = http1("GET", "/metrics", target.greedy);
+      await writeToAll(target, 3, Buffer.concat(Array(250).fill(one)));
+      return 3 * 250;
+    },
+  },
+  {
+    name: "watches on all connections",
+    async run(target) {
+      const connections = await Promise.all(
+        Array.from({ length: 1_020 }, () => target.open("grpc", { protocol: "h2" })),
+      );
+      const call = Buffer.concat([beginCall(`${health}/Watch`), sendData(frame(Buffer.alloc(0)))]);
+      for (const { socket } of connections) socket.write(call);
+      await delay(500);
+      for (let i = 0; i < 10; i += 1) {
+        const { status } = await target.request("/v1/investors?pageSize=1", {
+          headers: target.greedy,
+        });
+        expect(status, "the status of a new caller").toBe(200);
+      }
+      return connections.length;
+    },
+  },
+];
+
+describeAttacks("hoards", attacks);
