@@ -94,6 +94,10 @@ export function readConfig(given: Given) {
   const { "--auth-tokens-file": tokensFile, "--host": host } = values;
   if (!certFile !== !keyFile) throw new ConfigError("--tls-cert and --tls-key go together");
   if (!issuer !== !audience) throw new ConfigError("--oidc-issuer and --oidc-audience go together");
+  const { "--grpc-port": grpcPort, "--http-port": httpPort } = values;
+  if (grpcPort === httpPort && httpPort !== 0) {
+    throw new ConfigError(`--http-port ${httpPort} is that of --grpc-port too`);
+  }
   const tls = certFile && keyFile ? { certFile, keyFile, clientCaFile } : undefined;
   const oidc = issuer && audience ? { issuer, audience } : undefined;
   if (clientCaFile && !tls) throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
@@ -113,7 +117,7 @@ export function readConfig(given: Given) {
   }
   return {
     databaseUrl: values["--database-url"],
-    listen: { host, grpcPort: values["--grpc-port"], httpPort: values["--http-port"] },
+    listen: { host, grpcPort, httpPort },
     /** Calls are not encrypted if absent. */
     tls,
     /** Callers need no credentials if absent. */

@@ -78,6 +78,12 @@ describe("the configuration", () => {
     }
   });
 
+  it("refuses one port for both", () => {
+    const read = () => readFlags({ "--grpc-port": "9000", "--http-port": "9000" });
+    expect(read).toThrow("--http-port 9000 is that of --grpc-port too");
+    expect(readFlags({ "--grpc-port": "0", "--http-port": "0" }).listen.grpcPort).toBe(0);
+  });
+
   it("never repeats a database URL, which may hold a password", () => {
     const read = () => readFlags({ "--database-url": "mysql://root:s3cret@host/db" });
     expect(read).not.toThrow("s3cret");

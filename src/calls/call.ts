@@ -120,10 +120,18 @@ export class Call implements HandlerContext, ReplyBudget {
 
   /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
   async reserve(bytes: number): Promise<void> {
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    await this.untilEnd(new Promise<void>((resolve) => this.head.exchange.reserve(bytes, resolve)));
+  }
+
+  /**
+   * Resolves with the outcome of work that does not know of the end of the call.
+   *
+   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
+   */
+  untilEnd<T>(work: Promise<T>): Promise<T> {
+    const { promise, reject } = Promise.withResolvers<never>();
     this.signal.addEventListener("abort", () => reject(this.signal.reason));
-    this.head.exchange.reserve(bytes, resolve);
-    await promise;
+    return Promise.race([work, promise]);
   }
 
   /**

@@ -52,7 +52,7 @@ export function createGate(options: GateOptions) {
   const peerOf = createPeerLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await authenticate(call.peer, call.head.exchange);
+    const caller = await call.untilEnd(authenticate(call.peer, call.head.exchange));
     call.values.set(callerKey, caller).set(principalKey, caller.principal);
     const needed = scopeOf(call.method);
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);

@@ -2,6 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { equals } from "@bufbuild/protobuf";
 import {
   type Db,
+  MongoError,
   MongoNetworkError,
   MongoServerError,
   MongoServerSelectionError,
@@ -18,14 +19,21 @@ interface WriteFailure {
   index: number;
   code: number;
   errmsg: string;
+  /** The index whose key is taken. */
+  keyPattern?: object;
 }
 
 const unauthorized = 13;
+const documentValidationFailure = 121;
+const userWritesBlocked = 371;
 const duplicateKey = 11_000;
 const notWritablePrimary = 10_107;
 
-/** The primary was deposed or is shut down: 91, 189, 10107, 11600 and 11602 of MongoDB's codes. */
-const stateChanges = [91, 189, notWritablePrimary, 11_600, 11_602];
+/**
+ * What surely was not written. Any other code can come of a primary that is deposed, or of a shard
+ * that did not reply.
+ */
+const refusals = [duplicateKey, documentValidationFailure, userWritesBlocked];
 
 /**
  * Inserts records and settles each on its own. What an attempt left open is sent again under
@@ -66,7 +74,7 @@ export async function insertAndReplay(
         const failure = failures.get(i);
         if (failure === undefined) outcomes.set(investor, undefined);
         else if (attempt > 0 && failure.code === duplicateKey) duplicates.push(investor);
-        else if (attempt > 0 || stateChanges.includes(failure.code)) cause = toError(failure);
+        else if (attempt > 0 || !refusals.includes(failure.code)) cause = toError(failure);
         else outcomes.set(investor, toError(failure));
       }
       if (duplicates.length > 0) {
@@ -131,16 +139,20 @@ function isSurelyNotWritten(error: unknown): boolean {
   // It has the code of what ended the wait for a majority, behind the write.
   if (error instanceof MongoWriteConcernError) return false;
   return (
-    // What the driver says of a connection that it could not make.
+    // What the driver says of a connection that it could not make, or not authenticate.
     (error instanceof MongoNetworkError && error.hasErrorLabel("SystemOverloadedError")) ||
+    (error instanceof MongoError && error.hasErrorLabel("HandshakeError")) ||
     error instanceof MongoServerSelectionError ||
     (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
     (error instanceof MongoServerError && error.code === notWritablePrimary)
   );
 }
 
-function toError({ code, errmsg }: WriteFailure): Error {
-  return code === duplicateKey ? taken() : new Error(errmsg);
+function toError({ code, errmsg, keyPattern = { _id: 1 } }: WriteFailure): Error {
+  if (code === userWritesBlocked) return new StoreUnavailableError("writes are blocked");
+  if (code !== duplicateKey) return new Error(errmsg);
+  // The server's message holds the key, and so a part of the record.
+  return "_id" in keyPattern ? taken() : new Error("a unique index besides that of _id refuses it");
 }
 
 function taken(): Error {

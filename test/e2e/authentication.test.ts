@@ -388,6 +388,13 @@ describe("while the issuer is slow, callers", () => {
     for (let i = 0; i < 10; i += 1) expect((await rest(service, known)).status).toBe(200);
   });
 
+  it("are told of their deadline when it passes", async () => {
+    const { service, waiting } = await startSlow({ REQUEST_TIMEOUT: "500ms" });
+    const start = performance.now();
+    expect((await rest(service, waiting)).status).toBe(504);
+    expect(performance.now() - start).toBeLessThan(3_000);
+  });
+
   it("who leave have nothing stored", async () => {
     const { service, release, waiting } = await startSlow();
     const left = clientsOf(service, waiting).flatMap(([, client]) => {

@@ -263,7 +263,12 @@ describe("inserts that are replayed", () => {
   const duplicate = { code: 11_000, errmsg: "duplicate key" };
   const refused = { code: 121, errmsg: "validation failed" };
   const deposed = { code: 189, errmsg: "not primary any more" };
+  const blocked = { code: 371, errmsg: "User writes blocked" };
+  const noShard = { code: 6, errmsg: "Write results unavailable from a shard" };
+  const otherIndex = { ...duplicate, keyPattern: { lastName: 1 } };
   const cut = new MongoNetworkError("the connection was cut");
+  const unauthenticated = new MongoServerError({ code: 18, errmsg: "Authentication failed" });
+  unauthenticated.addErrorLabel("HandshakeError");
   const notPrimary = new MongoServerError({ code: 10_107, errmsg: "not primary" });
   const noMajority = new MongoWriteConcernError({
     ok: 1,
@@ -295,9 +300,11 @@ describe("inserts that are replayed", () => {
   }
 
   it("are surely not written where the first attempt was not sent, and only there", async () => {
-    const refusal = await insertOne([notPrimary]);
-    expect(refusal.outcome).toBeInstanceOf(StoreUnavailableError);
-    expect(refusal.attempts).toBe(1);
+    for (const surely of [notPrimary, unauthenticated, blocked]) {
+      const refusal = await insertOne([surely]);
+      expect(refusal.outcome).toBeInstanceOf(StoreUnavailableError);
+      expect(refusal.attempts).toBe(1);
+    }
     for (const open of [[cut, notPrimary], [noMajority]]) {
       const { outcome, attempts } = await insertOne(open);
       expect(outcome).toBeInstanceOf(OutcomeUnknownError);
@@ -309,7 +316,10 @@ describe("inserts that are replayed", () => {
     expect(await insertOne([cut, cut, "stored"])).toEqual({ outcome: undefined, attempts: 3 });
     expect((await insertOne([cut, refused])).outcome).toBeInstanceOf(OutcomeUnknownError);
     expect((await insertOne([refused])).outcome).toMatchObject({ message: refused.errmsg });
-    expect(await insertOne([deposed, "stored"])).toEqual({ outcome: undefined, attempts: 2 });
+    for (const open of [deposed, noShard]) {
+      expect(await insertOne([open, "stored"])).toEqual({ outcome: undefined, attempts: 2 });
+    }
+    expect((await insertOne([otherIndex])).outcome).not.toBeInstanceOf(DuplicateIdError);
   });
 
   it("are compared with the record that a replay meets, if that stays", async () => {
