@@ -261,6 +261,54 @@ describe("connections", () => {
     await Promise.all(sockets.map((socket) => once(socket, "connect").catch(() => {})));
     expect(await countOpen(sockets)).toBe(20);
   });
+
+  it("are not kept by the watches of those who never were admitted", async () => {
+    const service = await startService({ MAX_CONNECTIONS: "20" });
+    for (let i = 0; i < 20; i += 1) {
+      const stream = openCall(rawConnection(service.grpcPort), watch);
+      stream.end(empty);
+      expect(await isServed(stream)).toBe(true);
+    }
+    for (let i = 0; i < 3; i += 1) {
+      const newcomer = await fetch(`http://127.0.0.1:${service.httpPort}/v1/investors?pageSize=1`);
+      expect(newcomer.status).toBe(200);
+    }
+  });
+});
+
+describe("requests by HTTP/1.1", () => {
+  const path = "GET /healthz HTTP/1.1\r\n";
+  const host = "host: localhost\r\n";
+
+  /** Sends requests behind a watch, which keeps them waiting; tells whether the connection stays. */
+  async function isKept(port: number, requests: string): Promise<boolean> {
+    const socket = openTcp(port).resume();
+    const head = `content-type: application/connect+json\r\n${host}content-length: 7\r\n\r\n`;
+    socket.write(Buffer.from(`POST ${watch} HTTP/1.1\r\n${head}\0\0\0\0\u0002{}${requests}`));
+    return Promise.race([once(socket, "close").then(() => false), delay(1_000, true)]);
+  }
+
+  it("that wait are at most 256 on a connection", async () => {
+    const { httpPort } = await startService();
+    const one = `${path}${host}\r\n`;
+    expect(await isKept(httpPort, one.repeat(255))).toBe(true);
+    expect(await isKept(httpPort, one.repeat(256))).toBe(false);
+    expect(await isKept(httpPort, `${path}\r\n`.repeat(256))).toBe(false);
+  });
+
+  it.each([
+    [400, "no Host", ""],
+    [400, "two of them", `${host}${host}`],
+    [431, "129 fields", `${host}${"a: b\r\n".repeat(128)}`],
+    [200, "128 fields", `${host}${"a: b\r\n".repeat(127)}`],
+    [200, "an expectation that is not known", `${host}expect: miracles\r\n`],
+  ])("get %i with %s", async (status, _, fields) => {
+    const { httpPort } = await startService();
+    const socket = openTcp(httpPort);
+    socket.write(`${path}${fields}\r\n`);
+    const [reply] = (await once(socket, "data")) as [Buffer];
+    expect(String(reply)).toMatch(new RegExp(`^HTTP/1.1 ${status} `));
+  });
 });
 
 describe("requests of odd versions of HTTP", () => {
