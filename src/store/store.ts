@@ -55,7 +55,7 @@ export interface StoreOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
-  /** Called by SQLite, once open and after each batch with new records: whether the disk accepts writes. */
+  /** Called by SQLite, once open and after each batch with new records: whether it can write. */
   onWrite(isWritable: boolean): void;
   /** Called with what operators should know and change. */
   onWarning(message: string): void;
