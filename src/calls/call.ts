@@ -128,10 +128,15 @@ export class Call implements HandlerContext, ReplyBudget {
    *
    * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
    */
-  untilEnd<T>(work: Promise<T>): Promise<T> {
+  async untilEnd<T>(work: Promise<T>): Promise<T> {
     const { promise, reject } = Promise.withResolvers<never>();
-    this.signal.addEventListener("abort", () => reject(this.signal.reason));
-    return Promise.race([work, promise]);
+    const onAbort = () => reject(this.signal.reason);
+    this.signal.addEventListener("abort", onAbort);
+    try {
+      return await Promise.race([work, promise]);
+    } finally {
+      this.signal.removeEventListener("abort", onAbort);
+    }
   }
 
   /**

@@ -50,6 +50,8 @@ export abstract class Exchange {
   #reply = 0;
   /** Bytes that its reply may take, until it has one. */
   #reserved = 0;
+  /** Gives up to wait for room. */
+  #giveUp: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #stopReason: Error | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
@@ -58,6 +60,7 @@ export abstract class Exchange {
   protected constructor(
     socket: Socket,
     headers: IncomingHttpHeaders,
+    rawHeaders: string[],
     request: Readable,
     response: Writable,
     usage: Usage,
@@ -73,9 +76,7 @@ export abstract class Exchange {
     if (request !== (response as unknown)) request.on("error", ignore);
     response.on("close", () => this.#close());
     usage.open += 1;
-    for (const name in headers) {
-      this.#kept += name.length + String(headers[name]).length + fieldBytes;
-    }
+    for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
     usage.keep(this.#kept);
   }
 
@@ -138,11 +139,10 @@ export abstract class Exchange {
   reserve(bytes: number, onRoom: () => void): void {
     if (this.#isClosed) return;
     const taken = this.#copies * bytes;
-    const giveUp = this.#usage.reserve(taken, () => {
+    this.#giveUp = this.#usage.reserve(taken, () => {
       this.#reserved += taken;
       onRoom();
     });
-    this.onClose(giveUp);
   }
 
   /**
@@ -381,6 +381,7 @@ export abstract class Exchange {
       usage.usedAt = now;
       if (this.#usedBy === "watch") usage.watches -= 1;
     }
+    this.#giveUp?.();
     for (const listener of this.#closeListeners) listener();
     this.#keep(-this.#kept);
     usage.release(this.#reserved + this.#reply);

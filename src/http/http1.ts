@@ -141,7 +141,7 @@ class Http1Exchange extends Exchange {
   readonly #res: ServerResponse;
 
   constructor(req: IncomingMessage, res: ServerResponse, connection: Http1Connection) {
-    super(req.socket, req.headers, req, res, connection.usage);
+    super(req.socket, req.headers, req.rawHeaders, req, res, connection.usage);
     this.#req = req;
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");

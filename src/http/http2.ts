@@ -41,8 +41,8 @@ export function acceptHttp2(socket: Socket, usage: Usage, { serve }: EngineOptio
   session.once("remoteSettings", () => clearTimeout(handshake));
   // A client that breaks off, or the protocol, has lost its connection already.
   session.on("error", () => {});
-  session.on("stream", (stream, headers) => {
-    new Http2Exchange(stream, headers, socket, usage).start(serve);
+  session.on("stream", (stream, headers, _, rawHeaders) => {
+    new Http2Exchange(stream, headers, rawHeaders, socket, usage).start(serve);
   });
 
   const pings = setInterval(() => {
@@ -82,11 +82,18 @@ class Http2Exchange extends Exchange {
   constructor(
     stream: ServerHttp2Stream,
     headers: IncomingHttpHeaders,
+    rawHeaders: string[],
     socket: Socket,
     usage: Usage,
   ) {
-    super(socket, headers, stream, stream, usage);
+    super(socket, headers, rawHeaders, stream, stream, usage);
     this.#stream = stream;
+    // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
+    this.onClose(() => {
+      for (const name of ["data", "end", "wantTrailers", "finish", "close"]) {
+        stream.removeAllListeners(name);
+      }
+    });
   }
 
   get method(): string {
@@ -163,8 +170,12 @@ class Http2Exchange extends Exchange {
     options: { endStream?: boolean; waitForTrailers: boolean },
   ): void {
     const all = this.common ? { ...this.common, ...headers } : headers;
-    all[":status"] = status;
-    this.#stream.respond(all, options);
+    // As Node.js sends them: of an object it makes another one.
+    const fields = [":status", String(status)];
+    for (const name in all) {
+      if (all[name] !== undefined) fields.push(name, String(all[name]));
+    }
+    this.#stream.respond(fields, options);
   }
 
   #sendTrailers(trailers: () => OutgoingHttpHeaders): void {

@@ -3,12 +3,15 @@ import { request, STATUS_CODES } from "node:http";
 import { connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { ListenerOptions } from "../../src/http/listener.ts";
 import type { Reason } from "../../src/service/errors.ts";
+import { replyBudgetKey } from "../../src/service/reply-budget.ts";
 import { failures } from "../service/failures.ts";
 import { startEngine } from "../support/engine.ts";
 import { openGate } from "../support/gate.ts";
@@ -96,6 +99,25 @@ describe("a failure by REST", () => {
 });
 
 describe("the whole list by REST", () => {
+  it("takes no more memory, however many pages it has", async () => {
+    setFlagsFromString("--expose-gc");
+    const collect: () => void = runInNewContext("gc");
+    const heapAt = new Map<number, number>();
+    let pages = 0;
+    const { url } = await serve(async (_, { values }) => {
+      await values.get(replyBudgetKey).reserve(1_000);
+      pages += 1;
+      if (pages === 1_000 || pages === 11_000) {
+        collect();
+        heapAt.set(pages, process.memoryUsage().heapUsed);
+      }
+      return { investors: [], nextPageToken: pages < 11_000 ? "more" : "" };
+    });
+    await (await fetch(url)).text();
+    const grownBytes = (heapAt.get(11_000) ?? 0) - (heapAt.get(1_000) ?? 0);
+    expect(grownBytes).toBeLessThan(10_000 * 100);
+  });
+
   it("is cut off, and never looks complete, if the store fails midway", async () => {
     let pages = 0;
     const { url, gate } = await serve(() => {
