@@ -61,9 +61,9 @@ export function createGate(options: GateOptions) {
   function acquireSlot(call: Call): Call {
     const { exchange } = call.head;
     call.throwIfEnded();
-    exchange.expectRoom();
+    exchange.usage.expectRoom();
     call.onClose(slots.acquire(call.values.get(principalKey)));
-    exchange.use("call");
+    exchange.usage.use("call");
     return call;
   }
 
@@ -84,7 +84,7 @@ export function createGate(options: GateOptions) {
     admit(head: CallHead): Call | Promise<Call> {
       const call = follow(head);
       const refuse = (error: unknown): never => {
-        head.exchange.refuse();
+        head.exchange.usage.refuse();
         throw call.fail(error);
       };
       if (authenticate) {
@@ -121,12 +121,12 @@ export function createGate(options: GateOptions) {
     admitStream({ methodKind }: DescMethod, exchange: Exchange): void {
       const { address } = peerOf(exchange.socket);
       try {
-        exchange.expectRoom();
+        exchange.usage.expectRoom();
         const isWatch = methodKind === "server_streaming";
         exchange.onClose((isWatch ? watches : reflections).acquire(address));
-        if (isWatch) exchange.use("watch");
+        if (isWatch) exchange.usage.use("watch");
       } catch (error) {
-        exchange.refuse();
+        exchange.usage.refuse();
         throw error;
       }
     },
@@ -140,10 +140,10 @@ export function createGate(options: GateOptions) {
       const call = new Call(head, peerOf(exchange.socket), options);
       if (method.methodKind === "unary") {
         try {
-          exchange.expectRoom();
+          exchange.usage.expectRoom();
           call.onClose(openCalls.acquire(call.peer.address));
         } catch (error) {
-          exchange.refuse();
+          exchange.usage.refuse();
           throw call.fail(error);
         }
       }
@@ -155,7 +155,7 @@ export function createGate(options: GateOptions) {
     },
     /** Counts a call that was refused before the gate was asked. */
     refuse(head: CallHead, reason: ConnectError): void {
-      head.exchange.refuse();
+      head.exchange.usage.refuse();
       follow(head).fail(reason);
     },
     /** How many calls are admitted and not ended. */

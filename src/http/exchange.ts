@@ -1,9 +1,8 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import type { Readable, Writable } from "node:stream";
-import type { TLSSocket } from "node:tls";
-import { messageTooLarge, overloaded } from "../service/errors.ts";
-import type { Usage } from "./connections.ts";
+import { messageTooLarge } from "../service/errors.ts";
+import { type ConnectionUsage, ExchangeUsage } from "./usage.ts";
 
 /** Timeout of a client that is sent a response and reads nothing, in milliseconds. */
 const replyTimeoutMs = 30_000;
@@ -17,12 +16,6 @@ const maxChunks = 64;
 /** From how many bytes on a text is sent as bytes; below, it leaves in one piece with the headers. */
 const largeTextBytes = 16 * 1024;
 
-/** What an exchange takes besides its headers and its reply, in bytes. */
-const exchangeBytes = 8 * 1024;
-
-/** What a header takes besides its name and its value, in bytes. */
-const fieldBytes = 100;
-
 /** One request and its response, whichever version of HTTP carries them. */
 export abstract class Exchange {
   abstract readonly httpVersion: "1.1" | "2";
@@ -34,24 +27,14 @@ export abstract class Exchange {
   readonly headers: IncomingHttpHeaders;
   /** The connection itself, the same for all of its exchanges. */
   readonly socket: Socket;
+  /** What it takes of what its connection may keep. */
+  readonly usage: ExchangeUsage;
   /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
   protected common: OutgoingHttpHeaders | undefined;
-  readonly #usage: Usage;
-  /** How many times its size a reply takes until it is sent: on TLS, as measured, three. */
-  readonly #copies: number;
   readonly #request: Readable;
   readonly #response: Writable;
   readonly #closeListeners: (() => void)[] = [];
   #isClosed = false;
-  #usedBy: "call" | "watch" | undefined;
-  #isRefused = false;
-  /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
-  #kept = exchangeBytes;
-  #reply = 0;
-  /** Bytes that its reply may take, until it has one. */
-  #reserved = 0;
-  /** Gives up to wait for room. */
-  #giveUp: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #stopReason: Error | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
@@ -63,21 +46,17 @@ export abstract class Exchange {
     rawHeaders: string[],
     request: Readable,
     response: Writable,
-    usage: Usage,
+    connection: ConnectionUsage,
   ) {
     this.socket = socket;
-    this.#copies = (socket as Partial<TLSSocket>).encrypted ? 3 : 1;
     this.headers = headers;
+    this.usage = new ExchangeUsage(connection, socket, rawHeaders);
     this.#request = request;
     this.#response = response;
-    this.#usage = usage;
     // Node.js emits errors behind the end too, and an error without a listener ends the process.
     response.on("error", ignore);
     if (request !== (response as unknown)) request.on("error", ignore);
     response.on("close", () => this.#close());
-    usage.open += 1;
-    for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
-    usage.keep(this.#kept);
   }
 
   /** Whether the headers of the response were sent. */
@@ -126,62 +105,7 @@ export abstract class Exchange {
 
   /** Serves it once its connection has room for more replies. */
   start(serve: (exchange: Exchange) => void): void {
-    const usage = this.#usage;
-    // What would be refused anyway need not wait for it.
-    if (usage.hasRoom || usage.isCrowded) serve(this);
-    else this.reserve(0, () => serve(this));
-  }
-
-  /**
-   * Calls back when a reply of so many bytes may wait on its connection; never if the exchange
-   * closes before.
-   */
-  reserve(bytes: number, onRoom: () => void): void {
-    if (this.#isClosed) return;
-    const taken = this.#copies * bytes;
-    this.#giveUp = this.#usage.reserve(taken, () => {
-      this.#reserved += taken;
-      onRoom();
-    });
-  }
-
-  /**
-   * Goes on only if the connection has its share of memory, or there is enough.
-   *
-   * @throws {ConnectError} OVERLOADED
-   */
-  expectRoom(): void {
-    if (this.#usage.isCrowded) this.#refuseForLackOfRoom();
-  }
-
-  /**
-   * Goes on only if a reply of so many bytes may wait to be sent.
-   *
-   * @throws {ConnectError} OVERLOADED
-   */
-  expectRoomFor(bytes: number): void {
-    if (!this.#usage.canTake(this.#copies * bytes)) this.#refuseForLackOfRoom();
-  }
-
-  /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
-  refuse(): void {
-    if (this.#isClosed || this.#isRefused) return;
-    this.#isRefused = true;
-    this.#usage.addRefused(this.#kept, this.socket);
-  }
-
-  /**
-   * Marks the connection as in use until the exchange closes, so that it is not closed for being
-   * idle.
-   *
-   * @param by a watch ends with its connection at the latest, a call by itself
-   */
-  use(by: "call" | "watch"): void {
-    if (this.#isClosed || this.#usedBy) return;
-    this.#usedBy = by;
-    this.#usage.inUse += 1;
-    if (by === "watch") this.#usage.watches += 1;
-    else this.#usage.wasAdmitted = true;
+    this.usage.waitForRoom(() => serve(this));
   }
 
   /**
@@ -282,8 +206,8 @@ export abstract class Exchange {
   ): void {
     if (this.#isClosed) return;
     const bytes = body === undefined ? 0 : Buffer.byteLength(body);
-    this.expectRoomFor(bytes);
-    this.#keepReply(bytes);
+    this.usage.expectRoomFor(bytes);
+    this.usage.keepReply(bytes);
     if (this.#timer === undefined) this.limit(replyTimeoutMs, () => this.destroy());
     if (body !== undefined && trailers === undefined) headers["content-length"] = bytes;
     // Of a text that is not read at once, Node.js keeps a copy in bytes besides the text.
@@ -311,7 +235,7 @@ export abstract class Exchange {
     const response = this.#response;
     if (this.#isClosed) throw new Error("the client left");
     const isSent = response.write(part);
-    this.#keepReply(isSent ? 0 : Buffer.byteLength(part));
+    this.usage.keepReply(isSent ? 0 : Buffer.byteLength(part));
     if (isSent) return;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
@@ -322,7 +246,7 @@ export abstract class Exchange {
     } finally {
       clearTimeout(timer);
       response.off("drain", resolve).off("close", onClose);
-      this.#keepReply(0);
+      this.usage.keepReply(0);
     }
   }
 
@@ -345,46 +269,12 @@ export abstract class Exchange {
   /** Asks the client for the body, where it waits to be asked. */
   protected prepareBody(): void {}
 
-  #refuseForLackOfRoom(): never {
-    this.refuse();
-    throw overloaded();
-  }
-
-  /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
-  #keepReply(bytes: number): void {
-    if (this.#isClosed) return;
-    const taken = this.#copies * bytes;
-    const more = taken - this.#reply;
-    this.#reply = taken;
-    this.#keep(more);
-    this.#usage.release(this.#reserved - more);
-    this.#reserved = 0;
-  }
-
-  /** Counts bytes that are kept until it closes; fewer, if negative. */
-  #keep(bytes: number): void {
-    this.#kept += bytes;
-    this.#usage.keep(bytes);
-    if (this.#isRefused) this.#usage.addRefused(bytes, this.socket);
-  }
-
   #close(): void {
     if (this.#isClosed) return;
-    const usage = this.#usage;
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    const now = performance.now();
-    usage.open -= 1;
-    usage.idleSince = now;
-    if (this.#usedBy) {
-      usage.inUse -= 1;
-      usage.usedAt = now;
-      if (this.#usedBy === "watch") usage.watches -= 1;
-    }
-    this.#giveUp?.();
     for (const listener of this.#closeListeners) listener();
-    this.#keep(-this.#kept);
-    usage.release(this.#reserved + this.#reply);
+    this.usage.close();
   }
 }
 

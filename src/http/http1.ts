@@ -7,8 +7,8 @@ import {
 } from "node:http";
 import type { Socket } from "node:net";
 import { type Connection, type EngineOptions, maxHeaderBytes } from "./connection.ts";
-import type { Usage } from "./connections.ts";
 import { Exchange } from "./exchange.ts";
+import type { ConnectionUsage } from "./usage.ts";
 
 /** Longer than the idle timeout of common load balancers, which then never lose a race. */
 const keepAliveTimeoutMs = 75_000;
@@ -32,7 +32,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     if (connection.usage.open > maxPipelined) exchange.destroy();
     else if (fault === undefined) exchange.start(serve);
     else {
-      exchange.refuse();
+      exchange.usage.refuse();
       exchange.send(fault, {}, "");
     }
   }
@@ -55,7 +55,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   server.emit("listening");
 
   return {
-    accept(socket: Socket, usage: Usage): Connection {
+    accept(socket: Socket, usage: ConnectionUsage): Connection {
       const connection = new Http1Connection(socket, usage, server);
       connections.set(socket, connection);
       socket.once("close", () => {
@@ -86,7 +86,7 @@ function findFault({ httpVersion, rawHeaders }: IncomingMessage): number | undef
 }
 
 class Http1Connection implements Connection {
-  readonly usage: Usage;
+  readonly usage: ConnectionUsage;
   readonly #socket: Socket;
   readonly #server: Server;
   /**
@@ -96,7 +96,7 @@ class Http1Connection implements Connection {
   readonly #exchanges: Http1Exchange[] = [];
   #isRetired = false;
 
-  constructor(socket: Socket, usage: Usage, server: Server) {
+  constructor(socket: Socket, usage: ConnectionUsage, server: Server) {
     this.#socket = socket;
     this.usage = usage;
     this.#server = server;

@@ -12,8 +12,8 @@ import {
   handshakeTimeoutMs,
   maxHeaderBytes,
 } from "./connection.ts";
-import type { Usage } from "./connections.ts";
 import { Exchange } from "./exchange.ts";
+import type { ConnectionUsage } from "./usage.ts";
 
 /** The most calls that one connection may have open. */
 const maxConcurrentStreams = 128;
@@ -31,7 +31,11 @@ const pingTimeoutMs = 20_000;
 const drainPingMs = 1_000;
 
 /** Speaks HTTP/2 (RFC 9113) on a connection. */
-export function acceptHttp2(socket: Socket, usage: Usage, { serve }: EngineOptions): Connection {
+export function acceptHttp2(
+  socket: Socket,
+  usage: ConnectionUsage,
+  { serve }: EngineOptions,
+): Connection {
   const session = performServerHandshake(socket, {
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });
@@ -84,7 +88,7 @@ class Http2Exchange extends Exchange {
     headers: IncomingHttpHeaders,
     rawHeaders: string[],
     socket: Socket,
-    usage: Usage,
+    usage: ConnectionUsage,
   ) {
     super(socket, headers, rawHeaders, stream, stream, usage);
     this.#stream = stream;

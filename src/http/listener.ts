@@ -1,10 +1,11 @@
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { type Connection, type EngineOptions, handshakeTimeoutMs } from "./connection.ts";
-import type { Connections, Usage } from "./connections.ts";
+import type { Connections } from "./connections.ts";
 import { createHttp1 } from "./http1.ts";
 import { acceptHttp2 } from "./http2.ts";
 import { closeWhenGone, type Tls } from "./tls.ts";
+import type { ConnectionUsage } from "./usage.ts";
 
 /** What a {@link startListener listener} serves, and within which limits. */
 export interface ListenerOptions extends EngineOptions {
@@ -81,7 +82,12 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   }
 
   /** Closes a connection behind its age, once the calls that it carries have ended. */
-  function limitAge(socket: Socket, connection: Connection, usage: Usage, maxAgeMs: number): void {
+  function limitAge(
+    socket: Socket,
+    connection: Connection,
+    usage: ConnectionUsage,
+    maxAgeMs: number,
+  ): void {
     const ageMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
     const close = () => {
       if (usage.inUse > usage.watches) timer = setTimeout(close, requestTimeoutMs).unref();

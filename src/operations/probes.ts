@@ -44,7 +44,7 @@ export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handl
     const { path, method } = exchange;
     const probe = Object.hasOwn(probes, path) && probes[path];
     if (!probe) return undefined;
-    exchange.expectRoom();
+    exchange.usage.expectRoom();
     if (method === "GET" || method === "HEAD") return (async () => probe(exchange))();
     throw httpError(405, `${method} is not allowed here`, { allow: "GET, HEAD" });
   };

@@ -54,7 +54,7 @@ export function createRouter(options: RouterOptions) {
       if (handled !== undefined) return handled;
     }
     if (!isGrpc(exchange)) throw httpError(404, "there is nothing at this path");
-    exchange.refuse();
+    exchange.usage.refuse();
     sendStatus(exchange, new ConnectError("unknown method", Code.Unimplemented));
     return undefined;
   }
@@ -62,7 +62,7 @@ export function createRouter(options: RouterOptions) {
   /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
   function fail(exchange: Exchange, error: unknown): void {
     if (exchange.isClosed) return;
-    exchange.refuse();
+    exchange.usage.refuse();
     const id = randomBytes(16).toString("hex");
     const isFault = !(error instanceof ConnectError);
     if (isFault) log.error({ err: error, traceId: id }, "internal error");

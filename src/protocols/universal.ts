@@ -235,7 +235,7 @@ async function send(response: UniversalServerResponse, exchange: Exchange): Prom
   for await (const part of body) {
     if (exchange.isClosed) return;
     if (!exchange.isBegun) {
-      exchange.expectRoomFor(part.length);
+      exchange.usage.expectRoomFor(part.length);
       exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
     }
     await exchange.write(part);

@@ -1,0 +1,252 @@
+import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
+import { overloaded } from "../service/errors.ts";
+
+/** Replies that one connection may leave unsent before it is served no further, in bytes. */
+const maxUnsentBytes = 4 * 1024 * 1024;
+
+/** What all connections may keep before calls on those that have their share are refused. */
+const maxTotalBytes = 64 * 1024 * 1024;
+
+/** What each connection may keep, whatever the others do. */
+const shareBytes = 32 * 1024;
+
+/** What one connection may keep of calls that were refused. */
+const maxRefusedBytes = 64 * 1024;
+
+/** The time that a client has to read these, in milliseconds: many can be refused at once. */
+const refusedTimeoutMs = 5_000;
+
+/** The same when all connections together keep too much. */
+const crowdedTimeoutMs = 100;
+
+/** What an exchange takes besides its headers and its reply, in bytes. */
+const exchangeBytes = 8 * 1024;
+
+/** What a header takes besides its name and its value, in bytes. */
+const fieldBytes = 100;
+
+/** What all connections keep in memory until something was sent, in bytes. */
+export interface Total {
+  kept: number;
+}
+
+/** How a connection is used, and what it keeps in memory until its client reads. */
+export class ConnectionUsage {
+  /** How many exchanges are open on it. */
+  open = 0;
+  /** When the last of them closed, or else when it came, by performance.now(). */
+  idleSince = performance.now();
+  /** How many calls that were admitted, and watches, are open on it. */
+  inUse = 0;
+  /** How many of them are watches, which end with the connection. */
+  watches = 0;
+  /** Whether any call was admitted on it. */
+  wasAdmitted = false;
+  /** When the last of them ended, or else when it came, by performance.now(). */
+  usedAt = this.idleSince;
+  readonly #total: Total;
+  /** What waits until it has sent more, and how much room each needs, in bytes. */
+  readonly #waiting = new Map<() => void, number>();
+  /** Bytes that it keeps in memory until something was sent. */
+  #kept = 0;
+  /** Bytes of replies, and of those to come that will be large. */
+  #unsent = 0;
+  #refused = 0;
+  #refusedTimer: NodeJS.Timeout | undefined;
+
+  constructor(total: Total) {
+    this.#total = total;
+  }
+
+  /** Whether one more call may be served on it. */
+  get hasRoom(): boolean {
+    return this.#unsent <= maxUnsentBytes;
+  }
+
+  /** Whether calls on it are refused, since it keeps too much beside the others. */
+  get isCrowded(): boolean {
+    return this.#total.kept > maxTotalBytes && this.#kept > shareBytes;
+  }
+
+  /** Whether a reply of so many bytes may wait to be sent, whatever waits beside it. */
+  canTake(bytes: number): boolean {
+    return bytes <= shareBytes || this.#total.kept + bytes <= maxTotalBytes;
+  }
+
+  /** Counts bytes that are kept until something was sent; fewer, if negative. */
+  keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#total.kept += bytes;
+  }
+
+  /**
+   * Calls back when a reply of so many bytes may wait to be sent, and counts it; at once if it may
+   * now.
+   *
+   * @returns gives up to wait
+   */
+  reserve(bytes: number, onRoom: () => void): () => void {
+    const go = () => {
+      this.#waiting.delete(go);
+      this.#unsent += bytes;
+      onRoom();
+    };
+    this.#waiting.set(go, Math.min(bytes, maxUnsentBytes));
+    this.#goOn();
+    return () => void this.#waiting.delete(go);
+  }
+
+  /** Counts a reply no more, or part of it; one more, if negative. */
+  release(bytes: number): void {
+    this.#unsent -= bytes;
+    // A reply that takes room makes none: what waits would go on within what goes on.
+    if (bytes > 0) this.#goOn();
+  }
+
+  #goOn(): void {
+    for (const [go, needed] of this.#waiting) {
+      if (this.#unsent + needed > maxUnsentBytes) return;
+      go();
+    }
+  }
+
+  /** Counts bytes of replies to refused calls, which close the connection if too many wait. */
+  addRefused(bytes: number, socket: Socket): void {
+    this.#refused += bytes;
+    if (this.#refused <= maxRefusedBytes) {
+      clearTimeout(this.#refusedTimer);
+      this.#refusedTimer = undefined;
+    } else {
+      const ms = this.#total.kept > maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
+    }
+  }
+}
+
+/** What one exchange adds to the usage of its connection, until it closes. */
+export class ExchangeUsage {
+  readonly #connection: ConnectionUsage;
+  readonly #socket: Socket;
+  /** How many times its size a reply takes until it is sent: on TLS, as measured, three. */
+  readonly #copies: number;
+  #isClosed = false;
+  #usedBy: "call" | "watch" | undefined;
+  #isRefused = false;
+  /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
+  #kept = exchangeBytes;
+  #reply = 0;
+  /** Bytes that its reply may take, until it has one. */
+  #reserved = 0;
+  /** Gives up to wait for room. */
+  #giveUp: (() => void) | undefined;
+
+  constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {
+    this.#connection = connection;
+    this.#socket = socket;
+    this.#copies = (socket as Partial<TLSSocket>).encrypted ? 3 : 1;
+    for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
+    connection.open += 1;
+    connection.keep(this.#kept);
+  }
+
+  /** Calls back once the connection has room for more replies; never if it closes before. */
+  waitForRoom(onRoom: () => void): void {
+    const { hasRoom, isCrowded } = this.#connection;
+    // What would be refused anyway need not wait for it.
+    if (hasRoom || isCrowded) onRoom();
+    else this.reserve(0, onRoom);
+  }
+
+  /**
+   * Calls back when a reply of so many bytes may wait on the connection; never if it closes
+   * before.
+   */
+  reserve(bytes: number, onRoom: () => void): void {
+    if (this.#isClosed) return;
+    const taken = this.#copies * bytes;
+    this.#giveUp = this.#connection.reserve(taken, () => {
+      this.#reserved += taken;
+      onRoom();
+    });
+  }
+
+  /**
+   * Goes on only if the connection has its share of memory, or there is enough.
+   *
+   * @throws {ConnectError} OVERLOADED
+   */
+  expectRoom(): void {
+    if (this.#connection.isCrowded) this.#refuseForLackOfRoom();
+  }
+
+  /**
+   * Goes on only if a reply of so many bytes may wait to be sent.
+   *
+   * @throws {ConnectError} OVERLOADED
+   */
+  expectRoomFor(bytes: number): void {
+    if (!this.#connection.canTake(this.#copies * bytes)) this.#refuseForLackOfRoom();
+  }
+
+  /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
+  refuse(): void {
+    if (this.#isClosed || this.#isRefused) return;
+    this.#isRefused = true;
+    this.#connection.addRefused(this.#kept, this.#socket);
+  }
+
+  /**
+   * Marks the connection as in use until the exchange closes, so that it is not closed for being
+   * idle.
+   *
+   * @param by a watch ends with its connection at the latest, a call by itself
+   */
+  use(by: "call" | "watch"): void {
+    if (this.#isClosed || this.#usedBy) return;
+    this.#usedBy = by;
+    this.#connection.inUse += 1;
+    if (by === "watch") this.#connection.watches += 1;
+    else this.#connection.wasAdmitted = true;
+  }
+
+  /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
+  keepReply(bytes: number): void {
+    if (this.#isClosed) return;
+    const taken = this.#copies * bytes;
+    const more = taken - this.#reply;
+    this.#reply = taken;
+    this.#keep(more);
+    this.#connection.release(this.#reserved - more);
+    this.#reserved = 0;
+  }
+
+  /** Counts all of it no more; called once. */
+  close(): void {
+    const connection = this.#connection;
+    this.#isClosed = true;
+    this.#giveUp?.();
+    const now = performance.now();
+    connection.open -= 1;
+    connection.idleSince = now;
+    if (this.#usedBy) {
+      connection.inUse -= 1;
+      connection.usedAt = now;
+      if (this.#usedBy === "watch") connection.watches -= 1;
+    }
+    this.#keep(-this.#kept);
+    connection.release(this.#reserved + this.#reply);
+  }
+
+  #refuseForLackOfRoom(): never {
+    this.refuse();
+    throw overloaded();
+  }
+
+  /** Counts bytes that are kept until it closes; fewer, if negative. */
+  #keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#connection.keep(bytes);
+    if (this.#isRefused) this.#connection.addRefused(bytes, this.#socket);
+  }
+}
