@@ -1,6 +1,5 @@
 import type { JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
 import {
-  Code,
   ConnectError,
   createConnectRouter,
   createContextKey,
@@ -13,8 +12,8 @@ import {
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { parseConnectTimeout } from "./connect.ts";
+import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
 import {
   isGrpc,
@@ -53,6 +52,8 @@ export function createUniversal(
   { gate, maxMessageBytes, jsonOptions, compressions }: UniversalOptions,
   rpcs: Iterable<Rpc<MethodImplSpec>>,
 ) {
+  const limitOf = ({ isOpen }: Rpc<MethodImplSpec>) => (isOpen ? maxOpenBytes : maxMessageBytes);
+
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
@@ -70,32 +71,10 @@ export function createUniversal(
     Object.assign(context, {
       timeoutMs: () => call.timeoutMs(),
       abort(reason: unknown) {
-        explain(request, call, reason);
+        translateFailure(reason, call, request.isDecoded, limitOf(rpc));
         abort(reason);
       },
     });
-  }
-
-  /** Turns an error of Connect itself into one of the service, and notes it. */
-  function explain({ isDecoded, rpc }: UniversalRequest, call: Call, error: unknown): void {
-    // Of these, the service's own are noted, and those of signals are no failures yet.
-    if (!(error instanceof Error) || call.failure !== undefined) return;
-    const { aborted, reason } = call.signal;
-    if (error.name === "AbortError" || (aborted && error === reason)) return;
-    if (aborted) {
-      turnInto(error, call.fail(reason));
-    } else if (isDecoded) {
-      turnInto(error, call.fail(new Error("the reply cannot be written", { cause: error })));
-    } else if (!(error instanceof ConnectError)) {
-      turnInto(error, call.fail(malformedRequest(error)));
-    } else if (error.code === Code.ResourceExhausted) {
-      turnInto(error, call.fail(messageTooLarge(rpc.isOpen ? maxOpenBytes : maxMessageBytes)));
-    } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
-      turnInto(error, call.fail(malformedRequest(error.cause)));
-    } else {
-      // The protocols have codes and words of their own for these mistakes of a client.
-      call.fail(error.code === Code.Internal ? malformedRequest() : error);
-    }
   }
 
   /** The body of a request, whose end by the call is noted. */
@@ -104,7 +83,7 @@ export function createUniversal(
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
       if (rpc.spec.kind === "unary" || rpc.spec.kind === "server_streaming") {
-        yield await exchange.readBody(rpc.isOpen ? maxOpenBytes : maxMessageBytes, prefixBytes);
+        yield await exchange.readBody(limitOf(rpc), prefixBytes);
       } else {
         yield* exchange.readChunks();
       }
@@ -217,15 +196,6 @@ function takeTimeout(header: Headers): number | undefined {
   const timeoutMs = isGrpc ? parseGrpcTimeout(timeout) : parseConnectTimeout(timeout);
   if (timeoutMs !== undefined) header.delete(name);
   return timeoutMs;
-}
-
-/**
- * Turns an error that is about to be written down into another one. Connect takes whatever has
- * the members of a ConnectError for one.
- */
-function turnInto(error: Error, reply: ConnectError): void {
-  const { name, code, rawMessage, message, details, metadata } = reply;
-  Object.assign(error, { name, code, rawMessage, message, details, metadata, cause: undefined });
 }
 
 /** Sends what Connect replies, part by part. */
