@@ -96,7 +96,7 @@ export function readConfig(given: Given) {
   if (!issuer !== !audience) throw new ConfigError("--oidc-issuer and --oidc-audience go together");
   const { "--grpc-port": grpcPort, "--http-port": httpPort } = values;
   if (grpcPort === httpPort && httpPort !== 0) {
-    throw new ConfigError(`--http-port ${httpPort} is that of --grpc-port too`);
+    throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
   const tls = certFile && keyFile ? { certFile, keyFile, clientCaFile } : undefined;
   const oidc = issuer && audience ? { issuer, audience } : undefined;

@@ -80,7 +80,7 @@ describe("the configuration", () => {
 
   it("refuses one port for both", () => {
     const read = () => readFlags({ "--grpc-port": "9000", "--http-port": "9000" });
-    expect(read).toThrow("--http-port 9000 is that of --grpc-port too");
+    expect(read).toThrow("--grpc-port and --http-port must differ (both are 9000)");
     expect(readFlags({ "--grpc-port": "0", "--http-port": "0" }).listen.grpcPort).toBe(0);
   });
 

@@ -28,6 +28,11 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   if (principal !== undefined && from.url !== undefined) {
     throw new ConfigError("--principal is for an NDJSON file, which alone has request ids");
   }
+  if (!/^($|(token|certificate) .|oidc \S+ .)/.test(principal ?? "")) {
+    throw new ConfigError(
+      '--principal must be "token NAME", "certificate SUBJECT", "oidc ISSUER SUB" or empty',
+    );
+  }
   const conflictingIds: string[] = [];
   const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds, part: undefined };
   const start = performance.now();

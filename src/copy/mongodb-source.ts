@@ -1,6 +1,6 @@
 import { Binary, type Db } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { createMongoClient, createMongoStore, databaseOf } from "../store/mongodb.ts";
+import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
 import type { Range } from "../store/store.ts";
 import type { Source } from "./copier.ts";
@@ -65,10 +65,10 @@ async function askServer<T>(
   requestTimeoutMs: number,
   ask: (db: Db) => Promise<T>,
 ): Promise<T> {
-  const client = createMongoClient(url, requestTimeoutMs / 4);
+  const { client, db } = createMongoClient(url, requestTimeoutMs / 4);
   try {
     await client.connect();
-    return await ask(client.db(databaseOf(url)));
+    return await ask(db);
   } finally {
     await client.close();
   }

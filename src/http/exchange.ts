@@ -246,7 +246,7 @@ export abstract class Exchange {
     } finally {
       clearTimeout(timer);
       response.off("drain", resolve).off("close", onClose);
-      this.usage.keepReply(0);
+      this.usage.releaseReply();
     }
   }
 

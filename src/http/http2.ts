@@ -21,6 +21,12 @@ const maxConcurrentStreams = 128;
 /** Timeout of a connection without calls, in milliseconds. */
 const idleTimeoutMs = 5 * 60_000;
 
+/**
+ * The most memory that a session may take, in MB: any, since its usage bounds it. Node.js never stops
+ * to count what a stream left unsent that was reset, and refuses all calls at its limit.
+ */
+const maxSessionMemory = 2 ** 32 - 1;
+
 /** How often a connection is asked whether its client is still there, in milliseconds. */
 const pingIntervalMs = 60_000;
 
@@ -37,6 +43,7 @@ export function acceptHttp2(
   { serve }: EngineOptions,
 ): Connection {
   const session = performServerHandshake(socket, {
+    maxSessionMemory,
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });
   let draining: Promise<void> | undefined;
@@ -92,9 +99,11 @@ class Http2Exchange extends Exchange {
   ) {
     super(socket, headers, rawHeaders, stream, stream, usage);
     this.#stream = stream;
+    // If a client resets it with NO_ERROR, Node.js waits for what was to be written.
+    stream.once("aborted", () => process.nextTick(() => stream.destroy()));
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {
-      for (const name of ["data", "end", "wantTrailers", "finish", "close"]) {
+      for (const name of ["data", "end", "wantTrailers", "finish", "aborted", "close"]) {
         stream.removeAllListeners(name);
       }
     });
@@ -121,8 +130,9 @@ class Http2Exchange extends Exchange {
   }
 
   get wasSent(): boolean {
-    const { writableFinished, rstCode, headersSent } = this.#stream;
-    return headersSent && writableFinished && rstCode === constants.NGHTTP2_NO_ERROR;
+    // Node.js ends what a client has reset, too.
+    const { writableFinished, rstCode, headersSent, aborted } = this.#stream;
+    return headersSent && writableFinished && !aborted && rstCode === constants.NGHTTP2_NO_ERROR;
   }
 
   begin(status: number, headers: OutgoingHttpHeaders, trailers?: () => OutgoingHttpHeaders): void {
@@ -130,6 +140,8 @@ class Http2Exchange extends Exchange {
     if (this.#isOver) return;
     this.#sendHeaders(status, headers, { waitForTrailers: trailers !== undefined });
     if (trailers) this.#sendTrailers(trailers);
+    // Node.js ends the response to HEAD with its headers.
+    else if (this.#stream.writableFinished) this.#endRequest();
     else this.#stream.once("finish", () => this.#endRequest());
   }
 
@@ -163,7 +175,7 @@ class Http2Exchange extends Exchange {
   }
 
   protected override prepareBody(): void {
-    if (this.headers.expect === "100-continue") {
+    if (this.headers.expect === "100-continue" && !this.#isOver) {
       this.#stream.additionalHeaders({ ":status": constants.HTTP_STATUS_CONTINUE });
     }
   }

@@ -1,4 +1,4 @@
-import { constants } from "node:crypto";
+import { constants, X509Certificate } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import {
   createSecureContext,
@@ -88,9 +88,22 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
   };
   check({ cert: context.cert }, `--tls-cert ${certFile} is not a certificate in PEM`);
   check({ key: context.key }, `--tls-key ${keyFile} is not a private key in PEM`);
-  check({ ca: context.ca }, `--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
+  if (!holdsCertificates(context.ca)) {
+    throw new ConfigError(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
+  }
   check(context, `--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`);
   return context;
+}
+
+/** Whether all that is in a file are certificates: Node.js itself leaves out what is none. */
+function holdsCertificates(pem: SecureContextOptions["ca"]): boolean {
+  if (pem === undefined) return true;
+  const parts = String(pem).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [];
+  try {
+    return parts.map((each) => new X509Certificate(each)).length > 0;
+  } catch {
+    return false;
+  }
 }
 
 async function read(flag: string, path: string): Promise<Buffer> {

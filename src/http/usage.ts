@@ -221,6 +221,15 @@ export class ExchangeUsage {
     this.#reserved = 0;
   }
 
+  /** Counts its reply no more, once it was sent. */
+  releaseReply(): void {
+    if (this.#isClosed) return;
+    const taken = this.#reply;
+    this.#reply = 0;
+    this.#keep(-taken);
+    this.#connection.release(taken);
+  }
+
   /** Counts all of it no more; called once. */
   close(): void {
     const connection = this.#connection;

@@ -43,7 +43,8 @@ export function createRouter(options: RouterOptions) {
       const { socket, authority: host, headers } = exchange;
       const peer = `${socket.remoteAddress}:${socket.remotePort}`;
       const origin = namesHost.exec(headers.origin ?? "")?.[0];
-      options.onRefusal?.({ peer, reason: crossOrigin, host: namesHost.exec(host)?.[0], origin });
+      const fields = { peer, host: namesHost.exec(host)?.[0], origin, detail: crossOrigin };
+      options.onRefusal?.({ reason: "CROSS_ORIGIN", ...fields });
       throw httpError(403, crossOrigin);
     }
     if (corsOrigins.length > 0 && allowOrigin(exchange, corsOrigins) && sendPreflight(exchange)) {

@@ -1,6 +1,7 @@
 import { aborted } from "node:util";
 import { MongoClient } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { ConfigError } from "../config.ts";
 import { Batcher } from "./batcher.ts";
 import { twice, unavailable } from "./mongodb-command.ts";
 import { insertAndReplay } from "./mongodb-insert.ts";
@@ -21,15 +22,14 @@ const minHeartbeatMs = 500;
  * server, waiting for a connection, making one, and each attempt get a quarter of the timeout.
  *
  * @param url a connection string; the database is the one that it names, or `investors`
- * @throws {Error} if the URL is malformed; the message does not repeat it
+ * @throws {ConfigError} the URL is malformed; the message does not repeat it
  */
 export function createMongoStore(
   url: string,
   { requestTimeoutMs, observe }: Pick<StoreOptions, "requestTimeoutMs" | "observe">,
 ): Store {
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  const client = createMongoClient(url, attemptMs);
-  const db = client.db(databaseOf(url));
+  const { client, db } = createMongoClient(url, attemptMs);
   const reader = createMongoReader(db, attemptMs);
   let connecting: Promise<void> | undefined;
   let isConnected = false;
@@ -118,13 +118,14 @@ export function createMongoStore(
 }
 
 /**
- * A client whose attempts take at most `attemptMs`; it is not connected yet.
+ * A client whose attempts take at most `attemptMs` and that is not connected yet, and the database
+ * that its URL names, or `investors`.
  *
- * @throws {Error} if the URL is malformed; the message does not repeat it
+ * @throws {ConfigError} the URL is malformed; the message does not repeat it
  */
-export function createMongoClient(url: string, attemptMs: number): MongoClient {
+export function createMongoClient(url: string, attemptMs: number) {
   try {
-    return new MongoClient(url, {
+    const client = new MongoClient(url, {
       appName: "investor-records",
       readPreference: "primary",
       // A hidden retry would blur what surely was not written.
@@ -134,16 +135,16 @@ export function createMongoClient(url: string, attemptMs: number): MongoClient {
       connectTimeoutMS: attemptMs,
       heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
     });
+    return { client, db: client.db(databaseOf(url)) };
   } catch (error) {
     // The message may hold the URL, and the URL a password.
-    throw new Error(
+    throw new ConfigError(
       `the database URL is not a MongoDB connection string (${(error as Error).name})`,
     );
   }
 }
 
-/** The database that a connection string names, or `investors`. */
-export function databaseOf(url: string): string {
+function databaseOf(url: string): string {
   const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
   return decodeURIComponent(name) || "investors";
 }

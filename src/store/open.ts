@@ -7,7 +7,8 @@ const sqliteScheme = /^sqlite:(\/\/(?=\/))?/;
  * Opens the store that a database URL names: `sqlite:PATH`, `sqlite:///PATH` from the root, or
  * a connection string of MongoDB, whose driver is loaded only then.
  *
- * @throws {Error} in plain words, if it cannot be used
+ * @throws {ConfigError} the URL is malformed
+ * @throws {Error} in plain words, if the store cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
   const path = sqlitePathOf(databaseUrl);

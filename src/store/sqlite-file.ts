@@ -77,10 +77,10 @@ export function makeSqliteFile(path: string): void {
     closeSync(openSync(path, "wx", 0o600));
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+    const entry = statSync(path, { throwIfNoEntry: false });
+    if (entry?.isFile() === false) throw new Error("it is not a file");
     // A symbolic link to nothing: its target is the file.
-    if (statSync(path, { throwIfNoEntry: false }) === undefined) {
-      makeSqliteFile(resolve(realpathSync(folder), readlinkSync(path)));
-    }
+    if (entry === undefined) makeSqliteFile(resolve(realpathSync(folder), readlinkSync(path)));
   }
 }
 

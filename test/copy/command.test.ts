@@ -82,6 +82,17 @@ describe("the arguments of a copy", () => {
     await expect(refused).rejects.toThrow(ConfigError);
   });
 
+  it.each(["orders", "tokens orders", "token ", "oidc https://issuer.example"])(
+    "know no principal %j",
+    async (principal) => {
+      const refused = copyHere(["x.ndjson", "sqlite:a.db"], {
+        folder: temporaryFolder(),
+        principal,
+      });
+      await expect(refused).rejects.toThrow('--principal must be "token NAME"');
+    },
+  );
+
   it("name a database by the environment, where others do not see it", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 3);
@@ -418,7 +429,7 @@ describe("a store to copy to", () => {
 
   it.each([
     ["sqlite:other.db", "it is damaged, or not an SQLite file"],
-    ["sqlite:folder", "unable to open database file"],
+    ["sqlite:folder", "it is not a file"],
     ["sqlite:locked/new/b.db", /permission denied|read-only/],
     ["sqlite:locked/b.db", /permission denied|read-only/],
     ["locked/out.ndjson", /permission denied|read-only/],

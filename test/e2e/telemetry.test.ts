@@ -259,7 +259,11 @@ describe("the log", () => {
     await expect.poll(() => service.output(), { timeout: 10_000 }).toContain('"count":');
     const lines = service.output().match(/.*"origin":"https:\/\/evil.example".*/g) ?? [];
     expect(lines.length).toBeLessThanOrEqual(20);
-    expect(JSON.parse(lines[0] ?? "")).toMatchObject({ level: 40, msg: "refused" });
+    expect(JSON.parse(lines[0] ?? "")).toMatchObject({
+      level: 40,
+      msg: "refused",
+      reason: "CROSS_ORIGIN",
+    });
   });
 
   it("has nothing of an Origin that is none", async () => {

@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { request } from "node:https";
 import { join } from "node:path";
 import { connect as connectTls } from "node:tls";
@@ -121,6 +121,26 @@ describe("TLS", () => {
     }
     isDone = true;
     await Promise.all(calls);
+  });
+
+  it("takes no file of client authorities that holds anything but certificates", async () => {
+    const authority = await createAuthority();
+    const { service } = await startWithClientCa(authority);
+    const { folder, child, output } = service;
+    const key = readFileSync(join(folder, "server.key"), "utf8");
+    const damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+    const refusal = "TLS_CLIENT_CA clients.crt is not a certificate in PEM";
+    for (const content of ["", "orders token-of-sixteen-1", key, authority.ca + damaged]) {
+      writeFileSync(join(folder, "clients.crt"), content);
+      const before = output().split(refusal).length;
+      child.kill("SIGHUP");
+      await expect.poll(() => output().split(refusal).length).toBe(before + 1);
+      const env = { TLS_CERT: "server.crt", TLS_KEY: "server.key", TLS_CLIENT_CA: "clients.crt" };
+      const refused = run(["serve"], env, folder);
+      expect(await refused.exited).toBe(2);
+      expect(refused.output()).toContain(refusal);
+    }
+    expect(output()).not.toContain("reloaded");
   });
 
   it("refuses what is not encrypted", async () => {

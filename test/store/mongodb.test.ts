@@ -14,6 +14,7 @@ import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { ConfigError } from "../../src/config.ts";
 import { createMongoStore } from "../../src/store/mongodb.ts";
 import { toDocument } from "../../src/store/mongodb-document.ts";
 import { insertAndReplay } from "../../src/store/mongodb-insert.ts";
@@ -332,8 +333,13 @@ describe("inserts that are replayed", () => {
 });
 
 it("never repeats a malformed URL, which may hold a password", () => {
-  for (const url of ["mongodb://user:s3cret@host:x/", "mongodb://user:s3cret@host/?w=x&foo=%"]) {
-    expect(() => open(url)).toThrow();
+  for (const url of [
+    "mongodb://user:s3cret@host:x/",
+    "mongodb://user:s3cret@host/?w=x&foo=%",
+    "mongodb://user:s3cret@host/a.b",
+    "mongodb://user:s3cret@host/%",
+  ]) {
+    expect(() => open(url)).toThrow(ConfigError);
     expect(() => open(url)).not.toThrow("s3cret");
   }
 });

@@ -1,6 +1,7 @@
 /** Frames of HTTP/2 as bytes (RFC 9113), for clients that break its rules. */
 
 export const frameType = {
+  data: 0x0,
   headers: 0x1,
   resetStream: 0x3,
   settings: 0x4,

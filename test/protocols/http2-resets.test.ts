@@ -1,0 +1,134 @@
+import { once } from "node:events";
+import { type ClientHttp2Session, constants } from "node:http2";
+import { connect } from "node:net";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { pino } from "pino";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { HealthCheckRequestSchema } from "../../gen/grpc/health/v1/health_pb.js";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { createHealth } from "../../src/operations/health.ts";
+import { createReflection } from "../../src/operations/reflection.ts";
+import { startEngine } from "../support/engine.ts";
+import { openGate } from "../support/gate.ts";
+import {
+  clientPreface,
+  frameFlag,
+  frameType,
+  headerBlock,
+  http2Frame,
+} from "../support/http2-frames.ts";
+import { frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
+import { anInvestor } from "../support/records.ts";
+
+const watchPath = "/grpc.health.v1.Health/Watch";
+const reflectionPath = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const listPath = "/investor.v1.InvestorService/ListInvestors";
+const codes = [constants.NGHTTP2_NO_ERROR, constants.NGHTTP2_CANCEL];
+
+const aPage = Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) }));
+
+async function serve() {
+  const logged: string[] = [];
+  const log = pino({ level: "error" }, { write: (line) => logged.push(line) });
+  const signals: AbortSignal[] = [];
+  const { implementation } = createHealth([InvestorService.typeName]);
+  const gate = openGate(100, 5_000, log);
+  const methods: Partial<ServiceImpl<typeof InvestorService>> = {
+    listInvestors: () => ({ investors: aPage, nextPageToken: "more" }),
+  };
+  const server = await startEngine({
+    versions: ["h2"],
+    services: [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)],
+    health: {
+      ...implementation,
+      watch(request, context) {
+        signals.push(context.signal);
+        return implementation.watch(request, context);
+      },
+    },
+    reflection: createReflection([InvestorService], []),
+    gate,
+    log,
+  });
+  onTestFinished(() => server.destroy());
+  return { gate, logged, port: server.port, session: rawConnection(server.port), signals };
+}
+
+/** Asks for the whole list, and reads the first part of it. */
+async function openList(session: ClientHttp2Session) {
+  const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
+  await once(stream, "data");
+  stream.pause();
+  return stream;
+}
+
+describe.each(codes)("a stream that its client resets with code %i", (code) => {
+  it("ends the work on a watch", async () => {
+    const { session, signals } = await serve();
+    const stream = openCall(session, watchPath);
+    stream.end(frame(toBinary(HealthCheckRequestSchema, create(HealthCheckRequestSchema))));
+    await once(stream, "data");
+    expect(signals.map(({ aborted }) => aborted)).toEqual([false]);
+    stream.close(code);
+    await expect.poll(() => signals.map(({ aborted }) => aborted)).toEqual([true]);
+  });
+
+  it("gives back what a list held that waits to be read", async () => {
+    const { gate, session } = await serve();
+    const stream = await openList(session);
+    expect(gate.inFlight).toBe(1);
+    stream.close(code);
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
+  it("is no fault of the service", async () => {
+    const { logged, port, session } = await serve();
+    const fields = {
+      ":method": "POST",
+      ":scheme": "http",
+      ":path": reflectionPath,
+      ":authority": "localhost",
+      "content-type": "application/grpc",
+      te: "trailers",
+    };
+    const socket = connect(port, "127.0.0.1").on("error", () => {});
+    onTestFinished(() => void socket.destroy());
+    const calls = [1, 3, 5, 7].flatMap((id) => [
+      http2Frame(frameType.headers, frameFlag.endHeaders, id, headerBlock(fields)),
+      http2Frame(frameType.data, frameFlag.none, id, frame(Buffer.from([0x3a, 0]))),
+      http2Frame(frameType.resetStream, frameFlag.none, id, Buffer.from([0, 0, 0, code])),
+    ]);
+    socket.write(Buffer.concat([clientPreface, ...calls]));
+    await once(socket, "data");
+    await rawCall(session, "/grpc.health.v1.Health/Check", frame(Buffer.alloc(0)));
+    expect(logged).toEqual([]);
+  });
+
+  it("leaves its connection to the next calls, however much was not sent", async () => {
+    const { session } = await serve();
+    for (let i = 0; i < 100; i += 1) {
+      const stream = openCall(session, listPath);
+      stream.end(frame(Buffer.alloc(0)));
+      await once(stream, "response");
+      stream.close(code);
+    }
+    const { status } = await rawCall(
+      session,
+      "/grpc.health.v1.Health/Check",
+      frame(Buffer.alloc(0)),
+    );
+    expect(status).toBe(0);
+  });
+});
+
+describe("HEAD", () => {
+  it("ends with its headers, though the client does not end its request", async () => {
+    const { gate, session } = await serve();
+    const head = { ":method": "HEAD", ":path": "/v1/investors" };
+    const stream = session.request(head, { endStream: false }).on("error", () => {});
+    const [headers] = await once(stream, "response");
+    expect(headers[":status"]).toBe(200);
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+});
