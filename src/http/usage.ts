@@ -210,14 +210,13 @@ export class ExchangeUsage {
     else this.#connection.wasAdmitted = true;
   }
 
-  /** Counts a reply of so many bytes, instead of what was counted or reserved for it before. */
+  /** Counts a reply of so many bytes, instead of what was reserved for it. */
   keepReply(bytes: number): void {
     if (this.#isClosed) return;
     const taken = this.#copies * bytes;
-    const more = taken - this.#reply;
-    this.#reply = taken;
-    this.#keep(more);
-    this.#connection.release(this.#reserved - more);
+    this.#reply += taken;
+    this.#keep(taken);
+    this.#connection.release(this.#reserved - taken);
     this.#reserved = 0;
   }
 
