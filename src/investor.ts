@@ -1,4 +1,5 @@
-import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
+import { toBinary } from "@bufbuild/protobuf";
+import { WireType } from "@bufbuild/protobuf/wire";
 import { type Investor, InvestorSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
 
 /** The fields of a record that hold text, besides its id, in the order of the contract. */
@@ -26,32 +27,28 @@ export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );
 
+/** All fields in the order of their numbers; a head is a tag and the length or value behind it. */
+const wireFields = (["id", "type", ...textFields] as const).map((key) => {
+  const wireType = key === "type" ? WireType.Varint : WireType.LengthDelimited;
+  const tag = (InvestorSchema.field[key].number << 3) | wireType;
+  return { key, heads: Array.from({ length: 128 }, (_, next) => String.fromCharCode(tag, next)) };
+});
+
 /**
- * Makes what serialises records as protobuf. It keeps the writer of the library and so its buffer:
- * to make one for each record takes a fifth of the CPU of a Get by gRPC.
+ * Serialises a record as protobuf. If its texts are short, all of it is one text, since UTF-8 leaves
+ * bytes below 128 as they are; to encode text by text takes 3 % more CPU for a Get by gRPC.
  */
-export function createSerialiser(): (investor: Investor) => Uint8Array {
-  const { field } = InvestorSchema;
-  let writer = new BinaryWriter();
-
-  function writeText(key: "id" | (typeof textFields)[number], text: string): void {
-    if (text !== "") writer.tag(field[key].number, WireType.LengthDelimited).string(text);
+export function serialise(investor: Investor): Uint8Array {
+  let text = "";
+  for (const { key, heads } of wireFields) {
+    const value = investor[key];
+    if (value === "" || value === InvestorType.UNSPECIFIED) continue;
+    const isText = typeof value === "string";
+    const head = heads[isText ? Buffer.byteLength(value) : value];
+    if (head === undefined) return toBinary(InvestorSchema, investor);
+    text += isText ? head + value : head;
   }
-
-  return (investor) => {
-    try {
-      writeText("id", investor.id);
-      if (investor.type !== InvestorType.UNSPECIFIED) {
-        writer.tag(field.type.number, WireType.Varint).int32(investor.type);
-      }
-      for (const key of textFields) writeText(key, investor[key]);
-      return writer.finish();
-    } catch (error) {
-      // It holds a part of this record.
-      writer = new BinaryWriter();
-      throw error;
-    }
-  };
+  return Buffer.from(text);
 }
 
 /** The size of a record in bytes when serialised as protobuf, its own tag and length included. */

@@ -103,9 +103,9 @@ class Http2Exchange extends Exchange {
     stream.once("aborted", () => process.nextTick(() => stream.destroy()));
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {
-      for (const name of ["data", "end", "wantTrailers", "finish", "aborted", "close"]) {
-        stream.removeAllListeners(name);
-      }
+      // While it listens for removals, each one is an event.
+      stream.removeAllListeners("removeListener");
+      stream.removeAllListeners().on("error", () => {});
     });
   }
 

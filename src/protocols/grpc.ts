@@ -4,7 +4,7 @@ import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { createSerialiser } from "../investor.ts";
+import { serialise } from "../investor.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
 import type { Codec } from "./unary.ts";
@@ -38,57 +38,53 @@ export function parseGrpcTimeout(timeout: string): number | undefined {
 }
 
 /**
- * Makes the codec for the common form of a unary call by gRPC
+ * The codec for the common form of a unary call by gRPC
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
  */
-export function createGrpcCodec(): Codec {
-  const serialise = createSerialiser();
+export const grpcCodec: Codec = {
+  transport: "grpc",
+  overhead: prefixBytes,
 
-  return {
-    transport: "grpc",
-    overhead: prefixBytes,
+  timeoutMs: (exchange) => parseGrpcTimeout(exchange.header("grpc-timeout") ?? ""),
 
-    timeoutMs: (exchange) => parseGrpcTimeout(exchange.header("grpc-timeout") ?? ""),
+  decode({ input }, body, call) {
+    if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
+    if (body.length < prefixBytes) throw malformedRequest();
+    const flags = body[0];
+    const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
+    if (flags === 1) {
+      // The protocol has its own code for this mistake of a client.
+      call.fail(malformedRequest());
+      throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
+    }
+    if (flags !== 0 || body.length < end) throw malformedRequest();
+    if (body.length > end) {
+      throw new ConnectError("there is more than one message", Code.Unimplemented);
+    }
+    try {
+      return fromBinary(input, body.subarray(prefixBytes));
+    } catch (error) {
+      throw malformedRequest(error);
+    }
+  },
 
-    decode({ input }, body, call) {
-      if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
-      if (body.length < prefixBytes) throw malformedRequest();
-      const flags = body[0];
-      const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
-      if (flags === 1) {
-        // The protocol has its own code for this mistake of a client.
-        call.fail(malformedRequest());
-        throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
-      }
-      if (flags !== 0 || body.length < end) throw malformedRequest();
-      if (body.length > end) {
-        throw new ConnectError("there is more than one message", Code.Unimplemented);
-      }
-      try {
-        return fromBinary(input, body.subarray(prefixBytes));
-      } catch (error) {
-        throw malformedRequest(error);
-      }
-    },
+  reply(exchange, output, { method, header, trailer }) {
+    const message = isMessage(output, InvestorSchema)
+      ? serialise(output)
+      : toBinary(method.output, output);
+    const body = Buffer.allocUnsafe(prefixBytes + message.length);
+    body.writeUInt8(0, 0);
+    body.writeUInt32BE(message.length, 1);
+    body.set(message, prefixBytes);
+    const headers = header ? toFields(header) : {};
+    headers["content-type"] = exchange.headers["content-type"];
+    const trailers = trailer ? toFields(trailer) : {};
+    trailers["grpc-status"] = "0";
+    exchange.send(200, headers, body, trailers);
+  },
 
-    reply(exchange, output, { method, header, trailer }) {
-      const message = isMessage(output, InvestorSchema)
-        ? serialise(output)
-        : toBinary(method.output, output);
-      const body = Buffer.allocUnsafe(prefixBytes + message.length);
-      body.writeUInt8(0, 0);
-      body.writeUInt32BE(message.length, 1);
-      body.set(message, prefixBytes);
-      const headers = header ? toFields(header) : {};
-      headers["content-type"] = exchange.headers["content-type"];
-      const trailers = trailer ? toFields(trailer) : {};
-      trailers["grpc-status"] = "0";
-      exchange.send(200, headers, body, trailers);
-    },
-
-    fail: sendStatus,
-  };
-}
+  fail: sendStatus,
+};
 
 /** Replies to a call of gRPC with an error alone. */
 export function sendStatus(exchange: Exchange, error: ConnectError, call?: Call): void {

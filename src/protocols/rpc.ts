@@ -4,7 +4,7 @@ import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { UnarySpec } from "../calls/call.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
-import { createGrpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
+import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
 import { httpError } from "./problem.ts";
 import type { Handler } from "./router.ts";
 import { createUnary, type Rpc, type UnaryOptions } from "./unary.ts";
@@ -35,7 +35,6 @@ export function createRpc(options: RpcOptions): Handler {
     registry: createRegistry(...services.map(({ service }) => service.file)),
   };
   const compressions = createCompressions();
-  const grpcCodec = createGrpcCodec();
   const connectCodec = createConnectCodec(jsonOptions, compressions);
   const serveUnary = createUnary(options);
   const serveUniversal = createUniversal({ ...options, jsonOptions, compressions }, rpcs.values());
