@@ -72,7 +72,7 @@ export type AuthenticationSources = NonNullable<Config["authentication"]>;
 /** The issuer and the audience of the access tokens that are accepted. */
 export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
 
-/** A setting has a wrong value; the message names its flag and what is accepted. */
+/** A setting has a wrong value; the message names it and says what is accepted. */
 export class ConfigError extends Error {
   override name = "ConfigError";
 }

@@ -153,6 +153,8 @@ export abstract class Exchange {
         if (chunks.length === maxChunks) chunks.splice(0, maxChunks, Buffer.concat(chunks));
       });
       this.#request.on("end", () => {
+        // Node.js ends the body of a request that was reset, too.
+        if (this.#request.destroyed) return;
         const [only] = chunks;
         resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
       });
@@ -234,9 +236,10 @@ export abstract class Exchange {
   async write(part: string | Uint8Array): Promise<void> {
     const response = this.#response;
     if (this.#isClosed) throw new Error("the client left");
-    const isSent = response.write(part);
-    this.usage.keepReply(isSent ? 0 : Buffer.byteLength(part));
-    if (isSent) return;
+    const bytes = Buffer.byteLength(part);
+    this.usage.keepReply(bytes);
+    // That there is room for more does not say that it was sent.
+    if (response.write(part, () => this.usage.releaseReply(bytes))) return;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
     const onClose = () => reject(new Error("the response was not read"));
@@ -246,7 +249,6 @@ export abstract class Exchange {
     } finally {
       clearTimeout(timer);
       response.off("drain", resolve).off("close", onClose);
-      this.usage.releaseReply();
     }
   }
 
@@ -254,6 +256,8 @@ export abstract class Exchange {
   end(): void {
     this.limit(replyTimeoutMs, () => this.destroy());
     this.#response.end();
+    // Node.js closes no stream whose request is unread, not even one that its client has reset.
+    this.#request.resume();
   }
 
   /** Breaks the exchange off, so that its client cannot take it for whole. */
@@ -283,4 +287,5 @@ function detach(chunk: Uint8Array): Uint8Array {
   return chunk.buffer.byteLength > 2 * chunk.length ? new Uint8Array(chunk) : chunk;
 }
 
-function ignore(): void {}
+/** Listens to errors that others tell of. */
+export function ignore(): void {}

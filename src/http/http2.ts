@@ -12,7 +12,7 @@ import {
   handshakeTimeoutMs,
   maxHeaderBytes,
 } from "./connection.ts";
-import { Exchange } from "./exchange.ts";
+import { Exchange, ignore } from "./exchange.ts";
 import type { ConnectionUsage } from "./usage.ts";
 
 /** The most calls that one connection may have open. */
@@ -22,8 +22,8 @@ const maxConcurrentStreams = 128;
 const idleTimeoutMs = 5 * 60_000;
 
 /**
- * The most memory that a session may take, in MB: any, since its usage bounds it. Node.js never stops
- * to count what a stream left unsent that was reset, and refuses all calls at its limit.
+ * The limit of a session's memory, in MB: none in effect, since its usage bounds it. Node.js goes on
+ * counting what was unsent when a stream was reset, and refuses all calls at the limit.
  */
 const maxSessionMemory = 2 ** 32 - 1;
 
@@ -105,7 +105,7 @@ class Http2Exchange extends Exchange {
     this.onClose(() => {
       // While it listens for removals, each one is an event.
       stream.removeAllListeners("removeListener");
-      stream.removeAllListeners().on("error", () => {});
+      stream.removeAllListeners().on("error", ignore);
     });
   }
 
@@ -140,7 +140,7 @@ class Http2Exchange extends Exchange {
     if (this.#isOver) return;
     this.#sendHeaders(status, headers, { waitForTrailers: trailers !== undefined });
     if (trailers) this.#sendTrailers(trailers);
-    // Node.js ends the response to HEAD with its headers.
+    // Node.js has ended the response to HEAD before it begins.
     else if (this.#stream.writableFinished) this.#endRequest();
     else this.#stream.once("finish", () => this.#endRequest());
   }

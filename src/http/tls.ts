@@ -95,7 +95,7 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
   return context;
 }
 
-/** Whether all that is in a file are certificates: Node.js itself leaves out what is none. */
+/** Whether every block is a certificate, and there is one: Node.js itself skips other blocks. */
 function holdsCertificates(pem: SecureContextOptions["ca"]): boolean {
   if (pem === undefined) return true;
   const parts = String(pem).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [];

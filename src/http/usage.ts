@@ -220,11 +220,11 @@ export class ExchangeUsage {
     this.#reserved = 0;
   }
 
-  /** Counts its reply no more, once it was sent. */
-  releaseReply(): void {
+  /** Counts so many bytes of its reply no more, once they were sent. */
+  releaseReply(bytes: number): void {
     if (this.#isClosed) return;
-    const taken = this.#reply;
-    this.#reply = 0;
+    const taken = this.#copies * bytes;
+    this.#reply -= taken;
     this.#keep(-taken);
     this.#connection.release(taken);
   }

@@ -21,6 +21,7 @@ const unavailable = 14;
 
 const empty = frame(Buffer.alloc(0));
 const thousand = frame(Buffer.from([8, 0xe8, 7]));
+const six = frame(Buffer.from('{"pageSize":6}'));
 
 /** A socket of the test's own, on which errors are expected. */
 function openTcp(port: number): Socket {
@@ -132,24 +133,34 @@ describe("reflection streams", () => {
 });
 
 describe("replies that are not read", () => {
-  it("are a few mebibytes on a connection, which is served on as they are read", async () => {
-    const service = await startService();
-    await fill(service);
-    const before = await reads(service);
-    const session = unreadSession(service.grpcPort);
-    const streams = Array.from({ length: 60 }, () => openCall(session, list).end(thousand));
-    const answers = streams.map(answerOf);
-    await expect.poll(() => reads(service)).toBeGreaterThan(before);
-    await delay(500);
-    expect((await reads(service)) - before).toBeLessThanOrEqual(5);
-    // Others wait for nothing.
-    const other = grpcClient(service);
-    expect((await other.listInvestors({ pageSize: 1 })).investors).toHaveLength(1);
-    session.settings({ initialWindowSize: 2 ** 24 });
-    session.setLocalWindowSize(2 ** 26);
-    const statuses = (await Promise.all(answers)).map(({ status }) => status);
-    expect(new Set(statuses)).toEqual(new Set([0]));
-  });
+  it.each([
+    ["that are sent at once", "application/grpc", thousand, 60, 5],
+    ["that are sent in parts", "application/grpc+json", six, 120, 90],
+  ])(
+    "%s are a few mebibytes on a connection, which is served on as they are read",
+    async (...of) => {
+      const [, type, page, calls, atMost] = of;
+      const service = await startService();
+      await fill(service);
+      const before = await reads(service);
+      const session = unreadSession(service.grpcPort);
+      const headers = { "content-type": type };
+      const streams = Array.from({ length: calls }, () =>
+        openCall(session, list, headers).end(page),
+      );
+      const answers = streams.map(answerOf);
+      await expect.poll(() => reads(service)).toBeGreaterThan(before);
+      await delay(500);
+      expect((await reads(service)) - before).toBeLessThanOrEqual(atMost);
+      // Others wait for nothing.
+      const other = grpcClient(service);
+      expect((await other.listInvestors({ pageSize: 1 })).investors).toHaveLength(1);
+      session.settings({ initialWindowSize: 2 ** 24 });
+      session.setLocalWindowSize(2 ** 26);
+      const statuses = (await Promise.all(answers)).map(({ status }) => status);
+      expect(new Set(statuses)).toEqual(new Set([0]));
+    },
+  );
 
   it("are 64 MiB in all, and those who have more than their share are refused", async () => {
     const service = await startService({ REQUEST_TIMEOUT: "30s" });

@@ -28,14 +28,14 @@ const codes = [constants.NGHTTP2_NO_ERROR, constants.NGHTTP2_CANCEL];
 
 const aPage = Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) }));
 
-async function serve() {
+async function serve(list = { investors: aPage, nextPageToken: "more" }) {
   const logged: string[] = [];
   const log = pino({ level: "error" }, { write: (line) => logged.push(line) });
   const signals: AbortSignal[] = [];
   const { implementation } = createHealth([InvestorService.typeName]);
   const gate = openGate(100, 5_000, log);
   const methods: Partial<ServiceImpl<typeof InvestorService>> = {
-    listInvestors: () => ({ investors: aPage, nextPageToken: "more" }),
+    listInvestors: () => list,
   };
   const server = await startEngine({
     versions: ["h2"],
@@ -82,6 +82,16 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     await expect.poll(() => gate.inFlight).toBe(0);
   });
 
+  it("gives back what a list held that is all written and unread", async () => {
+    const { gate, session } = await serve({ investors: aPage.slice(0, 10), nextPageToken: "" });
+    session.settings({ initialWindowSize: 0 });
+    const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
+    await once(stream, "response");
+    expect(gate.inFlight).toBe(1);
+    stream.close(code);
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
   it("is no fault of the service", async () => {
     const { logged, port, session } = await serve();
     const fields = {
@@ -91,6 +101,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
       ":authority": "localhost",
       "content-type": "application/grpc",
       te: "trailers",
+      expect: "100-continue",
     };
     const socket = connect(port, "127.0.0.1").on("error", () => {});
     onTestFinished(() => void socket.destroy());
