@@ -33,6 +33,9 @@ const pingIntervalMs = 60_000;
 /** Timeout of the response to that, in milliseconds. */
 const pingTimeoutMs = 20_000;
 
+/** How often is looked whether a session has sent what was queued, in milliseconds. */
+const queueCheckMs = 100;
+
 /** Timeout of a client that is asked whether all it has sent is here, in milliseconds. */
 const drainPingMs = 1_000;
 
@@ -165,9 +168,9 @@ class Http2Exchange extends Exchange {
     if (trailers) this.#sendTrailers(() => trailers);
     if (!endStream && this.method !== "HEAD") stream.end(body);
     if (waitForTrailers) return;
-    this.#endRequest();
     // What still comes is dropped, or else kept for as long as the reply is not read.
     stream.resume();
+    setImmediate(() => this.#endRequest());
   }
 
   get #isOver(): boolean {
@@ -205,6 +208,10 @@ class Http2Exchange extends Exchange {
 
   /** What is replied to before it is all there need not be sent (RFC 9113, 8.1). */
   #endRequest(): void {
-    if (!this.#stream.readableEnded) this.#stream.close(constants.NGHTTP2_NO_ERROR);
+    const stream = this.#stream;
+    if (stream.readableEnded || this.#isOver) return;
+    // Of a stream that is reset, nghttp2 drops what waits in its queue, and that can be the response.
+    if (stream.session?.state.outboundQueueSize) setTimeout(() => this.#endRequest(), queueCheckMs);
+    else stream.close(constants.NGHTTP2_NO_ERROR);
   }
 }

@@ -1,8 +1,9 @@
 import { readFileSync, writeFileSync } from "node:fs";
+import { connect as connectHttp2 } from "node:http2";
 import { request } from "node:https";
 import { join } from "node:path";
 import { connect as connectTls } from "node:tls";
-import { createClient, type Transport } from "@connectrpc/connect";
+import { Code, createClient, type Transport } from "@connectrpc/connect";
 import {
   createConnectTransport,
   createGrpcTransport,
@@ -15,8 +16,12 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { type Authority, createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { startIssuer } from "../support/issuer.ts";
+import { frame, rawCall } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import { run, type Service, startService } from "../support/service.ts";
+
+const getPath = "/investor.v1.InvestorService/GetInvestor";
 
 interface ClientOptions {
   ca: string;
@@ -95,6 +100,26 @@ describe("TLS", () => {
     service.child.kill("SIGTERM");
     expect(await service.exited).toBe(0);
     expect(service.output()).not.toContain("Warning");
+  });
+
+  it("loses no reply to a call that is refused while its connection is being set up", async () => {
+    const folder = temporaryFolder();
+    const authority = await createAuthority();
+    const issuer = await startIssuer();
+    const env = { OIDC_ISSUER: issuer.url, OIDC_AUDIENCE: "investors" };
+    const files = await writeServerFiles(folder, authority);
+    const service = await startService({ ...files, ...env }, folder);
+    const headers = { authorization: `Bearer ${await issuer.sign({ sub: "" })}` };
+    const ask = async () => {
+      const session = connectHttp2(`https://localhost:${service.grpcPort}`, { ca: authority.ca });
+      const { status } = await rawCall(session, getPath, frame(Buffer.alloc(0)), headers);
+      session.destroy();
+      return status;
+    };
+    for (let i = 0; i < 50; i += 1) {
+      const statuses = await Promise.all(Array.from({ length: 10 }, ask));
+      expect(statuses).toEqual(Array(10).fill(Code.Unauthenticated));
+    }
   });
 
   it("is renewed on SIGHUP without dropping a call; wrong files change nothing", async () => {
