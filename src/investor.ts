@@ -27,6 +27,13 @@ export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );
 
+/** Whether it is a record that the service itself could have stored. */
+export function isRecord(investor: Investor): boolean {
+  return (
+    typeNames.has(investor.type) && textFields.every((field) => typeof investor[field] === "string")
+  );
+}
+
 /** All fields in the order of their numbers; a head is a tag and the length or value behind it. */
 const wireFields = (["id", "type", ...textFields] as const).map((key) => {
   const wireType = key === "type" ? WireType.Varint : WireType.LengthDelimited;

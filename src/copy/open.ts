@@ -1,6 +1,6 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../config.ts";
-import { textFields, typeNames } from "../investor.ts";
+import { isRecord } from "../investor.ts";
 import { isUuid } from "../service/ids.ts";
 import { openStore } from "../store/open.ts";
 import type { Source, Target } from "./copier.ts";
@@ -106,11 +106,8 @@ async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
 
 /** Refuses what other programs have put beside the records. */
 function refuseForeign(investor: Investor): void {
-  const isRecord =
-    isUuid(investor.id) &&
-    typeNames.has(investor.type) &&
-    textFields.every((field) => typeof investor[field] === "string");
-  if (!isRecord) throw new Error(`what it has under the id ${investor.id} is no record`);
+  if (!isUuid(investor.id) || !isRecord(investor))
+    throw new Error(`what it has under the id ${investor.id} is no record`);
 }
 
 /** Throws an error that says in one line what failed, and why. */

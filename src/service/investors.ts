@@ -10,7 +10,7 @@ import {
   type ListInvestorsRequest,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { serialisedSize, typeNames } from "../investor.ts";
+import { isRecord, serialisedSize } from "../investor.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -82,7 +82,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const found = await store.list(range, context.signal).catch((error) => {
         throw explain(error, context.signal);
       });
-      found.forEach(checkType);
+      found.forEach(checkRecord);
       const investors = found.slice(0, pageLength(found, limit));
       const last = investors.at(-1);
       const nextPageToken =
@@ -112,15 +112,15 @@ function pageLength(records: Investor[], limit: number): number {
 }
 
 function find(store: Store, id: string, signal: AbortSignal): Promise<Investor | undefined> {
-  return store.find(id, signal).then(checkType, (error) => {
+  return store.find(id, signal).then(checkRecord, (error) => {
     throw explain(error, signal);
   });
 }
 
-/** @throws {Error} another program, or a later version, wrote a type that no reply can name */
-function checkType<T extends Investor | undefined>(investor: T): T {
-  if (investor === undefined || typeNames.has(investor.type)) return investor;
-  throw new Error(`the stored type of ${investor.id} is unknown`);
+/** @throws {Error} another program, or a later version, wrote what no reply can hold */
+function checkRecord<T extends Investor | undefined>(investor: T): T {
+  if (investor === undefined || isRecord(investor)) return investor;
+  throw new Error(`what is stored under the id ${investor.id} is no record`);
 }
 
 /** The error of the contract for one of the store. */

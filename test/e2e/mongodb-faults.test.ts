@@ -1,5 +1,5 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { MongoClient } from "mongodb";
+import { MongoClient, UUID } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
@@ -206,5 +206,28 @@ await describeWithMongo("no server at all", "standalone", () => {
     await server.start(true);
     await waitFor(isReady);
     await grpcClient(service).createInvestor(aCreate());
+  });
+});
+
+await describeWithMongo("a document that another program wrote", "set of one", (mongo) => {
+  it.each([
+    ["a number for a text", { zipCode: 5 }],
+    ["a field missing", { city: undefined }],
+    ["another type", { type: "fund" }],
+  ])("fails what reads it, and nothing else: %s", async (_, change) => {
+    const url = mongo.url();
+    const service = await startService({ DATABASE_URL: url });
+    const client = grpcClient(service);
+    const { id } = await client.createInvestor(aCreate());
+    const database = await MongoClient.connect(url, { ignoreUndefined: true });
+    onTestFinished(() => database.close());
+    const investors = database.db().collection<{ _id: UUID }>("investors");
+    const _id = new UUID();
+    await investors.insertOne({ ...(await investors.findOne({})), ...change, _id });
+    const calls = [client.getInvestor({ id: _id.toString() }), client.listInvestors({})];
+    for (const failure of await Promise.all(calls.map(failureOf))) {
+      expect(failure.code).toBe("Internal");
+    }
+    expect(await client.getInvestor({ id })).toMatchObject({ id });
   });
 });
