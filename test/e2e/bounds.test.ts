@@ -128,6 +128,7 @@ describe("reflection streams", () => {
     stream.write(frame(Buffer.from([0x3a, 0])));
     await once(stream, "data");
     vi.advanceTimersByTime(1_000);
+    vi.useRealTimers();
     expect((await answer).reason).toBe("DEADLINE_EXCEEDED");
   });
 });
