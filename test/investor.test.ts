@@ -17,3 +17,9 @@ it("serialises records as the library does", () => {
     expect(Buffer.from(serialise(investor)).equals(bytes), JSON.stringify(investor)).toBe(true);
   }
 });
+
+it("leaves nothing of a record that cannot be serialised in the next one", () => {
+  expect(() => serialise(anInvestor({ type: 1.5 as InvestorType }))).toThrow("int32");
+  const investor = anInvestor();
+  expect(Buffer.from(serialise(investor))).toEqual(Buffer.from(toBinary(InvestorSchema, investor)));
+});

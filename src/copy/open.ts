@@ -106,8 +106,8 @@ async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
 
 /** Refuses what other programs have put beside the records. */
 function refuseForeign(investor: Investor): void {
-  if (!isUuid(investor.id) || !isRecord(investor))
-    throw new Error(`what it has under the id ${investor.id} is no record`);
+  if (isUuid(investor.id) && isRecord(investor)) return;
+  throw new Error(`what it has under the id ${investor.id} is no record`);
 }
 
 /** Throws an error that says in one line what failed, and why. */

@@ -33,7 +33,7 @@ const pingIntervalMs = 60_000;
 /** Timeout of the response to that, in milliseconds. */
 const pingTimeoutMs = 20_000;
 
-/** How often is looked whether a session has sent what was queued, in milliseconds. */
+/** How often to look whether a session has sent what was queued, in milliseconds. */
 const queueCheckMs = 100;
 
 /** Timeout of a client that is asked whether all it has sent is here, in milliseconds. */

@@ -33,7 +33,7 @@ const { ATTACK } = process.env;
  * The most memory that the process may take, in MB. Of attacks one after the other, malloc keeps
  * what a thousand connections of TLS once took.
  */
-const maxResidentMb = ATTACK === undefined ? 400 : 300;
+const maxResidentMb = ATTACK === undefined ? 350 : 300;
 
 /** The most that the 99th percentile of good callers may be beside an attack, in ms. */
 const maxP99Ms = 1_000;
