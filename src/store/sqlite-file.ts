@@ -1,5 +1,6 @@
 import {
   closeSync,
+  existsSync,
   fsyncSync,
   mkdirSync,
   openSync,
@@ -73,6 +74,7 @@ export function resultCodeOf(error: unknown): number | undefined {
 export function makeSqliteFile(path: string): void {
   const folder = dirname(resolve(path));
   makeFolder(folder);
+  refuseLogAlone(path);
   try {
     closeSync(openSync(path, "wx", 0o600));
   } catch (error) {
@@ -121,6 +123,7 @@ export function openSqliteFileToRead(path: string, busyTimeoutMs: number): Datab
   const entry = statSync(path, { throwIfNoEntry: false });
   if (entry === undefined) throw new Error("it is not there");
   if (!entry.isFile()) throw new Error("it is not a file");
+  refuseLogAlone(path);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
@@ -134,6 +137,18 @@ export function openSqliteFileToRead(path: string, busyTimeoutMs: number): Datab
     if (resultCodeOf(error) !== resultCode.cannotOpen) throw error;
     throw new Error("SQLite needs the right to make its -wal and -shm beside it", { cause: error });
   }
+}
+
+/** SQLite deletes a log, with the records in it, if the file that it belongs to is empty. */
+function refuseLogAlone(path: string): void {
+  const log = `${existsSync(path) ? realpathSync(path) : path}-wal`;
+  // The log first, since another process may be making both: in the file it writes first.
+  if (sizeOf(log) === 0 || sizeOf(path) > 0) return;
+  throw new Error(`its log ${log} is there without it: put the file back`);
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
 function refuseHardLinks(path: string): void {

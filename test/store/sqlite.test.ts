@@ -17,7 +17,7 @@ import { DatabaseSync, StatementSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
-import { openSqliteFile } from "../../src/store/sqlite-file.ts";
+import { openSqliteFile, openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
@@ -319,6 +319,32 @@ describe("SQLite", () => {
     await store.ping();
     await store.insert(anInvestor());
     expect(fatal).toEqual([]);
+  });
+
+  it("refuses a log whose file was moved, and has its records once that is back", async () => {
+    const folder = temporaryFolder();
+    const { store } = await open(join(folder, "investors.db"));
+    const record = anInvestor();
+    await store.insert(record);
+    const path = join(folder, "left.db");
+    const link = join(folder, "link.db");
+    outside("cp", join(folder, "investors.db-wal"), `${path}-wal`);
+    symlinkSync(path, link);
+    const { size } = statSync(`${path}-wal`);
+    expect(size).toBeGreaterThan(0);
+    for (const each of [path, link]) {
+      await expect(open(each)).rejects.toThrow("put the file back");
+      expect(existsSync(path)).toBe(false);
+    }
+    writeFileSync(path, "");
+    for (const each of [path, link]) {
+      await expect(open(each)).rejects.toThrow("put the file back");
+      expect(() => openSqliteFileToRead(each, 0)).toThrow("put the file back");
+    }
+    expect(statSync(`${path}-wal`).size).toBe(size);
+    outside("cp", join(folder, "investors.db"), path);
+    const again = await open(path);
+    expect(await again.store.find(record.id)).toEqual(record);
   });
 
   it("keeps records as a person can read them", async () => {
