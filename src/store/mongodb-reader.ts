@@ -92,11 +92,16 @@ export function createMongoReader(db: Db, attemptMs: number) {
 
     /** A page; each record in its range that was acknowledged before is in it. */
     async list({ after, limit }: Range, caller?: AbortSignal): Promise<Investor[]> {
-      const filter = after === undefined ? {} : { _id: { $gt: toKey(after) } };
+      const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
+      const filter = { _id: { ...begin, $lte: lastKey } };
       return readAll({ filter, sort: { _id: 1 }, limit }, attemptMs, caller);
     },
   };
 }
+
+/** The range of the keys of records. What other programs keep under keys of another type is none. */
+const firstKey = toKey("00000000-0000-0000-0000-000000000000");
+const lastKey = toKey("ffffffff-ffff-ffff-ffff-ffffffffffff");
 
 /** What is looked for, in the terms of MongoDB's command `find`. */
 interface Query {

@@ -285,12 +285,13 @@ function commonLength(a: Member, b: Member): number {
 }
 
 function select(log: Entry[], { filter, limit }: Document): Document[] {
-  const { $in, $gt } = filter._id ?? {};
+  const { $in, $gt, $gte } = filter._id ?? {};
   const wanted = (document: Document) => {
     const id = hex(document);
     if ($in)
       return $in.some((key: Document) => Buffer.compare(key.buffer, document._id.buffer) === 0);
     if ($gt) return id > $gt.toString("hex");
+    if ($gte) return id >= $gte.toString("hex");
     return !filter._id || id === filter._id.toString("hex");
   };
   const found = log.flatMap(({ document }) => (document && wanted(document) ? [document] : []));
