@@ -36,6 +36,9 @@ const maxPageBytes = 1024 * 1024 - 64;
 /** The most that one record weighs, roughly: eight texts of 256 code points of four bytes. */
 const maxRecordBytes = 8_500;
 
+/** What became of a create that nobody waits for any more. */
+const mayBeStored = "the record may or may not be stored";
+
 /** The three operations over a store, as proto/investor/v1/investor.proto promises them. */
 export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
   return {
@@ -57,7 +60,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
         }
         if (!(error instanceof OutcomeUnknownError)) throw explain(error, context.signal);
         if (context.signal.aborted) {
-          throw interrupted(context.signal.reason, "the record may or may not be stored");
+          throw interrupted(context.signal.reason, mayBeStored);
         }
         throw requestId === undefined
           ? outcomeUnknownFor(investor.id, error)
@@ -94,7 +97,10 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
 /** The record that an earlier create stored under the same id, if its content is the same. */
 async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
-  const stored = await find(store, investor.id, signal);
+  const stored = await store.find(investor.id, signal).then(checkRecord, (error) => {
+    if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
+    throw error instanceof StoreUnavailableError ? outcomeUnknown(error) : error;
+  });
   // The record that took the id was rolled back.
   if (stored === undefined) throw outcomeUnknown(new Error("the id is taken by no record"));
   if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();

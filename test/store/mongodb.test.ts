@@ -9,9 +9,10 @@ import {
   MongoNetworkError,
   MongoServerError,
   MongoWriteConcernError,
+  ObjectId,
 } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
-import { v4 } from "uuid";
+import { v4, v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../../src/config.ts";
@@ -24,8 +25,10 @@ import {
   OutcomeUnknownError,
   StoreUnavailableError,
 } from "../../src/store/store.ts";
+import { failureOf } from "../support/errors.ts";
+import { serviceOver } from "../support/in-process.ts";
 import { describeWithMongo, findMembers } from "../support/mongodb.ts";
-import { anInvestor } from "../support/records.ts";
+import { aCreate, anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
 import { describeStoreContract } from "./contract.ts";
 
@@ -68,6 +71,24 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(await found.toArray()).toHaveLength(1);
   });
 
+  it("lists no document that has the key of another program", async () => {
+    const url = mongo.url();
+    const client = await MongoClient.connect(url);
+    onTestFinished(() => client.close());
+    const { _id, ...content } = toDocument(anInvestor());
+    const legacy = (byte: number) => new Binary(Buffer.alloc(16, byte), Binary.SUBTYPE_UUID_OLD);
+    const keys = [1, "a", new ObjectId(), legacy(0xff), legacy(0), new Binary(Buffer.alloc(17, 1))];
+    const documents = keys.map((key) => ({ ...content, _id: key as ObjectId }));
+    await client.db().collection("investors").insertMany(documents);
+    const store = open(url);
+    const ids = [`00000000-0000-7000-8000-000000000000`, v7(), v7()];
+    for (const id of ids) await store.insert(anInvestor({ id }));
+    await store.ping();
+    const first = await store.list({ limit: 1 });
+    const rest = await store.list({ after: first[0]?.id ?? "", limit: 10 });
+    expect([...first, ...rest].map(({ id }) => id)).toEqual(ids);
+  });
+
   it("reports a record that the server refuses alone, and stores its neighbours", async () => {
     const url = mongo.url();
     const client = await MongoClient.connect(url);
@@ -94,8 +115,8 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
     onTestFinished(async () => void (await server.stop()));
     const client = await MongoClient.connect(server.getUri());
     onTestFinished(() => client.close());
-    const fail = (mode: object | string, how: object) => {
-      const data = { failCommands: ["insert"], ...how };
+    const fail = (mode: object | string, how: object, command = "insert") => {
+      const data = { failCommands: [command], ...how };
       return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
     const deposed = { code: 10_107, errmsg: "deposed" };
@@ -119,6 +140,17 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
     await fail({ times: 1 }, { closeConnection: true });
     await store.insert(refused);
     expect(await store.list({ limit: 10 })).toHaveLength(3);
+
+    const service = serviceOver(store);
+    const request = aCreate({ requestId: v4() });
+    const first = await service.createInvestor(request);
+    await fail("alwaysOn", { errorCode: deposed.code }, "find");
+    expect(await failureOf(service.createInvestor(request))).toMatchObject({
+      code: "Unavailable",
+      reason: "OUTCOME_UNKNOWN",
+    });
+    await fail("off", {}, "find");
+    expect(await service.createInvestor(request)).toEqual(first);
   });
 });
 

@@ -24,8 +24,13 @@ export async function openService(): Promise<InProcess> {
     },
   });
   onTestFinished(() => store.close());
+  return { client: serviceOver(store), store };
+}
+
+/** A client of the service in this process, over a store. */
+export function serviceOver(store: Store): Client<typeof InvestorService> {
   const transport = createRouterTransport((router) => {
     router.service(InvestorService, createInvestorService(store));
   });
-  return { client: createClient(InvestorService, transport), store };
+  return createClient(InvestorService, transport);
 }
