@@ -6,7 +6,7 @@ import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { readBuild } from "../build.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { createdKey } from "../service/ids.ts";
-import type { StoreObserver } from "../store/store.ts";
+import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
 import type { Call } from "./call.ts";
 import { callerKey } from "./caller.ts";
 
@@ -95,7 +95,7 @@ export function createTelemetry(log: Logger) {
     const principal = call.values.get(callerKey)?.name;
     const created = call.values.get(createdKey);
     const fields = { method, transport, code, reason, durationMs, peer, principal, created };
-    const line = { ...fields, traceId: call.id };
+    const line = { ...fields, traceId: call.id, cause: causeOf(call) };
     if (refusals.has(reason)) refuse(line);
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
@@ -150,6 +150,12 @@ export function codeOf({ failure, head }: Call): string {
   if (failure === undefined && head.exchange.wasSent) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
+}
+
+/** Why the store was not available. Other causes may hold what was sent. */
+function causeOf({ failure }: Call): string | undefined {
+  const { cause } = failure ?? {};
+  return cause instanceof StoreUnavailableError ? cause.message : undefined;
 }
 
 /** How much a call matters to those who run the service: faults do, mistakes of clients do not. */
