@@ -199,9 +199,12 @@ export function isDatabaseUrl(text: string): boolean {
 }
 
 function issuer(text: string, flag: string): string {
+  const { href, origin = "", pathname = "" } = URL.parse(text) ?? {};
   // The keys of the issuer must come from itself.
-  if (isSecureUrl(text)) return text;
-  throw refusal(text, flag, "an https URL, or an http URL of this machine");
+  if (isSecureUrl(text) && href === origin + pathname) return text;
+  // The value may hold a password, and is not repeated.
+  const urls = "an https URL, or an http URL of this machine";
+  throw new ConfigError(`${flag} must be ${urls}, without user, query and fragment`);
 }
 
 function origins(text: string, flag: string): string[] {

@@ -5,7 +5,7 @@ import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTracing } from "./calls/span.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
-import { type Config, isLoopback } from "./config.ts";
+import { type Config, ConfigError, isLoopback } from "./config.ts";
 import { createConnections } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, startListener } from "./http/listener.ts";
@@ -85,6 +85,9 @@ export async function startServer(
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
       onFatal(error);
     },
+  }).catch((error) => {
+    if (error instanceof ConfigError) throw new ConfigError(`--database-url is ${error.message}`);
+    throw error;
   });
   // Loaded while a store starts its thread.
   const [store, { createHandlers }] = await Promise.all([opening, import("./handlers.ts")]);

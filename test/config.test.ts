@@ -50,7 +50,16 @@ describe("the configuration", () => {
     ["--drain-timeout", ["", "1y"]],
     ["--host", [""]],
     ["--oidc-audience", ["investors\n"]],
-    ["--oidc-issuer", ["issuer.example", "http://issuer.example", "ftp://127.0.0.1"]],
+    [
+      "--oidc-issuer",
+      [
+        "issuer.example",
+        "http://issuer.example",
+        "ftp://127.0.0.1",
+        "https://u:p@i.example",
+        "https://i.example?a",
+      ],
+    ],
     ["--allow-insecure", ["", "maybe"]],
     ["--log-level", ["INFO", "verbose", "toString"]],
     [

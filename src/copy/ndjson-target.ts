@@ -1,4 +1,4 @@
-import { fstatSync, lstatSync, writeFile } from "node:fs";
+import { fstatSync, fsyncSync, lstatSync, writeFile } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
@@ -63,13 +63,20 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
 /** The same to standard output. */
 export function createStdoutTarget(): Target {
   const { stdout } = process;
+  const isFile = fstatSync(stdout.fd).isFile();
   // Where it is a file, its stream takes a write that the disk cut short for a whole one.
-  const write = fstatSync(stdout.fd).isFile()
+  const write = isFile
     ? (text: string) => promisify(writeFile)(stdout.fd, text)
     : promisify<string, void>((text, done) => void stdout.write(text, done));
   // Each write tells of its own failure.
   stdout.on("error", () => {});
-  return { write: createLines(write), async finish() {}, async close() {} };
+  return {
+    write: createLines(write),
+    async finish() {
+      if (isFile) fsyncSync(stdout.fd);
+    },
+    async close() {},
+  };
 }
 
 /** Writes one batch after the other. */

@@ -114,6 +114,7 @@ function refuseForeign(investor: Investor): void {
 function failing(what: string): (error: unknown) => never {
   return (error) => {
     const message = error instanceof Error ? error.message : String(error);
-    throw new Error(`${what}: ${message.replaceAll(/\s+/g, " ")}`, { cause: error });
+    const line = `${what}: ${message.replaceAll(/\s+/g, " ")}`;
+    throw error instanceof ConfigError ? new ConfigError(line) : new Error(line, { cause: error });
   };
 }

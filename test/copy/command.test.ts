@@ -44,6 +44,7 @@ describe("the arguments of a copy", () => {
     [["sqlite:a.db", "sqlite:b.db", "sqlite:c.db"], "too many arguments"],
     [["sqlite:a.db", "postgres://me:s3cret@host/db"], "TO must be sqlite:PATH"],
     [["sqlite:a.db", "x.ndjson", "--fast"], "--fast"],
+    [["mongodb://me:s3cret@h/?no=1", "x.ndjson"], "cannot read mongodb://h/: not a MongoDB"],
   ])("are refused with one line and status 2: %j", async (args, named) => {
     const folder = temporaryFolder();
     const { code, told, written } = await copy(args, { folder });

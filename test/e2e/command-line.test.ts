@@ -55,6 +55,8 @@ describe("the command line", () => {
     [[], { ALLOW_INSECURE: "maybe", HOST: "0.0.0.0" }, "ALLOW_INSECURE must"],
     [[], { HOST: "0.0.0.0" }, "HOST 0.0.0.0 is"],
     [[], { ALLOW_INSECURE: "maybe" }, "ALLOW_INSECURE must"],
+    [["--database-url", "mongodb://h/?no=1"], {}, "--database-url is not a MongoDB connection"],
+    [[], { DATABASE_URL: "mongodb://h:99999" }, "DATABASE_URL is not a MongoDB connection"],
     [["--allow-insecure", "--prot"], {}, "--prot"],
   ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
