@@ -1,4 +1,5 @@
 import { constants, getPriority, setPriority } from "node:os";
+import { isatty } from "node:tty";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
@@ -105,15 +106,21 @@ async function start(given: Given): Promise<void> {
 }
 
 function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Given): void {
-  process.on("SIGHUP", async () => {
-    const server = await starting.catch(() => undefined);
-    if (server === undefined) return;
-    const errors = await server.reload();
+  // One after the other, so that what was read last is what stays.
+  let last: Promise<unknown> = starting;
+  process.on("SIGHUP", () => {
+    // A terminal that closes sends it, too.
+    if (process.stderr.isTTY && !isatty(process.stderr.fd)) process.kill(process.pid, "SIGTERM");
+    else last = last.then(reload, () => {});
+  });
+
+  async function reload(): Promise<void> {
+    const errors = await (await starting).reload();
     for (const error of errors) {
       log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);
     }
     if (errors.length === 0) log.info("reloaded certificates and tokens");
-  });
+  }
 }
 
 function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {

@@ -2,13 +2,14 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { type AddressInfo, connect, createServer, type Server } from "node:net";
-import { resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../../gen/grpc/health/v1/health_pb.js";
 import { temporaryFolder } from "../support/folder.ts";
+import { hasPython } from "../support/python.ts";
 import { openCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
@@ -22,6 +23,8 @@ import {
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
+
+const root = resolve(import.meta.dirname, "../..");
 
 const portOf = (server: Server) => (server.address() as AddressInfo).port;
 
@@ -189,9 +192,28 @@ describe("SIGHUP", () => {
   });
 });
 
-describe("npm start", () => {
-  const root = resolve(import.meta.dirname, "../..");
+describe.skipIf(!hasPython)("A service on a terminal", () => {
+  it("ends with it, and leaves no process behind", async () => {
+    const folder = temporaryFolder();
+    const program = "import pty, sys; pty.spawn(sys.argv[1:])";
+    const { PATH } = process.env;
+    const env = { PATH, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const args = ["-c", program, process.execPath, join(root, "src/bin.ts")];
+    const terminal = spawn("python3", args, { cwd: folder, env });
+    onTestFinished(() => void terminal.kill("SIGKILL"));
+    let output = "";
+    terminal.stdout.setEncoding("utf8").on("data", (text) => {
+      output += text;
+    });
+    await waitFor(async () => output.includes("serving"));
+    const pid = Number(/\((\d+)\)/.exec(output)?.[1]);
+    expect(existsSync(`/proc/${pid}`)).toBe(true);
+    terminal.kill("SIGKILL");
+    await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
+  });
+});
 
+describe("npm start", () => {
   /** Starts the service as README says, in a process group of its own. */
   async function npmStart() {
     const { PATH } = process.env;
