@@ -8,7 +8,7 @@ import { type ConnectionUsage, ExchangeUsage } from "./usage.ts";
 const replyTimeoutMs = 30_000;
 
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
-const maxTimerMs = 2 ** 31 - 1;
+export const maxTimerMs = 2 ** 31 - 1;
 
 /** The most parts in which a body is kept. */
 const maxChunks = 64;

@@ -2,6 +2,7 @@ import { type AddressInfo, createServer, type Server, type Socket } from "node:n
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { type Connection, type EngineOptions, handshakeTimeoutMs } from "./connection.ts";
 import type { Connections } from "./connections.ts";
+import { maxTimerMs } from "./exchange.ts";
 import { createHttp1 } from "./http1.ts";
 import { acceptHttp2 } from "./http2.ts";
 import { closeWhenGone, type Tls } from "./tls.ts";
@@ -88,7 +89,8 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     usage: ConnectionUsage,
     maxAgeMs: number,
   ): void {
-    const ageMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
+    const spread = 1 + ageSpread * (2 * Math.random() - 1);
+    const ageMs = Math.min(maxAgeMs * spread, maxTimerMs);
     const close = () => {
       if (usage.inUse > usage.watches) timer = setTimeout(close, requestTimeoutMs).unref();
       else socket.destroy();
