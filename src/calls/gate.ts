@@ -28,7 +28,7 @@ const maxReflectionsOfConnection = 8;
 const reflectionTimeoutMs = 60_000;
 
 /** What a {@link createGate gate} needs. */
-export interface GateOptions extends CallOptions {
+interface GateOptions extends CallOptions {
   /** How many calls may be in flight at once. */
   maxInFlight: number;
   /** Tells who calls; if absent, anybody may. */

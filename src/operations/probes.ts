@@ -8,7 +8,7 @@ import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
 
 /** What {@link createProbes} tells of. */
-export interface ProbesOptions {
+interface ProbesOptions {
   isReady(): boolean;
   /** Asks for credentials before the metrics are shown. */
   gate: Gate;

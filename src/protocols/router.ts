@@ -15,7 +15,7 @@ import { httpError, sendProblem } from "./problem.ts";
 export type Handler = (exchange: Exchange) => Promise<void> | undefined;
 
 /** What a {@link createRouter router} needs. */
-export interface RouterOptions {
+interface RouterOptions {
   /** Asked in turn until one takes the request. */
   handlers: readonly Handler[];
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */

@@ -11,7 +11,7 @@ import { createUnary, type Rpc, type UnaryOptions } from "./unary.ts";
 import { createUniversal } from "./universal.ts";
 
 /** What {@link createRpc} serves, and within which limits. */
-export interface RpcOptions extends UnaryOptions {
+interface RpcOptions extends UnaryOptions {
   /** Those whose calls the gate is asked about. */
   services: ServiceImplSpec[];
   /** Those that anybody may call. */

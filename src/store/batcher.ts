@@ -1,7 +1,7 @@
 import { StoreUnavailableError } from "./store.ts";
 
 /** How a {@link Batcher} works. */
-export interface BatcherOptions<Item, Result> {
+interface BatcherOptions<Item, Result> {
   /**
    * Sends one batch to the database. It resolves with a result, the promise of one or an
    * error for each item, in order; if it rejects, every item fails with that error. It has
