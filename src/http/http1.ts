@@ -2,7 +2,6 @@ import {
   createServer,
   type IncomingMessage,
   type OutgoingHttpHeaders,
-  type Server,
   type ServerResponse,
 } from "node:http";
 import type { Socket } from "node:net";
@@ -25,16 +24,10 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     const connection = connections.get(req.socket);
     if (connection === undefined) return;
     const exchange = new Http1Exchange(req, res, connection);
-    connection.add(exchange);
-    const fault = findFault(req);
     // What follows a request to upgrade in one packet is not read.
-    if (isClosing || fault || req.headers.upgrade !== undefined) exchange.announceClose();
+    if (isClosing || exchange.fault || req.headers.upgrade !== undefined) exchange.announceClose();
     if (connection.usage.open > maxPipelined) exchange.destroy();
-    else if (fault === undefined) exchange.start(serve);
-    else {
-      exchange.usage.refuse();
-      exchange.send(fault, {}, "");
-    }
+    else connection.add(exchange);
   }
 
   const server = createServer(
@@ -51,12 +44,14 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   );
   // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", receive);
+  // The body is asked for when it is read, which is behind the gate.
+  server.on("checkContinue", receive);
   // It begins to check timeouts when it listens, which it does not do itself.
   server.emit("listening");
 
   return {
     accept(socket: Socket, usage: ConnectionUsage): Connection {
-      const connection = new Http1Connection(socket, usage, server);
+      const connection = new Http1Connection(socket, usage, serve);
       connections.set(socket, connection);
       socket.once("close", () => {
         connections.delete(socket);
@@ -88,28 +83,40 @@ function findFault({ httpVersion, rawHeaders }: IncomingMessage): number | undef
 class Http1Connection implements Connection {
   readonly usage: ConnectionUsage;
   readonly #socket: Socket;
-  readonly #server: Server;
+  readonly #serve: EngineOptions["serve"];
   /**
-   * Those that are open, in order. No Set: V8 keeps what has passed through a busy one alive for
+   * Those that are open, in order; only the first is served, since replies leave one after the
+   * other, and one that waits would time out. No Set: V8 keeps what has passed through a busy one alive for
    * long, which costs a sixth of the rate.
    */
   readonly #exchanges: Http1Exchange[] = [];
   #isRetired = false;
 
-  constructor(socket: Socket, usage: ConnectionUsage, server: Server) {
+  constructor(socket: Socket, usage: ConnectionUsage, serve: EngineOptions["serve"]) {
     this.#socket = socket;
     this.usage = usage;
-    this.#server = server;
+    this.#serve = serve;
   }
 
-  readonly #removeClosed = () => {
-    while (this.#exchanges[0]?.isClosed) this.#exchanges.shift();
+  readonly #removeFirst = () => {
+    this.#exchanges.shift();
+    const [next] = this.#exchanges;
+    if (next !== undefined && !this.#socket.destroyed) this.#start(next);
   };
 
   add(exchange: Http1Exchange): void {
     this.#exchanges.push(exchange);
-    exchange.onClose(this.#removeClosed);
+    exchange.onClose(this.#removeFirst);
     if (this.#isRetired) exchange.announceClose();
+    if (this.#exchanges.length === 1) this.#start(exchange);
+  }
+
+  #start(exchange: Http1Exchange): void {
+    if (exchange.fault === undefined) exchange.start(this.#serve);
+    else {
+      exchange.usage.refuse();
+      exchange.send(exchange.fault, {}, "");
+    }
   }
 
   /** An idle connection stays until its next request, which may be on its way. */
@@ -120,9 +127,7 @@ class Http1Connection implements Connection {
 
   async drain(): Promise<void> {
     this.retire();
-    const last = this.#exchanges.at(-1);
-    if (last === undefined) this.#server.closeIdleConnections();
-    else last.onClose(() => this.#socket.end());
+    this.#exchanges.at(-1)?.onClose(() => this.#exchanges.length > 0 || this.#socket.end());
   }
 
   /** Node.js closes the responses too, but not behind CONNECT, which takes the connection away. */
@@ -137,14 +142,22 @@ const absoluteForm = /^https?:\/\/([^/?]*)/i;
 class Http1Exchange extends Exchange {
   readonly httpVersion = "1.1";
   readonly url: string;
+  /** The status with which it is refused; undefined if it is a request of HTTP/1.1. */
+  readonly fault: number | undefined;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
+  /** Whether the client waits to be asked for the body (RFC 9110, 10.1.1). */
+  #awaitsContinue: boolean;
 
   constructor(req: IncomingMessage, res: ServerResponse, connection: Http1Connection) {
     super(req.socket, req.headers, req.rawHeaders, req, res, connection.usage);
     this.#req = req;
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
+    this.fault = findFault(req);
+    const { expect } = req.headers;
+    this.#awaitsContinue =
+      expect !== undefined && req.httpVersion === "1.1" && /\b100-continue\b/i.test(expect);
   }
 
   get method(): string {
@@ -176,7 +189,14 @@ class Http1Exchange extends Exchange {
     this.#res.emit("close");
   }
 
+  protected override prepareBody(): void {
+    if (this.#awaitsContinue) this.#res.writeContinue();
+    this.#awaitsContinue = false;
+  }
+
   begin(status: number, headers: OutgoingHttpHeaders): void {
+    // What comes next may be the body or another request.
+    if (this.#awaitsContinue) this.announceClose();
     this.#res.writeHead(status, this.common ? { ...this.common, ...headers } : headers);
   }
 

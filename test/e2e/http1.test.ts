@@ -1,0 +1,128 @@
+import { once } from "node:events";
+import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { aCreate } from "../support/records.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+  waitFor,
+} from "../support/service.ts";
+
+/** A connection of the service, and all that it has sent so far. */
+function openHttp1({ httpPort }: Service): { socket: Socket; received(): string } {
+  const socket = connect(httpPort, "127.0.0.1").on("error", () => {});
+  onTestFinished(() => void socket.destroy());
+  let text = "";
+  socket.setEncoding("latin1").on("data", (chunk) => {
+    text += chunk;
+  });
+  return { socket, received: () => text };
+}
+
+/** A request as it is on the wire. */
+function post(path: string, value: unknown, ...fields: string[]): string {
+  const body = JSON.stringify(value);
+  const all = ["host: localhost", "content-type: application/json", ...fields];
+  const head = [`POST ${path} HTTP/1.1`, ...all, `content-length: ${Buffer.byteLength(body)}`];
+  return `${head.join("\r\n")}\r\n\r\n${body}`;
+}
+
+const create = "/investor.v1.InvestorService/CreateInvestor";
+const record = { ...aCreate(), type: "INVESTOR_TYPE_INDIVIDUAL" };
+const inFlight = (service: Service) => metric(service, "rpc_server_calls_in_flight");
+
+describe("requests in a row on one connection", () => {
+  it("are served one after the other", async () => {
+    const service = await startService();
+    const release = lockDatabase(service);
+    const { socket, received } = openHttp1(service);
+    socket.write(post(create, record).repeat(3));
+    await expect.poll(() => inFlight(service)).toBe(1);
+    await delay(300);
+    expect(await inFlight(service)).toBe(1);
+    release();
+    await expect.poll(() => received().match(/HTTP\/1.1 200 /g)).toHaveLength(3);
+    expect(await inFlight(service)).toBe(0);
+  });
+});
+
+describe("a reply that is read slowly", () => {
+  it("is whole though the service shuts down beside idle connections", async () => {
+    const service = await startService({ LOG_LEVEL: "debug" });
+    const client = grpcClient(service);
+    const text = "a".repeat(256);
+    const long = { firstName: text, middleName: text, lastName: text, city: text, state: text };
+    await Promise.all(
+      Array.from({ length: 800 }, () => client.createInvestor(aCreate({ ...long }))),
+    );
+    const idle = openHttp1(service);
+    idle.socket.write("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    await waitFor(async () => idle.received().includes("200 OK"));
+    const { socket, received } = openHttp1(service);
+    socket.pause();
+    const pages = 20;
+    socket.write(
+      "GET /v1/investors?pageSize=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(pages),
+    );
+    await waitFor(async () => {
+      const before = await metric(
+        service,
+        "store_operation_duration_seconds_count",
+        '{operation="list"}',
+      );
+      await delay(500);
+      return (
+        before > 0 &&
+        before ===
+          (await metric(service, "store_operation_duration_seconds_count", '{operation="list"}'))
+      );
+    });
+    service.child.kill("SIGTERM");
+    await waitFor(async () => service.output().includes("shutting down"));
+    await delay(500);
+    socket.resume();
+    await once(socket, "close");
+    const lengths = Array.from(received().matchAll(/content-length: (\d+)/gi), ([, n]) =>
+      Number(n),
+    );
+    expect(lengths).toHaveLength(pages);
+    const heads = received()
+      .split("HTTP/1.1 200 OK")
+      .slice(1)
+      .map((each) => each.length - each.indexOf("\r\n\r\n") - 4);
+    expect(heads).toEqual(lengths);
+    expect(await service.exited).toBe(0);
+  });
+});
+
+describe("a client that waits to be asked for the body of its request", () => {
+  it("is asked once the call is admitted", async () => {
+    const service = await startService();
+    const { socket, received } = openHttp1(service);
+    const [head, body] = post(create, record, "expect: 100-continue").split("\r\n\r\n");
+    socket.write(`${head}\r\n\r\n`);
+    await waitFor(async () => received() === "HTTP/1.1 100 Continue\r\n\r\n");
+    socket.write(String(body));
+    await waitFor(async () => received().includes("HTTP/1.1 200 OK"));
+    expect(received().toLowerCase()).not.toContain("connection: close");
+  });
+
+  it("is not asked if the call is refused, and its connection is closed", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "1" });
+    const release = lockDatabase(service);
+    const first = openHttp1(service);
+    first.socket.write(post(create, record));
+    await expect.poll(() => inFlight(service)).toBe(1);
+    const { socket, received } = openHttp1(service);
+    const [head] = post(create, record, "expect: 100-continue").split("\r\n\r\n");
+    socket.write(`${head}\r\n\r\n`);
+    await once(socket, "close");
+    expect(received()).toMatch(/^HTTP\/1.1 503 /);
+    release();
+    await waitFor(async () => first.received().includes("HTTP/1.1 200 OK"));
+  });
+});
