@@ -33,8 +33,8 @@ const pingIntervalMs = 60_000;
 /** Timeout of the response to that, in milliseconds. */
 const pingTimeoutMs = 20_000;
 
-/** How often to look whether a session has sent what was queued, in milliseconds. */
-const queueCheckMs = 100;
+/** How often to look whether a response was sent, in milliseconds. */
+const sentCheckMs = 100;
 
 /** Timeout of a client that is asked whether all it has sent is here, in milliseconds. */
 const drainPingMs = 1_000;
@@ -167,10 +167,9 @@ class Http2Exchange extends Exchange {
     this.#sendHeaders(status, headers, { endStream, waitForTrailers });
     if (trailers) this.#sendTrailers(() => trailers);
     if (!endStream && this.method !== "HEAD") stream.end(body);
-    if (waitForTrailers) return;
     // What still comes is dropped, or else kept for as long as the reply is not read.
-    stream.resume();
-    setImmediate(() => this.#endRequest());
+    if (!stream.readableEnded) stream.resume();
+    if (!waitForTrailers) setImmediate(() => this.#endRequest());
   }
 
   get #isOver(): boolean {
@@ -208,10 +207,11 @@ class Http2Exchange extends Exchange {
 
   /** What is replied to before it is all there need not be sent (RFC 9113, 8.1). */
   #endRequest(): void {
-    const stream = this.#stream;
-    if (stream.readableEnded || this.#isOver) return;
-    // Of a stream that is reset, nghttp2 drops what waits in its queue, and that can be the response.
-    if (stream.session?.state.outboundQueueSize) setTimeout(() => this.#endRequest(), queueCheckMs);
-    else stream.close(constants.NGHTTP2_NO_ERROR);
+    if (this.#stream.readableEnded || this.#isOver) return;
+    const { localClose, remoteClose } = this.#stream.state;
+    if (remoteClose === 1) return;
+    // Of a stream that is reset, nghttp2 drops what waits to be sent, the end of the response too.
+    if (localClose === 0) setTimeout(() => this.#endRequest(), sentCheckMs);
+    else this.#stream.close(constants.NGHTTP2_NO_ERROR);
   }
 }

@@ -18,7 +18,7 @@ export type Location =
   | { /** The name of a header. */ header: string };
 
 /** Tells where in a request a field of the protobuf contract stands. */
-export type Locate = (field: string) => Location;
+type Locate = (field: string) => Location;
 
 /** What HTTP itself refuses, whichever operation it is meant for. */
 const refusals = {

@@ -201,7 +201,8 @@ function takeTimeout(header: Headers): number | undefined {
 /** Sends what Connect replies, part by part. */
 async function send(response: UniversalServerResponse, exchange: Exchange): Promise<void> {
   const { status, header, trailer, body = [] } = response;
-  const headers = { ...toFields(new Headers(header)), "cache-control": "no-store" };
+  const headers = toFields(new Headers(header));
+  if (!isGrpc(exchange)) headers["cache-control"] = "no-store";
   for await (const part of body) {
     if (exchange.isClosed) return;
     if (!exchange.isBegun) {

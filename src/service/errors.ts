@@ -56,7 +56,7 @@ export function invalidFields(violations: Violation[]): ConnectError {
 /** Bytes or JSON that are not a message of the type that the method takes. */
 export function malformedRequest(cause?: unknown): ConnectError {
   // The names in a decoder's message are of use; the values would be personal data.
-  const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]*" is unknown)?/;
+  const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]{0,100}" is unknown)?/;
   const [message = "the request is not a valid message of this method"] =
     (cause instanceof Error && safe.exec(cause.message)) || [];
   return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });

@@ -192,6 +192,21 @@ describe("the gRPC transport", () => {
     });
   });
 
+  it("repeats no long name of a member that it does not know", async () => {
+    const { server } = await serve(echo);
+    const session = rawConnection(server.port);
+    const json = { "content-type": "application/grpc+json" };
+    for (const name of ["short", "a".repeat(60_000)]) {
+      const body = frame(Buffer.from(JSON.stringify({ [name]: 1 })));
+      const answer = await rawCall(session, getPath, body, json);
+      expect(answer).toMatchObject({
+        status: status.INVALID_ARGUMENT,
+        reason: "MALFORMED_REQUEST",
+      });
+      expect(answer.message.includes(name)).toBe(name === "short");
+    }
+  });
+
   it("takes fields that it does not know", async () => {
     const { server } = await serve(echo);
     const message = Buffer.from([0xfa, 0x3f, 0x01, 0x61, 0x0a, 0x01, 0x62]);
@@ -297,16 +312,23 @@ describe("the gRPC transport", () => {
     expect(answer).toMatchObject({ status: status.UNAVAILABLE, reason: "OVERLOADED" });
   });
 
-  it("refuses a call in one frame, and asks for no more of it without an error", async () => {
-    const { server, gate } = await serve(echo);
-    await fill(server, gate);
-    const stream = openCall(rawConnection(server.port), getPath);
-    const [headers, flags] = await once(stream, "response");
-    expect(headers).toMatchObject({ ":status": 200, "grpc-status": "14" });
-    expect(flags & constants.NGHTTP2_FLAG_END_STREAM).not.toBe(0);
-    await once(stream, "close");
-    expect(stream.rstCode).toBe(constants.NGHTTP2_NO_ERROR);
-  });
+  it.each([
+    ["of the common form", {}],
+    ["of another form", { "grpc-encoding": "gzip" }],
+  ])(
+    "refuses a call %s in one frame, and asks for no more of it without an error",
+    async (...of) => {
+      const [, form] = of;
+      const { server, gate } = await serve(echo);
+      await fill(server, gate);
+      const stream = openCall(rawConnection(server.port), getPath, form);
+      const [headers, flags] = await once(stream, "response");
+      expect(headers).toMatchObject({ ":status": 200, "grpc-status": "14" });
+      expect(flags & constants.NGHTTP2_FLAG_END_STREAM).not.toBe(0);
+      await once(stream, "close");
+      expect(stream.rstCode).toBe(constants.NGHTTP2_NO_ERROR);
+    },
+  );
 
   it("encodes messages and bytes no more than the protocol asks", async () => {
     const { server } = await serve({
