@@ -136,10 +136,10 @@ export async function startServer(
         // A call that comes before its client was told is served.
         .then(() => gate.whenEmpty());
       await Promise.race([finished, pause(drain.timeoutMs, cut)]);
-      const isClean = gate.inFlight === 0;
       // What holds a connection open now is a reflection stream or silence.
       const closed = Promise.all(listeners.map((listener) => listener.closed));
-      if (isClean) await Promise.race([closed, pause(flushMs, cut)]);
+      if (gate.inFlight === 0) await Promise.race([closed, pause(flushMs, cut)]);
+      const isClean = gate.inFlight === 0;
       for (const listener of listeners) listener.destroy();
       let isClosed = false;
       const storeClosed = store.close(cut).then(() => {

@@ -18,8 +18,7 @@ export type Gate = ReturnType<typeof createGate>;
 const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
 
-/** The most unary calls at once that anybody may make, and on one connection. */
-const maxOpenCalls = 256;
+/** The most unary calls at once on one connection of those that anybody may make. */
 const maxOpenCallsOfConnection = 64;
 
 /** The most reflection streams, on one connection, and their timeout in milliseconds. */
@@ -46,7 +45,9 @@ export function createGate(options: GateOptions) {
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  const openCalls = createSlots(maxOpenCalls, maxOpenCallsOfConnection);
+  // Together they have no limit but memory: whoever held all slots could have health refused.
+  const openCalls = createSlots(Number.POSITIVE_INFINITY, maxOpenCallsOfConnection);
+  const admitting = createSlots(Number.POSITIVE_INFINITY);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
   const peerOf = createPeerLookup();
@@ -88,9 +89,11 @@ export function createGate(options: GateOptions) {
         throw call.fail(error);
       };
       if (authenticate) {
+        const release = admitting.acquire();
         return authorise(call, authenticate)
           .then(() => acquireSlot(call))
-          .catch(refuse);
+          .catch(refuse)
+          .finally(release);
       }
       try {
         return acquireSlot(call);
@@ -158,12 +161,12 @@ export function createGate(options: GateOptions) {
       head.exchange.usage.refuse();
       follow(head).fail(reason);
     },
-    /** How many calls are admitted and not ended. */
+    /** How many calls are being admitted, or were and have not ended. */
     get inFlight(): number {
-      return slots.held;
+      return admitting.held + slots.held;
     },
     /** Resolves when no call is in flight. */
-    whenEmpty: (): Promise<void> => slots.whenFree(),
+    whenEmpty: (): Promise<void> => admitting.whenFree().then(() => slots.whenFree()),
   };
 }
 

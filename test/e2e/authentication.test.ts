@@ -388,6 +388,17 @@ describe("while the issuer is slow, callers", () => {
     for (let i = 0; i < 10; i += 1) expect((await rest(service, known)).status).toBe(200);
   });
 
+  it("are let finish by a shutdown", async () => {
+    const { service, release, waiting } = await startSlow();
+    const call = rest(service, waiting);
+    await delay(300);
+    service.child.kill("SIGTERM");
+    await delay(700);
+    release();
+    expect((await call).status).toBe(200);
+    expect(await service.exited).toBe(0);
+  });
+
   it("are told of their deadline when it passes", async () => {
     const { service, waiting } = await startSlow({ REQUEST_TIMEOUT: "500ms" });
     const start = performance.now();

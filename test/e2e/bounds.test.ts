@@ -96,6 +96,19 @@ describe("watches", () => {
   });
 });
 
+describe("calls that anybody may make", () => {
+  it("are 64 on a connection, and however many there are, others are served", async () => {
+    const service = await startService();
+    const sessions = Array.from({ length: 6 }, () => rawConnection(service.grpcPort));
+    for (const session of sessions) {
+      for (let i = 0; i < 64; i += 1) openCall(session, check);
+      const { status, reason } = await rawCall(session, check, empty);
+      expect({ status, reason }).toEqual({ status: unavailable, reason: "OVERLOADED" });
+    }
+    expect((await rawCall(rawConnection(service.grpcPort), check, empty)).status).toBe(0);
+  });
+});
+
 describe("reflection streams", () => {
   it("are eight on a connection and 256 in all, and more are refused", async () => {
     const service = await startService();
