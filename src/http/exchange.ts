@@ -4,7 +4,7 @@ import type { Readable, Writable } from "node:stream";
 import { messageTooLarge } from "../service/errors.ts";
 import { type ConnectionUsage, ExchangeUsage } from "./usage.ts";
 
-/** Timeout of a client that is sent a response and reads nothing, in milliseconds. */
+/** Timeout of a client that is sent a response, or the rest or a part of one, in milliseconds. */
 const replyTimeoutMs = 30_000;
 
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
@@ -157,6 +157,8 @@ export abstract class Exchange {
         if (this.#request.destroyed) return;
         const [only] = chunks;
         resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
+        // The listeners stay for as long as the exchange.
+        chunks.length = 0;
       });
     });
   }

@@ -94,7 +94,9 @@ export class ConnectionUsage {
     };
     this.#waiting.set(go, Math.min(bytes, maxUnsentBytes));
     this.#goOn();
-    return () => void this.#waiting.delete(go);
+    return () => {
+      if (this.#waiting.delete(go)) this.#goOn();
+    };
   }
 
   /** Counts a reply no more, or part of it; one more, if negative. */
