@@ -131,10 +131,10 @@ export class Call implements HandlerContext, ReplyBudget {
    * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
    */
   async untilEnd<T>(work: Promise<T>): Promise<T> {
-    this.throwIfEnded();
     const { promise, reject } = Promise.withResolvers<never>();
     const onAbort = () => reject(this.signal.reason);
     this.signal.addEventListener("abort", onAbort);
+    if (this.signal.aborted) onAbort();
     try {
       return await Promise.race([work, promise]);
     } finally {

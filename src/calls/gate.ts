@@ -166,7 +166,12 @@ export function createGate(options: GateOptions) {
       return admitting.held + slots.held;
     },
     /** Resolves when no call is in flight. */
-    whenEmpty: (): Promise<void> => admitting.whenFree().then(() => slots.whenFree()),
+    async whenEmpty(): Promise<void> {
+      while (admitting.held + slots.held > 0) {
+        await admitting.whenFree();
+        await slots.whenFree();
+      }
+    },
   };
 }
 

@@ -43,9 +43,8 @@ export function identifyMongo(url: string, requestTimeoutMs: number): Promise<st
 }
 
 /**
- * An id that is no UUID, if a document has one. A list by UUIDs would pass over it, or it would make
- * the list pass over records: MongoDB orders ids by their kind, length and subtype first, so that
- * others are the first or the last.
+ * An id that is no UUID, if a document has one: a list passes over it. MongoDB orders ids by their
+ * kind, length and subtype first, so that others are the first or the last.
  */
 async function findOtherKey(db: Db): Promise<string | undefined> {
   for (const order of [1, -1] as const) {

@@ -26,8 +26,10 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     const exchange = new Http1Exchange(req, res, connection);
     // What follows a request to upgrade in one packet is not read.
     if (isClosing || exchange.fault || req.headers.upgrade !== undefined) exchange.announceClose();
-    if (connection.usage.open > maxPipelined) exchange.destroy();
-    else connection.add(exchange);
+    // Behind a watch, nothing can be replied to.
+    const { open, watches } = connection.usage;
+    if (open > maxPipelined || watches > 0) exchange.destroy();
+    connection.add(exchange);
   }
 
   const server = createServer(
@@ -98,28 +100,31 @@ class Http1Connection implements Connection {
     this.#serve = serve;
   }
 
-  readonly #removeFirst = () => {
-    this.#exchanges.shift();
-    const [next] = this.#exchanges;
-    if (next !== undefined && !this.#socket.destroyed) this.#start(next);
-  };
-
   add(exchange: Http1Exchange): void {
     this.#exchanges.push(exchange);
-    exchange.onClose(this.#removeFirst);
     if (this.#isRetired) exchange.announceClose();
-    if (this.#exchanges.length === 1) this.#start(exchange);
+    if (this.#exchanges.length === 1) this.#startFirst();
   }
 
-  #start(exchange: Http1Exchange): void {
+  /** Removes the first, which has closed and counts no more, and goes on with the next. */
+  readonly removeFirst = () => {
+    this.#exchanges.shift();
+    this.#startFirst();
+  };
+
+  #startFirst(): void {
+    const [exchange] = this.#exchanges;
+    // What follows the last reply of a connection is not processed (RFC 9112, 9.6).
+    if (exchange === undefined || !this.#socket.writable) return;
     if (exchange.fault === undefined) exchange.start(this.#serve);
     else {
       exchange.usage.refuse();
       exchange.send(exchange.fault, {}, "");
     }
+    if (this.usage.watches > 0 && this.#exchanges.length > 1) this.#socket.destroy();
   }
 
-  /** An idle connection stays until its next request, which may be on its way. */
+  /** An idle connection stays until its next request. */
   retire(): void {
     this.#isRetired = true;
     this.#exchanges.at(-1)?.announceClose();
@@ -127,7 +132,9 @@ class Http1Connection implements Connection {
 
   async drain(): Promise<void> {
     this.retire();
-    this.#exchanges.at(-1)?.onClose(() => this.#exchanges.length > 0 || this.#socket.end());
+    const last = this.#exchanges.at(-1);
+    if (last === undefined) this.#socket.end();
+    else last.onClose(() => last === this.#exchanges.at(-1) && this.#socket.end());
   }
 
   /** Node.js closes the responses too, but not behind CONNECT, which takes the connection away. */
@@ -146,8 +153,6 @@ class Http1Exchange extends Exchange {
   readonly fault: number | undefined;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
-  /** Whether the client waits to be asked for the body (RFC 9110, 10.1.1). */
-  #awaitsContinue: boolean;
 
   constructor(req: IncomingMessage, res: ServerResponse, connection: Http1Connection) {
     super(req.socket, req.headers, req.rawHeaders, req, res, connection.usage);
@@ -155,9 +160,8 @@ class Http1Exchange extends Exchange {
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
     this.fault = findFault(req);
-    const { expect } = req.headers;
-    this.#awaitsContinue =
-      expect !== undefined && req.httpVersion === "1.1" && /\b100-continue\b/i.test(expect);
+    // Behind what the exchange itself does when it closes.
+    res.on("close", connection.removeFirst);
   }
 
   get method(): string {
@@ -190,13 +194,13 @@ class Http1Exchange extends Exchange {
   }
 
   protected override prepareBody(): void {
-    if (this.#awaitsContinue) this.#res.writeContinue();
-    this.#awaitsContinue = false;
+    const { expect = "" } = this.headers;
+    if (/\b100-continue\b/i.test(expect) && this.#req.httpVersion === "1.1") {
+      this.#res.writeContinue();
+    }
   }
 
   begin(status: number, headers: OutgoingHttpHeaders): void {
-    // What comes next may be the body or another request.
-    if (this.#awaitsContinue) this.announceClose();
     this.#res.writeHead(status, this.common ? { ...this.common, ...headers } : headers);
   }
 

@@ -144,7 +144,7 @@ function refuseLogAlone(path: string): void {
   const log = `${existsSync(path) ? realpathSync(path) : path}-wal`;
   // The log first, since another process may be making both: in the file it writes first.
   if (sizeOf(log) === 0 || sizeOf(path) > 0) return;
-  throw new Error(`its log ${log} is there without it: put the file back`);
+  throw new Error(`it is missing or empty, but its log ${log} is not: put the file back`);
 }
 
 function sizeOf(path: string): number {

@@ -305,20 +305,46 @@ describe("requests by HTTP/1.1", () => {
   const path = "GET /healthz HTTP/1.1\r\n";
   const host = "host: localhost\r\n";
 
-  /** Sends requests behind a watch, which keeps them waiting; tells whether the connection stays. */
+  const one = `${path}${host}\r\n`;
+
+  /** Tells whether the connection on which requests are sent stays. */
   async function isKept(port: number, requests: string): Promise<boolean> {
     const socket = openTcp(port).resume();
-    const head = `content-type: application/connect+json\r\n${host}content-length: 7\r\n\r\n`;
-    socket.write(Buffer.from(`POST ${watch} HTTP/1.1\r\n${head}\0\0\0\0\u0002{}${requests}`));
+    socket.write(requests);
     return Promise.race([once(socket, "close").then(() => false), delay(1_000, true)]);
   }
 
   it("that wait are at most 256 on a connection", async () => {
     const { httpPort } = await startService();
-    const one = `${path}${host}\r\n`;
-    expect(await isKept(httpPort, one.repeat(255))).toBe(true);
-    expect(await isKept(httpPort, one.repeat(256))).toBe(false);
-    expect(await isKept(httpPort, `${path}\r\n`.repeat(256))).toBe(false);
+    expect(await isKept(httpPort, one.repeat(256))).toBe(true);
+    expect(await isKept(httpPort, one.repeat(257))).toBe(false);
+    expect(await isKept(httpPort, `${path}\r\n`.repeat(257))).toBe(false);
+  });
+
+  it("that nothing can be replied to, behind a watch, close the connection", async () => {
+    const { httpPort } = await startService();
+    const head = `content-type: application/connect+json\r\n${host}content-length: 7\r\n\r\n`;
+    const watching = `POST ${watch} HTTP/1.1\r\n${head}\0\0\0\0\u0002{}`;
+    expect(await isKept(httpPort, watching)).toBe(true);
+    expect(await isKept(httpPort, `${one}${watching}`)).toBe(true);
+    expect(await isKept(httpPort, `${watching}${one}`)).toBe(false);
+    expect(await isKept(httpPort, `${one}${watching}${one}`)).toBe(false);
+  });
+
+  it("leave nothing counted, also if there are too many before a CONNECT", async () => {
+    const service = await startService();
+    await fill(service);
+    const { httpPort } = service;
+    for (let i = 0; i < 6; i += 1) {
+      expect(
+        await isKept(
+          httpPort,
+          `${"GET / HTTP/1.1\r\n\r\n".repeat(3_500)}CONNECT x HTTP/1.1\r\n${host}\r\n`,
+        ),
+      ).toBe(false);
+    }
+    const { status } = await fetch(`http://127.0.0.1:${httpPort}/v1/investors?pageSize=100`);
+    expect(status).toBe(200);
   });
 
   it.each([

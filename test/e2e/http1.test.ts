@@ -41,12 +41,30 @@ describe("requests in a row on one connection", () => {
     const release = lockDatabase(service);
     const { socket, received } = openHttp1(service);
     socket.write(post(create, record).repeat(3));
-    await expect.poll(() => inFlight(service)).toBe(1);
+    await waitFor(async () => (await inFlight(service)) === 1);
     await delay(300);
     expect(await inFlight(service)).toBe(1);
     release();
-    await expect.poll(() => received().match(/HTTP\/1.1 200 /g)).toHaveLength(3);
+    await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 3);
     expect(await inFlight(service)).toBe(0);
+  });
+
+  it("need no room for those before them", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "1" });
+    const { socket, received } = openHttp1(service);
+    socket.write(post(create, record).repeat(3));
+    await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 3);
+  });
+
+  it("are not processed behind the last one of the connection", async () => {
+    const service = await startService();
+    const { socket, received } = openHttp1(service);
+    const refused = post(create, record, "host: localhost");
+    socket.write(`${refused}${post(create, record)}`);
+    await once(socket, "close");
+    expect(received()).toMatch(/^HTTP\/1.1 400 /);
+    await delay(300);
+    expect((await grpcClient(service).listInvestors({})).investors).toEqual([]);
   });
 });
 
@@ -116,7 +134,7 @@ describe("a client that waits to be asked for the body of its request", () => {
     const release = lockDatabase(service);
     const first = openHttp1(service);
     first.socket.write(post(create, record));
-    await expect.poll(() => inFlight(service)).toBe(1);
+    await waitFor(async () => (await inFlight(service)) === 1);
     const { socket, received } = openHttp1(service);
     const [head] = post(create, record, "expect: 100-continue").split("\r\n\r\n");
     socket.write(`${head}\r\n\r\n`);

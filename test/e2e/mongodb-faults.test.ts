@@ -170,9 +170,8 @@ await describeWithMongo("no server at all", "standalone", () => {
     expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
     expect(performance.now() - start).toBeLessThan(4_000);
     expect(service.output()).toContain("the store is not ready");
-    await expect
-      .poll(() => service.output())
-      .toMatch(/"reason":"STORE_UNAVAILABLE".*"cause":"[^"]*ECONNREFUSED/);
+    const told = /"reason":"STORE_UNAVAILABLE".*"cause":"[^"]*ECONNREFUSED/;
+    await waitFor(async () => told.test(service.output()));
     expect(service.output()).not.toContain("s3cret");
   });
 

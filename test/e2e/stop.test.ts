@@ -193,7 +193,7 @@ describe("SIGHUP", () => {
 });
 
 describe.skipIf(!hasPython)("A service on a terminal", () => {
-  it("ends with it, and leaves no process behind", async () => {
+  it("shuts down when that closes, and lets creates in flight finish", async () => {
     const folder = temporaryFolder();
     const program = "import pty, sys; pty.spawn(sys.argv[1:])";
     const { PATH } = process.env;
@@ -206,10 +206,14 @@ describe.skipIf(!hasPython)("A service on a terminal", () => {
       output += text;
     });
     await waitFor(async () => output.includes("serving"));
-    const pid = Number(/\((\d+)\)/.exec(output)?.[1]);
-    expect(existsSync(`/proc/${pid}`)).toBe(true);
+    const grpcPort = Number(/grpc:\/\/[^ ]*?:(\d+)/.exec(output)?.[1]);
+    const release = lockDatabase({ folder });
+    const inside = grpcClient({ grpcPort }).createInvestor(aCreate());
+    await delay(300);
     terminal.kill("SIGKILL");
-    await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
+    await waitFor(async () => !(await accepts(grpcPort)));
+    release();
+    await inside;
   });
 });
 
