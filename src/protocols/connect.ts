@@ -18,6 +18,12 @@ import { toFields } from "./fields.ts";
 import { jsonHeaders } from "./problem.ts";
 import type { Codec } from "./unary.ts";
 
+/** How messages are read from JSON, and written. */
+export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
+  /** Refuses what is not UTF-8. */
+  textDecoder: InstanceType<typeof TextDecoder>;
+};
+
 const json = "application/json";
 const proto = "application/proto";
 
@@ -45,12 +51,7 @@ export function parseConnectTimeout(timeout: string): number | undefined {
 }
 
 /** Makes the codec for the common form of a unary call by Connect. */
-export function createConnectCodec(
-  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>,
-  compressions: Compression[],
-): Codec {
-  const decoder = new TextDecoder("utf-8", { fatal: true });
-
+export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compression[]): Codec {
   return {
     transport: "connect",
     overhead: 0,
@@ -61,7 +62,7 @@ export function createConnectCodec(
       try {
         return exchange.headers["content-type"] === proto
           ? fromBinary(input, body)
-          : fromJsonString(input, decoder.decode(body), jsonOptions);
+          : fromJsonString(input, jsonOptions.textDecoder.decode(body), jsonOptions);
       } catch (error) {
         throw malformedRequest(error);
       }

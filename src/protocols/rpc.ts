@@ -33,6 +33,7 @@ export function createRpc(options: RpcOptions): Handler {
     alwaysEmitImplicit: true,
     ignoreUnknownFields: false,
     registry: createRegistry(...services.map(({ service }) => service.file)),
+    textDecoder: new TextDecoder("utf-8", { fatal: true }),
   };
   const compressions = createCompressions();
   const connectCodec = createConnectCodec(jsonOptions, compressions);
