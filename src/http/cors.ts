@@ -2,7 +2,6 @@ import { cors } from "@connectrpc/connect";
 import type { Exchange } from "./exchange.ts";
 
 const allowedMethods = ["GET", "HEAD", "POST"].join(", ");
-const allowedHeaders = [...cors.allowedHeaders, "Authorization", "Idempotency-Key"].join(", ");
 const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Authenticate"].join(
   ", ",
 );
@@ -31,7 +30,8 @@ export function sendPreflight(exchange: Exchange): boolean {
   if (method !== "OPTIONS" || !headers["access-control-request-method"]) return false;
   exchange.send(204, {
     "access-control-allow-methods": allowedMethods,
-    "access-control-allow-headers": allowedHeaders,
+    // A call can have any, such as those of a trace.
+    "access-control-allow-headers": headers["access-control-request-headers"] ?? "",
     "access-control-max-age": maxAgeSeconds,
   });
   return true;

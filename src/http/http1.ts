@@ -70,16 +70,17 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   };
 }
 
-/** The status with which a request is refused that is none of HTTP/1.1 (RFC 9112). */
-function findFault({ httpVersion, rawHeaders }: IncomingMessage): number | undefined {
+/** The status and the text with which a request is refused that is none of HTTP/1.1 (RFC 9112). */
+function findFault({ httpVersion, rawHeaders }: IncomingMessage): [number, string] | undefined {
   // The parser lets through what looks like other versions.
-  if (httpVersion !== "1.1" && httpVersion !== "1.0") return 505;
-  if (rawHeaders.length > 2 * maxFields) return 431;
+  if (httpVersion !== "1.1" && httpVersion !== "1.0") return [505, "the version is not HTTP/1.1"];
+  if (rawHeaders.length > 2 * maxFields) return [431, `there are more than ${maxFields} headers`];
   let hosts = 0;
   for (let i = 0; i < rawHeaders.length; i += 2) {
     if (rawHeaders[i]?.toLowerCase() === "host") hosts += 1;
   }
-  return hosts === 1 || (hosts === 0 && httpVersion === "1.0") ? undefined : 400;
+  const isFine = hosts === 1 || (hosts === 0 && httpVersion === "1.0");
+  return isFine ? undefined : [400, "there must be one Host header"];
 }
 
 class Http1Connection implements Connection {
@@ -119,7 +120,8 @@ class Http1Connection implements Connection {
     if (exchange.fault === undefined) exchange.start(this.#serve);
     else {
       exchange.usage.refuse();
-      exchange.send(exchange.fault, {}, "");
+      const [status, text] = exchange.fault;
+      exchange.send(status, { "content-type": "text/plain" }, `${text}\n`);
     }
     if (this.usage.watches > 0 && this.#exchanges.length > 1) this.#socket.destroy();
   }
@@ -149,8 +151,8 @@ const absoluteForm = /^https?:\/\/([^/?]*)/i;
 class Http1Exchange extends Exchange {
   readonly httpVersion = "1.1";
   readonly url: string;
-  /** The status with which it is refused; undefined if it is a request of HTTP/1.1. */
-  readonly fault: number | undefined;
+  /** How it is refused; undefined if it is a request of HTTP/1.1. */
+  readonly fault: ReturnType<typeof findFault>;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
 

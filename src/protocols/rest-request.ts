@@ -29,7 +29,9 @@ const bodyMark = "#/";
 export function readCreate(exchange: Exchange, body: Uint8Array): CreateInvestorRequest {
   requireJson(exchange);
   const object = isUtf8(body) ? parseObject(new TextDecoder().decode(body)) : undefined;
-  if (object === undefined) throw malformedRequest();
+  if (object === undefined) {
+    throw malformedRequest(undefined, "the body must be a JSON object in UTF-8");
+  }
   const { request, violations: wrongMembers } = fromMembers(object);
   const key = exchange.header("idempotency-key");
   if (key !== undefined) request.requestId = key.replace(/^"(.*)"$/, "$1");
@@ -53,7 +55,7 @@ export function readGet(exchange: Exchange): Message {
     const id = decodeURIComponent(exchange.path.slice(collection.length + 1));
     return create(GetInvestorRequestSchema, { id });
   } catch (error) {
-    throw malformedRequest(error);
+    throw malformedRequest(error, "the id in the path must be UTF-8");
   }
 }
 

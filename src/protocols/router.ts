@@ -69,7 +69,9 @@ export function createRouter(options: RouterOptions) {
     if (isFault) log.error({ err: error, traceId: id }, "internal error");
     try {
       if (exchange.isBegun) throw error;
-      sendProblem(exchange, isFault ? internal(id, error) : error);
+      const reply = isFault ? internal(id, error) : error;
+      if (isGrpc(exchange) && exchange.httpVersion === "2") sendStatus(exchange, reply);
+      else sendProblem(exchange, reply);
     } catch {
       exchange.destroy();
     }

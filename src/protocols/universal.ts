@@ -1,4 +1,3 @@
-import type { JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
 import {
   ConnectError,
   createConnectRouter,
@@ -12,7 +11,7 @@ import {
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { parseConnectTimeout } from "./connect.ts";
+import { type JsonOptions, parseConnectTimeout } from "./connect.ts";
 import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
 import {
@@ -39,11 +38,13 @@ interface UniversalRequest {
   isDecoded: boolean;
 }
 
+const forms = "one of Connect, gRPC or binary gRPC-Web";
+
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /** What {@link createUniversal} needs. */
 interface UniversalOptions extends UnaryOptions {
-  jsonOptions: Partial<JsonReadOptions & JsonWriteOptions>;
+  jsonOptions: JsonOptions;
   compressions: Compression[];
 }
 
@@ -137,10 +138,15 @@ export function createUniversal(
     });
     const { status } = response;
     // Connect refuses these before it asks the gate.
-    if ((status === 405 || status === 415) && !rpc.isOpen) {
+    if (status === 405 || status === 415) {
       const transport = isGrpc(exchange) ? "grpc" : "connect";
-      const error = httpError(status, "the form of the request is not served");
-      gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
+      const allow = handler.allowedMethods.join(", ");
+      const error =
+        status === 405
+          ? httpError(405, `the method must be ${allow}`, { allow })
+          : httpError(415, `the Content-Type, or the encoding of a GET, must be ${forms}`);
+      if (!rpc.isOpen) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
+      if (transport === "connect") throw error;
     }
     await send(response, exchange).catch((error) => {
       fail(exchange, request.call?.fail(error) ?? error);

@@ -54,11 +54,13 @@ export function invalidFields(violations: Violation[]): ConnectError {
 }
 
 /** Bytes or JSON that are not a message of the type that the method takes. */
-export function malformedRequest(cause?: unknown): ConnectError {
+export function malformedRequest(
+  cause?: unknown,
+  description = "the request is not a valid message of this method",
+): ConnectError {
   // The names in a decoder's message are of use; the values would be personal data.
   const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]{0,100}" is unknown)?/;
-  const [message = "the request is not a valid message of this method"] =
-    (cause instanceof Error && safe.exec(cause.message)) || [];
+  const [message = description] = (cause instanceof Error && safe.exec(cause.message)) || [];
   return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
 }
 
