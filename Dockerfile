@@ -37,4 +37,4 @@ VOLUME /data
 EXPOSE 50051 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=40s CMD ["node", "healthcheck.js"]
 ENV MALLOC_ARENA_MAX=2
-ENTRYPOINT ["node", "--max-semi-space-size=8", "--heap-growing-percent=100", "--no-allocation-site-pretenuring", "dist/bin.js"]
+ENTRYPOINT ["node", "--max-semi-space-size=8", "--heap-growing-percent=70", "--no-allocation-site-pretenuring", "dist/bin.js"]
