@@ -37,6 +37,10 @@ export function createTelemetry(log: Logger) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
+  // Names in _total are those of counters, and these are sums of other metrics.
+  for (const what of ["handles", "requests", "resources"]) {
+    registry.removeSingleMetric(`nodejs_active_${what}_total`);
+  }
   const { version, gitHead = "" } = readBuild();
   new Gauge({
     name: "build_info",

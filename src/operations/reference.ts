@@ -78,7 +78,8 @@ async function readAsset(name: string): Promise<Asset> {
 
 async function send(exchange: Exchange, asset: Asset, type: string): Promise<void> {
   const { etag } = asset;
-  if (exchange.header("if-none-match")?.includes(etag)) {
+  const known = exchange.header("if-none-match");
+  if (known === "*" || known?.includes(etag.replace("W/", ""))) {
     exchange.send(304, { ...commonHeaders, etag });
     return;
   }
