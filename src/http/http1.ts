@@ -89,8 +89,8 @@ class Http1Connection implements Connection {
   readonly #serve: EngineOptions["serve"];
   /**
    * Those that are open, in order; only the first is served, since replies leave one after the
-   * other, and one that waits would time out. No Set: V8 keeps what has passed through a busy one alive for
-   * long, which costs a sixth of the rate.
+   * other, and one that waits would time out. No Set: V8 keeps what has passed through a busy one
+   * alive for long, which costs a sixth of the rate.
    */
   readonly #exchanges: Http1Exchange[] = [];
   #isRetired = false;
