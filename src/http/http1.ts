@@ -5,12 +5,16 @@ import {
   type ServerResponse,
 } from "node:http";
 import type { Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { type Connection, type EngineOptions, maxHeaderBytes } from "./connection.ts";
 import { Exchange } from "./exchange.ts";
 import type { ConnectionUsage } from "./usage.ts";
 
 /** Longer than the idle timeout of common load balancers, which then never lose a race. */
 const keepAliveTimeoutMs = 75_000;
+
+/** How long an idle connection is still served when it is to close, in milliseconds. */
+const drainGraceMs = 100;
 
 /** The most requests that may wait on one connection, and the most fields that each may have. */
 const maxPipelined = 256;
@@ -26,7 +30,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     const exchange = new Http1Exchange(req, res, connection);
     // What follows a request to upgrade in one packet is not read.
     if (isClosing || exchange.fault || req.headers.upgrade !== undefined) exchange.announceClose();
-    // Behind a watch, nothing can be replied to.
+    // What comes behind a watch could wait without end.
     const { open, watches } = connection.usage;
     if (open > maxPipelined || watches > 0) exchange.destroy();
     connection.add(exchange);
@@ -134,6 +138,8 @@ class Http1Connection implements Connection {
 
   async drain(): Promise<void> {
     this.retire();
+    // A request may be on its way, and is then the last one.
+    if (this.#exchanges.length === 0) await delay(drainGraceMs);
     const last = this.#exchanges.at(-1);
     if (last === undefined) this.#socket.end();
     else last.onClose(() => last === this.#exchanges.at(-1) && this.#socket.end());

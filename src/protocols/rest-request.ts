@@ -55,7 +55,7 @@ export function readGet(exchange: Exchange): Message {
     const id = decodeURIComponent(exchange.path.slice(collection.length + 1));
     return create(GetInvestorRequestSchema, { id });
   } catch (error) {
-    throw malformedRequest(error, "the id in the path must be UTF-8");
+    throw malformedRequest(error, "the id in the path must be percent-encoded UTF-8");
   }
 }
 

@@ -158,7 +158,7 @@ describe("connections that do not get on", () => {
         .end(Buffer.from([0, 0, 0, 0, 3, 8, 0xe8, 7]));
     }
     await expect.poll(() => inFlight(service)).toBe(10);
-    const sockets = Array.from({ length: 10 }, () =>
+    const sockets = Array.from({ length: 24 }, () =>
       own(connect(service.httpPort, "127.0.0.1")).pause(),
     );
     // More and more, until the system takes no more replies on behalf of the clients.

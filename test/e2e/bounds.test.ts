@@ -312,14 +312,14 @@ describe("requests by HTTP/1.1", () => {
   async function isKept(port: number, requests: string): Promise<boolean> {
     const socket = openTcp(port).resume();
     socket.write(requests);
-    return Promise.race([once(socket, "close").then(() => false), delay(1_000, true)]);
+    const closed = new Promise<boolean>((resolve) => socket.once("close", () => resolve(false)));
+    return Promise.race([closed, delay(1_000, true)]);
   }
 
   it("that wait are at most 256 on a connection", async () => {
     const { httpPort } = await startService();
     expect(await isKept(httpPort, one.repeat(256))).toBe(true);
     expect(await isKept(httpPort, one.repeat(257))).toBe(false);
-    expect(await isKept(httpPort, `${path}\r\n`.repeat(257))).toBe(false);
   });
 
   it("that nothing can be replied to, behind a watch, close the connection", async () => {

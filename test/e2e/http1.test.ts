@@ -144,3 +144,19 @@ describe("a client that waits to be asked for the body of its request", () => {
     await waitFor(async () => first.received().includes("HTTP/1.1 200 OK"));
   });
 });
+
+describe("a connection that is idle when the service shuts down", () => {
+  it("is served with what was on its way", async () => {
+    const service = await startService();
+    const { socket, received } = openHttp1(service);
+    const [head, body] = post(create, record).split("\r\n\r\n");
+    socket.write(`${head}\r\n`);
+    await delay(200);
+    service.child.kill("SIGTERM");
+    await waitFor(async () => service.output().includes("shutting down"));
+    socket.write(`\r\n${body}`);
+    await once(socket, "close");
+    expect(received()).toMatch(/^HTTP\/1.1 200 [\s\S]*connection: close/i);
+    expect(await service.exited).toBe(0);
+  });
+});

@@ -207,6 +207,7 @@ describe.skipIf(!hasPython)("A service on a terminal", () => {
     });
     await waitFor(async () => output.includes("serving"));
     const grpcPort = Number(/grpc:\/\/[^ ]*?:(\d+)/.exec(output)?.[1]);
+    const pid = Number(/\((\d+)\)/.exec(output)?.[1]);
     const release = lockDatabase({ folder });
     const inside = grpcClient({ grpcPort }).createInvestor(aCreate());
     await delay(300);
@@ -214,6 +215,7 @@ describe.skipIf(!hasPython)("A service on a terminal", () => {
     await waitFor(async () => !(await accepts(grpcPort)));
     release();
     await inside;
+    await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
   });
 });
 
