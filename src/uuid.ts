@@ -1,3 +1,7 @@
+/** The first and the last of all UUIDs (RFC 9562, 5.9 and 5.10). */
+export const nilUuid = "00000000-0000-0000-0000-000000000000";
+export const maxUuid = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
 /** The 16 bytes of a UUID in canonical text. */
 export function uuidToBytes(uuid: string): Buffer {
   return Buffer.from(uuid.replaceAll("-", ""), "hex");

@@ -48,6 +48,7 @@ export function createGate(options: GateOptions) {
   // Together they have no limit but memory: whoever held all slots could have health refused.
   const openCalls = createSlots(Number.POSITIVE_INFINITY, maxOpenCallsOfConnection);
   const admitting = createSlots(Number.POSITIVE_INFINITY);
+  const countInFlight = () => admitting.held + slots.held;
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
   const peerOf = createPeerLookup();
@@ -163,11 +164,11 @@ export function createGate(options: GateOptions) {
     },
     /** How many calls are being admitted, or were and have not ended. */
     get inFlight(): number {
-      return admitting.held + slots.held;
+      return countInFlight();
     },
     /** Resolves when no call is in flight. */
     async whenEmpty(): Promise<void> {
-      while (admitting.held + slots.held > 0) {
+      while (countInFlight() > 0) {
         await admitting.whenFree();
         await slots.whenFree();
       }

@@ -38,8 +38,6 @@ interface UniversalRequest {
   isDecoded: boolean;
 }
 
-const forms = "one of Connect, gRPC or binary gRPC-Web";
-
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /** What {@link createUniversal} needs. */
@@ -144,7 +142,10 @@ export function createUniversal(
       const error =
         status === 405
           ? httpError(405, `the method must be ${allow}`, { allow })
-          : httpError(415, `the Content-Type, or the encoding of a GET, must be ${forms}`);
+          : httpError(
+              415,
+              "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web",
+            );
       if (!rpc.isOpen) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
       if (transport === "connect") throw error;
     }

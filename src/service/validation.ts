@@ -10,6 +10,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { textFields, typeNames } from "../investor.ts";
 import type { Range } from "../store/store.ts";
+import { maxUuid, nilUuid } from "../uuid.ts";
 import { invalidFields, type Violation } from "./errors.ts";
 import { isUuid } from "./ids.ts";
 import { decodePageToken } from "./page-token.ts";
@@ -17,9 +18,6 @@ import { decodePageToken } from "./page-token.ts";
 const maxTextLength = 256;
 const defaultPageSize = 100;
 const maxPageSize = 1_000;
-
-const nil = "00000000-0000-0000-0000-000000000000";
-const max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 /**
  * The record that a request describes, still without an id.
@@ -106,6 +104,6 @@ function wrongText(text: string): string | undefined {
 
 function wrongRequestId(requestId: string): string | undefined {
   const id = requestId.toLowerCase();
-  const isAllowed = isUuid(id) && id !== nil && id !== max;
+  const isAllowed = isUuid(id) && id !== nilUuid && id !== maxUuid;
   return isAllowed ? undefined : "must be a UUID, neither nil nor max";
 }

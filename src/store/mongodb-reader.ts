@@ -1,5 +1,6 @@
 import type { Db, Document } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { maxUuid, nilUuid } from "../uuid.ts";
 import { runCommand } from "./mongodb-command.ts";
 import { collectionName, fromDocument, type InvestorDocument, toKey } from "./mongodb-document.ts";
 import type { Range } from "./store.ts";
@@ -100,8 +101,8 @@ export function createMongoReader(db: Db, attemptMs: number) {
 }
 
 /** The range of the keys of records. What other programs keep under keys of another type is none. */
-const firstKey = toKey("00000000-0000-0000-0000-000000000000");
-const lastKey = toKey("ffffffff-ffff-ffff-ffff-ffffffffffff");
+const firstKey = toKey(nilUuid);
+const lastKey = toKey(maxUuid);
 
 /** What is looked for, in the terms of MongoDB's command `find`. */
 interface Query {

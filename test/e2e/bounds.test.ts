@@ -10,8 +10,15 @@ import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { openGate } from "../support/gate.ts";
 import { answerOf, frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
-import { aCreate } from "../support/records.ts";
-import { grpcClient, metric, type Service, startService, waitFor } from "../support/service.ts";
+import { aCreate, institution } from "../support/records.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+  waitFor,
+} from "../support/service.ts";
 
 const list = "/investor.v1.InvestorService/ListInvestors";
 const watch = "/grpc.health.v1.Health/Watch";
@@ -317,9 +324,19 @@ describe("requests by HTTP/1.1", () => {
   }
 
   it("that wait are at most 256 on a connection", async () => {
-    const { httpPort } = await startService();
+    const service = await startService();
+    const { httpPort } = service;
     expect(await isKept(httpPort, one.repeat(256))).toBe(true);
     expect(await isKept(httpPort, one.repeat(257))).toBe(false);
+    const release = lockDatabase(service);
+    onTestFinished(release);
+    const body = JSON.stringify(institution);
+    const head = `${host}content-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n`;
+    const waiting = `POST /v1/investors HTTP/1.1\r\n${head}${body}`;
+    expect(await isKept(httpPort, waiting + one.repeat(255))).toBe(true);
+    expect(await isKept(httpPort, waiting + `${path}\r\n`.repeat(255))).toBe(true);
+    expect(await isKept(httpPort, waiting + one.repeat(256))).toBe(false);
+    expect(await isKept(httpPort, waiting + `${path}\r\n`.repeat(256))).toBe(false);
   });
 
   it("that nothing can be replied to, behind a watch, close the connection", async () => {

@@ -209,7 +209,7 @@ describe("CORS", () => {
       headers: {
         origin,
         "access-control-request-method": "POST",
-        "access-control-request-headers": "content-type,traceparent",
+        "access-control-request-headers": "Content-Type,Idempotency-Key,traceparent",
       },
     });
 
@@ -218,7 +218,8 @@ describe("CORS", () => {
     const allowed = await preflight(service, "https://b.example");
     expect(allowed.status).toBe(204);
     expect(allowed.headers.get("access-control-allow-origin")).toBe("https://b.example");
-    expect(allowed.headers.get("access-control-allow-headers")).toBe("content-type,traceparent");
+    expect(allowed.headers.get("access-control-allow-headers")).toContain("Idempotency-Key");
+    expect(allowed.headers.get("access-control-allow-headers")).toContain("traceparent");
     const refused = await preflight(service, "https://c.example");
     expect(refused.headers.get("access-control-allow-origin")).toBeNull();
     const headers = { origin: "https://a.example" };
