@@ -1,7 +1,7 @@
 import { cors } from "@connectrpc/connect";
 import type { Exchange } from "./exchange.ts";
 
-const allowedMethods = ["GET", "HEAD", "POST"].join(", ");
+const allowedMethods = "GET, HEAD, POST";
 const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Authenticate"].join(
   ", ",
 );

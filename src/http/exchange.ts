@@ -5,7 +5,7 @@ import { messageTooLarge } from "../service/errors.ts";
 import { type ConnectionUsage, ExchangeUsage } from "./usage.ts";
 
 /** Timeout of a client that is sent a response, or the rest or a part of one, in milliseconds. */
-const replyTimeoutMs = 30_000;
+export const replyTimeoutMs = 30_000;
 
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 export const maxTimerMs = 2 ** 31 - 1;
@@ -140,7 +140,7 @@ export abstract class Exchange {
         reject(messageTooLarge(maxBytes));
         return;
       }
-      this.prepareBody();
+      this.#prepareBody();
       const chunks: Uint8Array[] = [];
       let size = 0;
       // Listeners, since an iterator takes as long as all the rest of a short request.
@@ -165,7 +165,7 @@ export abstract class Exchange {
 
   /** The body of the request as it comes. Leaving it early keeps the connection. */
   async *readChunks(): AsyncGenerator<Uint8Array> {
-    this.prepareBody();
+    this.#prepareBody();
     const chunks = this.#request.iterator({ destroyOnReturn: false });
     try {
       for (;;) {
@@ -272,8 +272,14 @@ export abstract class Exchange {
     trailers: OutgoingHttpHeaders | undefined,
   ): void;
 
-  /** Asks the client for the body, where it waits to be asked. */
-  protected prepareBody(): void {}
+  /** Asks the client for the body. */
+  protected abstract sendContinue(): void;
+
+  /** Asks for the body if the client waits for that (RFC 9110, 10.1.1). */
+  #prepareBody(): void {
+    const { expect } = this.headers;
+    if (expect !== undefined && /\b100-continue\b/i.test(expect)) this.sendContinue();
+  }
 
   #close(): void {
     if (this.#isClosed) return;

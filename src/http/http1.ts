@@ -2,6 +2,7 @@ import {
   createServer,
   type IncomingMessage,
   type OutgoingHttpHeaders,
+  type RequestListener,
   type ServerResponse,
 } from "node:http";
 import type { Socket } from "node:net";
@@ -22,19 +23,9 @@ const maxFields = 128;
 
 /** Speaks HTTP/1.1 on the connections that it is given. */
 export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
-  const connections = new Map<Socket, Http1Connection>();
+  const receivers = new Map<Socket, RequestListener>();
   let isClosing = false;
-  function receive(req: IncomingMessage, res: ServerResponse): void {
-    const connection = connections.get(req.socket);
-    if (connection === undefined) return;
-    const exchange = new Http1Exchange(req, res, connection);
-    // What follows a request to upgrade in one packet is not read.
-    if (isClosing || exchange.fault || req.headers.upgrade !== undefined) exchange.announceClose();
-    // What comes behind a watch could wait without end.
-    const { open, watches } = connection.usage;
-    if (open > maxPipelined || watches > 0) exchange.destroy();
-    connection.add(exchange);
-  }
+  const receive: RequestListener = (req, res) => receivers.get(req.socket)?.(req, res);
 
   const server = createServer(
     {
@@ -55,17 +46,73 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   // It begins to check timeouts when it listens, which it does not do itself.
   server.emit("listening");
 
+  function accept(socket: Socket, usage: ConnectionUsage): Connection {
+    /**
+     * Those that are open, in order; only the first is served, since replies leave one after the
+     * other, and one that waits would time out. No Set: V8 keeps what has passed through a busy one
+     * alive for long, which costs a sixth of the rate.
+     */
+    const exchanges: Http1Exchange[] = [];
+    let isRetired = false;
+
+    function startFirst(): void {
+      const [exchange] = exchanges;
+      // What follows the last reply of a connection is not processed (RFC 9112, 9.6).
+      if (exchange === undefined || !socket.writable) return;
+      if (exchange.fault === undefined) exchange.start(serve);
+      else {
+        exchange.usage.refuse();
+        const [status, text] = exchange.fault;
+        exchange.send(status, { "content-type": "text/plain" }, `${text}\n`);
+      }
+      if (usage.watches > 0 && exchanges.length > 1) socket.destroy();
+    }
+
+    /** Goes on behind the first, which has closed and counts no more. */
+    function goOn(): void {
+      exchanges.shift();
+      startFirst();
+    }
+
+    /** An idle connection stays until its next request. */
+    function retire(): void {
+      isRetired = true;
+      exchanges.at(-1)?.announceClose();
+    }
+
+    receivers.set(socket, (req, res) => {
+      const exchange = new Http1Exchange(req, res, usage);
+      // Behind what the exchange itself does when it closes.
+      res.on("close", goOn);
+      // What follows a request to upgrade in one packet is not read.
+      const isLast = isClosing || isRetired || exchange.fault || req.headers.upgrade !== undefined;
+      if (isLast) exchange.announceClose();
+      // What comes behind a watch could wait without end.
+      if (usage.open > maxPipelined || usage.watches > 0) exchange.destroy();
+      exchanges.push(exchange);
+      if (exchanges.length === 1) startFirst();
+    });
+    socket.once("close", () => {
+      receivers.delete(socket);
+      // Node.js closes the responses too, but not behind CONNECT, which takes the connection away.
+      for (const exchange of [...exchanges]) exchange.leave();
+    });
+    server.emit("connection", socket);
+    return {
+      retire,
+      async drain() {
+        retire();
+        // A request may be on its way, and is then the last one.
+        if (exchanges.length === 0) await delay(drainGraceMs);
+        const last = exchanges.at(-1);
+        if (last === undefined) socket.end();
+        else last.onClose(() => last === exchanges.at(-1) && socket.end());
+      },
+    };
+  }
+
   return {
-    accept(socket: Socket, usage: ConnectionUsage): Connection {
-      const connection = new Http1Connection(socket, usage, serve);
-      connections.set(socket, connection);
-      socket.once("close", () => {
-        connections.delete(socket);
-        connection.leave();
-      });
-      server.emit("connection", socket);
-      return connection;
-    },
+    accept,
     /** Makes every reply the last one of its connection. */
     announceClose() {
       isClosing = true;
@@ -87,70 +134,6 @@ function findFault({ httpVersion, rawHeaders }: IncomingMessage): [number, strin
   return isFine ? undefined : [400, "there must be one Host header"];
 }
 
-class Http1Connection implements Connection {
-  readonly usage: ConnectionUsage;
-  readonly #socket: Socket;
-  readonly #serve: EngineOptions["serve"];
-  /**
-   * Those that are open, in order; only the first is served, since replies leave one after the
-   * other, and one that waits would time out. No Set: V8 keeps what has passed through a busy one
-   * alive for long, which costs a sixth of the rate.
-   */
-  readonly #exchanges: Http1Exchange[] = [];
-  #isRetired = false;
-
-  constructor(socket: Socket, usage: ConnectionUsage, serve: EngineOptions["serve"]) {
-    this.#socket = socket;
-    this.usage = usage;
-    this.#serve = serve;
-  }
-
-  add(exchange: Http1Exchange): void {
-    this.#exchanges.push(exchange);
-    if (this.#isRetired) exchange.announceClose();
-    if (this.#exchanges.length === 1) this.#startFirst();
-  }
-
-  /** Removes the first, which has closed and counts no more, and goes on with the next. */
-  readonly removeFirst = () => {
-    this.#exchanges.shift();
-    this.#startFirst();
-  };
-
-  #startFirst(): void {
-    const [exchange] = this.#exchanges;
-    // What follows the last reply of a connection is not processed (RFC 9112, 9.6).
-    if (exchange === undefined || !this.#socket.writable) return;
-    if (exchange.fault === undefined) exchange.start(this.#serve);
-    else {
-      exchange.usage.refuse();
-      const [status, text] = exchange.fault;
-      exchange.send(status, { "content-type": "text/plain" }, `${text}\n`);
-    }
-    if (this.usage.watches > 0 && this.#exchanges.length > 1) this.#socket.destroy();
-  }
-
-  /** An idle connection stays until its next request. */
-  retire(): void {
-    this.#isRetired = true;
-    this.#exchanges.at(-1)?.announceClose();
-  }
-
-  async drain(): Promise<void> {
-    this.retire();
-    // A request may be on its way, and is then the last one.
-    if (this.#exchanges.length === 0) await delay(drainGraceMs);
-    const last = this.#exchanges.at(-1);
-    if (last === undefined) this.#socket.end();
-    else last.onClose(() => last === this.#exchanges.at(-1) && this.#socket.end());
-  }
-
-  /** Node.js closes the responses too, but not behind CONNECT, which takes the connection away. */
-  leave(): void {
-    for (const exchange of [...this.#exchanges]) exchange.leave();
-  }
-}
-
 /** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]*)/i;
 
@@ -162,14 +145,12 @@ class Http1Exchange extends Exchange {
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
 
-  constructor(req: IncomingMessage, res: ServerResponse, connection: Http1Connection) {
-    super(req.socket, req.headers, req.rawHeaders, req, res, connection.usage);
+  constructor(req: IncomingMessage, res: ServerResponse, usage: ConnectionUsage) {
+    super(req.socket, req.headers, req.rawHeaders, req, res, usage);
     this.#req = req;
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
     this.fault = findFault(req);
-    // Behind what the exchange itself does when it closes.
-    res.on("close", connection.removeFirst);
   }
 
   get method(): string {
@@ -201,11 +182,8 @@ class Http1Exchange extends Exchange {
     this.#res.emit("close");
   }
 
-  protected override prepareBody(): void {
-    const { expect = "" } = this.headers;
-    if (/\b100-continue\b/i.test(expect) && this.#req.httpVersion === "1.1") {
-      this.#res.writeContinue();
-    }
+  protected sendContinue(): void {
+    if (this.#req.httpVersion === "1.1") this.#res.writeContinue();
   }
 
   begin(status: number, headers: OutgoingHttpHeaders): void {

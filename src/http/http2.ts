@@ -12,7 +12,7 @@ import {
   handshakeTimeoutMs,
   maxHeaderBytes,
 } from "./connection.ts";
-import { Exchange, ignore } from "./exchange.ts";
+import { Exchange, ignore, replyTimeoutMs } from "./exchange.ts";
 import type { ConnectionUsage } from "./usage.ts";
 
 /** The most calls that one connection may have open. */
@@ -29,9 +29,6 @@ const maxSessionMemory = 2 ** 32 - 1;
 
 /** How often a connection is asked whether its client is still there, in milliseconds. */
 const pingIntervalMs = 60_000;
-
-/** Timeout of the response to that, in milliseconds. */
-const pingTimeoutMs = 20_000;
 
 /** How often to look whether a response was sent, in milliseconds. */
 const sentCheckMs = 100;
@@ -61,7 +58,8 @@ export function acceptHttp2(
 
   const pings = setInterval(() => {
     if (usage.open === 0 && performance.now() - usage.idleSince >= idleTimeoutMs) drain();
-    else ping(pingTimeoutMs).then((isThere) => isThere || socket.destroy());
+    // It waits behind what the client still has to read.
+    else ping(replyTimeoutMs).then((isThere) => isThere || socket.destroy());
   }, pingIntervalMs).unref();
   socket.once("close", () => {
     clearTimeout(handshake);
@@ -69,15 +67,15 @@ export function acceptHttp2(
   });
 
   /** Whether the client replies in time; a connection that has closed needs not to. */
-  function ping(timeoutMs: number): Promise<boolean> {
-    const { promise, resolve } = Promise.withResolvers<boolean>();
-    if (session.destroyed) return Promise.resolve(true);
-    const timer = setTimeout(resolve, timeoutMs, false);
-    session.ping(() => {
-      clearTimeout(timer);
-      resolve(true);
+  async function ping(timeoutMs: number): Promise<boolean> {
+    if (session.destroyed) return true;
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, timeoutMs, false);
+      session.ping(() => {
+        clearTimeout(timer);
+        resolve(true);
+      });
     });
-    return promise;
   }
 
   async function drain(): Promise<void> {
@@ -176,10 +174,9 @@ class Http2Exchange extends Exchange {
     return this.#stream.destroyed || this.#stream.closed;
   }
 
-  protected override prepareBody(): void {
-    if (this.headers.expect === "100-continue" && !this.#isOver) {
-      this.#stream.additionalHeaders({ ":status": constants.HTTP_STATUS_CONTINUE });
-    }
+  protected sendContinue(): void {
+    if (this.#isOver) return;
+    this.#stream.additionalHeaders({ ":status": constants.HTTP_STATUS_CONTINUE });
   }
 
   #sendHeaders(

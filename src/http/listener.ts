@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { type Connection, type EngineOptions, handshakeTimeoutMs } from "./connection.ts";
@@ -77,20 +78,14 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     open.set(socket, connection);
     socket.once("close", () => open.delete(socket));
     if (isDraining) connection.drain();
-    else if (maxConnectionAgeMs !== undefined) {
-      limitAge(socket, connection, usage, maxConnectionAgeMs);
-    }
+    else limitAge(socket, connection, usage);
   }
 
   /** Closes a connection behind its age, once the calls that it carries have ended. */
-  function limitAge(
-    socket: Socket,
-    connection: Connection,
-    usage: ConnectionUsage,
-    maxAgeMs: number,
-  ): void {
+  function limitAge(socket: Socket, connection: Connection, usage: ConnectionUsage): void {
+    if (maxConnectionAgeMs === undefined) return;
     const spread = 1 + ageSpread * (2 * Math.random() - 1);
-    const ageMs = Math.min(maxAgeMs * spread, maxTimerMs);
+    const ageMs = Math.min(maxConnectionAgeMs * spread, maxTimerMs);
     const close = () => {
       if (usage.inUse > usage.watches) timer = setTimeout(close, requestTimeoutMs).unref();
       else socket.destroy();
@@ -110,7 +105,34 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     connections.add(socket);
   }
 
-  const server = createListener(tls, versions, receive, accept);
+  function createListener(): Server {
+    if (tls === undefined) {
+      return createServer({ noDelay: true, ...keepAlive }, (socket) => {
+        receive(socket);
+        accept(socket, versions[0]);
+      });
+    }
+    const server = createTlsServer(
+      {
+        ...tls.options(),
+        // What a server prefers comes first.
+        ALPNProtocols: versions.toReversed(),
+        handshakeTimeout: handshakeTimeoutMs,
+        ...keepAlive,
+      },
+      (socket: TLSSocket) => {
+        closeWhenGone(socket);
+        accept(socket, socket.alpnProtocol || "http/1.1");
+      },
+    );
+    server.on("connection", receive);
+    // Node.js tells of a handshake that took too long, and leaves its connection open.
+    server.on("tlsClientError", (_, socket) => socket.destroy());
+    tls.onReload((context) => server.setSecureContext(context));
+    return server;
+  }
+
+  const server = createListener();
   const closed = new Promise<void>((resolve) => server.once("close", resolve));
   return {
     port: await listen(server, host, port),
@@ -129,44 +151,10 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   };
 }
 
-function createListener(
-  tls: Tls | undefined,
-  versions: ListenerOptions["versions"],
-  receive: (socket: Socket) => void,
-  accept: (socket: Socket, version: string) => void,
-): Server {
-  if (tls === undefined) {
-    return createServer({ noDelay: true, ...keepAlive }, (socket) => {
-      receive(socket);
-      accept(socket, versions[0]);
-    });
-  }
-  const server = createTlsServer(
-    {
-      ...tls.options(),
-      // What a server prefers comes first.
-      ALPNProtocols: versions.toReversed(),
-      handshakeTimeout: handshakeTimeoutMs,
-      ...keepAlive,
-    },
-    (socket: TLSSocket) => {
-      closeWhenGone(socket);
-      accept(socket, socket.alpnProtocol || "http/1.1");
-    },
-  );
-  server.on("connection", receive);
-  // Node.js tells of a handshake that took too long, and leaves its connection open.
-  server.on("tlsClientError", (_, socket) => socket.destroy());
-  tls.onReload((context) => server.setSecureContext(context));
-  return server;
-}
-
 async function listen(server: Server, host: string, port: number): Promise<number> {
-  await new Promise<void>((resolve, reject) => {
-    server.once("error", ({ code = "", message }: NodeJS.ErrnoException) => {
-      reject(new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`));
-    });
-    server.listen(port, host, resolve);
+  await once(server.listen(port, host), "listening").catch((error: NodeJS.ErrnoException) => {
+    const { code = "", message } = error;
+    throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
   });
   // Such as of a connection that was gone before it was accepted.
   server.on("error", () => {});

@@ -179,7 +179,7 @@ export class ExchangeUsage {
    * @throws {ConnectError} OVERLOADED
    */
   expectRoom(): void {
-    if (this.#connection.isCrowded) this.#refuseForLackOfRoom();
+    if (this.#connection.isCrowded) throw overloaded();
   }
 
   /**
@@ -188,7 +188,9 @@ export class ExchangeUsage {
    * @throws {ConnectError} OVERLOADED
    */
   expectRoomFor(bytes: number): void {
-    if (!this.#connection.canTake(this.#copies * bytes)) this.#refuseForLackOfRoom();
+    if (this.#connection.canTake(this.#copies * bytes)) return;
+    this.refuse();
+    throw overloaded();
   }
 
   /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
@@ -246,11 +248,6 @@ export class ExchangeUsage {
     }
     this.#keep(-this.#kept);
     connection.release(this.#reserved + this.#reply);
-  }
-
-  #refuseForLackOfRoom(): never {
-    this.refuse();
-    throw overloaded();
   }
 
   /** Counts bytes that are kept until it closes; fewer, if negative. */
