@@ -24,7 +24,6 @@ export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
     InvestorService,
     createInvestorService(store),
   );
-  let isReady = false;
   const health = createHealth([InvestorService.typeName]);
   const reflection = createReflection(
     [Health, InvestorService],
@@ -44,16 +43,13 @@ export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
     gate,
     maxMessageBytes,
   });
-  const probes = createProbes({ isReady: () => isReady, gate, telemetry });
+  const probes = createProbes({ isReady: health.isServing, gate, telemetry });
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
     grpc: [rpc],
     http: [probes, rpc, rest],
     /** Has probes and health checks tell whether the store can serve. */
-    setReady(value: boolean) {
-      isReady = value;
-      health.setServing(value);
-    },
+    setReady: health.setServing,
     /** Ends the streams of health checks. */
     endWatches: health.end,
   };

@@ -89,10 +89,11 @@ async function start(given: Given): Promise<void> {
   process.on("unhandledRejection", exitFatally);
 
   const { startServer } = await import("./server.ts");
+  let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);
   reloadOnSignal(starting, log, given);
-  stopOnSignal(starting, log);
-  const server = await starting.catch((error: Error) => {
+  stopOnSignal(() => server, log);
+  server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
     log.fatal(error.message);
     process.exit(1);
@@ -123,22 +124,19 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
   }
 }
 
-function stopOnSignal(starting: Promise<RunningServer>, log: Logger): void {
+function stopOnSignal(running: () => RunningServer | undefined, log: Logger): void {
   const cut = new AbortController();
-  let server: RunningServer | undefined;
-  starting.then(
-    (started) => {
-      server = started;
-    },
-    () => {},
-  );
   const stop = async (signal: NodeJS.Signals) => {
     log.info(`shutting down on ${signal}`);
+    const server = running();
     // It is not ready yet, and has nothing to finish.
     if (server === undefined) process.exit(0);
     const { isClean, isClosed } = await server.stop(cut.signal);
     if (isClean && isClosed) log.info("stopped");
-    else log.warn("stopped, and cut calls in flight");
+    else
+      log.warn(
+        isClean ? "stopped before the store had closed" : "stopped, and cut calls in flight",
+      );
     // An orderly exit would wait for the thread that writes, and that for the disk.
     if (!isClosed) process.kill(process.pid, "SIGKILL");
     process.exit(isClean ? 0 : 1);
@@ -162,9 +160,9 @@ function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined }
   return { signal: stop.signal, exitCode: () => exitCode };
 }
 
-function onSignals<S extends NodeJS.Signals>(
-  signals: S[],
-  onFirst: (signal: S) => void,
+function onSignals(
+  signals: NodeJS.Signals[],
+  onFirst: (signal: NodeJS.Signals) => void,
   onSecond: () => void,
 ): void {
   let since: number | undefined;

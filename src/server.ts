@@ -1,5 +1,4 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { aborted } from "node:util";
 import type { Logger } from "pino";
 import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
@@ -8,6 +7,7 @@ import { createTelemetry } from "./calls/telemetry.ts";
 import { type Config, ConfigError, isLoopback } from "./config.ts";
 import { createConnections } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
+import { maxTimerMs } from "./http/exchange.ts";
 import { type Listener, startListener } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createRouter } from "./protocols/router.ts";
@@ -58,23 +58,16 @@ export async function startServer(
 ): Promise<RunningServer> {
   const { databaseUrl, listen, corsOrigins, limits, drain } = config;
   const { host } = listen;
-  const { requestTimeoutMs } = limits;
+  const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const tls = config.tls && (await readTls(config.tls));
   const onWarning = (message: string) => log.warn(message);
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log);
-  const { maxInFlight } = limits;
   const authenticate = authentication?.authenticate;
   const startSpan = createTracing();
-  const gate = createGate({
-    maxInFlight,
-    requestTimeoutMs,
-    authenticate,
-    telemetry,
-    log,
-    startSpan,
-  });
+  const admission = { maxInFlight, requestTimeoutMs, authenticate, telemetry, log, startSpan };
+  const gate = createGate(admission);
   const opening = openStore(databaseUrl, {
     requestTimeoutMs,
     observe: telemetry.storeObserver,
@@ -99,8 +92,7 @@ export async function startServer(
     onRefusal: telemetry.refuse,
     log,
   };
-  const connections = createConnections(limits.maxConnections);
-  const { maxConnectionAgeMs } = limits;
+  const connections = createConnections(maxConnections);
   const common = { tls, host, requestTimeoutMs, maxConnectionAgeMs, connections };
   const listeners: Listener[] = [];
   try {
@@ -141,13 +133,9 @@ export async function startServer(
       if (gate.inFlight === 0) await Promise.race([closed, pause(flushMs, cut)]);
       const isClean = gate.inFlight === 0;
       for (const listener of listeners) listener.destroy();
-      let isClosed = false;
-      const storeClosed = store.close(cut).then(() => {
-        isClosed = true;
-      });
-      await Promise.race([storeClosed, aborted(cut, cut)]);
-      if (!isClosed) await Promise.race([storeClosed, delay(flushMs)]);
-      return { isClean, isClosed };
+      const closing = store.close(cut).then(() => true);
+      const givenUp = pause(maxTimerMs, cut).then(() => delay(flushMs, false));
+      return { isClean, isClosed: await Promise.race([closing, givenUp]) };
     },
   };
 }
@@ -159,15 +147,9 @@ async function followStore(store: Store, log: Logger, setReady: (isReady: boolea
   let timer: NodeJS.Timeout | undefined;
 
   async function ask(): Promise<void> {
-    let failure: unknown;
-    const isServing = await store.ping(AbortSignal.timeout(pingTimeoutMs)).then(
-      () => true,
-      (error) => {
-        failure = error;
-        return false;
-      },
-    );
+    const failure = await store.ping(AbortSignal.timeout(pingTimeoutMs)).catch((error) => error);
     if (stopped) return;
+    const isServing = failure === undefined;
     if (isServing !== wasServing) {
       setReady(isServing);
       if (!isServing) log.error({ err: failure }, "the store is not ready");

@@ -12,6 +12,7 @@ import type { Logger } from "pino";
 import type { Exchange } from "../http/exchange.ts";
 import { internal, interrupted } from "../service/errors.ts";
 import { type ReplyBudget, replyBudgetKey } from "../service/reply-budget.ts";
+import type { Caller } from "./caller.ts";
 import type { Peer } from "./peer.ts";
 import type { CallSpan, StartSpan } from "./span.ts";
 
@@ -59,13 +60,16 @@ export class Call implements HandlerContext, ReplyBudget {
   readonly head: CallHead;
   readonly peer: Peer;
   readonly values: ContextValues;
+  /** When it began, by performance.now(). */
+  readonly startedAt = performance.now();
+  /** Who makes it, once that is known. */
+  caller: Caller | undefined;
   /** Why it failed; the first {@link Call.fail} counts. */
   failure: ConnectError | undefined;
   /** The headers and trailers of the reply, once the implementation has asked for them. */
   header: Headers | undefined;
   trailer: Headers | undefined;
   readonly #options: CallOptions;
-  readonly #start = performance.now();
   readonly #controller = new AbortController();
   readonly #span: CallSpan | undefined;
   #id: string | undefined;
@@ -86,7 +90,7 @@ export class Call implements HandlerContext, ReplyBudget {
 
   /** Runs the implementation of a unary method in this call. */
   invoke({ impl }: UnarySpec, input: Message): ReturnType<UnarySpec["impl"]> {
-    this.throwIfEnded();
+    this.signal.throwIfAborted();
     return this.run(() => impl(input, this));
   }
 
@@ -142,15 +146,6 @@ export class Call implements HandlerContext, ReplyBudget {
     }
   }
 
-  /**
-   * Goes on only if somebody still waits for the reply.
-   *
-   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody does
-   */
-  throwIfEnded(): void {
-    if (this.signal.aborted) throw this.signal.reason;
-  }
-
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
@@ -168,7 +163,7 @@ export class Call implements HandlerContext, ReplyBudget {
   /** How long its client still waits, in milliseconds. */
   timeoutMs(): number | undefined {
     const { timeoutMs } = this.head;
-    return timeoutMs && Math.max(0, Math.ceil(timeoutMs - (performance.now() - this.#start)));
+    return timeoutMs && Math.max(0, Math.ceil(timeoutMs - (performance.now() - this.startedAt)));
   }
 
   get method(): DescMethod {

@@ -1,5 +1,3 @@
-import { createContextKey } from "@connectrpc/connect";
-
 /** What a caller can be allowed to do. */
 export const scopeNames = ["investors:read", "investors:write"] as const;
 
@@ -18,6 +16,3 @@ export interface Caller {
   /** What it may do. */
   readonly scopes: ReadonlySet<string>;
 }
-
-/** Who makes a call, where somebody has to say. */
-export const callerKey = createContextKey<Caller | undefined>(undefined, { description: "caller" });

@@ -1,4 +1,3 @@
-import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ConnectError } from "@connectrpc/connect";
 import type { Exchange } from "../http/exchange.ts";
@@ -6,7 +5,7 @@ import { reasonOf, scopeMissing } from "../service/errors.ts";
 import { principalKey } from "../service/ids.ts";
 import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
-import { callerKey, type Scope } from "./caller.ts";
+import type { Scope } from "./caller.ts";
 import { createPeerLookup } from "./peer.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
@@ -55,14 +54,16 @@ export function createGate(options: GateOptions) {
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
     const caller = await call.untilEnd(authenticate(call.peer, call.head.exchange));
-    call.values.set(callerKey, caller).set(principalKey, caller.principal);
-    const needed = scopeOf(call.method);
+    call.caller = caller;
+    call.values.set(principalKey, caller.principal);
+    const isRead = call.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
+    const needed: Scope = isRead ? "investors:read" : "investors:write";
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);
   }
 
   function acquireSlot(call: Call): Call {
     const { exchange } = call.head;
-    call.throwIfEnded();
+    call.signal.throwIfAborted();
     exchange.usage.expectRoom();
     call.onClose(slots.acquire(call.values.get(principalKey)));
     exchange.usage.use("call");
@@ -118,42 +119,27 @@ export function createGate(options: GateOptions) {
       }
     },
     /**
-     * Admits a stream of a method that anybody may call, within the limits on their number.
-     *
-     * @throws {ConnectError} OVERLOADED
-     */
-    admitStream({ methodKind }: DescMethod, exchange: Exchange): void {
-      const { address } = peerOf(exchange.socket);
-      try {
-        exchange.usage.expectRoom();
-        const isWatch = methodKind === "server_streaming";
-        exchange.onClose((isWatch ? watches : reflections).acquire(address));
-        if (isWatch) exchange.usage.use("watch");
-      } catch (error) {
-        exchange.usage.refuse();
-        throw error;
-      }
-    },
-    /**
-     * A call that anybody may make: it holds none of the slots of others, and is not counted.
+     * Admits a call that anybody may make, within the limits on the number of its kind: it holds
+     * none of the slots of others, and is not counted.
      *
      * @throws {ConnectError} OVERLOADED
      */
     open(head: CallHead): Call {
-      const { exchange, method, timeoutMs = reflectionTimeoutMs } = head;
+      const { exchange, method, timeoutMs = Number.POSITIVE_INFINITY } = head;
       const call = new Call(head, peerOf(exchange.socket), options);
-      if (method.methodKind === "unary") {
-        try {
-          exchange.usage.expectRoom();
-          call.onClose(openCalls.acquire(call.peer.address));
-        } catch (error) {
-          exchange.usage.refuse();
-          throw call.fail(error);
-        }
+      const isWatch = method.methodKind === "server_streaming";
+      const isReflection = method.methodKind === "bidi_streaming";
+      const slotsOfKind = isWatch ? watches : isReflection ? reflections : openCalls;
+      try {
+        exchange.usage.expectRoom();
+        call.onClose(slotsOfKind.acquire(call.peer.address));
+      } catch (error) {
+        exchange.usage.refuse();
+        throw call.fail(error);
       }
+      if (isWatch) exchange.usage.use("watch");
       // A watch has to send its request in time, too.
-      const maxMs =
-        method.methodKind === "bidi_streaming" ? reflectionTimeoutMs : options.requestTimeoutMs;
+      const maxMs = isReflection ? reflectionTimeoutMs : options.requestTimeoutMs;
       call.limit(Math.min(timeoutMs, maxMs));
       return call;
     },
@@ -174,10 +160,4 @@ export function createGate(options: GateOptions) {
       }
     },
   };
-}
-
-/** What a caller must be allowed to do to make a call. */
-function scopeOf({ idempotency }: DescMethod): Scope {
-  const isRead = idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
-  return isRead ? "investors:read" : "investors:write";
 }

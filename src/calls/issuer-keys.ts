@@ -26,7 +26,6 @@ const maxAgeMs = 24 * 60 * 60_000;
 export function createIssuerKeys(issuer: string, onWarning: (message: string) => void) {
   let find: JWTVerifyGetKey | undefined;
   let content = "";
-  let version = 0;
   let fetchedAt = Number.NEGATIVE_INFINITY;
   let triedAt = Number.NEGATIVE_INFINITY;
   let failure: unknown;
@@ -43,9 +42,7 @@ export function createIssuerKeys(issuer: string, onWarning: (message: string) =>
     try {
       const keys = (await fetchKeys(issuer)) as JSONWebKeySet;
       find = createLocalJWKSet(keys);
-      const text = JSON.stringify(keys);
-      if (text !== content) version += 1;
-      content = text;
+      content = JSON.stringify(keys);
       fetchedAt = performance.now();
       failure = undefined;
       return find;
@@ -111,9 +108,9 @@ export function createIssuerKeys(issuer: string, onWarning: (message: string) =>
      *   a new one while they are being fetched
      */
     findKey,
-    /** Another number whenever the keys have changed. */
-    get version(): number {
-      return version;
+    /** The keys as text. */
+    get version(): string {
+      return content;
     },
   };
 }

@@ -26,7 +26,7 @@ const algorithms = [
 interface Verdict {
   readonly caller: Caller;
   /** Of the keys that it was checked with. */
-  readonly version: number;
+  readonly version: string;
   /** In milliseconds of Unix time. */
   readonly expiresAt: number;
   /** In milliseconds of this process. */

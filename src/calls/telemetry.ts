@@ -8,7 +8,6 @@ import { type Reason, reasonOf } from "../service/errors.ts";
 import { createdKey } from "../service/ids.ts";
 import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
 import type { Call } from "./call.ts";
-import { callerKey } from "./caller.ts";
 
 /** See {@link createTelemetry}. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
@@ -29,8 +28,6 @@ const maxRefusalLines = 10;
 const durations = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 ];
-
-const batchSizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
 /** Makes what tells those who run the service what happens in it: by a log, and by metrics. */
 export function createTelemetry(log: Logger) {
@@ -65,7 +62,7 @@ export function createTelemetry(log: Logger) {
   const storeBatches = new Histogram({
     name: "store_batch_size",
     help: "How many calls share one operation of the database.",
-    buckets: batchSizes,
+    buckets: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
     labelNames: ["operation"],
     registers,
   });
@@ -86,7 +83,8 @@ export function createTelemetry(log: Logger) {
     if (count > 0) log.warn({ count }, "more were refused in the same second");
   }
 
-  function report(call: Call, seconds: number): void {
+  function report(call: Call): void {
+    const seconds = (performance.now() - call.startedAt) / 1_000;
     const { transport } = call.head;
     const method = nameOf(call.method);
     const code = codeOf(call);
@@ -96,7 +94,7 @@ export function createTelemetry(log: Logger) {
     const reason = reasonOf(call.failure);
     const durationMs = Math.round(seconds * 1e6) / 1e3;
     const { address: peer } = call.peer;
-    const principal = call.values.get(callerKey)?.name;
+    const principal = call.caller?.name;
     const created = call.values.get(createdKey);
     const fields = { method, transport, code, reason, durationMs, peer, principal, created };
     const line = { ...fields, traceId: call.id, cause: causeOf(call) };
@@ -107,8 +105,7 @@ export function createTelemetry(log: Logger) {
   return {
     /** Follows a call from now until its reply was sent. */
     follow(call: Call): void {
-      const start = performance.now();
-      call.onClose(() => report(call, (performance.now() - start) / 1_000));
+      call.onClose(() => report(call));
     },
     /** Logs a request that was refused before it was a call; not each in a flood. */
     refuse,

@@ -52,8 +52,7 @@ export async function readTokensFile(
 }
 
 function findFault(name: string, token: string, scopes: string[]): string | undefined {
-  const isScope = (word: string) => scopeNames.some((each) => each === word);
-  if (isScope(token)) return `${token} is a scope, and no token`;
+  if (allScopes.has(token)) return `${token} is a scope, and no token`;
   if (!/^[!-~]+$/.test(token)) return "the token must be of printable ASCII characters";
   if (name.includes(",") || token.includes(",")) {
     return "name, token and scopes must be separated by spaces, and hold no comma";
@@ -61,7 +60,7 @@ function findFault(name: string, token: string, scopes: string[]): string | unde
   if (token.length < minTokenLength) {
     return `the token must have at least ${minTokenLength} characters`;
   }
-  if (!scopes.every(isScope)) {
+  if (!scopes.every((each) => allScopes.has(each))) {
     return `it must be a name, a token and, of the scopes, ${scopeNames.join(" and ")} only`;
   }
   return undefined;

@@ -38,6 +38,7 @@ export function createHealth(services: string[]) {
 
   return {
     implementation,
+    isServing: () => status === ServingStatus.SERVING,
     setServing(isServing: boolean) {
       status = isServing ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
       changes.emit("change");

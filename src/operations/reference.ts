@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { promisify } from "node:util";
 import { gzip } from "node:zlib";
@@ -15,17 +15,14 @@ interface Asset {
 const folder = new URL("./reference/", import.meta.url);
 
 const script = "text/javascript; charset=utf-8";
-const paths = {
-  "/": ["index.html", "text/html; charset=utf-8"],
-  "/reference.js": ["reference.js", script],
-  "/swagger-ui-bundle.js": ["swagger-ui-bundle.js", script],
+const types = {
+  "/": "text/html; charset=utf-8",
+  "/reference.js": script,
+  "/swagger-ui-bundle.js": script,
   // The script names it.
-  "/swagger-ui-bundle.js.LICENSE.txt": [
-    "swagger-ui-bundle.js.LICENSE.txt",
-    "text/plain; charset=utf-8",
-  ],
-  "/swagger-ui.css": ["swagger-ui.css", "text/css; charset=utf-8"],
-} as const;
+  "/swagger-ui-bundle.js.LICENSE.txt": "text/plain; charset=utf-8",
+  "/swagger-ui.css": "text/css; charset=utf-8",
+};
 
 /** The page runs what comes from its own origin, and talks to no other. */
 const commonHeaders = {
@@ -57,7 +54,7 @@ const partBytes = 64 * 1024;
  * each of its files. A file is read and compressed when it is first asked for.
  */
 export function createReference(): Record<string, (exchange: Exchange) => Promise<void>> {
-  const serve = ([name, type]: (typeof paths)[keyof typeof paths]) => {
+  const serve = (name: string, type: string) => {
     let asset: Promise<Asset> | undefined;
     return async (exchange: Exchange) => {
       asset ??= readAsset(name).catch((error) => {
@@ -67,12 +64,14 @@ export function createReference(): Record<string, (exchange: Exchange) => Promis
       await send(exchange, await asset, type);
     };
   };
-  return Object.fromEntries(Object.entries(paths).map(([path, file]) => [path, serve(file)]));
+  return Object.fromEntries(
+    Object.entries(types).map(([path, type]) => [path, serve(path.slice(1) || "index.html", type)]),
+  );
 }
 
 async function readAsset(name: string): Promise<Asset> {
   const plain = await readFile(new URL(name, folder));
-  const digest = createHash("sha256").update(plain).digest("base64url");
+  const digest = hash("sha256", plain, "base64url");
   return { plain, packed: await promisify(gzip)(plain), etag: `W/"${digest}"` };
 }
 

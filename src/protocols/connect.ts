@@ -11,7 +11,11 @@ import {
   compressionNegotiate,
   mergeNonProtocolHeaders,
 } from "@connectrpc/connect/protocol";
-import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
+import {
+  codeToHttpStatus,
+  errorToJsonBytes,
+  parseTimeout,
+} from "@connectrpc/connect/protocol-connect";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
@@ -41,13 +45,9 @@ export function isCommonConnect({ method, url, headers }: Exchange): boolean {
     (headers["content-type"] === json || headers["content-type"] === proto) &&
     (headers["content-encoding"] ?? "identity") === "identity" &&
     (headers["connect-protocol-version"] ?? "1") === "1" &&
-    parseConnectTimeout(String(headers["connect-timeout-ms"] ?? 0)) !== undefined
+    parseTimeout(String(headers["connect-timeout-ms"] ?? 0), Number.POSITIVE_INFINITY).error ===
+      undefined
   );
-}
-
-/** A timeout as Connect writes it, in milliseconds; undefined if it is none. */
-export function parseConnectTimeout(timeout: string): number | undefined {
-  return /^\d{1,10}$/.test(timeout) ? Number(timeout) : undefined;
 }
 
 /** Makes the codec for the common form of a unary call by Connect. */
@@ -56,7 +56,9 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
     transport: "connect",
     overhead: 0,
 
-    timeoutMs: (exchange) => parseConnectTimeout(exchange.header("connect-timeout-ms") ?? ""),
+    timeoutMs: (exchange) =>
+      parseTimeout(exchange.header("connect-timeout-ms") ?? null, Number.POSITIVE_INFINITY)
+        .timeoutMs,
 
     decode({ input }, body, { head: { exchange } }) {
       try {
@@ -79,7 +81,8 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       headers["content-type"] = type;
       headers["cache-control"] = "no-store";
       const isLarge = Buffer.byteLength(message) >= compressMinBytes;
-      const compression = isLarge ? acceptedBy(exchange, compressions) : null;
+      const accepted = (isLarge && exchange.header("accept-encoding")) || null;
+      const { response: compression } = compressionNegotiate(compressions, null, accepted, "");
       if (compression === null) {
         // Text leaves in one piece with the headers.
         exchange.send(200, headers, message);
@@ -97,9 +100,4 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       exchange.send(codeToHttpStatus(error.code), { ...headers, ...jsonHeaders }, body);
     },
   };
-}
-
-function acceptedBy({ headers }: Exchange, compressions: Compression[]): Compression | null {
-  const accepted = String(headers["accept-encoding"] ?? "");
-  return compressionNegotiate(compressions, null, accepted, "").response;
 }

@@ -1,6 +1,7 @@
+import type { OutgoingHttpHeaders } from "node:http";
 import { fromBinary, isMessage, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
@@ -11,8 +12,6 @@ import type { Codec } from "./unary.ts";
 
 /** What stands before a message: whether it is compressed, and its length. */
 export const prefixBytes = 5;
-
-const msByUnit: Record<string, number> = { H: 36e5, M: 6e4, S: 1e3, m: 1, u: 1e-3, n: 1e-6 };
 
 /** Whether a request is one of gRPC, of any form. */
 export function isGrpc({ headers }: Exchange): boolean {
@@ -27,14 +26,9 @@ export function isCommonGrpc({ method, headers, httpVersion }: Exchange): boolea
     method === "POST" &&
     httpVersion === "2" &&
     (headers["grpc-encoding"] ?? "identity") === "identity" &&
-    (timeout === undefined || parseGrpcTimeout(String(timeout)) !== undefined)
+    (timeout === undefined ||
+      parseTimeout(String(timeout), Number.POSITIVE_INFINITY).error === undefined)
   );
-}
-
-/** A timeout as gRPC writes it, in milliseconds; undefined if it is none. */
-export function parseGrpcTimeout(timeout: string): number | undefined {
-  const [, amount, unit = ""] = /^(\d{1,8})([HMSmun])$/.exec(timeout) ?? [];
-  return amount === undefined ? undefined : Number(amount) * (msByUnit[unit] ?? 0);
 }
 
 /**
@@ -45,7 +39,8 @@ export const grpcCodec: Codec = {
   transport: "grpc",
   overhead: prefixBytes,
 
-  timeoutMs: (exchange) => parseGrpcTimeout(exchange.header("grpc-timeout") ?? ""),
+  timeoutMs: (exchange) =>
+    parseTimeout(exchange.header("grpc-timeout") ?? null, Number.POSITIVE_INFINITY).timeoutMs,
 
   decode({ input }, body, call) {
     if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
@@ -99,7 +94,7 @@ export function sendStatus(exchange: Exchange, error: ConnectError, call?: Call)
  */
 export function sendTrailers(
   exchange: Exchange,
-  headers: ReturnType<typeof toFields>,
+  headers: OutgoingHttpHeaders,
   trailer: Headers,
 ): void {
   const trailers = toTrailers(trailer);
@@ -109,7 +104,7 @@ export function sendTrailers(
 }
 
 /** Trailers whose message is encoded no more than the protocol asks. */
-export function toTrailers(trailer: Headers): ReturnType<typeof toFields> {
+export function toTrailers(trailer: Headers): OutgoingHttpHeaders {
   const trailers = toFields(trailer);
   const message = trailer.get("grpc-message");
   if (message !== null) {

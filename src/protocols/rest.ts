@@ -36,13 +36,10 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
   const { gate } = options;
   const serveUnary = createUnary(options);
   const streams = createSlots(maxStreams, maxStreamsOfCaller);
-  const rpcOf = ({ localName }: DescMethod) => ({
-    spec: service.methods[localName] as UnarySpec,
-    isOpen: false,
-  });
-  const createRpc = rpcOf(createInvestor);
-  const getRpc = rpcOf(getInvestor);
-  const listRpc = rpcOf(listInvestors);
+  const specOf = ({ localName }: DescMethod) => service.methods[localName] as UnarySpec;
+  const createSpec = specOf(createInvestor);
+  const getSpec = specOf(getInvestor);
+  const listSpec = specOf(listInvestors);
 
   async function serveAll(exchange: Exchange): Promise<void> {
     let call: Call | undefined;
@@ -57,6 +54,7 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
       await streamAll(exchange, call);
     } catch (reason) {
       const error = call?.fail(reason) ?? reason;
+      exchange.usage.refuse();
       // Without its end, nobody takes a part for the whole.
       if (exchange.isBegun) exchange.destroy();
       else fail(exchange, error as ConnectError, call);
@@ -68,7 +66,7 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     const read = async (pageToken: string): Promise<ListInvestorsResponse> => {
       call.limit();
       const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
-      const page = (await call.invoke(listRpc.spec, input)) as ListInvestorsResponse;
+      const page = (await call.invoke(listSpec, input)) as ListInvestorsResponse;
       // Until the next one, it is the caller who takes time.
       call.limit(Number.POSITIVE_INFINITY);
       return page;
@@ -94,14 +92,14 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     const { path, query } = exchange;
     const method = exchange.method === "HEAD" ? "GET" : exchange.method;
     if (path === collection) {
-      if (method === "POST") return serveUnary(createCodec, createRpc, exchange);
+      if (method === "POST") return serveUnary(createCodec, createSpec, exchange);
       if (method === "GET") {
-        return query.length <= 1 ? serveAll(exchange) : serveUnary(listCodec, listRpc, exchange);
+        return query.length <= 1 ? serveAll(exchange) : serveUnary(listCodec, listSpec, exchange);
       }
       throw methodNotAllowed(exchange, "GET, HEAD, POST");
     }
     if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
-    if (method === "GET") return serveUnary(getCodec, getRpc, exchange);
+    if (method === "GET") return serveUnary(getCodec, getSpec, exchange);
     throw methodNotAllowed(exchange, "GET, HEAD");
   };
 }

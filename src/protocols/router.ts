@@ -54,10 +54,9 @@ export function createRouter(options: RouterOptions) {
       const handled = handle(exchange);
       if (handled !== undefined) return handled;
     }
-    if (!isGrpc(exchange)) throw httpError(404, "there is nothing at this path");
-    exchange.usage.refuse();
-    sendStatus(exchange, new ConnectError("unknown method", Code.Unimplemented));
-    return undefined;
+    throw isGrpc(exchange) && exchange.httpVersion === "2"
+      ? new ConnectError("unknown method", Code.Unimplemented)
+      : httpError(404, "there is nothing at this path");
   }
 
   /** Ends a request that nobody replied to: with the error, if a status can still be sent. */

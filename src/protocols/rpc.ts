@@ -1,7 +1,6 @@
 import { createRegistry } from "@bufbuild/protobuf";
-import type { MethodImplSpec, ServiceImplSpec } from "@connectrpc/connect";
+import type { ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
-import type { UnarySpec } from "../calls/call.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
@@ -24,10 +23,7 @@ export function createRpc(options: RpcOptions): Handler {
   const toRpcs = (specs: ServiceImplSpec[], isOpen: boolean) =>
     specs
       .flatMap(({ methods }) => Object.values(methods))
-      .map((spec): [string, Rpc<MethodImplSpec>] => [
-        createMethodUrl("", spec.method),
-        { spec, isOpen },
-      ]);
+      .map((spec): [string, Rpc] => [createMethodUrl("", spec.method), { spec, isOpen }]);
   const rpcs = new Map([...toRpcs(services, false), ...toRpcs(openServices, true)]);
   const jsonOptions = {
     alwaysEmitImplicit: true,
@@ -43,17 +39,14 @@ export function createRpc(options: RpcOptions): Handler {
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);
     if (rpc === undefined) return undefined;
-    if (isUnary(rpc)) {
-      if (isCommonGrpc(exchange)) return serveUnary(grpcCodec, rpc, exchange);
-      if (isCommonConnect(exchange)) return serveUnary(connectCodec, rpc, exchange);
+    const { spec, isOpen } = rpc;
+    if (spec.kind === "unary") {
+      if (isCommonGrpc(exchange)) return serveUnary(grpcCodec, spec, exchange, isOpen);
+      if (isCommonConnect(exchange)) return serveUnary(connectCodec, spec, exchange, isOpen);
     }
     if (isGrpc(exchange) && exchange.httpVersion !== "2") {
       throw httpError(415, "gRPC needs HTTP/2");
     }
     return serveUniversal(rpc, exchange);
   };
-}
-
-function isUnary(rpc: Rpc<MethodImplSpec>): rpc is Rpc<UnarySpec> {
-  return rpc.spec.kind === "unary";
 }

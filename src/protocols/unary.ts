@@ -1,5 +1,5 @@
 import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
-import type { ConnectError } from "@connectrpc/connect";
+import type { ConnectError, MethodImplSpec } from "@connectrpc/connect";
 import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
@@ -31,8 +31,8 @@ export interface UnaryOptions {
 }
 
 /** A method, and whether anybody may call it. */
-export interface Rpc<Spec> {
-  readonly spec: Spec;
+export interface Rpc {
+  readonly spec: MethodImplSpec;
   readonly isOpen: boolean;
 }
 
@@ -41,7 +41,7 @@ export interface Rpc<Spec> {
  * request to its reply.
  */
 export function createUnary({ gate, maxMessageBytes }: UnaryOptions) {
-  return async (codec: Codec, { spec, isOpen }: Rpc<UnarySpec>, exchange: Exchange) => {
+  return async (codec: Codec, spec: UnarySpec, exchange: Exchange, isOpen = false) => {
     const { method } = spec;
     const { transport, route, overhead } = codec;
     let call: Call | undefined;

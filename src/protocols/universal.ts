@@ -1,33 +1,26 @@
 import {
-  ConnectError,
   createConnectRouter,
   createContextKey,
   createContextValues,
   type HandlerContext,
   type Interceptor,
   type MethodImpl,
-  type MethodImplSpec,
 } from "@connectrpc/connect";
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
-import type { Call } from "../calls/call.ts";
+import { parseTimeout as parseConnectTimeout } from "@connectrpc/connect/protocol-connect";
+import { parseTimeout as parseGrpcTimeout } from "@connectrpc/connect/protocol-grpc";
+import type { Call, TransportName } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { type JsonOptions, parseConnectTimeout } from "./connect.ts";
+import type { JsonOptions } from "./connect.ts";
 import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
-import {
-  isGrpc,
-  parseGrpcTimeout,
-  prefixBytes,
-  sendStatus,
-  sendTrailers,
-  toTrailers,
-} from "./grpc.ts";
+import { isGrpc, prefixBytes, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
 import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
 
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
 interface UniversalRequest {
-  readonly rpc: Rpc<MethodImplSpec>;
+  readonly rpc: Rpc;
   readonly exchange: Exchange;
   /** Ends the request for them. */
   readonly controller: AbortController;
@@ -49,18 +42,17 @@ interface UniversalOptions extends UnaryOptions {
 /** Makes what serves calls of every form by Connect's own handlers. */
 export function createUniversal(
   { gate, maxMessageBytes, jsonOptions, compressions }: UniversalOptions,
-  rpcs: Iterable<Rpc<MethodImplSpec>>,
+  rpcs: Iterable<Rpc>,
 ) {
-  const limitOf = ({ isOpen }: Rpc<MethodImplSpec>) => (isOpen ? maxOpenBytes : maxMessageBytes);
+  const limitOf = ({ isOpen }: Rpc) => (isOpen ? maxOpenBytes : maxMessageBytes);
 
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
     const request = required(values.get(requestKey));
     const { rpc, exchange, controller, timeoutMs } = request;
-    const transport =
-      protocolName === "grpc" || protocolName === "grpc-web" ? protocolName : "connect";
-    const head = { method, transport, exchange, values, timeoutMs } as const;
+    const transport = protocolName as TransportName;
+    const head = { method, transport, exchange, values, timeoutMs };
     const call = rpc.isOpen ? gate.open(head) : await gate.admit(head);
     request.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
@@ -91,35 +83,24 @@ export function createUniversal(
     }
   }
 
-  const options = {
+  const router = createConnectRouter({
     interceptors: [noteFailures],
     acceptCompression: compressions,
     jsonOptions,
     requestGate: admit,
-  };
-  const router = createConnectRouter({ ...options, readMaxBytes: maxMessageBytes });
-  const openRouter = createConnectRouter({ ...options, readMaxBytes: maxOpenBytes });
-  for (const { spec, isOpen } of rpcs) {
-    (isOpen ? openRouter : router).rpc(spec.method, spec.impl as MethodImpl<never>);
+  });
+  for (const rpc of rpcs) {
+    const { method, impl } = rpc.spec;
+    router.rpc(method, impl as MethodImpl<never>, { readMaxBytes: limitOf(rpc) });
   }
-  const handlers = new Map(
-    [...router.handlers, ...openRouter.handlers].map((each) => [each.requestPath, each]),
-  );
+  const handlers = new Map(router.handlers.map((each) => [each.requestPath, each]));
 
-  return async (rpc: Rpc<MethodImplSpec>, exchange: Exchange): Promise<void> => {
+  return async (rpc: Rpc, exchange: Exchange): Promise<void> => {
     const { method, httpVersion, authority, path } = exchange;
     const handler = handlers.get(path);
     const url = `http://${authority}${exchange.url}`;
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
-    }
-    if (rpc.isOpen && rpc.spec.kind !== "unary") {
-      try {
-        gate.admitStream(rpc.spec.method, exchange);
-      } catch (error) {
-        fail(exchange, error);
-        return;
-      }
     }
     const controller = new AbortController();
     const header = exchange.toHeaders();
@@ -150,27 +131,20 @@ export function createUniversal(
       if (transport === "connect") throw error;
     }
     await send(response, exchange).catch((error) => {
-      fail(exchange, request.call?.fail(error) ?? error);
+      throw request.call?.fail(error) ?? error;
     });
   };
-}
-
-/** Replies to gRPC, in its own form, with an error that Connect's handlers know nothing of. */
-function fail(exchange: Exchange, error: unknown): void {
-  if (exchange.isBegun || !isGrpc(exchange) || !(error instanceof ConnectError)) throw error;
-  sendStatus(exchange, error);
 }
 
 const noteFailures: Interceptor = (next) => async (req) => {
   const request = required(req.contextValues.get(requestKey));
   const { spec, isOpen } = request.rpc;
-  const { timeoutMs } = request;
   const call = required(request.call);
   request.isDecoded = true;
   try {
-    call.throwIfEnded();
+    call.signal.throwIfAborted();
     // Once its request is there, a watch lasts as long as its client waits.
-    if (isOpen && spec.kind === "server_streaming") call.limit(timeoutMs ?? Infinity);
+    if (isOpen && spec.kind === "server_streaming") call.limit(call.timeoutMs() ?? Infinity);
     const res = await call.run(() => next(req));
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
@@ -199,8 +173,8 @@ function required<T>(value: T | undefined): T {
 function takeTimeout(header: Headers): number | undefined {
   const isGrpc = header.get("content-type")?.startsWith("application/grpc");
   const name = isGrpc ? "grpc-timeout" : "connect-timeout-ms";
-  const timeout = header.get(name) ?? "";
-  const timeoutMs = isGrpc ? parseGrpcTimeout(timeout) : parseConnectTimeout(timeout);
+  const parse = isGrpc ? parseGrpcTimeout : parseConnectTimeout;
+  const { timeoutMs } = parse(header.get(name), Number.POSITIVE_INFINITY);
   if (timeoutMs !== undefined) header.delete(name);
   return timeoutMs;
 }
@@ -208,7 +182,7 @@ function takeTimeout(header: Headers): number | undefined {
 /** Sends what Connect replies, part by part. */
 async function send(response: UniversalServerResponse, exchange: Exchange): Promise<void> {
   const { status, header, trailer, body = [] } = response;
-  const headers = toFields(new Headers(header));
+  const headers = toFields(header);
   if (!isGrpc(exchange)) headers["cache-control"] = "no-store";
   for await (const part of body) {
     if (exchange.isClosed) return;

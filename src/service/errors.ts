@@ -101,24 +101,24 @@ export function scopeMissing(scope: string): ConnectError {
 /** The keys to check a token with cannot be fetched from its issuer. */
 export function issuerUnavailable(cause: unknown): ConnectError {
   const message = "the token cannot be checked now; repeat the call later";
-  return withRetry(failure("ISSUER_UNAVAILABLE", message, { cause }));
+  return failure("ISSUER_UNAVAILABLE", message, { cause });
 }
 
 /** Too many calls are in flight; this one was not processed. */
 export function overloaded(): ConnectError {
-  return withRetry(failure("OVERLOADED", "too many calls at once; repeat it later"));
+  return failure("OVERLOADED", "too many calls at once; repeat it later");
 }
 
 /** The store cannot be reached or cannot write; the call changed nothing. */
 export function storeUnavailable(cause: unknown): ConnectError {
   const message = "the store is not available and nothing was written; repeat it later";
-  return withRetry(failure("STORE_UNAVAILABLE", message, { cause }));
+  return failure("STORE_UNAVAILABLE", message, { cause });
 }
 
 /** The outcome of a create that is safe to repeat, since its request id identifies replays. */
 export function outcomeUnknown(cause: unknown): ConnectError {
   const message = "the record may or may not be stored; repeat the call with the same request id";
-  return withRetry(failure("OUTCOME_UNKNOWN", message, { cause }));
+  return failure("OUTCOME_UNKNOWN", message, { cause });
 }
 
 /**
@@ -165,18 +165,17 @@ function failure(
 ): ConnectError {
   const value: MessageInitShape<typeof ErrorInfoSchema> = { reason, domain: errorDomain, metadata };
   const details = [{ desc: ErrorInfoSchema, value }];
-  return new ConnectError(message, code, undefined, details, cause);
+  const error = new ConnectError(message, code, undefined, details, cause);
+  // Nothing was done, or it is safe to repeat.
+  if (code === Code.Unavailable) {
+    error.details.push({ desc: RetryInfoSchema, value: { retryDelay: { seconds: 1n, nanos: 0 } } });
+  }
+  return error;
 }
 
 /** Adds the scheme to authenticate by (RFC 9110, 11.6.1; RFC 6750, 3). */
 function challenge(error: ConnectError, ...parameters: string[]): ConnectError {
   const value = `Bearer ${['realm="investor-records"', ...parameters].join(", ")}`;
   error.metadata.set("www-authenticate", value);
-  return error;
-}
-
-function withRetry(error: ConnectError): ConnectError {
-  const retryDelay = { seconds: 1n, nanos: 0 };
-  error.details.push({ desc: RetryInfoSchema, value: { retryDelay } });
   return error;
 }

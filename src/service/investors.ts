@@ -58,7 +58,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
         if (requestId !== undefined && error instanceof DuplicateIdError) {
           return await replay(store, investor, context.signal);
         }
-        if (!(error instanceof OutcomeUnknownError)) throw explain(error, context.signal);
+        if (!(error instanceof OutcomeUnknownError)) return explain(error);
         if (context.signal.aborted) {
           throw interrupted(context.signal.reason, mayBeStored);
         }
@@ -68,9 +68,9 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       }
     },
 
-    async getInvestor(request: GetInvestorRequest, context: HandlerContext) {
+    async getInvestor(request: GetInvestorRequest, { signal }: HandlerContext) {
       const id = checkGet(request);
-      const investor = id && (await find(store, id, context.signal));
+      const investor = id && checkRecord(await store.find(id, signal).catch(explain));
       if (!investor) throw investorNotFound(id);
       return investor;
     },
@@ -82,9 +82,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       await context.values
         .get(replyBudgetKey)
         .reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
-      const found = await store.list(range, context.signal).catch((error) => {
-        throw explain(error, context.signal);
-      });
+      const found = await store.list(range, context.signal).catch(explain);
       found.forEach(checkRecord);
       const investors = found.slice(0, pageLength(found, limit));
       const last = investors.at(-1);
@@ -117,21 +115,13 @@ function pageLength(records: Investor[], limit: number): number {
   return records.length;
 }
 
-function find(store: Store, id: string, signal: AbortSignal): Promise<Investor | undefined> {
-  return store.find(id, signal).then(checkRecord, (error) => {
-    throw explain(error, signal);
-  });
-}
-
 /** @throws {Error} another program, or a later version, wrote what no reply can hold */
 function checkRecord<T extends Investor | undefined>(investor: T): T {
   if (investor === undefined || isRecord(investor)) return investor;
   throw new Error(`what is stored under the id ${investor.id} is no record`);
 }
 
-/** The error of the contract for one of the store. */
-function explain(error: unknown, signal: AbortSignal): unknown {
-  if (error instanceof StoreUnavailableError) return storeUnavailable(error);
-  if (signal.aborted) return interrupted(signal.reason, "nothing was written");
-  return error;
+/** Throws the error of the contract for one of the store; the reason of an abort is one. */
+function explain(error: unknown): never {
+  throw error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
 }
