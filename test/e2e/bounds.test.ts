@@ -83,6 +83,15 @@ describe("watches", () => {
     await Promise.all(streams.map((stream) => once(stream, "data")));
     const { status, reason } = await rawCall(session, watch, empty);
     expect({ status, reason }).toEqual({ status: unavailable, reason: "OVERLOADED" });
+    for (const [type, refusal] of [
+      ["application/connect+json", '"code":"unavailable"'],
+      ["application/grpc-web+json", "grpc-status: 14"],
+    ]) {
+      const { body } = await rawCall(session, watch, frame(Buffer.from("{}")), {
+        "content-type": type,
+      });
+      expect(body.toString(), type).toContain(refusal);
+    }
     streams[0]?.close();
     await waitFor(() => isServed(openCall(session, watch).end(empty)));
     expect(streams.filter(({ closed }) => !closed)).toHaveLength(7);

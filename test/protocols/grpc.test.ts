@@ -271,6 +271,17 @@ describe("the gRPC transport", () => {
     }
   });
 
+  it.each(["100-continue", "100-Continue"])(
+    "asks for the body on Expect: %s",
+    async (expectation) => {
+      const { server } = await serve(echo);
+      const stream = openCall(rawConnection(server.port), getPath, { expect: expectation });
+      await once(stream, "continue");
+      stream.end(frame(Buffer.alloc(0)));
+      expect((await answerOf(stream)).status).toBe(0);
+    },
+  );
+
   it("closes a stream whose request is not complete in time", async () => {
     const { server, gate } = await serve(echo, {}, 200);
     const session = rawConnection(server.port);

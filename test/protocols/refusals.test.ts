@@ -104,6 +104,13 @@ it("counts what is refused before a protocol is chosen", async () => {
   await expect.poll(counted).toEqual(["INVALID_ARGUMENT"]);
 });
 
+it("refuses gRPC over HTTP/1.1", async () => {
+  const { url } = await serve(({ id }) => ({ id }));
+  const init = { method: "POST", headers: { "content-type": "application/grpc" }, body: "" };
+  expect((await fetch(url, init)).status).toBe(415);
+  expect((await fetch(`${url}s`, init)).status).toBe(404);
+});
+
 it.each([
   ["application/json", "504"],
   ["application/json; charset=utf-8", "504"],
