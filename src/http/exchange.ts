@@ -39,7 +39,7 @@ export abstract class Exchange {
   #stopReason: Error | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
 
-  /** @param response emits `close` when it was sent, or never will be */
+  /** @param response emits `close` when it has ended, whether it was sent or not */
   protected constructor(
     socket: Socket,
     headers: IncomingHttpHeaders,
@@ -56,7 +56,7 @@ export abstract class Exchange {
     // Node.js emits errors behind the end too, and an error without a listener ends the process.
     response.on("error", ignore);
     if (request !== (response as unknown)) request.on("error", ignore);
-    response.on("close", () => this.#close());
+    response.on("close", () => this.onEnd());
   }
 
   /** Whether the headers of the response were sent. */
@@ -67,6 +67,9 @@ export abstract class Exchange {
 
   /** Whether all of the response was sent, once that has closed. */
   abstract readonly wasSent: boolean;
+
+  /** How many parts of the response Node.js has taken, and not written to the connection yet. */
+  protected unwritten = 0;
 
   /** Whether the response was sent or never will be. */
   get isClosed(): boolean {
@@ -240,8 +243,7 @@ export abstract class Exchange {
     if (this.#isClosed) throw new Error("the client left");
     const bytes = Buffer.byteLength(part);
     this.usage.keepReply(bytes);
-    // That there is room for more does not say that it was sent.
-    if (response.write(part, () => this.usage.releaseReply(bytes))) return;
+    if (this.writePart(part, () => this.usage.releaseReply(bytes))) return;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
     const onClose = () => reject(new Error("the response was not read"));
@@ -252,6 +254,16 @@ export abstract class Exchange {
       clearTimeout(timer);
       response.off("drain", resolve).off("close", onClose);
     }
+  }
+
+  /** Writes to the response; that there is room for more does not say that it was sent. */
+  protected writePart(part: string | Uint8Array, onWritten?: () => void): boolean {
+    this.unwritten += 1;
+    return this.#response.write(part, () => {
+      this.unwritten -= 1;
+      onWritten?.();
+      if (this.#response.destroyed) this.onEnd();
+    });
   }
 
   /** Ends the body, whose rest the client then has {@link replyTimeoutMs} to read. */
@@ -281,7 +293,12 @@ export abstract class Exchange {
     if (expect !== undefined && /\b100-continue\b/i.test(expect)) this.sendContinue();
   }
 
-  #close(): void {
+  /** The response has ended. */
+  protected onEnd(): void {
+    this.close();
+  }
+
+  protected close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
@@ -291,7 +308,7 @@ export abstract class Exchange {
 }
 
 /** The bytes of a chunk without what it was read with, which can be much more. */
-function detach(chunk: Uint8Array): Uint8Array {
+export function detach(chunk: Uint8Array): Uint8Array {
   return chunk.buffer.byteLength > 2 * chunk.length ? new Uint8Array(chunk) : chunk;
 }
 

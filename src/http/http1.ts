@@ -21,6 +21,9 @@ const drainGraceMs = 100;
 const maxPipelined = 256;
 const maxFields = 128;
 
+/** The most bytes of their bodies, which Node.js reads though nobody asks for them. */
+const maxWaitingBytes = 64 * 1024;
+
 /** Speaks HTTP/1.1 on the connections that it is given. */
 export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   const receivers = new Map<Socket, RequestListener>();
@@ -87,9 +90,11 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       // What follows a request to upgrade in one packet is not read.
       const isLast = isClosing || isRetired || exchange.fault || req.headers.upgrade !== undefined;
       if (isLast) exchange.announceClose();
-      // What comes behind a watch could wait without end.
-      if (usage.open > maxPipelined || usage.watches > 0) exchange.destroy();
       exchanges.push(exchange);
+      const waitingBytes = exchanges.slice(1).reduce((sum, { bodyBytes }) => sum + bodyBytes, 0);
+      // What comes behind a watch could wait without end.
+      const isTooMuch = usage.open > maxPipelined || waitingBytes > maxWaitingBytes;
+      if (isTooMuch || usage.watches > 0) exchange.destroy();
       if (exchanges.length === 1) startFirst();
     });
     socket.once("close", () => {
@@ -151,6 +156,12 @@ class Http1Exchange extends Exchange {
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
     this.fault = findFault(req);
+  }
+
+  /** How much the body may take before it is read, in bytes. */
+  get bodyBytes(): number {
+    const { "content-length": length, "transfer-encoding": encoding } = this.headers;
+    return encoding === undefined ? Number(length ?? 0) : maxWaitingBytes;
   }
 
   get method(): string {

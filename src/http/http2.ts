@@ -12,7 +12,7 @@ import {
   handshakeTimeoutMs,
   maxHeaderBytes,
 } from "./connection.ts";
-import { Exchange, ignore, replyTimeoutMs } from "./exchange.ts";
+import { detach, Exchange, ignore, replyTimeoutMs } from "./exchange.ts";
 import type { ConnectionUsage } from "./usage.ts";
 
 /** The most calls that one connection may have open. */
@@ -46,6 +46,8 @@ export function acceptHttp2(
     maxSessionMemory,
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });
+  // Each stream may wait for its end.
+  socket.setMaxListeners(0);
   let draining: Promise<void> | undefined;
 
   const handshake = setTimeout(() => socket.destroy(), handshakeTimeoutMs);
@@ -57,8 +59,11 @@ export function acceptHttp2(
   });
 
   const pings = setInterval(() => {
-    if (usage.open === 0 && performance.now() - usage.idleSince >= idleTimeoutMs) drain();
-    // It waits behind what the client still has to read.
+    // What admitted calls wait for is limited, and a response to a ping waits behind their replies.
+    if (usage.inUse > usage.watches) return;
+    // Node.js tells nothing by the ping of a session that has closed, and waits for its client.
+    if (session.closed && usage.open === usage.watches) socket.destroy();
+    else if (usage.open === 0 && performance.now() - usage.idleSince >= idleTimeoutMs) drain();
     else ping(replyTimeoutMs).then((isThere) => isThere || socket.destroy());
   }, pingIntervalMs).unref();
   socket.once("close", () => {
@@ -102,6 +107,9 @@ class Http2Exchange extends Exchange {
     this.#stream = stream;
     // If a client resets it with NO_ERROR, Node.js waits for what was to be written.
     stream.once("aborted", () => process.nextTick(() => stream.destroy()));
+    // What nobody reads yet stays in the memory that it came in.
+    const push = stream.push.bind(stream);
+    stream.push = (chunk: Uint8Array | null) => push(chunk && detach(chunk));
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {
       // While it listens for removals, each one is an event.
@@ -131,9 +139,21 @@ class Http2Exchange extends Exchange {
   }
 
   get wasSent(): boolean {
-    // Node.js ends what a client has reset, too.
-    const { writableFinished, rstCode, headersSent, aborted } = this.#stream;
-    return headersSent && writableFinished && !aborted && rstCode === constants.NGHTTP2_NO_ERROR;
+    const { headersSent, writableFinished } = this.#stream;
+    const isWritten = this.unwritten === 0 && !this.socket.destroyed;
+    return headersSent && this.#isWhole && (writableFinished || isWritten);
+  }
+
+  /** Whether all of the response was given to Node.js, which ends what a client has reset, too. */
+  get #isWhole(): boolean {
+    const { writableEnded, rstCode, aborted } = this.#stream;
+    return writableEnded && !aborted && rstCode === constants.NGHTTP2_NO_ERROR;
+  }
+
+  /** Node.js closes a stream whose end its session has, which may still have to write it. */
+  protected override onEnd(): void {
+    if (!this.#isWhole || this.unwritten === 0 || this.socket.destroyed) this.close();
+    else this.socket.once("close", () => this.close());
   }
 
   begin(status: number, headers: OutgoingHttpHeaders, trailers?: () => OutgoingHttpHeaders): void {
@@ -147,6 +167,8 @@ class Http2Exchange extends Exchange {
   }
 
   destroy(): void {
+    // What the session has of it goes with the connection only.
+    if (this.#stream.destroyed) this.socket.destroy();
     this.#stream.close(constants.NGHTTP2_INTERNAL_ERROR);
     // A connection that takes no more bytes does not take the frame that says so either.
     this.#stream.destroy();
@@ -164,7 +186,11 @@ class Http2Exchange extends Exchange {
     const endStream = body === undefined && !waitForTrailers;
     this.#sendHeaders(status, headers, { endStream, waitForTrailers });
     if (trailers) this.#sendTrailers(() => trailers);
-    if (!endStream && this.method !== "HEAD") stream.end(body);
+    if (!endStream && this.method !== "HEAD") {
+      // A stream with trailers closes when its body was written.
+      if (body !== undefined && !trailers) this.writePart(body);
+      stream.end(trailers && body);
+    }
     // What still comes is dropped, or else kept for as long as the reply is not read.
     if (!stream.readableEnded) stream.resume();
     if (!waitForTrailers) setImmediate(() => this.#endRequest());

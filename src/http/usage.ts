@@ -8,6 +8,9 @@ const maxUnsentBytes = 4 * 1024 * 1024;
 /** What all connections may keep before calls on those that have their share are refused. */
 const maxTotalBytes = 64 * 1024 * 1024;
 
+/** The same on connections on which no call was admitted yet. */
+const maxStrangersBytes = 16 * 1024 * 1024;
+
 /** What each connection may keep, whatever the others do. */
 const shareBytes = 32 * 1024;
 
@@ -66,12 +69,16 @@ export class ConnectionUsage {
 
   /** Whether calls on it are refused, since it keeps too much beside the others. */
   get isCrowded(): boolean {
-    return this.#total.kept > maxTotalBytes && this.#kept > shareBytes;
+    return this.#total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
   }
 
   /** Whether a reply of so many bytes may wait to be sent, whatever waits beside it. */
   canTake(bytes: number): boolean {
-    return bytes <= shareBytes || this.#total.kept + bytes <= maxTotalBytes;
+    return bytes <= shareBytes || this.#total.kept + bytes <= this.#maxTotalBytes;
+  }
+
+  get #maxTotalBytes(): number {
+    return this.wasAdmitted ? maxTotalBytes : maxStrangersBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
