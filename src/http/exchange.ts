@@ -219,7 +219,13 @@ export abstract class Exchange {
     if (body !== undefined && trailers === undefined) headers["content-length"] = bytes;
     // Of a text that is not read at once, Node.js keeps a copy in bytes besides the text.
     const isLarge = typeof body === "string" && bytes >= largeTextBytes;
-    this.respond(status, headers, isLarge ? Buffer.from(body) : body, trailers);
+    const whole = isLarge ? Buffer.from(body) : body;
+    if (whole === undefined || this.method === "HEAD" || this.usage.give(bytes)) {
+      this.respond(status, headers, whole, trailers);
+      return;
+    }
+    this.begin(status, headers, trailers && (() => trailers));
+    this.#writeParts(whole).then(() => this.end(), ignore);
   }
 
   /**
@@ -239,11 +245,31 @@ export abstract class Exchange {
    * @throws {Error} the client has left, or read nothing for {@link replyTimeoutMs}
    */
   async write(part: string | Uint8Array): Promise<void> {
+    this.usage.keepReply(Buffer.byteLength(part));
+    await this.#writeParts(part);
+  }
+
+  /** Writes a body whose bytes are counted. */
+  async #writeParts(body: string | Uint8Array): Promise<void> {
+    for (const part of this.usage.partsOf(body)) {
+      const bytes = Buffer.byteLength(part);
+      if (!this.usage.give(bytes)) await this.#waitForTurn(bytes);
+      if (this.#isClosed) throw new Error("the client left");
+      const hasRoom = this.writePart(part, () => this.usage.releaseReply(bytes));
+      if (!hasRoom) await this.#waitForDrain();
+    }
+  }
+
+  /** Waits until what others have given to the connection was written. */
+  #waitForTurn(bytes: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.onClose(resolve);
+      this.usage.waitForTurn(bytes, resolve);
+    });
+  }
+
+  async #waitForDrain(): Promise<void> {
     const response = this.#response;
-    if (this.#isClosed) throw new Error("the client left");
-    const bytes = Buffer.byteLength(part);
-    this.usage.keepReply(bytes);
-    if (this.writePart(part, () => this.usage.releaseReply(bytes))) return;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
     const onClose = () => reject(new Error("the response was not read"));
