@@ -1,4 +1,4 @@
-import { aborted } from "node:util";
+import { once } from "node:events";
 import { MongoClient } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../config.ts";
@@ -80,8 +80,20 @@ export function createMongoStore(
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     signal?.throwIfAborted();
     if (isConnected) return;
-    await Promise.race([connect(), ...(signal ? [aborted(signal, signal)] : [])]);
+    const { promise: left, resolve: leave } = Promise.withResolvers<unknown>();
+    signal?.addEventListener("abort", leave);
+    try {
+      await Promise.race([connect(), left]);
+    } finally {
+      // The pages of one list share a signal.
+      signal?.removeEventListener("abort", leave);
+    }
     signal?.throwIfAborted();
+  }
+
+  async function cutOff(cut: AbortSignal): Promise<void> {
+    if (!cut.aborted) await once(cut, "abort");
+    await client.close();
   }
 
   return {
@@ -112,7 +124,7 @@ export function createMongoStore(
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         client.close(),
       );
-      return cut ? Promise.race([closing, aborted(cut, cut).then(() => client.close())]) : closing;
+      return cut ? Promise.race([closing, cutOff(cut)]) : closing;
     },
   };
 }

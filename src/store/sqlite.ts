@@ -3,7 +3,6 @@ import { statSync } from "node:fs";
 import { extname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { aborted } from "node:util";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
@@ -76,6 +75,11 @@ export async function createSqliteStore(path: string, options: Options): Promise
     }
   }
 
+  async function cutOff(cut: AbortSignal): Promise<void> {
+    if (!cut.aborted) await once(cut, "abort");
+    await writer.cut();
+  }
+
   return {
     insert: (investor, signal) => batcher.add(investor, signal),
     find: (id, signal) =>
@@ -96,7 +100,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     },
 
     close(cut) {
-      if (cut) void aborted(cut, cut).then(() => writer.cut());
+      if (cut) void cutOff(cut);
       closing ??= batcher.close().then(async () => {
         // Lookups that were accepted wait for the next turn.
         await nextTurn();

@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
-import { setTimeout as delay } from "node:timers/promises";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import {
   Binary,
   type Db,
@@ -26,6 +26,7 @@ import {
   StoreUnavailableError,
 } from "../../src/store/store.ts";
 import { failureOf } from "../support/errors.ts";
+import { collectGarbage } from "../support/garbage.ts";
 import { serviceOver } from "../support/in-process.ts";
 import { describeWithMongo, findMembers } from "../support/mongodb.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
@@ -272,7 +273,8 @@ it("takes back what waits for a server that does not reply, with the reason", as
   onTestFinished(() => void silent.close());
   await once(silent, "listening");
   const { port } = silent.address() as AddressInfo;
-  const store = open(`mongodb://127.0.0.1:${port}/`);
+  const url = `mongodb://127.0.0.1:${port}/`;
+  const store = createMongoStore(url, { requestTimeoutMs: 60_000, observe() {} });
   const reason = new Error("the caller left");
   const controller = new AbortController();
   const { signal } = controller;
@@ -284,9 +286,16 @@ it("takes back what waits for a server that does not reply, with the reason", as
   ];
   const outcomes = Promise.allSettled(calls);
   const others = Promise.allSettled([store.insert(anInvestor()), store.find(v4())]);
-  await delay(100);
+  await once(silent, "connection");
+  collectGarbage();
   controller.abort(reason);
   expect(await outcomes).toEqual(calls.map(() => ({ status: "rejected", reason })));
+  const cut = new AbortController();
+  const closed = Promise.all([store.close(cut.signal), store.close(cut.signal)]);
+  await nextTurn();
+  collectGarbage();
+  cut.abort();
+  await closed;
   for (const other of await others) {
     expect(other).toMatchObject({ reason: expect.any(StoreUnavailableError) });
   }

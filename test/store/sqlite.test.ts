@@ -15,12 +15,14 @@ import {
 import { join } from "node:path";
 import { DatabaseSync, StatementSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
+import { aborted } from "node:util";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { openSqliteFile, openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { collectGarbage } from "../support/garbage.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { grpcClient, metric, startService } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
@@ -252,8 +254,14 @@ describe("SQLite", () => {
     await delay(200);
     const cut = new AbortController();
     const closed = store.close(cut.signal);
+    void aborted(cut.signal, cut.signal);
+    await delay(10);
+    collectGarbage();
+    const start = performance.now();
     cut.abort();
     await closed;
+    // A lock is waited for five seconds.
+    expect(performance.now() - start).toBeLessThan(2_000);
     expect((await outcomes).map(({ status }) => status)).toEqual(Array(3).fill("rejected"));
     expect(fatal).toEqual([]);
   });
