@@ -103,10 +103,11 @@ export class Batcher<Item, Result> {
   async #drain(): Promise<void> {
     const { ready } = this.#options;
     while (this.#queue.length > 0) {
-      if (ready) {
-        await ready().catch((reason) => {
-          for (const entry of this.#queue.splice(0)) entry.fail(reason);
-        });
+      try {
+        if (ready) await ready();
+      } catch (reason) {
+        for (const entry of this.#queue.splice(0)) entry.fail(reason);
+        continue;
       }
       const batch = this.#queue.splice(0, maxItems);
       if (batch.length > 0) await this.#runBatch(batch);

@@ -153,6 +153,25 @@ describe("the batcher", () => {
     expect(await batcher.add("c")).toBe("c");
   });
 
+  it("asks whether it can send for who comes again as soon as that has failed", async () => {
+    const ready = Promise.withResolvers<void>();
+    const readiness = [Promise.reject(new Error("no connection")), ready.promise];
+    const sent: string[][] = [];
+    const batcher = new Batcher<string, string>({
+      ready: () => readiness.shift() ?? Promise.resolve(),
+      async run(items) {
+        sent.push(items);
+        return items;
+      },
+      observe() {},
+    });
+    const again = batcher.add("a").catch(() => batcher.add("b"));
+    await nextTurn();
+    expect(sent).toEqual([]);
+    ready.resolve();
+    expect(await again).toBe("b");
+  });
+
   it("finishes what it accepted when it is closed, and refuses the rest", async () => {
     const { batcher, answerNext } = createDatabase();
     const accepted = [batcher.add("a"), batcher.add("b")];
