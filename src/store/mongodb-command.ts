@@ -9,8 +9,6 @@ import { StoreUnavailableError } from "./store.ts";
  *
  * It always aborts with an Error: the driver makes a TypeError of anything else, after the
  * request was sent.
- *
- * @throws {unknown} the reason of the caller's signal, once that has aborted
  */
 export async function runCommand(
   db: Db,
@@ -27,9 +25,6 @@ export async function runCommand(
   try {
     const limited = { ...command, maxTimeMS: Math.ceil(limitMs) };
     return await db.command(limited, { signal: controller.signal });
-  } catch (error) {
-    caller?.throwIfAborted();
-    throw error;
   } finally {
     clearTimeout(timer);
     caller?.removeEventListener("abort", leave);

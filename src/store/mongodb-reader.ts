@@ -113,10 +113,8 @@ interface Query {
 
 function queryOf(ids: string[]): Query {
   const keys = Array.from(new Set(ids), toKey);
-  const [only] = keys;
   // For a single key the server has a shorter way than for a set of one.
-  const filter = { _id: only !== undefined && keys.length === 1 ? only : { $in: keys } };
-  return { filter, limit: keys.length };
+  return { filter: { _id: keys.length === 1 ? keys[0] : { $in: keys } }, limit: keys.length };
 }
 
 function byId(investors: Investor[]): Map<string, Investor> {
@@ -139,8 +137,8 @@ function byId(investors: Investor[]): Map<string, Investor> {
  */
 function settledElection(hello: Document): string | undefined {
   const { msg, setName, hosts, isWritablePrimary, electionId, lastWrite } = hello;
-  const isRouter = msg === "isdbgrid";
-  if (isRouter) return undefined;
+  // That of a router of a sharded cluster.
+  if (msg === "isdbgrid") return undefined;
   if (setName === undefined) return "standalone";
   const isSettled =
     isWritablePrimary &&

@@ -113,11 +113,10 @@ export function createMongoStore(
 
     async ping(signal) {
       await begin(signal);
-      await reader.learn(signal).catch((error) => {
-        signal?.throwIfAborted();
-        throw unavailable(error);
-      });
-      await twice(() => reader.list({ limit: 1 }, signal), signal);
+      await twice(async () => {
+        await reader.learn(signal);
+        await reader.list({ limit: 1 }, signal);
+      }, signal);
     },
 
     close(cut) {
