@@ -1,8 +1,6 @@
 import { createSqliteStore } from "./sqlite.ts";
 import type { Store, StoreOptions } from "./store.ts";
 
-const sqliteScheme = /^sqlite:(\/\/(?=\/))?/;
-
 /**
  * Opens the store that a database URL names: `sqlite:PATH`, `sqlite:///PATH` from the root, or
  * a connection string of MongoDB, whose driver is loaded only then.
@@ -19,5 +17,5 @@ export async function openStore(databaseUrl: string, options: StoreOptions): Pro
 
 /** The path that a database URL names, or undefined if it names no SQLite file. */
 export function sqlitePathOf(databaseUrl: string): string | undefined {
-  return sqliteScheme.test(databaseUrl) ? databaseUrl.replace(sqliteScheme, "") : undefined;
+  return /^sqlite:(?:\/\/(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }

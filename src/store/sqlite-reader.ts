@@ -2,7 +2,7 @@ import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
-import { uuidFromHex, uuidToBytes } from "../uuid.ts";
+import { uuidFromHex } from "../uuid.ts";
 import { resultCode, resultCodeOf } from "./sqlite-file.ts";
 import type { Range, StoreObserver } from "./store.ts";
 
@@ -28,7 +28,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   // Ids pass as text: a small buffer for each is slow to make and to collect.
   const findRow = db.prepare(`SELECT ${columns} FROM investors WHERE id = unhex(?, '-')`);
   const listRows = db.prepare(
-    `SELECT ${columns}, lower(hex(id)) FROM investors WHERE id > ? ORDER BY id LIMIT ?`,
+    `SELECT ${columns}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
   );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
@@ -75,8 +75,8 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
     /** At most `limit` records behind `after`. */
     list({ after, limit }: Range): Investor[] {
       const start = performance.now();
-      const key = after === undefined ? new Uint8Array() : uuidToBytes(after);
-      const read = () => listRows.all(key, limit) as unknown as SQLOutputValue[][];
+      // Every id is greater than the empty blob.
+      const read = () => listRows.all(after ?? "", limit) as unknown as SQLOutputValue[][];
       let rows: SQLOutputValue[][];
       try {
         rows = read();
@@ -99,7 +99,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
           read();
           failed.delete(key);
         }
-        listRows.all(new Uint8Array(), 1);
+        listRows.all("", 1);
       } finally {
         observe("check", (performance.now() - start) / 1_000);
       }
