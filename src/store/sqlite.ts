@@ -138,23 +138,19 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  const ended = exited.then(() => {
-    throw new Error("it ended by itself");
-  });
-  const opened = Promise.race([once(worker, "message"), ended]).catch(async (error) => {
+  const first = await Promise.race([once(worker, "message"), exited]).catch(async (error) => {
     await exited;
     throw error;
   });
-  const [identity] = (await opened) as [string];
+  if (first === undefined) throw new Error("the thread that writes ended by itself");
+  const [identity] = first as [string];
   let pending: PromiseWithResolvers<Reply> | undefined;
-  let closing = false;
   let failure: Error | undefined;
 
   worker.on("message", (reply: Reply) => pending?.resolve(reply));
   worker.on("error", die);
-  ended.catch((error) => {
-    if (!closing) die(error);
-  });
+  // A listener would come too late if it ended behind its first message.
+  void exited.then(() => die(new Error("it ended by itself")));
 
   function die(cause: Error): void {
     if (failure !== undefined) return;
@@ -178,13 +174,12 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
     },
     /** Terminates the thread as soon as the disk allows, whatever it waits for. */
     async cut(): Promise<void> {
-      closing = true;
       failure ??= new Error("the store is closed");
       await worker.terminate();
       pending?.reject(new OutcomeUnknownError("the commit was not waited for"));
     },
     async close(): Promise<void> {
-      closing = true;
+      failure ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
     },
