@@ -7,12 +7,18 @@ export interface Endpoint {
   /** What it is called, without what its URL may hold of secrets. */
   name: string;
   /** The file, if it is one. */
-  path?: string;
+  path?: string | undefined;
   /** The descriptor of standard input or output, if it is one of them. */
   fd?: number;
   /** The database, if it is one. */
   url?: string;
 }
+
+/**
+ * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
+ * which is more than an election takes by default.
+ */
+export const requestTimeoutMs = 60_000;
 
 const accepted =
   "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST, mongodb+srv://HOST, " +
@@ -31,8 +37,7 @@ export function readEndpoint(side: string, text: string, environment: NodeJS.Pro
     throw new ConfigError(`${side}: the environment has no database URL under this name`);
   }
   if (isDatabaseUrl(value)) {
-    const path = sqlitePathOf(value);
-    return { name: withoutSecrets(value), url: value, ...(path !== undefined && { path }) };
+    return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
   }
   if (value === "-") {
     return side === "FROM" ? { name: "standard input", fd: 0 } : { name: "standard output", fd: 1 };

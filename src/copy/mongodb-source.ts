@@ -4,6 +4,7 @@ import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
 import type { Range } from "../store/store.ts";
 import type { Source } from "./copier.ts";
+import { requestTimeoutMs } from "./endpoint.ts";
 import { createPagedSource } from "./paged-source.ts";
 
 /**
@@ -11,8 +12,8 @@ import { createPagedSource } from "./paged-source.ts";
  *
  * @throws {Error} if it cannot be reached
  */
-export async function openMongoSource(url: string, requestTimeoutMs: number): Promise<Source> {
-  const { total, other } = await askServer(url, requestTimeoutMs, async (db) => ({
+export async function openMongoSource(url: string): Promise<Source> {
+  const { total, other } = await askServer(url, async (db) => ({
     total: await db.collection(collectionName).estimatedDocumentCount(),
     other: await findOtherKey(db),
   }));
@@ -35,8 +36,8 @@ export async function openMongoSource(url: string, requestTimeoutMs: number): Pr
  *
  * @throws {Error} if it cannot be reached
  */
-export function identifyMongo(url: string, requestTimeoutMs: number): Promise<string> {
-  return askServer(url, requestTimeoutMs, async (db) => {
+export function identifyMongo(url: string): Promise<string> {
+  return askServer(url, async (db) => {
     const { topologyVersion } = await db.command({ hello: 1 });
     return `${topologyVersion?.processId} ${db.databaseName}`;
   });
@@ -59,11 +60,7 @@ async function findOtherKey(db: Db): Promise<string | undefined> {
   return undefined;
 }
 
-async function askServer<T>(
-  url: string,
-  requestTimeoutMs: number,
-  ask: (db: Db) => Promise<T>,
-): Promise<T> {
+async function askServer<T>(url: string, ask: (db: Db) => Promise<T>): Promise<T> {
   const { client, db } = createMongoClient(url, requestTimeoutMs / 4);
   try {
     await client.connect();

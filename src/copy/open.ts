@@ -3,18 +3,13 @@ import { ConfigError } from "../config.ts";
 import { isRecord } from "../investor.ts";
 import { isUuid } from "../service/ids.ts";
 import { openStore } from "../store/open.ts";
+import { inPlainWords } from "../store/sqlite-file.ts";
 import type { Source, Target } from "./copier.ts";
-import { type Endpoint, identifyFile } from "./endpoint.ts";
+import { type Endpoint, identifyFile, requestTimeoutMs } from "./endpoint.ts";
 import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";
 import { createStdoutTarget, openNdjsonTarget } from "./ndjson-target.ts";
 import { openSqliteSource } from "./sqlite-source.ts";
 import { createStoreTarget } from "./store-target.ts";
-
-/**
- * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
- * which is more than an election takes by default.
- */
-const requestTimeoutMs = 60_000;
 
 /**
  * Refuses a copy of a database or file to itself, however the two are spelled.
@@ -53,7 +48,7 @@ export async function openSource(
     }
     if (url === undefined) return createNdjsonSource(process.stdin, options);
     const { openMongoSource } = await import("./mongodb-source.ts");
-    return openMongoSource(url, requestTimeoutMs);
+    return openMongoSource(url);
   }
 
   async function* naming(batches: Source["batches"]) {
@@ -77,9 +72,9 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
   const fail = failing(`cannot write to ${name}`);
   const target = await open().catch(fail);
   return {
+    ...target,
     write: (investors, tally) => target.write(investors, tally).catch(fail),
     finish: () => target.finish().catch(fail),
-    close: () => target.close(),
   };
 
   async function open(): Promise<Target> {
@@ -101,7 +96,7 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
 
 async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
   const { identifyMongo } = await import("./mongodb-source.ts");
-  return identifyMongo(url, requestTimeoutMs).catch(failing(`cannot reach ${name}`));
+  return identifyMongo(url).catch(failing(`cannot reach ${name}`));
 }
 
 /** Refuses what other programs have put beside the records. */
@@ -113,8 +108,7 @@ function refuseForeign(investor: Investor): void {
 /** Throws an error that says in one line what failed, and why. */
 function failing(what: string): (error: unknown) => never {
   return (error) => {
-    const message = error instanceof Error ? error.message : String(error);
-    const line = `${what}: ${message.replaceAll(/\s+/g, " ")}`;
+    const line = `${what}: ${inPlainWords(error).replaceAll(/\s+/g, " ")}`;
     throw error instanceof ConfigError ? new ConfigError(line) : new Error(line, { cause: error });
   };
 }

@@ -1,13 +1,10 @@
 import type { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { inPlainWords, openSqliteFileToRead } from "../store/sqlite-file.ts";
+import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import type { Source } from "./copier.ts";
 import { identifyFile } from "./endpoint.ts";
 import { createPagedSource } from "./paged-source.ts";
-
-/** Timeout for a lock of another process, in milliseconds. */
-const busyTimeoutMs = 5_000;
 
 const countedAtOnce = 100_000;
 
@@ -15,30 +12,27 @@ const countedAtOnce = 100_000;
  * Opens an SQLite file to copy from. The file is never made or changed, and each page is read in
  * a transaction of its own, so that a service which uses it can bring in its log.
  *
- * @throws {Error} in plain words, if the file cannot be used
+ * @throws {Error} if the file cannot be used
  */
-export function openSqliteSource(path: string): Promise<Source> {
-  return inWords(async () => {
-    const db = openSqliteFileToRead(path, busyTimeoutMs);
-    try {
-      const reader = createSqliteReader(db, () => {});
-      const file = identifyFile({ path });
-      return createPagedSource(
-        await count(db),
-        (range) =>
-          inWords(() => {
-            const investors = reader.list(range);
-            if (identifyFile({ path }) !== file) throw new Error("it was replaced meanwhile");
-            return investors;
-          }),
-        // May be called again.
-        async () => db[Symbol.dispose](),
-      );
-    } catch (error) {
-      db.close();
-      throw error;
-    }
-  });
+export async function openSqliteSource(path: string): Promise<Source> {
+  const db = openSqliteFileToRead(path);
+  try {
+    const reader = createSqliteReader(db, () => {});
+    const file = identifyFile({ path });
+    return createPagedSource(
+      await count(db),
+      async (range) => {
+        const investors = reader.list(range);
+        if (identifyFile({ path }) !== file) throw new Error("it was replaced meanwhile");
+        return investors;
+      },
+      // May be called again.
+      async () => db[Symbol.dispose](),
+    );
+  } catch (error) {
+    db.close();
+    throw error;
+  }
 }
 
 /** Counts the records; never all in one transaction, which can take long. */
@@ -56,12 +50,4 @@ async function count(db: DatabaseSync): Promise<number> {
     await nextTurn();
   }
   return total;
-}
-
-async function inWords<T>(read: () => T | Promise<T>): Promise<T> {
-  try {
-    return await read();
-  } catch (error) {
-    throw new Error(inPlainWords(error), { cause: error });
-  }
 }

@@ -35,6 +35,9 @@ const migrations = [
   ) STRICT, WITHOUT ROWID`,
 ];
 
+/** Timeout for a lock of another process, in milliseconds. */
+export const busyTimeoutMs = 5_000;
+
 /** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
 export const resultCode = {
   busy: 5,
@@ -42,9 +45,7 @@ export const resultCode = {
   corrupt: 11,
   full: 13,
   cannotOpen: 14,
-  tooBig: 18,
   constraint: 19,
-  mismatch: 20,
   notADatabase: 26,
   writeError: 778,
   syncError: 1034,
@@ -87,17 +88,17 @@ export function makeSqliteFile(path: string): void {
 }
 
 /**
- * Opens the file for durable commits. It waits at most `busyTimeoutMs` for each lock of other
+ * Opens the file for durable commits. It waits at most `lockTimeoutMs` for each lock of other
  * processes, and at most `openTimeoutMs` to bring in the log. An older file is migrated.
  *
  * @throws {Error} if the file cannot be used
  */
 export async function openSqliteFile(
   path: string,
-  busyTimeoutMs: number,
+  lockTimeoutMs = busyTimeoutMs,
   openTimeoutMs = 30_000,
 ): Promise<DatabaseSync> {
-  const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
+  const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseHardLinks(path);
     versionOf(db);
@@ -114,12 +115,12 @@ export async function openSqliteFile(
 }
 
 /**
- * Opens a file that is there for reads alone, waiting for other processes for at most
- * `busyTimeoutMs` each time. Nothing in it changes; SQLite puts the index of the log beside it.
+ * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
+ * log beside it.
  *
  * @throws {Error} if the file cannot be used
  */
-export function openSqliteFileToRead(path: string, busyTimeoutMs: number): DatabaseSync {
+export function openSqliteFileToRead(path: string): DatabaseSync {
   const entry = statSync(path, { throwIfNoEntry: false });
   if (entry === undefined) throw new Error("it is not there");
   if (!entry.isFile()) throw new Error("it is not a file");

@@ -5,7 +5,13 @@
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
-import { extendedCodeOf, openSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
+import {
+  busyTimeoutMs,
+  extendedCodeOf,
+  openSqliteFile,
+  resultCode,
+  resultCodeOf,
+} from "./sqlite-file.ts";
 import { checkIdentity, createIdentityCheck, identify } from "./sqlite-identity.ts";
 
 /**
@@ -20,16 +26,13 @@ export type RowOutcome = "written" | "duplicate" | { refused: string };
 /** What became of a batch; of a failed one, nothing was written. */
 export type Reply = { outcomes: RowOutcome[] } | { failed: string; errcode: number | undefined };
 
-/** Timeout for a lock of another process, in milliseconds. */
-const busyTimeoutMs = 5_000;
-
-/** The step of that wait, so that the thread can be terminated in between, in milliseconds. */
+/** The step of the wait for a lock, so that the thread can be terminated in between, in milliseconds. */
 const busyStepMs = 50;
 
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
-const db = await openSqliteFile(path, busyTimeoutMs);
+const db = await openSqliteFile(path);
 db.exec(`PRAGMA busy_timeout = ${busyStepMs}`);
 const insert = db.prepare(
   `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
@@ -106,10 +109,8 @@ function writeRow(row: Row): RowOutcome {
   try {
     return insert.run(...row).changes === 1 ? "written" : "duplicate";
   } catch (error) {
-    const code = resultCodeOf(error);
-    const isOfThisRow =
-      code === resultCode.tooBig || code === resultCode.constraint || code === resultCode.mismatch;
-    if (isOfThisRow && db.isTransaction) return { refused: (error as Error).message };
+    const isOfThisRow = resultCodeOf(error) === resultCode.constraint && db.isTransaction;
+    if (isOfThisRow) return { refused: (error as Error).message };
     throw error;
   }
 }

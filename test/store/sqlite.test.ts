@@ -347,7 +347,7 @@ describe("SQLite", () => {
     writeFileSync(path, "");
     for (const each of [path, link]) {
       await expect(open(each)).rejects.toThrow("put the file back");
-      expect(() => openSqliteFileToRead(each, 0)).toThrow("put the file back");
+      expect(() => openSqliteFileToRead(each)).toThrow("put the file back");
     }
     expect(statSync(`${path}-wal`).size).toBe(size);
     outside("cp", join(folder, "investors.db"), path);
