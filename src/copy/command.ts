@@ -33,8 +33,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       '--principal must be "token NAME", "certificate SUBJECT", "oidc ISSUER SUB" or empty',
     );
   }
-  const conflictingIds: string[] = [];
-  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds, part: undefined };
+  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [], part: undefined };
   const start = performance.now();
   let source: Source | undefined;
   let target: Target | undefined;

@@ -9,6 +9,7 @@ export interface ProgressOptions {
   terminal: NodeJS.WritableStream | undefined;
 }
 
+const barIntervalMs = 200;
 const lineIntervalMs = 5_000;
 
 /**
@@ -27,30 +28,25 @@ export function showProgress(tally: Tally, { say, terminal }: ProgressOptions): 
     return { part: part ?? 0, count: inDigits(count), rate: inDigits(count / seconds), left };
   }
 
-  if (terminal === undefined) {
-    const timer = setInterval(() => {
-      const { count, rate, left } = state();
-      say(`${count} records, ${rate} a second, time left: ${left}`);
-    }, lineIntervalMs);
-    return () => clearInterval(timer);
-  }
-
-  const bar = new SingleBar({
-    stream: terminal,
-    format: "{bar} {percentage} % | {count} records | {rate} a second | time left: {left}",
-    // A cursor that is hidden would stay so if the process is killed.
-    hideCursor: false,
-    clearOnComplete: true,
-  });
-  bar.start(1, 0, state());
+  const bar =
+    terminal &&
+    new SingleBar({
+      stream: terminal,
+      format: "{bar} {percentage} % | {count} records | {rate} a second | time left: {left}",
+      // A cursor that is hidden would stay so if the process is killed.
+      hideCursor: false,
+      clearOnComplete: true,
+    });
+  bar?.start(1, 0, state());
   const show = () => {
     const now = state();
-    bar.update(now.part, now);
+    if (bar) bar.update(now.part, now);
+    else say(`${now.count} records, ${now.rate} a second, time left: ${now.left}`);
   };
-  const timer = setInterval(show, 200);
+  const timer = setInterval(show, bar ? barIntervalMs : lineIntervalMs);
   return () => {
     clearInterval(timer);
-    bar.stop();
+    bar?.stop();
   };
 }
 
