@@ -2,6 +2,7 @@ import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { describe, expect, it } from "vitest";
+import { environmentName, settings } from "../../src/config.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, run, startService } from "../support/service.ts";
@@ -15,23 +16,13 @@ describe("the command line", () => {
   it("lists every flag with its environment name and default", async () => {
     const help = run(["serve", "--help"], {}, temporaryFolder());
     expect(await help.exited).toBe(0);
-    for (const [flag, name, value] of [
-      ["--database-url", "DATABASE_URL", "sqlite:data/investors.db"],
-      ["--host", "HOST", "127.0.0.1"],
-      ["--grpc-port", "GRPC_PORT", "50051"],
-      ["--http-port", "HTTP_PORT", "8080"],
-      ["--cors-origin", "CORS_ORIGIN", ""],
-      ["--allow-insecure", "ALLOW_INSECURE", "false"],
-      ["--max-in-flight", "MAX_IN_FLIGHT", "1024"],
-      ["--request-timeout", "REQUEST_TIMEOUT", "10s"],
-      ["--max-connection-age", "MAX_CONNECTION_AGE", ""],
-      ["--drain-delay", "DRAIN_DELAY", "0s"],
-      ["--drain-timeout", "DRAIN_TIMEOUT", "20s"],
-      ["--log-level", "LOG_LEVEL", "info"],
-    ]) {
-      expect(help.output()).toContain(flag);
-      expect(help.output()).toContain(name);
-      expect(help.output()).toContain(`${value}`);
+    // Long lines are wrapped.
+    const lines = help.output().split(/\n(?= {2}-)/);
+    const texts = lines.map((line) => line.replaceAll(/\s+/g, " ").trim());
+    for (const [flag, [argument, , fallback, text]] of Object.entries(settings)) {
+      const source = `${fallback && `default: ${fallback}, `}env: ${environmentName(flag)}`;
+      const line = `${flag} ${argument} ${text} (${source})`;
+      expect(texts).toContainEqual(expect.stringContaining(line));
     }
   });
 
@@ -106,12 +97,6 @@ describe("the command line", () => {
     expect(await refused.exited).toBe(2);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
-  });
-
-  it("prefers a flag to the environment", async () => {
-    const folder = temporaryFolder();
-    const both = run(["--grpc-port", "none"], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder);
-    expect(await both.exited).toBe(2);
   });
 
   it("ends with status 1 and one line if the store cannot be used", async () => {

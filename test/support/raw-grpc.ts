@@ -59,7 +59,7 @@ export async function answerOf(stream: ReturnType<typeof openCall>): Promise<Raw
   const infos = status.details.map((any) => anyUnpack(any, ErrorInfoSchema));
   return {
     status: Number(seen["grpc-status"]),
-    message: decodeURI(String(seen["grpc-message"] ?? "")),
+    message: decodeURIComponent(String(seen["grpc-message"] ?? "")),
     reason: infos.find((info) => info !== undefined)?.reason,
     body: Buffer.concat(chunks),
   };
