@@ -265,6 +265,8 @@ const churn: Attack = {
       for (; left > 0; left -= 1) {
         const { socket, tcp } = await target.open(left % 2 === 0 ? "grpc" : "http", {
           protocol: left % 4 < 2 ? "h2" : "http/1.1",
+          // The gRPC port has no HTTP/1.1.
+          mayFail: left % 4 === 2,
         });
         socket.write(left % 3 === 0 ? clientPreface : "GET / HTTP/1.1\r\n");
         if (left % 5 === 0) tcp.resetAndDestroy();

@@ -197,9 +197,10 @@ const attacks: Attack[] = [
       const paths = ["/healthz", "/v1/investors", `${rpc}/ListInvestors`];
       for (const version of versions) {
         for (const path of paths) {
-          const { socket, closed } = await target.open("http");
+          const { socket, received, closed } = await target.open("http");
           socket.write(`GET ${path} ${version}\r\nhost: localhost\r\n\r\n`);
-          await closed(30);
+          await closed(500);
+          expect(received(), `${path} ${version}`).not.toMatch(/HTTP\/1\.1 2\d\d/);
         }
       }
       return versions.length * paths.length;

@@ -151,10 +151,9 @@ const attacks: Attack[] = [
     async run(target) {
       const open = await openStreams(target, watch, frame(Buffer.alloc(0)), 140, 12);
       for (const count of open) expect(count, "streams of a connection").toBeLessThanOrEqual(8);
-      expect(
-        open.reduce((sum, each) => sum + each, 0),
-        "streams in all",
-      ).toBeLessThanOrEqual(1_024);
+      const total = open.reduce((sum, each) => sum + each, 0);
+      expect(total, "streams in all").toBeGreaterThan(0);
+      expect(total, "streams in all").toBeLessThanOrEqual(1_024);
       return 140 * 12;
     },
   },
@@ -170,7 +169,8 @@ const attacks: Attack[] = [
         128,
         fields,
       );
-      for (const count of open) expect(count, "streams of a connection").toBeLessThanOrEqual(8);
+      expect(Math.max(...open), "streams of a connection").toBeGreaterThan(0);
+      expect(Math.max(...open), "streams of a connection").toBeLessThanOrEqual(8);
       return 20 * 128;
     },
   },

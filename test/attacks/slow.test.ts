@@ -35,8 +35,9 @@ function trickle(
 ): Attack {
   return {
     name: `clients that trickle ${name}`,
+    // The HTTP port has HTTP/2 on TLS only.
+    ...(protocol === "h2" && port === "http" && { on: "TLS" }),
     async run(target) {
-      if (protocol === "h2" && port === "http" && target.kind === "plain") return 0;
       const connections = await Promise.all(
         Array.from({ length: clients }, async () => {
           const connection = await target.open(port, { protocol, isKnown: true });

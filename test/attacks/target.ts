@@ -55,6 +55,8 @@ export interface OpenOptions extends ConnectionOptions {
   protocol?: "http/1.1" | "h2";
   /** Whether it carries credentials, so that records may come back. */
   isKnown?: boolean;
+  /** Whether its handshake may fail, which is thrown otherwise. */
+  mayFail?: boolean;
 }
 
 /** How a session of HTTP/2 is opened. */
@@ -83,7 +85,7 @@ export interface Target {
   readonly issuer: Issuer | undefined;
   /** The headers of the caller who asks for more than its share; none without TLS. */
   readonly greedy: Record<string, string>;
-  /** Opens a connection, whose handshake may have failed. */
+  /** Opens a connection, on TLS after its handshake. */
   open(port: PortName, options?: OpenOptions): Promise<Connection>;
   /** Opens a connection before any handshake. */
   openTcp(port: PortName): Promise<Connection>;
@@ -186,7 +188,11 @@ export async function startTarget(
     return tcp;
   }
 
-  async function connectTo(port: PortName, protocol: string, options: ConnectionOptions = {}) {
+  async function connectTo(
+    port: PortName,
+    protocol: string,
+    { mayFail = false, ...options }: ConnectionOptions & Pick<OpenOptions, "mayFail"> = {},
+  ) {
     const tcp = await connectTcp(port);
     if (!isTls) return { tcp, socket: tcp };
     const socket = own(
@@ -198,11 +204,14 @@ export async function startTarget(
         ...options,
       }),
     );
-    await within(
-      Promise.race([once(socket, "secureConnect"), once(socket, "close")]).catch(() => {}),
+    const isSecure = await within(
+      new Promise<boolean>((resolve) => {
+        socket.once("secureConnect", () => resolve(true)).once("close", () => resolve(false));
+      }),
       10_000,
-      undefined,
+      false,
     );
+    if (!isSecure && !mayFail) throw new Error(`no handshake on ${port}: ${socket.errored}`);
     return { tcp, socket };
   }
 
