@@ -119,6 +119,20 @@ describe("the configuration", () => {
     },
   );
 
+  it.each([
+    ["TLS", { "--tls-cert": "a.crt", "--tls-key": "a.key" }, "not authenticated"],
+    ["tokens", { "--auth-tokens-file": "tokens" }, "not encrypted"],
+    ["OIDC", { "--oidc-issuer": "https://i.example", "--oidc-audience": "a" }, "not encrypted"],
+  ] as const)("refuses to listen beyond this machine with %s alone", (_, flags, lacking) => {
+    const read = (more: Given["flags"]) => readFlags({ "--host": "0.0.0.0", ...flags, ...more });
+    const refused = expect(() => read({}));
+    refused.toThrow(ConfigError);
+    refused.toThrow(`calls are ${lacking} (`);
+    expect(read({ "--allow-insecure": "true" }).listen.host).toBe("0.0.0.0");
+    const both = { "--tls-cert": "a.crt", "--tls-key": "a.key", "--auth-tokens-file": "tokens" };
+    expect(read(both).listen.host).toBe("0.0.0.0");
+  });
+
   it.each(["localhost", "127.0.0.1", "127.8.8.8", "::1"])("listens on %s without more", (host) => {
     expect(readFlags({ "--host": host }).listen.host).toBe(host);
   });

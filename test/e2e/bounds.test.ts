@@ -453,7 +453,7 @@ describe("connections that do not begin", () => {
 });
 
 describe("the port of gRPC on this machine, without credentials", () => {
-  it("answers only to the names of this machine, and to no page of another origin", async () => {
+  it("replies only to the names of this machine, and to no page of another origin", async () => {
     const service = await startService();
     const session = rawConnection(service.grpcPort);
     const statusOf = async (headers: object) => {

@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { environmentName, settings } from "../../src/config.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, run, startService } from "../support/service.ts";
+import { grpcClient, run, startService, waitFor } from "../support/service.ts";
 import { copySources } from "../support/sources.ts";
 
 const root = resolve(import.meta.dirname, "../..");
@@ -49,6 +49,8 @@ describe("the command line", () => {
     [["--database-url", "mongodb://h/?no=1"], {}, "--database-url is not a MongoDB connection"],
     [[], { DATABASE_URL: "mongodb://h:99999" }, "DATABASE_URL is not a MongoDB connection"],
     [["--allow-insecure", "--prot"], {}, "--prot"],
+    [[], { OIDC_ISSUER: "https://i.example" }, "OIDC_ISSUER and --oidc-audience go together"],
+    [[], { OIDC_AUDIENCE: "investors" }, "--oidc-issuer and OIDC_AUDIENCE go together"],
   ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
     const refused = run([...args], env, folder);
@@ -134,6 +136,23 @@ describe("the command line", () => {
       );
     },
   );
+
+  it("logs to standard error, and writes nothing to standard output", async () => {
+    const env = { GRPC_PORT: "0", HTTP_PORT: "0", LOG_LEVEL: "trace" };
+    const { child, exited, output } = run([], env, temporaryFolder());
+    const written = { stdout: "", stderr: "" };
+    for (const name of ["stdout", "stderr"] as const) {
+      child[name]?.on("data", (text) => {
+        written[name] += text;
+      });
+    }
+    await waitFor(async () => output().includes("serving"));
+    child.kill("SIGTERM");
+    expect(await exited).toBe(0);
+    expect(written.stdout).toBe("");
+    const logged = written.stderr.trim().split("\n");
+    expect(logged.map((line) => JSON.parse(line).msg)).toContain("stopped");
+  });
 
   it("logs no more than its address, and nothing of a record", async () => {
     const service = await startService();

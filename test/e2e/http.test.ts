@@ -9,8 +9,15 @@ import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
+import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, lockDatabase, type Service, startService } from "../support/service.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  type Service,
+  startService,
+  untilInFlight,
+} from "../support/service.ts";
 
 const url = ({ httpPort }: Service, path = "") => `http://127.0.0.1:${httpPort}${path}`;
 const rpc = (method: string) => `/investor.v1.InvestorService/${method}`;
@@ -73,7 +80,7 @@ describe.each(transports)("%s", (_, createTransport) => {
 });
 
 describe("Connect over HTTP", () => {
-  it("answers in JSON with every field, and says not to store it", async () => {
+  it("replies in JSON with every field, and says not to store it", async () => {
     const service = await startService();
     const { requestId: _, ...request } = aCreate({ middleName: "" });
     const body = JSON.stringify({ ...request, type: InvestorType[InvestorType.INDIVIDUAL] });
@@ -164,8 +171,8 @@ describe("Connect over HTTP", () => {
       InvestorService,
       createConnectTransport({ baseUrl: url(service), httpVersion: "1.1" }),
     );
-    const inside = client.createInvestor(aCreate());
-    await delay(200);
+    const inFlight = client.createInvestor(aCreate());
+    await untilInFlight(service, 1);
     expect(await failureOf(client.listInvestors({}))).toMatchObject({
       code: "Unavailable",
       reason: "OVERLOADED",
@@ -176,7 +183,31 @@ describe("Connect over HTTP", () => {
     expect(rest.headers.get("retry-after")).toBe("1");
     expect(await rest.json()).toMatchObject({ reason: "OVERLOADED" });
     release();
-    await inside;
+    await inFlight;
+  });
+
+  it("gives no slot to probes, the reference, health and reflection", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "1" });
+    const client = grpcClient(service);
+    await client.createInvestor(aCreate());
+    const release = lockDatabase(service);
+    const inFlight = client.createInvestor(aCreate());
+    await untilInFlight(service, 1);
+    expect((await failureOf(client.listInvestors({}))).reason).toBe("OVERLOADED");
+    for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+      expect((await fetch(url(service, path))).status, path).toBe(200);
+    }
+    const session = rawConnection(service.grpcPort);
+    const check = await rawCall(session, "/grpc.health.v1.Health/Check", frame(Buffer.alloc(0)));
+    expect(check.status).toBe(0);
+    for (const version of ["v1", "v1alpha"]) {
+      const method = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`;
+      const services = await rawCall(session, method, frame(Buffer.from([0x3a, 0])));
+      expect(services.status, version).toBe(0);
+      expect(services.body.toString("latin1"), version).toContain("investor.v1.InvestorService");
+    }
+    release();
+    await inFlight;
   });
 });
 
@@ -243,7 +274,7 @@ describe("a service on this machine that asks for no credentials", () => {
     return res.statusCode;
   };
 
-  it("answers only to the names of this machine", async () => {
+  it("replies only to the names of this machine", async () => {
     const service = await startService();
     for (const host of ["localhost", `127.0.0.1:${service.httpPort}`, "[::1]:80", "LOCALHOST:1"]) {
       expect(await status(service, { host }), host).toBe(200);
@@ -251,6 +282,21 @@ describe("a service on this machine that asks for no credentials", () => {
     for (const host of ["evil.example", "localhost.evil.example", "10.0.0.1", "::1"]) {
       expect(await status(service, { host }), host).toBe(403);
       expect(await status(service, { host }, rpc("GetInvestor")), host).toBe(403);
+    }
+  });
+
+  it("returns records by the address that it listens on", async () => {
+    const { httpPort } = await startService({ HOST: "127.8.8.8" });
+    for (const [host, expected] of [
+      ["127.8.8.8", 200],
+      [`127.8.8.8:${httpPort}`, 200],
+      ["localhost", 200],
+      ["127.8.8.9", 403],
+    ] as const) {
+      const to = { host: "127.8.8.8", port: httpPort, path: "/v1/investors", headers: { host } };
+      const [res] = await once(request(to).end(), "response");
+      res.resume();
+      expect(res.statusCode, host).toBe(expected);
     }
   });
 
@@ -286,7 +332,7 @@ describe("a service on this machine that asks for no credentials", () => {
   });
 });
 
-describe("the stop of the HTTP port", () => {
+describe("shutdown of the HTTP port", () => {
   it("says not ready first, then lets calls finish, and is not held up by idle connections", async () => {
     const service = await startService({ DRAIN_DELAY: "700ms" });
     expect((await fetch(url(service, "/readyz"))).status).toBe(200);
@@ -297,13 +343,15 @@ describe("the stop of the HTTP port", () => {
       InvestorService,
       createConnectTransport({ baseUrl: url(service), httpVersion: "1.1" }),
     );
-    const inside = Promise.all(Array.from({ length: 20 }, () => client.createInvestor(aCreate())));
-    await delay(200);
+    const inFlight = Promise.all(
+      Array.from({ length: 20 }, () => client.createInvestor(aCreate())),
+    );
+    await untilInFlight(service, 20);
     service.child.kill("SIGTERM");
     await expect.poll(async () => (await fetch(url(service, "/readyz"))).status).toBe(503);
     await delay(1_000);
     release();
-    expect(await inside).toHaveLength(20);
+    expect(await inFlight).toHaveLength(20);
     expect(await service.exited).toBe(0);
   });
 });

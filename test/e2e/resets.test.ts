@@ -109,7 +109,7 @@ describe.each(["plain", "TLS"])(
   },
 );
 
-describe("connections on TLS that close with calls inside", () => {
+describe("connections on TLS that close with calls in flight", () => {
   const protocols = [
     ["gRPC", "grpcPort", "h2"],
     ["Connect on HTTP/2", "httpPort", "h2"],

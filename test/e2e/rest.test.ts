@@ -1,7 +1,9 @@
+import { once } from "node:events";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { textFields } from "../../src/investor.ts";
 import { expectDocumented, findOperation, openApi, openApiFile } from "../support/openapi.ts";
+import { rawConnection } from "../support/raw-grpc.ts";
 import { institution } from "../support/records.ts";
 import { grpcClient, type Service, startService } from "../support/service.ts";
 
@@ -71,7 +73,7 @@ describe("REST", () => {
     expect(ids).toEqual(created.map(({ id }) => id).sort());
   });
 
-  it("answers with pages that link to the next", async () => {
+  it("returns pages that link to the next", async () => {
     const service = await startService();
     for (let i = 0; i < 5; i += 1) await post(service, content());
     const all = (await ask(service, "/v1/investors")).body as unknown as unknown[];
@@ -85,7 +87,7 @@ describe("REST", () => {
     expect(seen).toEqual(all);
   });
 
-  it("answers HEAD as GET, without the body", async () => {
+  it("replies to HEAD as to GET, without the body", async () => {
     const service = await startService();
     const { body } = await post(service, content());
     for (const path of ["/v1/investors", `/v1/investors/${body.id}`, "/healthz", "/openapi.json"]) {
@@ -93,6 +95,43 @@ describe("REST", () => {
       expect(answer).toMatchObject({ status: 200, body: {} });
     }
     expect((await ask(service, `/v1/investors/${v7()}`, { method: "HEAD" })).status).toBe(404);
+  });
+
+  it("says of every reply with a record not to store it", async () => {
+    const service = await startService();
+    const { body } = await post(service, content());
+    await post(service, content());
+    const rpc = "/investor.v1.InvestorService";
+    const message = (value: object) =>
+      `connect=v1&encoding=json&message=${encodeURIComponent(JSON.stringify(value))}`;
+    for (const [path, method] of [
+      [`/v1/investors/${body.id}`, "GET"],
+      [`/v1/investors/${body.id}`, "HEAD"],
+      ["/v1/investors?pageSize=1", "GET"],
+      ["/v1/investors?pageSize=1", "HEAD"],
+      ["/v1/investors", "GET"],
+      ["/v1/investors", "HEAD"],
+      [`${rpc}/GetInvestor?${message({ id: body.id })}`, "GET"],
+      [`${rpc}/ListInvestors?${message({})}`, "GET"],
+    ] as const) {
+      const response = await fetch(`http://127.0.0.1:${service.httpPort}${path}`, { method });
+      const name = `${method} ${path}`;
+      expect(response.status, name).toBe(200);
+      expect((await response.text()).includes(String(body.lastName)), name).toBe(method === "GET");
+      expect(response.headers.get("cache-control"), name).toBe("no-store");
+    }
+  });
+
+  it("is on the HTTP port only, as are probes, metrics and the reference", async () => {
+    const { grpcPort, httpPort } = await startService();
+    const session = rawConnection(grpcPort);
+    for (const path of ["/v1/investors", "/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+      expect((await fetch(`http://127.0.0.1:${httpPort}${path}`)).status, path).toBe(200);
+      const stream = session.request({ ":path": path });
+      const [headers] = await once(stream, "response");
+      expect(headers[":status"], path).toBe(404);
+      stream.close();
+    }
   });
 
   it("makes one record of a repeated Idempotency-Key, quoted or bare", async () => {
@@ -213,7 +252,7 @@ describe("REST", () => {
     expect(body.errors?.map(({ header }) => header)).toEqual(["Idempotency-Key"]);
   });
 
-  it("answers problems of routing", async () => {
+  it("returns problems of routing", async () => {
     const service = await startService();
     for (const path of ["/v1", "/v1/investors/", "/v1/investors/a/b", "/v2/investors"]) {
       expect(await ask(service, path), path).toMatchObject({

@@ -18,6 +18,7 @@ import {
   run,
   type Service,
   startService,
+  untilInFlight,
   waitFor,
 } from "../support/service.ts";
 
@@ -54,12 +55,15 @@ describe("SIGTERM and SIGINT", () => {
     const service = await startService();
     const client = grpcClient(service);
     const release = lockDatabase(service);
-    const inside = Promise.all(Array.from({ length: 50 }, () => client.createInvestor(aCreate())));
-    await delay(300);
+    const inFlight = Promise.all(
+      Array.from({ length: 50 }, () => client.createInvestor(aCreate())),
+    );
+    await untilInFlight(service, 50);
     service.child.kill(signal);
-    await delay(300);
+    await waitFor(async () => service.output().includes("shutting down"));
+    await delay(100);
     release();
-    expect(await inside).toHaveLength(50);
+    expect(await inFlight).toHaveLength(50);
     expect(await service.exited).toBe(0);
     const again = grpcClient(await startService({}, service.folder));
     expect((await again.listInvestors({})).investors).toHaveLength(50);
@@ -101,7 +105,7 @@ describe("SIGTERM and SIGINT", () => {
     const release = lockDatabase(service);
     const cut = grpcClient(service).createInvestor(aCreate());
     cut.catch(() => {});
-    await delay(300);
+    await untilInFlight(service, 1);
     service.child.kill("SIGTERM");
     await expect(cut).rejects.toThrow();
     release();
@@ -114,7 +118,7 @@ describe("SIGTERM and SIGINT", () => {
     onTestFinished(release);
     const cut = grpcClient(service).createInvestor(aCreate());
     cut.catch(() => {});
-    await delay(300);
+    await untilInFlight(service, 1);
     service.child.kill("SIGTERM");
     await delay(1_200);
     const start = performance.now();
@@ -168,15 +172,15 @@ describe("SIGTERM and SIGINT", () => {
     const service = await startService();
     const client = grpcClient(service);
     const release = lockDatabase(service);
-    const inside = client.createInvestor(aCreate());
-    await delay(300);
+    const inFlight = client.createInvestor(aCreate());
+    await untilInFlight(service, 1);
     service.child.kill("SIGTERM");
     service.child.kill("SIGINT");
     await delay(100);
     service.child.kill("SIGTERM");
     await delay(200);
     release();
-    await inside;
+    await inFlight;
     expect(await service.exited).toBe(0);
   });
 });
@@ -206,15 +210,17 @@ describe.skipIf(!hasPython)("A service on a terminal", () => {
       output += text;
     });
     await waitFor(async () => output.includes("serving"));
-    const grpcPort = Number(/grpc:\/\/[^ ]*?:(\d+)/.exec(output)?.[1]);
+    const [grpcPort, httpPort] = ["grpc", "http"].map((scheme) =>
+      Number(new RegExp(`${scheme}://[^ ]*?:(\\d+)`).exec(output)?.[1]),
+    ) as [number, number];
     const pid = Number(/\((\d+)\)/.exec(output)?.[1]);
     const release = lockDatabase({ folder });
-    const inside = grpcClient({ grpcPort }).createInvestor(aCreate());
-    await delay(300);
+    const inFlight = grpcClient({ grpcPort }).createInvestor(aCreate());
+    await untilInFlight({ httpPort }, 1);
     terminal.kill("SIGKILL");
     await waitFor(async () => !(await accepts(grpcPort)));
     release();
-    await inside;
+    await inFlight;
     await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
   });
 });

@@ -266,7 +266,7 @@ describe("the log", () => {
     });
   });
 
-  it("has nothing of an Origin that is none", async () => {
+  it("has nothing of an invalid Origin", async () => {
     const service = await startService();
     const headers = { origin: '{"lastName":"Lovelace"}' };
     expect((await fetch(url(service, "/v1/investors"), { headers })).status).toBe(403);

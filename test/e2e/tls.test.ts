@@ -205,7 +205,7 @@ describe("TLS", () => {
 });
 
 describe("client certificates", () => {
-  it("tell who calls; without one, health alone answers", async () => {
+  it("tell who calls; without one, health alone replies", async () => {
     const clients = await createAuthority("Clients");
     const { service, ca } = await startWithClientCa(clients);
     const own = await clients.sign("backend.example");

@@ -27,7 +27,7 @@ async function serve(
   versions: ListenerOptions["versions"] = ["http/1.1", "h2"],
   requestTimeoutMs?: number,
 ) {
-  const gate = openGate(100);
+  const gate = openGate(100, requestTimeoutMs);
   const methods = typeof list === "function" ? { listInvestors: list } : list;
   const service = createServiceImplSpec<typeof InvestorService>(InvestorService, methods);
   const server = await startEngine({
@@ -130,6 +130,22 @@ describe("the whole list by REST", () => {
     const answer = await fetch(url);
     expect(answer.status).toBe(200);
     await expect(answer.text()).rejects.toThrow();
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
+  it("is cut off at the deadline of a page that hangs, and holds no slot any more", async () => {
+    const firstPage = { investors: aPage(), nextPageToken: "more" };
+    let pages = 0;
+    const list = () => {
+      pages += 1;
+      return pages === 1 ? firstPage : new Promise<typeof firstPage>(() => {});
+    };
+    const { url, gate } = await serve(list, undefined, undefined, 500);
+    const response = await fetch(url);
+    expect(response.status).toBe(200);
+    expect(gate.inFlight).toBe(1);
+    await expect(response.text()).rejects.toThrow();
+    expect(pages).toBe(2);
     await expect.poll(() => gate.inFlight).toBe(0);
   });
 

@@ -110,6 +110,14 @@ export async function metric(
   return Number(line?.split(" ").at(-1) ?? 0);
 }
 
+/** Waits until a service has this many calls in flight. */
+export async function untilInFlight(
+  service: Pick<Service, "httpPort">,
+  count: number,
+): Promise<void> {
+  await waitFor(async () => (await metric(service, "rpc_server_calls_in_flight")) === count);
+}
+
 /** Tries until there is a result, for at most 30 seconds. */
 export async function waitFor<T>(attempt: () => Promise<T | undefined | false>): Promise<T> {
   const end = performance.now() + 30_000;
