@@ -186,7 +186,7 @@ async function send(port: number, agent: Agent, sample: Sample, query: string): 
   return { status: res.statusCode, headers: res.headers, body: unpack ? unpack(packed) : packed };
 }
 
-it("answers the common form of a call as connect-node does", async () => {
+it("replies to the common form of a call as connect-node does", async () => {
   const { port, taken } = await serve();
   const agent = new Agent({ keepAlive: true });
   onTestFinished(() => agent.destroy());

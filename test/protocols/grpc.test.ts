@@ -256,7 +256,7 @@ describe("the gRPC transport", () => {
     expect(answer.status).toBe(status.RESOURCE_EXHAUSTED);
   });
 
-  it("answers UNIMPLEMENTED to an unknown method, and to one message too many or too few", async () => {
+  it("replies UNIMPLEMENTED to an unknown method, and to one message too many or too few", async () => {
     const { server } = await serve(echo);
     const session = rawConnection(server.port);
     const message = frame(Buffer.alloc(0));
@@ -381,7 +381,7 @@ describe("the gRPC transport", () => {
 });
 
 describe("health", () => {
-  it("answers for the server and each service, and NOT_FOUND for others", async () => {
+  it("replies for the server and each service, and NOT_FOUND for others", async () => {
     const { health: state, transport } = await serve(echo);
     const health = createClient(Health, transport);
     for (const service of ["", "investor.v1.InvestorService"]) {
@@ -417,7 +417,7 @@ describe("health", () => {
 });
 
 describe("the end of the gRPC transport", () => {
-  it("lets calls finish that are inside, and takes no more", async () => {
+  it("lets calls in flight finish, and takes no more", async () => {
     const { server, client, gate } = await serve({
       getInvestor: async () => {
         await delay(300);

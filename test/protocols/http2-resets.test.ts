@@ -74,7 +74,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     await expect.poll(() => signals.map(({ aborted }) => aborted)).toEqual([true]);
   });
 
-  it("gives back what a list held that waits to be read", async () => {
+  it("frees the slot of a list that is unread", async () => {
     const { gate, session } = await serve();
     const stream = await openList(session);
     expect(gate.inFlight).toBe(1);
@@ -82,7 +82,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     await expect.poll(() => gate.inFlight).toBe(0);
   });
 
-  it("gives back what a list held that is all written and unread", async () => {
+  it("frees the slot of a list that is written but unread", async () => {
     const { gate, session } = await serve({ investors: aPage.slice(0, 10), nextPageToken: "" });
     session.settings({ initialWindowSize: 0 });
     const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});

@@ -86,9 +86,9 @@ it.each(forms)("by %s, nothing leaks of a reply that cannot be written", async (
 });
 
 it.each([
-  ["base64 that is none", "encoding=proto&base64=1&message=%21%21"],
+  ["invalid base64", "encoding=proto&base64=1&message=%21%21"],
   ["bytes that are no message", "encoding=proto&base64=1&message=____"],
-  ["JSON that is none", "encoding=json&message=%7B"],
+  ["invalid JSON", "encoding=json&message=%7B"],
 ])("by GET, %s is a mistake of the client with a reason", async (_, query) => {
   const { url, counted } = await serve(({ id }) => ({ id }));
   const reply = await fetch(`${url}?connect=v1&${query}`);

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { temporaryFolder } from "./folder.ts";
 
 /** A certificate and its key, in PEM. */
-export interface ClientCertificate {
+interface ClientCertificate {
   readonly cert: string;
   readonly key: string;
 }

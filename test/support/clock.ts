@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import { temporaryFolder } from "./folder.ts";
 
 /** A clock for child processes that can be shifted while they run. */
-export interface Clock {
+interface Clock {
   /** What goes into the environment of a process. */
   readonly env: NodeJS.ProcessEnv;
   /** Shifts it by seconds from the true time. */

@@ -6,7 +6,7 @@ import {
 } from "../../gen/google/rpc/error_details_pb.js";
 
 /** What a client learns from a failed call. */
-export interface Failure {
+interface Failure {
   code: string;
   reason: string | undefined;
   domain: string | undefined;

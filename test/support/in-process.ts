@@ -8,7 +8,7 @@ import type { Store } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
 
 /** The service in this process, over an SQLite file of its own. */
-export interface InProcess {
+interface InProcess {
   readonly client: Client<typeof InvestorService>;
   readonly store: Store;
 }

@@ -32,7 +32,7 @@ export interface Issuer {
 }
 
 /** How an issuer differs from one that keeps the rules. */
-export interface IssuerOptions {
+interface IssuerOptions {
   /** The host in the address of its keys. */
   keysHost?: string;
   /** Paths whose requests it redirects elsewhere. */

@@ -8,7 +8,7 @@ import { onTestFinished } from "vitest";
 import { waitFor } from "./service.ts";
 
 /** What a {@link startLinkedSet set} is like. */
-export interface LinkedSetOptions {
+interface LinkedSetOptions {
   /** The time that bytes take from one member to another, in milliseconds. */
   delayMs: number;
   /** The time without a primary after which the others elect one, in milliseconds. */

@@ -22,7 +22,7 @@ export interface TestMongo {
 }
 
 /** The deployments to test against; sets are named by the number of their members. */
-export type MongoKind = "standalone" | "set of one" | "set of three";
+type MongoKind = "standalone" | "set of one" | "set of three";
 
 /**
  * Runs tests against a real MongoDB. Under CI it must start; elsewhere the tests are skipped

@@ -3,7 +3,7 @@ import { type AddressInfo, connect, createServer } from "node:net";
 import { onTestFinished } from "vitest";
 
 /** A way to a server on which answers can get lost. */
-export interface Proxy {
+interface Proxy {
   readonly port: number;
   /**
    * Drops the next answer that follows a request in which the text stands, and with it the

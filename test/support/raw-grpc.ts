@@ -7,7 +7,7 @@ import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 
 /** How a call ended on the wire. */
-export interface RawAnswer {
+interface RawAnswer {
   status: number;
   message: string;
   reason: string | undefined;
