@@ -9,6 +9,7 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { promptly } from "../support/gate.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import { lockDatabase, metric, type Service, startService } from "../support/service.ts";
@@ -104,7 +105,9 @@ describe.each(["plain", "TLS"])(
       }
       expect(service.child.exitCode).toBeNull();
       expect(service.output()).not.toMatch(/"level":(50|60)/);
-      await expect.poll(() => gauge(service, "rpc_server_calls_in_flight", authority?.ca)).toBe(0);
+      await expect
+        .poll(() => gauge(service, "rpc_server_calls_in_flight", authority?.ca), promptly)
+        .toBe(0);
     });
   },
 );
@@ -168,7 +171,7 @@ describe("a pipeline that ends in CONNECT", () => {
       await once(socket.resume(), "close");
     }
     release();
-    await expect.poll(() => gauge(service, "rpc_server_calls_in_flight")).toBe(0);
+    await expect.poll(() => gauge(service, "rpc_server_calls_in_flight"), promptly).toBe(0);
   });
 });
 
@@ -244,7 +247,7 @@ describe("unpaired surrogates", () => {
       signal: AbortSignal.timeout(5_000),
     });
     expect(await reply.text()).toContain("grpc-status: 3");
-    await expect.poll(() => metric(service, "rpc_server_calls_in_flight")).toBe(0);
+    await expect.poll(() => metric(service, "rpc_server_calls_in_flight"), promptly).toBe(0);
     expect(
       await metric(
         service,

@@ -221,7 +221,7 @@ describe.skipIf(!hasPython)("A service on a terminal", () => {
     await waitFor(async () => !(await accepts(grpcPort)));
     release();
     await inFlight;
-    await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
+    await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
   });
 });
 
@@ -284,6 +284,6 @@ describe("npm start", () => {
     const { child, pid, exited } = await npmStart();
     child.kill("SIGTERM");
     await exited;
-    await expect.poll(() => existsSync(`/proc/${pid}`), { timeout: 10_000 }).toBe(false);
+    await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
   });
 });

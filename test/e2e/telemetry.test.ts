@@ -8,6 +8,7 @@ import { describe, expect, it } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { promptly } from "../support/gate.ts";
 import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
@@ -134,7 +135,7 @@ describe("a client's mistake", () => {
     await rawCall(session, rpc, frame(new Uint8Array()), { "grpc-timeout": "soon" });
     await rawCall(session, rpc, frame(new Uint8Array(70_000)));
     await rawCall(session, rpc, Buffer.concat([frame(new Uint8Array()), frame(new Uint8Array())]));
-    await expect.poll(() => metric(service, "rpc_server_calls_in_flight")).toBe(0);
+    await expect.poll(() => metric(service, "rpc_server_calls_in_flight"), promptly).toBe(0);
     const metrics = await (await fetch(url(service, "/metrics"))).text();
     expect(metrics).toContain('code="INVALID_ARGUMENT",transport="rest"');
     expect(metrics).toContain('code="RESOURCE_EXHAUSTED",transport="rest"');
@@ -238,7 +239,7 @@ describe("the log", () => {
         .filter((line) => line.includes("refused"))
         .map((line) => JSON.parse(line));
     const told = () => lines().reduce((sum, { count = 1 }) => sum + count, 0);
-    await expect.poll(told, { timeout: 10_000 }).toBe(200);
+    await expect.poll(told).toBe(200);
     const single = lines().filter(({ count }) => count === undefined);
     const seconds = Math.ceil((lines().at(-1).time - lines()[0].time) / 1_000);
     expect(single.length).toBeLessThanOrEqual(10 * (seconds + 1));
@@ -256,7 +257,7 @@ describe("the log", () => {
     for (let i = 0; i < 50; i += 1) {
       await fetch(url(service, "/v1/investors"), { headers: { origin: "https://evil.example" } });
     }
-    await expect.poll(() => service.output(), { timeout: 10_000 }).toContain('"count":');
+    await expect.poll(() => service.output()).toContain('"count":');
     const lines = service.output().match(/.*"origin":"https:\/\/evil.example".*/g) ?? [];
     expect(lines.length).toBeLessThanOrEqual(20);
     expect(JSON.parse(lines[0] ?? "")).toMatchObject({

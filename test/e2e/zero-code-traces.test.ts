@@ -152,7 +152,7 @@ await describeWithMongo("traces by the printed commands", "standalone", (mongo) 
     const service = await startTraced(start.join("\n"), collector.url);
     for (const traceId of await callEach(service)) {
       const own = () => collector.spans.filter((each) => each.traceId === traceId);
-      await expect.poll(() => own().length, { timeout: 10_000 }).toBeGreaterThanOrEqual(2);
+      await expect.poll(() => own().length).toBeGreaterThanOrEqual(2);
       const [server, ...more] = own().filter(isServer);
       expect(more).toEqual([]);
       expect(server).toMatchObject({
@@ -178,9 +178,7 @@ await describeWithMongo("traces by the printed commands", "standalone", (mongo) 
     for (const traceId of await callEach(service)) {
       const own = () => collector.spans.filter((each) => each.traceId === traceId);
       const isGrpc = traceId.startsWith("1");
-      await expect
-        .poll(() => own().length, { timeout: 10_000 })
-        .toBeGreaterThanOrEqual(isGrpc ? 2 : 3);
+      await expect.poll(() => own().length).toBeGreaterThanOrEqual(isGrpc ? 2 : 3);
       const [server, ...more] = own().filter(isServer);
       expect(more).toEqual([]);
       expect(server?.parentSpanId).toBe(spanId);

@@ -21,7 +21,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { Call } from "../../src/calls/call.ts";
 import { startEngine } from "../support/engine.ts";
-import { openGate } from "../support/gate.ts";
+import { openGate, promptly } from "../support/gate.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 
 const maxMessageBytes = 8_192;
@@ -233,7 +233,7 @@ it("lets go of a call whose body does not come, as connect-node does", async () 
     await expect.poll(() => gate.inFlight).toBe(1);
     socket.end();
     await once(socket, "close");
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
     expect(answer).not.toMatch(/^HTTP\/1.1 200/);
   }
 });

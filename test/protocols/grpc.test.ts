@@ -29,7 +29,7 @@ import type { Listener } from "../../src/http/listener.ts";
 import { createHealth } from "../../src/operations/health.ts";
 import { type EngineOptions, startEngine } from "../support/engine.ts";
 import { failureOf } from "../support/errors.ts";
-import { openGate } from "../support/gate.ts";
+import { openGate, promptly } from "../support/gate.ts";
 import { answerOf, frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 
@@ -363,7 +363,7 @@ describe("the gRPC transport", () => {
     openCall(session, getPath);
     await expect.poll(() => gate.inFlight).toBe(1);
     session.destroy();
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
   it("lets a connection open 128 streams and no more", async () => {

@@ -8,7 +8,7 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { createHealth } from "../../src/operations/health.ts";
 import { createReflection } from "../../src/operations/reflection.ts";
 import { startEngine } from "../support/engine.ts";
-import { openGate } from "../support/gate.ts";
+import { openGate, promptly } from "../support/gate.ts";
 import {
   clientPreface,
   frameFlag,
@@ -71,7 +71,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     await once(stream, "data");
     expect(signals.map(({ aborted }) => aborted)).toEqual([false]);
     stream.close(code);
-    await expect.poll(() => signals.map(({ aborted }) => aborted)).toEqual([true]);
+    await expect.poll(() => signals.map(({ aborted }) => aborted), promptly).toEqual([true]);
   });
 
   it("frees the slot of a list that is unread", async () => {
@@ -79,7 +79,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     const stream = await openList(session);
     expect(gate.inFlight).toBe(1);
     stream.close(code);
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
   it("frees the slot of a list that is written but unread", async () => {
@@ -89,7 +89,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     await once(stream, "response");
     expect(gate.inFlight).toBe(1);
     stream.close(code);
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
   it("is no fault of the service", async () => {
@@ -136,6 +136,6 @@ describe("HEAD", () => {
     const stream = session.request(head, { endStream: false }).on("error", () => {});
     const [headers] = await once(stream, "response");
     expect(headers[":status"]).toBe(200);
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 });

@@ -14,7 +14,7 @@ import type { Reason } from "../../src/service/errors.ts";
 import { replyBudgetKey } from "../../src/service/reply-budget.ts";
 import { failures } from "../service/failures.ts";
 import { startEngine } from "../support/engine.ts";
-import { openGate } from "../support/gate.ts";
+import { openGate, promptly } from "../support/gate.ts";
 import { expectDocumented, findOperation } from "../support/openapi.ts";
 import { anInvestor } from "../support/records.ts";
 
@@ -130,7 +130,7 @@ describe("the whole list by REST", () => {
     const answer = await fetch(url);
     expect(answer.status).toBe(200);
     await expect(answer.text()).rejects.toThrow();
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
   it("is cut off at the deadline of a page that hangs, and holds no slot any more", async () => {
@@ -146,7 +146,7 @@ describe("the whole list by REST", () => {
     expect(gate.inFlight).toBe(1);
     await expect(response.text()).rejects.toThrow();
     expect(pages).toBe(2);
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
   it("fails with a status of its own if the store fails at once", async () => {
@@ -179,7 +179,7 @@ describe("the whole list by REST", () => {
     // What the sockets of both sides hold, and no more.
     expect(pages).toBeLessThan(60);
     req.destroy();
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
   it("ends with a caller who reads nothing of its last page", async () => {
@@ -200,7 +200,7 @@ describe("the whole list by REST", () => {
     expect(await refused.json()).toMatchObject({ reason: "OVERLOADED" });
     expect((await fetch(`${url}?pageSize=1`)).status).toBe(200);
     for (const { req } of streams) req.destroy();
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 });
 

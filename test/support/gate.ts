@@ -2,6 +2,9 @@ import { pino } from "pino";
 import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 
+/** For what must come about sooner than by any timeout of a gate or a service. */
+export const promptly = { timeout: 4_000 };
+
 /** A gate that admits anybody, as long as there are slots. */
 export function openGate(
   maxInFlight: number,
