@@ -75,11 +75,15 @@ export class InvestorError extends Error {
   readonly code: status;
   /** Why it failed, for programs, such as `REQUEST_ID_REUSED`. */
   readonly reason: string | undefined;
-  /** What belongs to the reason, such as the `id` to look a record up by. */
+  /** Data of the reason, such as the `id` to look a record up by. */
   readonly metadata: Readonly<Record<string, string>>;
   /** The fields that break a rule. */
   readonly violations: readonly BadRequest_FieldViolation[];
-  /** How long to wait before the call is repeated, in ms; undefined if that would not help. */
+  /**
+   * The delay that the service asks for before a repeat, in ms; undefined if it named none, which
+   * does not mean that a repeat is useless: after DEADLINE_EXCEEDED, or UNAVAILABLE of grpc-js
+   * itself, a create with a request id can be repeated too.
+   */
   readonly retryDelayMs: number | undefined;
 
   /** @param cause the error of grpc-js */

@@ -112,9 +112,9 @@ export declare const InvestorSchema: GenMessage<Investor>;
 /**
  * The content of a new record.
  *
- * All fields but request_id are required; an empty string is a value. Free text,
- * from first_name to zip_code, has at most 256 Unicode code points and no control
- * characters, and is kept exactly as sent.
+ * All fields but request_id are required. Free text, from first_name to zip_code,
+ * may be empty, has at most 256 Unicode code points and no control characters,
+ * and is kept exactly as sent.
  *
  * @generated from message investor.v1.CreateInvestorRequest
  */
@@ -204,7 +204,8 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
    * A repeated call with the same request_id and content returns the record that
    * the first one stored, however long ago that was. Request ids of different
    * authenticated callers are independent of each other. A UUID of version 7 is
-   * recommended: it keeps inserts local. Its time is not checked.
+   * recommended: it keeps new records together in the index. Its time is not
+   * checked.
    *
    * @generated from field: optional string request_id = 13;
    */
@@ -345,11 +346,14 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
  * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
  *   bearer token or a client certificate that is valid here.
  * - PERMISSION_DENIED, SCOPE_MISSING: the caller may not make this call.
+ * - PERMISSION_DENIED, CROSS_ORIGIN: the call comes from a web page of another
+ *   origin, or its Host is not one of this service's. Only gRPC carries the
+ *   details of this one.
  * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
  *   done. Repeat the call after the delay of the google.rpc.RetryInfo.
- * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline passed, or the
- *   server's own limit for a call. The record of a create may be stored, unless
- *   the message says that nothing was written.
+ * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline or the server's
+ *   own limit passed. The record of a create may or may not be stored: repeat the
+ *   call with the same request_id; without one, do not repeat it.
  * - INTERNAL, INTERNAL: a fault of the service. The metadata of the ErrorInfo
  *   holds an "id" to quote.
  *
@@ -395,10 +399,10 @@ export declare const InvestorService: GenService<{
     output: typeof InvestorSchema;
   },
   /**
-   * Returns a page of all records, ascending by id, which is not the order in
-   * which they were created.
+   * Returns one page of the list of all records, ascending by id, which is not
+   * the order in which they were created.
    *
-   * A walk through the pages returns every record that was there when it began
+   * Paging through the list returns every record that was there at the start
    * exactly once, and one that is created meanwhile at most once.
    *
    * @generated from rpc investor.v1.InvestorService.ListInvestors

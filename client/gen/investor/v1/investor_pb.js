@@ -79,11 +79,14 @@ export const InvestorType = /*@__PURE__*/
  * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
  *   bearer token or a client certificate that is valid here.
  * - PERMISSION_DENIED, SCOPE_MISSING: the caller may not make this call.
+ * - PERMISSION_DENIED, CROSS_ORIGIN: the call comes from a web page of another
+ *   origin, or its Host is not one of this service's. Only gRPC carries the
+ *   details of this one.
  * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
  *   done. Repeat the call after the delay of the google.rpc.RetryInfo.
- * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline passed, or the
- *   server's own limit for a call. The record of a create may be stored, unless
- *   the message says that nothing was written.
+ * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline or the server's
+ *   own limit passed. The record of a create may or may not be stored: repeat the
+ *   call with the same request_id; without one, do not repeat it.
  * - INTERNAL, INTERNAL: a fault of the service. The metadata of the ErrorInfo
  *   holds an "id" to quote.
  *
