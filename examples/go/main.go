@@ -52,7 +52,7 @@ func run(address string) error {
 		ZipCode:      proto.String("SW1Y 4JH"),
 		Country:      proto.String("gb"),
 		Language:     proto.String("en"),
-		RequestId:    proto.String(uuid.NewString()),
+		RequestId:    proto.String(uuid.Must(uuid.NewV7()).String()),
 	}
 	created, err := client.CreateInvestor(ctx, request)
 	if err != nil {

@@ -1,8 +1,8 @@
-import { randomUUID } from "node:crypto";
 import { ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { InvestorService, InvestorType } from "investor-records-client";
 import { BadRequestSchema, ErrorInfoSchema } from "investor-records-client/google/rpc";
+import { v7 } from "uuid";
 
 const [baseUrl = "http://localhost:8080"] = process.argv.slice(2);
 const client = createClient(
@@ -23,7 +23,7 @@ const ada = {
   zipCode: "SW1Y 4JH",
   country: "gb",
   language: "en",
-  requestId: randomUUID(),
+  requestId: v7(),
 };
 const created = await client.createInvestor(ada);
 console.log(`created ${created.id}`);

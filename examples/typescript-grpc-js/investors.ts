@@ -1,7 +1,7 @@
-import { randomUUID } from "node:crypto";
 import { credentials } from "@grpc/grpc-js";
 import { InvestorType } from "investor-records-client";
 import { createInvestorClient, InvestorError } from "investor-records-client/grpc";
+import { v7 } from "uuid";
 
 const [address = "localhost:50051"] = process.argv.slice(2);
 // The deadline of every call.
@@ -19,7 +19,7 @@ const ada = {
   zipCode: "SW1Y 4JH",
   country: "gb",
   language: "en",
-  requestId: randomUUID(),
+  requestId: v7(),
 };
 const created = await client.createInvestor(ada);
 console.log(`created ${created.id}`);

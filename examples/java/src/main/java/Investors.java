@@ -29,6 +29,13 @@ public class Investors {
     return stub.withDeadlineAfter(5, TimeUnit.SECONDS);
   }
 
+  /** A UUID of version 7 (RFC 9562), which the JDK does not make. */
+  private static UUID newUuid() {
+    UUID random = UUID.randomUUID();
+    long high = (System.currentTimeMillis() << 16) | 0x7000 | (random.getMostSignificantBits() & 0xfff);
+    return new UUID(high, random.getLeastSignificantBits());
+  }
+
   public static void main(String[] args) throws Exception {
     String address = args.length > 0 ? args[0] : "localhost:50051";
     ManagedChannel channel =
@@ -54,7 +61,7 @@ public class Investors {
             .setZipCode("SW1Y 4JH")
             .setCountry("gb")
             .setLanguage("en")
-            .setRequestId(UUID.randomUUID().toString())
+            .setRequestId(newUuid().toString())
             .build();
     Investor created = stub().createInvestor(ada);
     System.out.println("created " + created.getId());
