@@ -1,7 +1,7 @@
-# The service and the Node.js of package-lock.json; of the two images that it begins with, the
-# first needs npm, the second no more than the C++ library.
-ARG BUILD_IMAGE=docker.io/library/node:24-bookworm-slim
-ARG BASE_IMAGE=gcr.io/distroless/cc-debian12
+# The service with the Node.js that package-lock.json pins. The image to build in must have npm; the
+# one to run on only needs glibc and the C++ library.
+ARG BUILD_IMAGE=docker.io/library/node:24-trixie-slim
+ARG BASE_IMAGE=gcr.io/distroless/cc-debian13
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /app

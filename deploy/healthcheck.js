@@ -1,4 +1,4 @@
-// Ends with 0 if the service that runs beside it, by the same environment, is ready.
+// Exits with 0 if the service in the same container, configured by the same environment, is ready.
 import http from "node:http";
 import https from "node:https";
 
@@ -8,7 +8,7 @@ const options = {
   port: HTTP_PORT,
   path: "/readyz",
   timeout: 4_000,
-  // It tells no secret, and the certificate need not name this address.
+  // Nothing secret is sent or received, and the certificate need not name this address.
   rejectUnauthorized: false,
 };
 (TLS_CERT ? https : http)
