@@ -5,10 +5,12 @@ import { gzipSync } from "node:zlib";
 import { expect } from "vitest";
 import {
   clientPreface,
+  closedWindows,
   frameFlag,
   frameType,
   headerBlock,
   http2Frame,
+  widestWindows,
 } from "../support/http2-frames.ts";
 import { frame } from "../support/raw-grpc.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
@@ -70,6 +72,54 @@ const attacks: Attack[] = [
       },
     }),
   ),
+  {
+    name: "bytes among frames without a meaning to reflection whose replies are not read",
+    async run(target) {
+      // The host, which comes back twice, and the list of services.
+      const host = Buffer.concat([Buffer.from([0x0a, 0xa0, 0x1f]), Buffer.alloc(4_000, "x")]);
+      const asking = sendData(frame(Buffer.concat([host, Buffer.from([0x3a, 0])])));
+      const begin = Buffer.concat([
+        beginCall(reflection),
+        closedWindows,
+        ...Array(10).fill(asking),
+      ]);
+      const meaningless = http2Frame(unknownFrame, 0, 0, Buffer.alloc(16_000));
+      const one = Buffer.concat([sendData(Buffer.alloc(1)), ...Array(4).fill(meaningless)]);
+      const connections = await Promise.all(
+        Array.from({ length: 40 }, () => target.open("grpc", { protocol: "h2" })),
+      );
+      for (const { socket } of connections) socket.write(begin);
+      for (let i = 0; i < 150; i += 1) {
+        for (const { socket } of connections) socket.write(one);
+        await delay(30);
+      }
+      return connections.length * 150;
+    },
+  },
+  {
+    name: "packets of requests by HTTP/2 whose replies all fit its windows",
+    on: "TLS",
+    async run(target) {
+      const fields = { ":method": "GET", ":scheme": "https", ":authority": "localhost" };
+      const block = headerBlock({ ...fields, ":path": "/openapi.json" });
+      const flags = frameFlag.endHeaders | frameFlag.endStream;
+      const gets = Array.from({ length: 60 }, (_, i) =>
+        http2Frame(frameType.headers, flags, 2 * i + 1, block),
+      );
+      const packet = Buffer.concat([clientPreface, widestWindows, ...gets]);
+      for (let i = 0; i < 50; i += 1) {
+        const connections = await Promise.all(
+          Array.from({ length: 10 }, () => target.open("http", { protocol: "h2" })),
+        );
+        for (const { socket, tcp } of connections) {
+          tcp.pause();
+          socket.write(packet);
+        }
+      }
+      await delay(2_000);
+      return 500 * gets.length;
+    },
+  },
   {
     name: "a message of which each byte has a frame",
     async run(target) {

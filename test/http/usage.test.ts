@@ -13,3 +13,14 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
   giveUp();
   expect(going).toEqual(["first", "small"]);
 });
+
+it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
+  const total = { kept: 0 };
+  const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
+  caller.wasAdmitted = true;
+  stranger.keep(20 * mebibyte);
+  caller.keep(mebibyte);
+  expect(stranger.isCrowded).toBe(true);
+  expect(caller.isCrowded).toBe(false);
+  expect([stranger.canTake(mebibyte), caller.canTake(mebibyte)]).toEqual([false, true]);
+});

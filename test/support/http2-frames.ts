@@ -6,6 +6,8 @@ export const frameType = {
   resetStream: 0x3,
   settings: 0x4,
   ping: 0x6,
+  goaway: 0x7,
+  windowUpdate: 0x8,
   continuation: 0x9,
 } as const;
 
@@ -31,6 +33,20 @@ export const clientPreface = Buffer.concat([
   Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
   http2Frame(frameType.settings, frameFlag.none, 0, Buffer.alloc(0)),
 ]);
+
+/** What a client sends to be sent as much as there is, on its connection and on each stream. */
+export const widestWindows = Buffer.concat([
+  http2Frame(frameType.settings, frameFlag.none, 0, Buffer.from([0, 4, 0x7f, 255, 255, 255])),
+  http2Frame(frameType.windowUpdate, frameFlag.none, 0, Buffer.from([0x7f, 255, 0, 0])),
+]);
+
+/** What a client sends to be sent nothing on a stream. */
+export const closedWindows = http2Frame(
+  frameType.settings,
+  frameFlag.none,
+  0,
+  Buffer.from([0, 4, 0, 0, 0, 0]),
+);
 
 /** Headers as literals without indexing (RFC 7541, 6.2.2). */
 export function headerBlock(headers: Record<string, string>): Buffer {
