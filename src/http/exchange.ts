@@ -253,19 +253,11 @@ export abstract class Exchange {
   async #writeParts(body: string | Uint8Array): Promise<void> {
     for (const part of this.usage.partsOf(body)) {
       const bytes = Buffer.byteLength(part);
-      if (!this.usage.give(bytes)) await this.#waitForTurn(bytes);
+      if (!this.usage.give(bytes)) await this.usage.waitForTurn(bytes);
       if (this.#isClosed) throw new Error("the client left");
       const hasRoom = this.writePart(part, () => this.usage.releaseReply(bytes));
       if (!hasRoom) await this.#waitForDrain();
     }
-  }
-
-  /** Waits until what others have given to the connection was written. */
-  #waitForTurn(bytes: number): Promise<void> {
-    return new Promise((resolve) => {
-      this.onClose(resolve);
-      this.usage.waitForTurn(bytes, resolve);
-    });
   }
 
   async #waitForDrain(): Promise<void> {
@@ -288,7 +280,7 @@ export abstract class Exchange {
     return this.#response.write(part, () => {
       this.unwritten -= 1;
       onWritten?.();
-      if (this.#response.destroyed) this.onEnd();
+      if (this.unwritten === 0 && this.#response.destroyed) this.close();
     });
   }
 

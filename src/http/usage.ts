@@ -300,17 +300,23 @@ export class ExchangeUsage {
 
   /** Whether so many bytes may be written at once now; they then count until they were. */
   give(bytes: number): boolean {
-    if (!this.#isEncrypted) return true;
+    if (!this.#isEncrypted || this.#isClosed) return true;
     if (bytes > partBytes || !this.#connection.give(bytes)) return false;
     this.#given += bytes;
     return true;
   }
 
-  /** Calls back once {@link ExchangeUsage.give} has taken so many bytes; never if it closes before. */
-  waitForTurn(bytes: number, onTurn: () => void): void {
-    this.#giveUpTurn = this.#connection.waitForTurn(bytes, () => {
-      this.#given += bytes;
-      onTurn();
+  /** Resolves once so many bytes may be written, which then count; also when it closes. */
+  waitForTurn(bytes: number): Promise<void> {
+    return new Promise((resolve) => {
+      const giveUp = this.#connection.waitForTurn(bytes, () => {
+        this.#given += bytes;
+        resolve();
+      });
+      this.#giveUpTurn = () => {
+        giveUp();
+        resolve();
+      };
     });
   }
 
