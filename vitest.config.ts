@@ -5,7 +5,7 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     testTimeout: 60_000,
     hookTimeout: 60_000,
-    // What a machine is slow to bring about still comes about.
+    // A slow machine takes longer to get there.
     expect: { poll: { timeout: 30_000, interval: 20 } },
     // The tests start processes and databases of their own; more at once only get slower.
     maxWorkers: 2,

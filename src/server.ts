@@ -134,6 +134,7 @@ export async function startServer(
       const isClean = gate.inFlight === 0;
       for (const listener of listeners) listener.destroy();
       const closing = store.close(cut).then(() => true);
+      // It ends by the signal only.
       const givenUp = pause(maxTimerMs, cut).then(() => delay(flushMs, false));
       return { isClean, isClosed: await Promise.race([closing, givenUp]) };
     },

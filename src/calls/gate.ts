@@ -64,10 +64,10 @@ export function createGate(options: GateOptions) {
   function acquireSlot(call: Call): Call {
     const { exchange } = call.head;
     call.signal.throwIfAborted();
-    // Whose call it is has been found to be no stranger's.
-    exchange.usage.use("call");
+    exchange.usage.authorise();
     exchange.usage.expectRoom();
     call.onClose(slots.acquire(call.values.get(principalKey)));
+    exchange.usage.use("call");
     return call;
   }
 

@@ -108,8 +108,8 @@ export function createIssuerKeys(issuer: string, onWarning: (message: string) =>
      *   a new one while they are being fetched
      */
     findKey,
-    /** The keys as text. */
-    get version(): string {
+    /** The keys as text, which is another one once they have changed. */
+    get text(): string {
       return content;
     },
   };

@@ -25,8 +25,8 @@ const algorithms = [
 /** What was found out of a token, and until when that holds. */
 interface Verdict {
   readonly caller: Caller;
-  /** Of the keys that it was checked with. */
-  readonly version: string;
+  /** The keys that it was checked with, as text. */
+  readonly keysText: string;
   /** In milliseconds of Unix time. */
   readonly expiresAt: number;
   /** In milliseconds of this process. */
@@ -53,7 +53,7 @@ export function createOidcVerifier(
   function recall(digest: string): Caller | undefined {
     const verdict = remembered.get(digest);
     const isGood =
-      verdict?.version === keys.version &&
+      verdict?.keysText === keys.text &&
       performance.now() < verdict.forgottenAt &&
       Date.now() < verdict.expiresAt;
     return isGood ? verdict.caller : undefined;
@@ -70,7 +70,7 @@ export function createOidcVerifier(
   }
 
   async function verify(token: string, digest: string): Promise<Caller | undefined> {
-    const { version } = keys;
+    const { text: keysText } = keys;
     const options = { issuer, audience, algorithms, clockTolerance };
     const { payload, protectedHeader } = await jwtVerify(token, keys.findKey, options);
     const { sub, exp = 0 } = payload;
@@ -80,7 +80,7 @@ export function createOidcVerifier(
     const principal = `oidc ${issuer} ${sub}`;
     const caller = { principal, name: principal, scopes: scopesOf(payload) };
     const forgottenAt = performance.now() + rememberedMs;
-    if (version === keys.version) remember(digest, { caller, version, expiresAt, forgottenAt });
+    if (keysText === keys.text) remember(digest, { caller, keysText, expiresAt, forgottenAt });
     return caller;
   }
 

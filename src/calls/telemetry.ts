@@ -103,7 +103,7 @@ export function createTelemetry(log: Logger) {
   }
 
   return {
-    /** Follows a call from now until its reply was sent. */
+    /** Counts and logs a call once its reply was sent, or never will be. */
     follow(call: Call): void {
       call.onClose(() => report(call));
     },

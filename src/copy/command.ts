@@ -5,7 +5,7 @@ import { openSource, openTarget, refuseSamePlace } from "./open.ts";
 import { inDigits, inTime, type ProgressOptions, showProgress } from "./progress.ts";
 
 /** What the command is given. */
-export interface CopyOptions extends ProgressOptions {
+interface CopyOptions extends ProgressOptions {
   from: string;
   to: string;
   /** Whose request ids those of an NDJSON file are. */

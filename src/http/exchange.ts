@@ -13,7 +13,7 @@ export const maxTimerMs = 2 ** 31 - 1;
 /** The most parts in which a body is kept. */
 const maxChunks = 64;
 
-/** From how many bytes on a text is sent as bytes; below, it leaves in one piece with the headers. */
+/** From how many bytes on a text is sent as bytes; below, it can leave in one piece with the headers. */
 const largeTextBytes = 16 * 1024;
 
 /** One request and its response, whichever version of HTTP carries them. */
@@ -199,7 +199,8 @@ export abstract class Exchange {
   }
 
   /**
-   * Sends all of a response; does nothing if the exchange has closed.
+   * Sends all of a response, a large one on TLS in parts and later; does nothing if the exchange has
+   * closed.
    *
    * @throws {ConnectError} OVERLOADED, if all connections together have left too much unsent
    * @param headers become the property of the exchange
@@ -220,7 +221,7 @@ export abstract class Exchange {
     // Of a text that is not read at once, Node.js keeps a copy in bytes besides the text.
     const isLarge = typeof body === "string" && bytes >= largeTextBytes;
     const whole = isLarge ? Buffer.from(body) : body;
-    if (whole === undefined || this.method === "HEAD" || this.usage.give(bytes)) {
+    if (whole === undefined || this.method === "HEAD" || this.usage.tryWrite(bytes)) {
       this.respond(status, headers, whole, trailers);
       return;
     }
@@ -253,7 +254,7 @@ export abstract class Exchange {
   async #writeParts(body: string | Uint8Array): Promise<void> {
     for (const part of this.usage.partsOf(body)) {
       const bytes = Buffer.byteLength(part);
-      if (!this.usage.give(bytes)) await this.usage.waitForTurn(bytes);
+      if (!this.usage.tryWrite(bytes)) await this.usage.waitToWrite(bytes);
       if (this.#isClosed) throw new Error("the client left");
       const hasRoom = this.writePart(part, () => this.usage.releaseReply(bytes));
       if (!hasRoom) await this.#waitForDrain();
@@ -311,11 +312,12 @@ export abstract class Exchange {
     if (expect !== undefined && /\b100-continue\b/i.test(expect)) this.sendContinue();
   }
 
-  /** The response has ended. */
+  /** Node.js has closed the response. */
   protected onEnd(): void {
     this.close();
   }
 
+  /** Tells of the end of the exchange, and gives back what it took. */
   protected close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;

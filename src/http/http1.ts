@@ -21,7 +21,7 @@ const drainGraceMs = 100;
 const maxPipelined = 256;
 const maxFields = 128;
 
-/** The most bytes of their bodies, which Node.js reads though nobody asks for them. */
+/** The most bytes of bodies behind the request that is served: Node.js reads them unasked. */
 const maxWaitingBytes = 64 * 1024;
 
 /** Speaks HTTP/1.1 on the connections that it is given. */
@@ -92,8 +92,8 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       if (isLast) exchange.announceClose();
       exchanges.push(exchange);
       const waitingBytes = exchanges.slice(1).reduce((sum, { bodyBytes }) => sum + bodyBytes, 0);
-      // What comes behind a watch could wait without end.
       const isTooMuch = usage.open > maxPipelined || waitingBytes > maxWaitingBytes;
+      // What comes behind a watch could wait without end.
       if (isTooMuch || usage.watches > 0) exchange.destroy();
       if (exchanges.length === 1) startFirst();
     });

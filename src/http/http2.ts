@@ -46,7 +46,7 @@ export function acceptHttp2(
     maxSessionMemory,
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });
-  // Each stream may wait for its end.
+  // Each stream may listen for the end of the connection.
   socket.setMaxListeners(0);
   let draining: Promise<void> | undefined;
 
@@ -61,7 +61,7 @@ export function acceptHttp2(
   const pings = setInterval(() => {
     // What admitted calls wait for is limited, and a response to a ping waits behind their replies.
     if (usage.inUse > usage.watches) return;
-    // Node.js tells nothing by the ping of a session that has closed, and waits for its client.
+    // Nobody replies to the ping of a session that has ended, and Node.js waits for its client.
     if (session.closed && usage.open === usage.watches) socket.destroy();
     else if (usage.open === 0 && performance.now() - usage.idleSince >= idleTimeoutMs) drain();
     else ping(replyTimeoutMs).then((isThere) => isThere || socket.destroy());
@@ -71,7 +71,7 @@ export function acceptHttp2(
     clearInterval(pings);
   });
 
-  /** Whether the client replies in time; a connection that has closed needs not to. */
+  /** Whether the client replies in time; one whose session has ended need not. */
   async function ping(timeoutMs: number): Promise<boolean> {
     if (session.destroyed) return true;
     return new Promise((resolve) => {
@@ -107,7 +107,7 @@ class Http2Exchange extends Exchange {
     this.#stream = stream;
     // If a client resets it with NO_ERROR, Node.js waits for what was to be written.
     stream.once("aborted", () => process.nextTick(() => stream.destroy()));
-    // What nobody reads yet stays in the memory that it came in.
+    // A chunk that nobody has read yet would keep the whole buffer that it came in.
     const push = stream.push.bind(stream);
     stream.push = (chunk: Uint8Array | null) => push(chunk && detach(chunk));
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
@@ -150,7 +150,7 @@ class Http2Exchange extends Exchange {
     return writableEnded && !aborted && rstCode === constants.NGHTTP2_NO_ERROR;
   }
 
-  /** Node.js closes a stream whose end its session has, which may still have to write it. */
+  /** Node.js closes a stream once its session has all of it, which may not be written yet. */
   protected override onEnd(): void {
     if (!this.#isWhole || this.unwritten === 0 || this.socket.destroyed) this.close();
     else this.socket.once("close", () => this.close());
@@ -167,7 +167,7 @@ class Http2Exchange extends Exchange {
   }
 
   destroy(): void {
-    // What the session has of it goes with the connection only.
+    // What its session still has of it goes with the connection only.
     if (this.#stream.destroyed) this.socket.destroy();
     this.#stream.close(constants.NGHTTP2_INTERNAL_ERROR);
     // A connection that takes no more bytes does not take the frame that says so either.

@@ -8,7 +8,7 @@ const maxUnsentBytes = 4 * 1024 * 1024;
 /** What all connections may keep before calls on those that have their share are refused. */
 const maxTotalBytes = 64 * 1024 * 1024;
 
-/** The same on connections on which no call was admitted yet. */
+/** The same on connections on which no authorised caller has made a call. */
 const maxStrangersBytes = 16 * 1024 * 1024;
 
 /** What each connection may keep, whatever the others do. */
@@ -24,13 +24,14 @@ const refusedTimeoutMs = 5_000;
 const crowdedTimeoutMs = 100;
 
 /**
- * How much Node.js is given at once to encrypt, in bytes, and how much of all that was not written
- * yet on a connection on which calls were admitted. Until the connection closes, Node.js keeps
- * buffers as large as what it has written in one turn: with 60 replies of 22 KB in one turn, each
- * of 1,000 connections kept 1.4 MB.
+ * The most bytes that are written at once on TLS. Until a connection closes, Node.js keeps buffers
+ * as large as what it wrote in one turn: with 60 replies of 22 KB in one turn, each of 1,000
+ * connections kept 1.4 MB.
  */
 const partBytes = 8 * 1024;
-const maxGivenBytes = 64 * 1024;
+
+/** The most bytes that wait to be written on TLS for authorised callers; for others, one part. */
+const maxUnwrittenBytes = 64 * 1024;
 
 /** What an exchange takes besides its headers and its reply, in bytes. */
 const exchangeBytes = 8 * 1024;
@@ -55,6 +56,8 @@ export class ConnectionUsage {
   watches = 0;
   /** Whether any call was admitted on it. */
   wasAdmitted = false;
+  /** Whether an authorised caller has made a call on it. */
+  isAuthorised = false;
   /** When the last of them ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   readonly #total: Total;
@@ -64,8 +67,8 @@ export class ConnectionUsage {
   #kept = 0;
   /** Bytes of replies, and of those to come that will be large. */
   #unsent = 0;
-  /** Bytes that Node.js has yet to encrypt and write, and what waits to give it more. */
-  #given = 0;
+  /** Bytes on TLS that Node.js has yet to write, and what waits to have more written. */
+  #unwritten = 0;
   readonly #turns = new Set<() => boolean>();
   #refused = 0;
   #refusedTimer: NodeJS.Timeout | undefined;
@@ -90,7 +93,7 @@ export class ConnectionUsage {
   }
 
   get #maxTotalBytes(): number {
-    return this.wasAdmitted ? maxTotalBytes : maxStrangersBytes;
+    return this.isAuthorised ? maxTotalBytes : maxStrangersBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
@@ -132,18 +135,22 @@ export class ConnectionUsage {
     }
   }
 
-  /** Takes bytes to be written, if there is room. */
-  give(bytes: number): boolean {
-    const max = this.wasAdmitted ? maxGivenBytes : partBytes;
-    if (this.#given > 0 && this.#given + bytes > max) return false;
-    this.#given += bytes;
+  /** Counts bytes that are about to be written; false if too many wait to be. */
+  tryWrite(bytes: number): boolean {
+    const max = this.isAuthorised ? maxUnwrittenBytes : partBytes;
+    if (this.#unwritten > 0 && this.#unwritten + bytes > max) return false;
+    this.#unwritten += bytes;
     return true;
   }
 
-  /** Calls back once it has taken these bytes. */
-  waitForTurn(bytes: number, onTurn: () => void): () => void {
+  /**
+   * Calls back once these bytes were counted.
+   *
+   * @returns gives up to wait
+   */
+  waitToWrite(bytes: number, onTurn: () => void): () => void {
     const go = () => {
-      if (!this.give(bytes)) return false;
+      if (!this.tryWrite(bytes)) return false;
       this.#turns.delete(go);
       onTurn();
       return true;
@@ -152,9 +159,9 @@ export class ConnectionUsage {
     return () => void this.#turns.delete(go);
   }
 
-  /** Counts bytes that were written, or never will be. */
-  take(bytes: number): void {
-    this.#given -= bytes;
+  /** Counts bytes no more that were written, or never will be, and lets go on what waits. */
+  wrote(bytes: number): void {
+    this.#unwritten -= bytes;
     for (const go of this.#turns) {
       if (!go()) return;
     }
@@ -188,8 +195,8 @@ export class ExchangeUsage {
   #reply = 0;
   /** Bytes that its reply may take, until it has one. */
   #reserved = 0;
-  /** Bytes that Node.js has yet to encrypt and write. */
-  #given = 0;
+  /** Bytes on TLS that Node.js has yet to write. */
+  #unwritten = 0;
   /** Gives up to wait for room, and for a turn. */
   #giveUp: (() => void) | undefined;
   #giveUpTurn: (() => void) | undefined;
@@ -225,8 +232,13 @@ export class ExchangeUsage {
     });
   }
 
+  /** Gives the connection the share of memory of authorised callers. */
+  authorise(): void {
+    this.#connection.isAuthorised = true;
+  }
+
   /**
-   * Goes on only if the connection has its share of memory, or there is enough.
+   * Goes on unless the connection keeps more than its share while all together keep too much.
    *
    * @throws {ConnectError} OVERLOADED
    */
@@ -283,11 +295,12 @@ export class ExchangeUsage {
     this.#reply -= taken;
     this.#keep(-taken);
     this.#connection.release(taken);
-    this.#take(Math.min(bytes, this.#given));
+    this.#wrote(Math.min(bytes, this.#unwritten));
   }
 
   /** A body as it is written, which is in small parts on TLS. */
   *partsOf(body: string | Uint8Array): Iterable<string | Uint8Array> {
+    // A unit of UTF-16 takes at most three bytes.
     if (!this.#isEncrypted || body.length <= partBytes / 3) {
       yield body;
       return;
@@ -299,18 +312,18 @@ export class ExchangeUsage {
   }
 
   /** Whether so many bytes may be written at once now; they then count until they were. */
-  give(bytes: number): boolean {
+  tryWrite(bytes: number): boolean {
     if (!this.#isEncrypted || this.#isClosed) return true;
-    if (bytes > partBytes || !this.#connection.give(bytes)) return false;
-    this.#given += bytes;
+    if (bytes > partBytes || !this.#connection.tryWrite(bytes)) return false;
+    this.#unwritten += bytes;
     return true;
   }
 
   /** Resolves once so many bytes may be written, which then count; also when it closes. */
-  waitForTurn(bytes: number): Promise<void> {
+  waitToWrite(bytes: number): Promise<void> {
     return new Promise((resolve) => {
-      const giveUp = this.#connection.waitForTurn(bytes, () => {
-        this.#given += bytes;
+      const giveUp = this.#connection.waitToWrite(bytes, () => {
+        this.#unwritten += bytes;
         resolve();
       });
       this.#giveUpTurn = () => {
@@ -320,9 +333,9 @@ export class ExchangeUsage {
     });
   }
 
-  #take(bytes: number): void {
-    this.#given -= bytes;
-    this.#connection.take(bytes);
+  #wrote(bytes: number): void {
+    this.#unwritten -= bytes;
+    this.#connection.wrote(bytes);
   }
 
   /** Counts all of it no more; called once. */
@@ -331,7 +344,7 @@ export class ExchangeUsage {
     this.#isClosed = true;
     this.#giveUp?.();
     this.#giveUpTurn?.();
-    this.#take(this.#given);
+    this.#wrote(this.#unwritten);
     const now = performance.now();
     connection.open -= 1;
     connection.idleSince = now;

@@ -45,9 +45,13 @@ export function isCommonConnect({ method, url, headers }: Exchange): boolean {
     (headers["content-type"] === json || headers["content-type"] === proto) &&
     (headers["content-encoding"] ?? "identity") === "identity" &&
     (headers["connect-protocol-version"] ?? "1") === "1" &&
-    parseTimeout(String(headers["connect-timeout-ms"] ?? 0), Number.POSITIVE_INFINITY).error ===
-      undefined
+    readConnectTimeout(headers["connect-timeout-ms"]).error === undefined
   );
+}
+
+/** A timeout as Connect writes it; it has no maximum, since a call has a limit of its own. */
+export function readConnectTimeout(text: string | string[] | undefined) {
+  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
 }
 
 /** Makes the codec for the common form of a unary call by Connect. */
@@ -56,9 +60,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
     transport: "connect",
     overhead: 0,
 
-    timeoutMs: (exchange) =>
-      parseTimeout(exchange.header("connect-timeout-ms") ?? null, Number.POSITIVE_INFINITY)
-        .timeoutMs,
+    timeoutMs: ({ headers }) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
 
     decode({ input }, body, { head: { exchange } }) {
       try {
@@ -84,7 +86,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       const accepted = (isLarge && exchange.header("accept-encoding")) || null;
       const { response: compression } = compressionNegotiate(compressions, null, accepted, "");
       if (compression === null) {
-        // Text leaves in one piece with the headers.
+        // Text can leave in one piece with the headers.
         exchange.send(200, headers, message);
         return;
       }

@@ -13,6 +13,11 @@ import type { Codec } from "./unary.ts";
 /** What stands before a message: whether it is compressed, and its length. */
 export const prefixBytes = 5;
 
+/** A timeout as gRPC writes it; it has no maximum, since a call has a limit of its own. */
+export function readGrpcTimeout(text: string | string[] | undefined) {
+  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
+}
+
 /** Whether a request is one of gRPC, of any form. */
 export function isGrpc({ headers }: Exchange): boolean {
   return /^application\/grpc(?!-web)/.test(headers["content-type"] ?? "");
@@ -26,8 +31,7 @@ export function isCommonGrpc({ method, headers, httpVersion }: Exchange): boolea
     method === "POST" &&
     httpVersion === "2" &&
     (headers["grpc-encoding"] ?? "identity") === "identity" &&
-    (timeout === undefined ||
-      parseTimeout(String(timeout), Number.POSITIVE_INFINITY).error === undefined)
+    readGrpcTimeout(timeout).error === undefined
   );
 }
 
@@ -39,8 +43,7 @@ export const grpcCodec: Codec = {
   transport: "grpc",
   overhead: prefixBytes,
 
-  timeoutMs: (exchange) =>
-    parseTimeout(exchange.header("grpc-timeout") ?? null, Number.POSITIVE_INFINITY).timeoutMs,
+  timeoutMs: ({ headers }) => readGrpcTimeout(headers["grpc-timeout"]).timeoutMs,
 
   decode({ input }, body, call) {
     if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);

@@ -6,8 +6,8 @@ import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
 import { httpError } from "./problem.ts";
 import type { Handler } from "./router.ts";
-import { createUnary, type Rpc, type UnaryOptions } from "./unary.ts";
-import { createUniversal } from "./universal.ts";
+import { createUnary, type UnaryOptions } from "./unary.ts";
+import { createUniversal, type Rpc } from "./universal.ts";
 
 /** What {@link createRpc} serves, and within which limits. */
 interface RpcOptions extends UnaryOptions {

@@ -1,5 +1,5 @@
 import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
-import type { ConnectError, MethodImplSpec } from "@connectrpc/connect";
+import type { ConnectError } from "@connectrpc/connect";
 import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
@@ -28,12 +28,6 @@ export interface UnaryOptions {
   gate: Gate;
   /** The largest message to take, unpacked, in bytes. */
   maxMessageBytes: number;
-}
-
-/** A method, and whether anybody may call it. */
-export interface Rpc {
-  readonly spec: MethodImplSpec;
-  readonly isOpen: boolean;
 }
 
 /**

@@ -5,18 +5,23 @@ import {
   type HandlerContext,
   type Interceptor,
   type MethodImpl,
+  type MethodImplSpec,
 } from "@connectrpc/connect";
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
-import { parseTimeout as parseConnectTimeout } from "@connectrpc/connect/protocol-connect";
-import { parseTimeout as parseGrpcTimeout } from "@connectrpc/connect/protocol-grpc";
 import type { Call, TransportName } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import type { JsonOptions } from "./connect.ts";
+import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
-import { isGrpc, prefixBytes, sendTrailers, toTrailers } from "./grpc.ts";
+import { isGrpc, prefixBytes, readGrpcTimeout, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import { maxOpenBytes, type Rpc, type UnaryOptions } from "./unary.ts";
+import { maxOpenBytes, type UnaryOptions } from "./unary.ts";
+
+/** A method, and whether anybody may call it. */
+export interface Rpc {
+  readonly spec: MethodImplSpec;
+  readonly isOpen: boolean;
+}
 
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
 interface UniversalRequest {
@@ -171,10 +176,10 @@ function required<T>(value: T | undefined): T {
  * call's own, which would end the call with an error of other details.
  */
 function takeTimeout(header: Headers): number | undefined {
-  const isGrpc = header.get("content-type")?.startsWith("application/grpc");
-  const name = isGrpc ? "grpc-timeout" : "connect-timeout-ms";
-  const parse = isGrpc ? parseGrpcTimeout : parseConnectTimeout;
-  const { timeoutMs } = parse(header.get(name), Number.POSITIVE_INFINITY);
+  const isGrpcOrWeb = header.get("content-type")?.startsWith("application/grpc");
+  const name = isGrpcOrWeb ? "grpc-timeout" : "connect-timeout-ms";
+  const read = isGrpcOrWeb ? readGrpcTimeout : readConnectTimeout;
+  const { timeoutMs } = read(header.get(name) ?? undefined);
   if (timeoutMs !== undefined) header.delete(name);
   return timeoutMs;
 }

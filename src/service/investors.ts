@@ -58,7 +58,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
         if (requestId !== undefined && error instanceof DuplicateIdError) {
           return await replay(store, investor, context.signal);
         }
-        if (!(error instanceof OutcomeUnknownError)) return explain(error);
+        if (!(error instanceof OutcomeUnknownError)) return rethrow(error);
         if (context.signal.aborted) {
           throw interrupted(context.signal.reason, mayBeStored);
         }
@@ -70,7 +70,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
     async getInvestor(request: GetInvestorRequest, { signal }: HandlerContext) {
       const id = checkGet(request);
-      const investor = id && checkRecord(await store.find(id, signal).catch(explain));
+      const investor = id && checkRecord(await store.find(id, signal).catch(rethrow));
       if (!investor) throw investorNotFound(id);
       return investor;
     },
@@ -82,7 +82,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       await context.values
         .get(replyBudgetKey)
         .reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
-      const found = await store.list(range, context.signal).catch(explain);
+      const found = await store.list(range, context.signal).catch(rethrow);
       found.forEach(checkRecord);
       const investors = found.slice(0, pageLength(found, limit));
       const last = investors.at(-1);
@@ -121,7 +121,7 @@ function checkRecord<T extends Investor | undefined>(investor: T): T {
   throw new Error(`what is stored under the id ${investor.id} is no record`);
 }
 
-/** Throws the error of the contract for one of the store; the reason of an abort is one. */
-function explain(error: unknown): never {
+/** Rethrows an error of the store as one of the contract, as the reason of an abort is already. */
+function rethrow(error: unknown): never {
   throw error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
 }

@@ -85,12 +85,13 @@ export function createMongoStore(
     try {
       await Promise.race([connect(), left]);
     } finally {
-      // The pages of one list share a signal.
+      // One signal serves all pages of a list, and would gather a listener for each.
       signal?.removeEventListener("abort", leave);
     }
     signal?.throwIfAborted();
   }
 
+  // Not by aborted() of node:util, whose listener may be collected before the signal aborts.
   async function cutOff(cut: AbortSignal): Promise<void> {
     if (!cut.aborted) await once(cut, "abort");
     await client.close();

@@ -280,7 +280,7 @@ function migrate(db: DatabaseSync): void {
   }
 }
 
-/** Why a file cannot be used, for operators. */
+/** Why something failed, for operators: SQLite in plain words, anything else by its message. */
 export function inPlainWords(error: unknown): string {
   const { corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
   const code = resultCodeOf(error);

@@ -75,6 +75,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     }
   }
 
+  // Not by aborted() of node:util, whose listener may be collected before the signal aborts.
   async function cutOff(cut: AbortSignal): Promise<void> {
     if (!cut.aborted) await once(cut, "abort");
     await writer.cut();
@@ -145,25 +146,26 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   if (first === undefined) throw new Error("the thread that writes ended by itself");
   const [identity] = first as [string];
   let pending: PromiseWithResolvers<Reply> | undefined;
-  let failure: Error | undefined;
+  /** Why it takes no more batches: it died, or the store is closing. */
+  let unusable: Error | undefined;
 
   worker.on("message", (reply: Reply) => pending?.resolve(reply));
   worker.on("error", die);
-  // A listener would come too late if it ended behind its first message.
+  // By the promise: a listener added here can miss an end right behind the first message.
   void exited.then(() => die(new Error("it ended by itself")));
 
   function die(cause: Error): void {
-    if (failure !== undefined) return;
-    failure = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
-    pending?.reject(new OutcomeUnknownError(failure.message, { cause }));
-    onFatal(failure);
+    if (unusable !== undefined) return;
+    unusable = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
+    pending?.reject(new OutcomeUnknownError(unusable.message, { cause }));
+    onFatal(unusable);
   }
 
   return {
     /** See {@link identify}. */
     identity,
     async send(rows: Row[]): Promise<Reply> {
-      if (failure !== undefined) throw new StoreUnavailableError(failure.message);
+      if (unusable !== undefined) throw new StoreUnavailableError(unusable.message);
       pending = Promise.withResolvers<Reply>();
       worker.postMessage(rows);
       return pending.promise;
@@ -174,12 +176,12 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
     },
     /** Terminates the thread as soon as the disk allows, whatever it waits for. */
     async cut(): Promise<void> {
-      failure ??= new Error("the store is closed");
+      unusable ??= new Error("the store is closed");
       await worker.terminate();
       pending?.reject(new OutcomeUnknownError("the commit was not waited for"));
     },
     async close(): Promise<void> {
-      failure ??= new Error("the store is closed");
+      unusable ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
     },

@@ -55,7 +55,7 @@ export interface OpenOptions extends ConnectionOptions {
   protocol?: "http/1.1" | "h2";
   /** Whether it carries credentials, so that records may come back. */
   isKnown?: boolean;
-  /** Whether its handshake may fail, which is thrown otherwise. */
+  /** Whether the handshake may fail; otherwise a failure is thrown. */
   mayFail?: boolean;
 }
 

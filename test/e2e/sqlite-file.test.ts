@@ -3,7 +3,7 @@ import { expect, it } from "vitest";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, startService } from "../support/service.ts";
 
-it("the SQLite file is strict, in order of its ids of 16 bytes, and has a write-ahead log", async () => {
+it("the SQLite file has a STRICT table WITHOUT ROWID, ids of 16 bytes and a write-ahead log", async () => {
   const service = await startService();
   const { id } = await grpcClient(service).createInvestor(aCreate());
   const db = new DatabaseSync(`${service.folder}/data/investors.db`, { readOnly: true });

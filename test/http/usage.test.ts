@@ -17,7 +17,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
   const total = { kept: 0 };
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
-  caller.wasAdmitted = true;
+  caller.isAuthorised = true;
   stranger.keep(20 * mebibyte);
   caller.keep(mebibyte);
   expect(stranger.isCrowded).toBe(true);

@@ -140,7 +140,7 @@ describe("the whole list by REST", () => {
       pages += 1;
       return pages === 1 ? firstPage : new Promise<typeof firstPage>(() => {});
     };
-    const { url, gate } = await serve(list, undefined, undefined, 500);
+    const { url, gate } = await serve(list, undefined, undefined, 2_000);
     const response = await fetch(url);
     expect(response.status).toBe(200);
     expect(gate.inFlight).toBe(1);

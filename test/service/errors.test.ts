@@ -6,7 +6,7 @@ import { malformedRequest, type Reason } from "../../src/service/errors.ts";
 import { failureOf } from "../support/errors.ts";
 import { failures, secret } from "./failures.ts";
 
-/** Every error that there is: the reason, the code, the status by REST, whether to repeat the call. */
+/** The errors of service/errors.ts: reason, code, status by REST, whether to repeat the call. */
 const table: [reason: Reason, code: string, status: number, hasRetryInfo: boolean][] = [
   ["INVALID_FIELDS", "InvalidArgument", 400, false],
   ["MALFORMED_REQUEST", "InvalidArgument", 400, false],

@@ -2,7 +2,7 @@ import { pino } from "pino";
 import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 
-/** For what must come about sooner than by any timeout of a gate or a service. */
+/** For what must happen before the timeout of a gate or a service would make it happen. */
 export const promptly = { timeout: 4_000 };
 
 /** A gate that admits anybody, as long as there are slots. */
