@@ -38,6 +38,7 @@ export abstract class Exchange {
   #timer: NodeJS.Timeout | undefined;
   #stopReason: Error | undefined;
   #rejectBody: ((reason: Error) => void) | undefined;
+  #rejectWrite: ((reason: Error) => void) | undefined;
 
   /** @param response emits `close` when it has ended, whether it was sent or not */
   protected constructor(
@@ -70,6 +71,9 @@ export abstract class Exchange {
 
   /** How many parts of the response Node.js has taken, and not written to the connection yet. */
   protected unwritten = 0;
+
+  /** Whether one of them could not be written. */
+  protected hasFailed = false;
 
   /** Whether the response was sent or never will be. */
   get isClosed(): boolean {
@@ -226,6 +230,7 @@ export abstract class Exchange {
       return;
     }
     this.begin(status, headers, trailers && (() => trailers));
+    this.#request.resume();
     this.#writeParts(whole).then(() => this.end(), ignore);
   }
 
@@ -250,36 +255,40 @@ export abstract class Exchange {
     await this.#writeParts(part);
   }
 
-  /** Writes a body whose bytes are counted. */
+  /** Writes a body whose bytes are counted, on TLS part by part. */
   async #writeParts(body: string | Uint8Array): Promise<void> {
-    for (const part of this.usage.partsOf(body)) {
+    const { usage } = this;
+    for (const part of usage.partsOf(body)) {
       const bytes = Buffer.byteLength(part);
-      if (!this.usage.tryWrite(bytes)) await this.usage.waitToWrite(bytes);
+      if (!usage.tryWrite(bytes)) await this.#inTime(usage.waitToWrite(bytes));
       if (this.#isClosed) throw new Error("the client left");
-      const hasRoom = this.writePart(part, () => this.usage.releaseReply(bytes));
-      if (!hasRoom) await this.#waitForDrain();
+      const { promise, resolve, reject } = Promise.withResolvers<void>();
+      const hasRoom = this.writePart(part, () => {
+        usage.releaseReply(bytes);
+        resolve();
+      });
+      if (hasRoom && !usage.isEncrypted) continue;
+      this.#rejectWrite = reject;
+      await this.#inTime(promise);
     }
   }
 
-  async #waitForDrain(): Promise<void> {
-    const response = this.#response;
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
+  /** Breaks the exchange off if work that waits for its client takes too long. */
+  async #inTime(work: Promise<void>): Promise<void> {
     const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
-    const onClose = () => reject(new Error("the response was not read"));
-    response.once("drain", resolve).once("close", onClose);
     try {
-      await promise;
+      await work;
     } finally {
       clearTimeout(timer);
-      response.off("drain", resolve).off("close", onClose);
     }
   }
 
   /** Writes to the response; that there is room for more does not say that it was sent. */
   protected writePart(part: string | Uint8Array, onWritten?: () => void): boolean {
     this.unwritten += 1;
-    return this.#response.write(part, () => {
+    return this.#response.write(part, (error) => {
       this.unwritten -= 1;
+      if (error) this.hasFailed = true;
       onWritten?.();
       if (this.unwritten === 0 && this.#response.destroyed) this.close();
     });
@@ -322,6 +331,7 @@ export abstract class Exchange {
     if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
+    this.#rejectWrite?.(new Error("the response was not read"));
     for (const listener of this.#closeListeners) listener();
     this.usage.close();
   }

@@ -95,6 +95,7 @@ export function acceptHttp2(
 class Http2Exchange extends Exchange {
   readonly httpVersion = "2";
   readonly #stream: ServerHttp2Stream;
+  #hasTrailers = false;
 
   constructor(
     stream: ServerHttp2Stream,
@@ -140,8 +141,9 @@ class Http2Exchange extends Exchange {
 
   get wasSent(): boolean {
     const { headersSent, writableFinished } = this.#stream;
-    const isWritten = this.unwritten === 0 && !this.socket.destroyed;
-    return headersSent && this.#isWhole && (writableFinished || isWritten);
+    const isWritten = this.unwritten === 0 && !this.hasFailed && !this.socket.destroyed;
+    const isFinished = writableFinished || (isWritten && !this.#hasTrailers);
+    return headersSent && this.#isWhole && isFinished;
   }
 
   /** Whether all of the response was given to Node.js, which ends what a client has reset, too. */
@@ -152,8 +154,14 @@ class Http2Exchange extends Exchange {
 
   /** Node.js closes a stream once its session has all of it, which may not be written yet. */
   protected override onEnd(): void {
-    if (!this.#isWhole || this.unwritten === 0 || this.socket.destroyed) this.close();
-    else this.socket.once("close", () => this.close());
+    if (!this.#isWhole || this.unwritten === 0 || this.socket.destroyed) {
+      this.close();
+      return;
+    }
+    const { socket } = this;
+    const onLost = () => this.close();
+    socket.once("close", onLost);
+    this.onClose(() => socket.off("close", onLost));
   }
 
   begin(status: number, headers: OutgoingHttpHeaders, trailers?: () => OutgoingHttpHeaders): void {
@@ -167,6 +175,7 @@ class Http2Exchange extends Exchange {
   }
 
   destroy(): void {
+    if (this.isClosed) return;
     // What its session still has of it goes with the connection only.
     if (this.#stream.destroyed) this.socket.destroy();
     this.#stream.close(constants.NGHTTP2_INTERNAL_ERROR);
@@ -221,6 +230,7 @@ class Http2Exchange extends Exchange {
 
   #sendTrailers(trailers: () => OutgoingHttpHeaders): void {
     const stream = this.#stream;
+    this.#hasTrailers = true;
     stream.on("wantTrailers", () => {
       stream.sendTrailers(trailers());
       // Node.js sends them a turn later.

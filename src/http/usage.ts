@@ -30,8 +30,9 @@ const crowdedTimeoutMs = 100;
  */
 const partBytes = 8 * 1024;
 
-/** The most bytes that wait to be written on TLS for authorised callers; for others, one part. */
-const maxUnwrittenBytes = 64 * 1024;
+/** How many parts Node.js may have on one connection, and how many of authorised callers. */
+const maxParts = 2;
+const maxAuthorisedParts = 8;
 
 /** What an exchange takes besides its headers and its reply, in bytes. */
 const exchangeBytes = 8 * 1024;
@@ -135,9 +136,13 @@ export class ConnectionUsage {
     }
   }
 
-  /** Counts bytes that are about to be written; false if too many wait to be. */
+  /** Counts bytes that are about to be written; false if too many are, or others wait to be. */
   tryWrite(bytes: number): boolean {
-    const max = this.isAuthorised ? maxUnwrittenBytes : partBytes;
+    return this.#turns.size === 0 && this.#countUnwritten(bytes);
+  }
+
+  #countUnwritten(bytes: number): boolean {
+    const max = (this.isAuthorised ? maxAuthorisedParts : maxParts) * partBytes;
     if (this.#unwritten > 0 && this.#unwritten + bytes > max) return false;
     this.#unwritten += bytes;
     return true;
@@ -150,7 +155,7 @@ export class ConnectionUsage {
    */
   waitToWrite(bytes: number, onTurn: () => void): () => void {
     const go = () => {
-      if (!this.tryWrite(bytes)) return false;
+      if (!this.#countUnwritten(bytes)) return false;
       this.#turns.delete(go);
       onTurn();
       return true;
@@ -184,7 +189,8 @@ export class ConnectionUsage {
 export class ExchangeUsage {
   readonly #connection: ConnectionUsage;
   readonly #socket: Socket;
-  readonly #isEncrypted: boolean;
+  /** Whether its connection is on TLS. */
+  readonly isEncrypted: boolean;
   /** How many times its size a reply takes until it is sent: on TLS, as measured, three. */
   readonly #copies: number;
   #isClosed = false;
@@ -204,8 +210,8 @@ export class ExchangeUsage {
   constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {
     this.#connection = connection;
     this.#socket = socket;
-    this.#isEncrypted = (socket as Partial<TLSSocket>).encrypted === true;
-    this.#copies = this.#isEncrypted ? 3 : 1;
+    this.isEncrypted = (socket as Partial<TLSSocket>).encrypted === true;
+    this.#copies = this.isEncrypted ? 3 : 1;
     for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
     connection.open += 1;
     connection.keep(this.#kept);
@@ -301,7 +307,7 @@ export class ExchangeUsage {
   /** A body as it is written, which is in small parts on TLS. */
   *partsOf(body: string | Uint8Array): Iterable<string | Uint8Array> {
     // A unit of UTF-16 takes at most three bytes.
-    if (!this.#isEncrypted || body.length <= partBytes / 3) {
+    if (!this.isEncrypted || body.length <= partBytes / 3) {
       yield body;
       return;
     }
@@ -313,7 +319,7 @@ export class ExchangeUsage {
 
   /** Whether so many bytes may be written at once now; they then count until they were. */
   tryWrite(bytes: number): boolean {
-    if (!this.#isEncrypted || this.#isClosed) return true;
+    if (!this.isEncrypted || this.#isClosed) return true;
     if (bytes > partBytes || !this.#connection.tryWrite(bytes)) return false;
     this.#unwritten += bytes;
     return true;

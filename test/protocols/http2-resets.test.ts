@@ -80,6 +80,8 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     expect(gate.inFlight).toBe(1);
     stream.close(code);
     await expect.poll(() => gate.inFlight, promptly).toBe(0);
+    // Others on its connection are served on.
+    expect((await rawCall(session, checkPath, empty)).status).toBe(0);
   });
 
   it("frees the slot of a list that is written but unread", async () => {

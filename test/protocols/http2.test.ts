@@ -1,10 +1,14 @@
 import { once } from "node:events";
+import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { expect, it, onTestFinished, vi } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { readTls } from "../../src/http/tls.ts";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { startEngine } from "../support/engine.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { openGate, promptly } from "../support/gate.ts";
 import {
   clientPreface,
@@ -66,4 +70,67 @@ it("a connection is closed whose client has ended its session", async () => {
   vi.advanceTimersByTime(60_000);
   await server.drain();
   await server.closed;
+});
+
+/** Serves lists on TLS, whose whole one has no end. */
+async function serveSecure() {
+  const authority = await createAuthority();
+  const { TLS_CERT: certFile, TLS_KEY: keyFile } = await writeServerFiles(
+    temporaryFolder(),
+    authority,
+  );
+  const gate = openGate(100, 60_000);
+  const methods: Partial<ServiceImpl<typeof InvestorService>> = {
+    listInvestors: () => ({ investors: aPage, nextPageToken: "more" }),
+  };
+  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
+  const tls = await readTls({ certFile, keyFile, clientCaFile: undefined });
+  const server = await startEngine({ versions: ["http/1.1", "h2"], services, gate, tls });
+  onTestFinished(server.destroy);
+  const session = connectHttp2(`https://localhost:${server.port}`, { ca: authority.ca });
+  session.on("error", () => {});
+  onTestFinished(() => session.destroy());
+  return { gate, session };
+}
+
+/** Asks for the whole list, and reads the first part of it. */
+async function openList(session: ClientHttp2Session) {
+  const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
+  await once(stream, "data");
+  return stream.pause();
+}
+
+it("on TLS, calls are replied to beside lists that nobody reads", async () => {
+  const { gate, session } = await serveSecure();
+  const lists = [await openList(session), await openList(session), await openList(session)];
+  for (let i = 0; i < 3; i += 1) {
+    const headers = {
+      ":method": "POST",
+      ":path": "/investor.v1.InvestorService/ListInvestors",
+      "content-type": "application/json",
+    };
+    const stream = session.request(headers);
+    stream.end("{}");
+    let bytes = 0;
+    stream.on("data", (chunk) => {
+      bytes += chunk.length;
+    });
+    await once(stream, "end");
+    expect(bytes).toBeGreaterThan(400_000);
+  }
+  expect(lists.map(({ closed }) => closed)).toEqual([false, false, false]);
+  expect(gate.inFlight).toBe(3);
+});
+
+it("on TLS, a list that nobody reads is broken off after 30 seconds", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { gate, session } = await serveSecure();
+  const list = await openList(session);
+  await delay(500);
+  vi.advanceTimersByTime(29_000);
+  await delay(100);
+  expect([list.closed, gate.inFlight]).toEqual([false, 1]);
+  vi.advanceTimersByTime(2_000);
+  await expect.poll(() => gate.inFlight, promptly).toBe(0);
 });
