@@ -6,6 +6,7 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import type { Socket } from "node:net";
+import { Duplex } from "node:stream";
 import {
   type Connection,
   type EngineOptions,
@@ -92,6 +93,11 @@ export function acceptHttp2(
   return { retire: () => void drain(), drain };
 }
 
+/** A chunk that nobody has read yet would keep the whole buffer that it came in. */
+function pushDetached(this: Duplex, chunk: Uint8Array | null): boolean {
+  return Duplex.prototype.push.call(this, chunk && detach(chunk));
+}
+
 class Http2Exchange extends Exchange {
   readonly httpVersion = "2";
   readonly #stream: ServerHttp2Stream;
@@ -108,9 +114,7 @@ class Http2Exchange extends Exchange {
     this.#stream = stream;
     // If a client resets it with NO_ERROR, Node.js waits for what was to be written.
     stream.once("aborted", () => process.nextTick(() => stream.destroy()));
-    // A chunk that nobody has read yet would keep the whole buffer that it came in.
-    const push = stream.push.bind(stream);
-    stream.push = (chunk: Uint8Array | null) => push(chunk && detach(chunk));
+    stream.push = pushDetached;
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {
       // While it listens for removals, each one is an event.
