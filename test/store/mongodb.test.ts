@@ -121,10 +121,9 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
       return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
     const deposed = { code: 10_107, errmsg: "deposed" };
-    const store = createMongoStore(server.getUri("test"), {
-      requestTimeoutMs: 2_000,
-      observe() {},
-    });
+    // Attempts of 1.5 s: the driver looks for a primary every 0.5 s.
+    const options = { requestTimeoutMs: 6_000, observe() {} };
+    const store = createMongoStore(server.getUri("test"), options);
     onTestFinished(() => store.close());
     const [open, refused, replayed] = [anInvestor(), anInvestor(), anInvestor()];
 
