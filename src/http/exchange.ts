@@ -260,7 +260,7 @@ export abstract class Exchange {
     const { usage } = this;
     for (const part of usage.partsOf(body)) {
       const bytes = Buffer.byteLength(part);
-      if (!usage.tryWrite(bytes)) await this.#inTime(usage.waitToWrite(bytes));
+      if (!usage.tryWrite(bytes)) await usage.waitToWrite(bytes);
       if (this.#isClosed) throw new Error("the client left");
       const { promise, resolve, reject } = Promise.withResolvers<void>();
       const hasRoom = this.writePart(part, () => {

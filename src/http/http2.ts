@@ -63,7 +63,8 @@ export function acceptHttp2(
     // What admitted calls wait for is limited, and a response to a ping waits behind their replies.
     if (usage.inUse > usage.watches) return;
     // Nobody replies to the ping of a session that has ended, and Node.js waits for its client.
-    if (session.closed && usage.open === usage.watches) socket.destroy();
+    const isOver = session.closed || session.destroyed;
+    if (isOver && usage.open === usage.watches) socket.destroy();
     else if (usage.open === 0 && performance.now() - usage.idleSince >= idleTimeoutMs) drain();
     else ping(replyTimeoutMs).then((isThere) => isThere || socket.destroy());
   }, pingIntervalMs).unref();
@@ -113,7 +114,9 @@ class Http2Exchange extends Exchange {
     super(socket, headers, rawHeaders, stream, stream, usage);
     this.#stream = stream;
     // If a client resets it with NO_ERROR, Node.js waits for what was to be written.
-    stream.once("aborted", () => process.nextTick(() => stream.destroy()));
+    const abort = () => process.nextTick(() => stream.destroy());
+    if (stream.aborted) abort();
+    else stream.once("aborted", abort);
     stream.push = pushDetached;
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {

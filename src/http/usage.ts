@@ -284,6 +284,14 @@ export class ExchangeUsage {
     else this.#connection.wasAdmitted = true;
   }
 
+  /** Keeps no more of what was reserved than a reply of so many bytes takes. */
+  settle(bytes: number): void {
+    if (this.#isClosed) return;
+    const taken = Math.min(this.#copies * bytes, this.#reserved);
+    this.#connection.release(this.#reserved - taken);
+    this.#reserved = taken;
+  }
+
   /** Counts a reply of so many bytes, instead of what was reserved for it. */
   keepReply(bytes: number): void {
     if (this.#isClosed) return;

@@ -63,13 +63,15 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
 
   /** Streams all records page by page, and reads one page ahead of what it sends. */
   async function streamAll(exchange: Exchange, call: Call): Promise<void> {
-    const read = async (pageToken: string): Promise<ListInvestorsResponse> => {
+    const read = async (pageToken: string) => {
       call.limit();
       const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
       const page = (await call.invoke(listSpec, input)) as ListInvestorsResponse;
+      const text = page.investors.map(toJson).join(",");
+      exchange.usage.settle(Buffer.byteLength(text));
       // Until the next one, it is the caller who takes time.
       call.limit(Number.POSITIVE_INFINITY);
-      return page;
+      return { text, nextPageToken: page.nextPageToken };
     };
     // A failure of the first page still has its own status.
     let page = await read("");
@@ -80,11 +82,11 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     }
     let separator = "[";
     while (page.nextPageToken !== "") {
-      const writing = exchange.write(separator + page.investors.map(toJson).join(","));
+      const writing = exchange.write(separator + page.text);
       separator = ",";
       [page] = await Promise.all([read(page.nextPageToken), writing]);
     }
-    await exchange.write(`${separator}${page.investors.map(toJson).join(",")}]`);
+    await exchange.write(`${separator}${page.text}]`);
     exchange.end();
   }
 
