@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type ClientHttp2Session, constants } from "node:http2";
+import { constants } from "node:http2";
 import { connect } from "node:net";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { pino } from "pino";
@@ -16,7 +16,7 @@ import {
   headerBlock,
   http2Frame,
 } from "../support/http2-frames.ts";
-import { frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
+import { frame, openCall, openList, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { anInvestor } from "../support/records.ts";
 
 const checkPath = "/grpc.health.v1.Health/Check";
@@ -53,14 +53,6 @@ async function serve(list = { investors: aPage, nextPageToken: "more" }) {
   });
   onTestFinished(() => server.destroy());
   return { gate, logged, port: server.port, session: rawConnection(server.port), signals };
-}
-
-/** Asks for the whole list, and reads the first part of it. */
-async function openList(session: ClientHttp2Session) {
-  const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
-  await once(stream, "data");
-  stream.pause();
-  return stream;
 }
 
 describe.each(codes)("a stream that its client resets with code %i", (code) => {

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
+import { connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
@@ -19,6 +19,7 @@ import {
   http2Frame,
   widestWindows,
 } from "../support/http2-frames.ts";
+import { openList } from "../support/raw-grpc.ts";
 import { anInvestor } from "../support/records.ts";
 
 const aPage = Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) }));
@@ -96,13 +97,6 @@ async function serveSecure() {
   session.on("error", () => {});
   onTestFinished(() => session.destroy());
   return { gate, session };
-}
-
-/** Asks for the whole list, and reads the first part of it. */
-async function openList(session: ClientHttp2Session) {
-  const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
-  await once(stream, "data");
-  return stream.pause();
 }
 
 it("on TLS, calls are replied to beside lists that nobody reads", async () => {
