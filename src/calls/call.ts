@@ -107,6 +107,11 @@ export class Call implements HandlerContext, ReplyBudget {
     this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
   }
 
+  /** Lets it last as long as its client waits, since its request is there. */
+  limitByClient(): void {
+    this.limit(this.timeoutMs() ?? Number.POSITIVE_INFINITY);
+  }
+
   /**
    * Notes why the call failed and tells what to reply. What is no ConnectError is a fault of
    * the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.

@@ -1,5 +1,5 @@
 import type { OutgoingHttpHeaders } from "node:http";
-import { fromBinary, isMessage, toBinary } from "@bufbuild/protobuf";
+import { type DescMethod, fromBinary, isMessage, type Message, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
@@ -66,29 +66,44 @@ export const grpcCodec: Codec = {
     }
   },
 
-  reply(exchange, output, { method, header, trailer }) {
-    const message = isMessage(output, InvestorSchema)
-      ? serialise(output)
-      : toBinary(method.output, output);
-    const body = Buffer.allocUnsafe(prefixBytes + message.length);
-    body.writeUInt8(0, 0);
-    body.writeUInt32BE(message.length, 1);
-    body.set(message, prefixBytes);
-    const headers = header ? toFields(header) : {};
-    headers["content-type"] = exchange.headers["content-type"];
-    const trailers = trailer ? toFields(trailer) : {};
-    trailers["grpc-status"] = "0";
-    exchange.send(200, headers, body, trailers);
+  reply(exchange, output, call) {
+    exchange.send(200, headersOf(exchange, call), envelop(call.method, output), trailersOf(call));
   },
 
   fail: sendStatus,
 };
 
+/** A message and what stands before it. */
+export function envelop(method: DescMethod, output: Message): Buffer {
+  const message = isMessage(output, InvestorSchema)
+    ? serialise(output)
+    : toBinary(method.output, output);
+  const bytes = Buffer.allocUnsafe(prefixBytes + message.length);
+  bytes.writeUInt8(0, 0);
+  bytes.writeUInt32BE(message.length, 1);
+  bytes.set(message, prefixBytes);
+  return bytes;
+}
+
+/** The headers of a reply. */
+export function headersOf(exchange: Exchange, call: Call | undefined): OutgoingHttpHeaders {
+  const headers = call?.header ? toFields(call.header) : {};
+  headers["content-type"] = exchange.headers["content-type"];
+  return headers;
+}
+
+/** The trailers of a call that replied with messages, and may have failed behind them. */
+export function trailersOf({ trailer, failure }: Call): OutgoingHttpHeaders {
+  if (failure) return toTrailers(setTrailerStatus(new Headers(trailer), failure));
+  const trailers = trailer ? toFields(trailer) : {};
+  trailers["grpc-status"] = "0";
+  return trailers;
+}
+
 /** Replies to a call of gRPC with an error alone. */
 export function sendStatus(exchange: Exchange, error: ConnectError, call?: Call): void {
-  const headers = toFields(call?.header);
-  headers["content-type"] = exchange.headers["content-type"];
-  sendTrailers(exchange, headers, setTrailerStatus(new Headers(call?.trailer), error));
+  const trailer = setTrailerStatus(new Headers(call?.trailer), error);
+  sendTrailers(exchange, headersOf(exchange, call), trailer);
 }
 
 /**

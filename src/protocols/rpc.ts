@@ -4,6 +4,7 @@ import { createMethodUrl } from "@connectrpc/connect/protocol";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
+import { createGrpcStream } from "./grpc-stream.ts";
 import { httpError } from "./problem.ts";
 import type { Handler } from "./router.ts";
 import { createUnary, type UnaryOptions } from "./unary.ts";
@@ -34,12 +35,16 @@ export function createRpc(options: RpcOptions): Handler {
   const compressions = createCompressions();
   const connectCodec = createConnectCodec(jsonOptions, compressions);
   const serveUnary = createUnary(options);
+  const serveStream = createGrpcStream(options);
   const serveUniversal = createUniversal({ ...options, jsonOptions, compressions }, rpcs.values());
 
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);
     if (rpc === undefined) return undefined;
     const { spec, isOpen } = rpc;
+    if (spec.kind === "server_streaming" && isCommonGrpc(exchange)) {
+      return serveStream(spec, exchange, isOpen);
+    }
     if (spec.kind === "unary") {
       if (isCommonGrpc(exchange)) return serveUnary(grpcCodec, spec, exchange, isOpen);
       if (isCommonConnect(exchange)) return serveUnary(connectCodec, spec, exchange, isOpen);

@@ -148,8 +148,7 @@ const noteFailures: Interceptor = (next) => async (req) => {
   request.isDecoded = true;
   try {
     call.signal.throwIfAborted();
-    // Once its request is there, a watch lasts as long as its client waits.
-    if (isOpen && spec.kind === "server_streaming") call.limit(call.timeoutMs() ?? Infinity);
+    if (isOpen && spec.kind === "server_streaming") call.limitByClient();
     const res = await call.run(() => next(req));
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
