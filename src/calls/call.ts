@@ -129,9 +129,7 @@ export class Call implements HandlerContext, ReplyBudget {
 
   /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
   async reserve(bytes: number): Promise<void> {
-    await this.untilEnd(
-      new Promise<void>((resolve) => this.head.exchange.usage.reserve(bytes, resolve)),
-    );
+    await this.untilEnd(this.head.exchange.usage.reserve(bytes));
   }
 
   /**

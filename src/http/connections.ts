@@ -1,5 +1,5 @@
 import type { Socket } from "node:net";
-import { ConnectionUsage, type Total } from "./usage.ts";
+import { ConnectionUsage, type Total } from "./connection-usage.ts";
 
 /** See {@link createConnections}. */
 export type Connections = ReturnType<typeof createConnections>;

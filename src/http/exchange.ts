@@ -2,7 +2,8 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import type { Readable, Writable } from "node:stream";
 import { messageTooLarge } from "../service/errors.ts";
-import { type ConnectionUsage, ExchangeUsage } from "./usage.ts";
+import type { ConnectionUsage } from "./connection-usage.ts";
+import { ExchangeUsage } from "./exchange-usage.ts";
 
 /** Timeout of a client that is sent a response, or the rest or a part of one, in milliseconds. */
 export const replyTimeoutMs = 30_000;

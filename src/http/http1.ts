@@ -8,8 +8,8 @@ import {
 import type { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Connection, type EngineOptions, maxHeaderBytes } from "./connection.ts";
+import type { ConnectionUsage } from "./connection-usage.ts";
 import { Exchange } from "./exchange.ts";
-import type { ConnectionUsage } from "./usage.ts";
 
 /** Longer than the idle timeout of common load balancers, which then never lose a race. */
 const keepAliveTimeoutMs = 75_000;

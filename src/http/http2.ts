@@ -13,8 +13,8 @@ import {
   handshakeTimeoutMs,
   maxHeaderBytes,
 } from "./connection.ts";
+import type { ConnectionUsage } from "./connection-usage.ts";
 import { detach, Exchange, ignore, replyTimeoutMs } from "./exchange.ts";
-import type { ConnectionUsage } from "./usage.ts";
 
 /** The most calls that one connection may have open. */
 const maxConcurrentStreams = 128;

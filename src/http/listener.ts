@@ -2,12 +2,12 @@ import { once } from "node:events";
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { type Connection, type EngineOptions, handshakeTimeoutMs } from "./connection.ts";
+import type { ConnectionUsage } from "./connection-usage.ts";
 import type { Connections } from "./connections.ts";
 import { maxTimerMs } from "./exchange.ts";
 import { createHttp1 } from "./http1.ts";
 import { acceptHttp2 } from "./http2.ts";
 import { closeWhenGone, type Tls } from "./tls.ts";
-import type { ConnectionUsage } from "./usage.ts";
 
 /** What a {@link startListener listener} serves, and within which limits. */
 export interface ListenerOptions extends EngineOptions {

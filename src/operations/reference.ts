@@ -95,7 +95,7 @@ async function send(exchange: Exchange, asset: Asset, type: string): Promise<voi
     exchange.send(200, headers);
     return;
   }
-  await new Promise<void>((resolve) => exchange.usage.reserve(partBytes, resolve));
+  await exchange.usage.reserve(partBytes);
   exchange.begin(200, headers);
   for (let start = 0; start < body.length; start += partBytes) {
     await exchange.write(body.subarray(start, start + partBytes));

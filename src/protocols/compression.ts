@@ -2,6 +2,7 @@ import { promisify } from "node:util";
 import { brotliCompress, constants } from "node:zlib";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
+import { Semaphore } from "../semaphore.ts";
 
 /** How many messages are compressed or unpacked at once, each of which takes some 260 KB. */
 const maxAtOnce = 8;
@@ -11,18 +12,14 @@ const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
 
 /** Makes what compresses replies and unpacks requests, a few at a time. */
 export function createCompressions(): Compression[] {
-  let running = 0;
-  const waiting: (() => void)[] = [];
+  const running = new Semaphore(maxAtOnce);
 
   async function inTurn<T>(work: () => Promise<T>): Promise<T> {
-    if (running < maxAtOnce) running += 1;
-    else await new Promise<void>((resolve) => waiting.push(resolve));
+    await new Promise<void>((resolve) => running.acquire(1, resolve));
     try {
       return await work();
     } finally {
-      const next = waiting.shift();
-      if (next) next();
-      else running -= 1;
+      running.release(1);
     }
   }
 

@@ -1,14 +1,14 @@
 import { expect, it } from "vitest";
-import { ConnectionUsage } from "../../src/http/usage.ts";
+import { ConnectionUsage } from "../../src/http/connection-usage.ts";
 
 const mebibyte = 1024 * 1024;
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
   const usage = new ConnectionUsage({ kept: 0 });
   const going: string[] = [];
-  usage.reserve(3 * mebibyte, () => going.push("first"));
-  const giveUp = usage.reserve(2 * mebibyte, () => going.push("large"));
-  usage.reserve(mebibyte, () => going.push("small"));
+  usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
+  const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
+  usage.unsent.acquire(mebibyte, () => going.push("small"));
   expect(going).toEqual(["first"]);
   giveUp();
   expect(going).toEqual(["first", "small"]);
@@ -17,7 +17,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
   const total = { kept: 0 };
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
-  caller.isAuthorised = true;
+  caller.authorise();
   stranger.keep(20 * mebibyte);
   caller.keep(mebibyte);
   expect(stranger.isCrowded).toBe(true);

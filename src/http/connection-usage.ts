@@ -1,0 +1,107 @@
+import type { Socket } from "node:net";
+import { Semaphore } from "../semaphore.ts";
+
+/** Replies that one connection may leave unsent before it is served no further, in bytes. */
+const maxUnsentBytes = 4 * 1024 * 1024;
+
+/** What all connections may keep before calls on those that have their share are refused. */
+const maxTotalBytes = 64 * 1024 * 1024;
+
+/** The same on connections on which no authorised caller has made a call. */
+const maxStrangersBytes = 16 * 1024 * 1024;
+
+/** What each connection may keep, whatever the others do. */
+const shareBytes = 32 * 1024;
+
+/** What one connection may keep of calls that were refused. */
+const maxRefusedBytes = 64 * 1024;
+
+/** The time that a client has to read these, in milliseconds: many can be refused at once. */
+const refusedTimeoutMs = 5_000;
+
+/** The same when all connections together keep too much. */
+const crowdedTimeoutMs = 100;
+
+/**
+ * The most bytes that are written at once on TLS. Until a connection closes, Node.js keeps buffers
+ * as large as what it wrote in one turn: with 60 replies of 22 KB in one turn, each of 1,000
+ * connections kept 1.4 MB.
+ */
+export const partBytes = 8 * 1024;
+
+/** How many parts Node.js may have on one connection, and how many of authorised callers. */
+const maxParts = 2;
+const maxAuthorisedParts = 8;
+
+/** What all connections keep in memory until something was sent, in bytes. */
+export interface Total {
+  kept: number;
+}
+
+/** How a connection is used, and what it keeps in memory until its client reads. */
+export class ConnectionUsage {
+  /** How many exchanges are open on it. */
+  open = 0;
+  /** When the last of them closed, or else when it came, by performance.now(). */
+  idleSince = performance.now();
+  /** How many calls that were admitted, and watches, are open on it. */
+  inUse = 0;
+  /** How many of them are watches, which end with the connection. */
+  watches = 0;
+  /** Whether any call was admitted on it. */
+  wasAdmitted = false;
+  /** When the last of them ended, or else when it came, by performance.now(). */
+  usedAt = this.idleSince;
+  /** Bytes of replies, and of those to come that will be large. */
+  readonly unsent = new Semaphore(maxUnsentBytes);
+  /** Bytes on TLS that Node.js has yet to write. */
+  readonly unwritten = new Semaphore(maxParts * partBytes);
+  readonly #total: Total;
+  /** Bytes that it keeps in memory until something was sent. */
+  #kept = 0;
+  #isAuthorised = false;
+  #refused = 0;
+  #refusedTimer: NodeJS.Timeout | undefined;
+
+  constructor(total: Total) {
+    this.#total = total;
+  }
+
+  /** Gives it the shares of connections on which an authorised caller has made a call. */
+  authorise(): void {
+    this.#isAuthorised = true;
+    this.unwritten.max = maxAuthorisedParts * partBytes;
+  }
+
+  /** Whether calls on it are refused, since it keeps too much beside the others. */
+  get isCrowded(): boolean {
+    return this.#total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
+  }
+
+  /** Whether a reply of so many bytes may wait to be sent, whatever waits beside it. */
+  canTake(bytes: number): boolean {
+    return bytes <= shareBytes || this.#total.kept + bytes <= this.#maxTotalBytes;
+  }
+
+  get #maxTotalBytes(): number {
+    return this.#isAuthorised ? maxTotalBytes : maxStrangersBytes;
+  }
+
+  /** Counts bytes that are kept until something was sent; fewer, if negative. */
+  keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#total.kept += bytes;
+  }
+
+  /** Counts bytes of replies to refused calls, which close the connection if too many wait. */
+  addRefused(bytes: number, socket: Socket): void {
+    this.#refused += bytes;
+    if (this.#refused <= maxRefusedBytes) {
+      clearTimeout(this.#refusedTimer);
+      this.#refusedTimer = undefined;
+    } else {
+      const ms = this.#total.kept > maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
+    }
+  }
+}

@@ -1,0 +1,205 @@
+import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
+import { overloaded } from "../service/errors.ts";
+import { type ConnectionUsage, partBytes } from "./connection-usage.ts";
+
+/** What an exchange takes besides its headers and its reply, in bytes. */
+const exchangeBytes = 8 * 1024;
+
+/** What a header takes besides its name and its value, in bytes. */
+const fieldBytes = 100;
+
+/** What one exchange adds to the usage of its connection, until it closes. */
+export class ExchangeUsage {
+  readonly #connection: ConnectionUsage;
+  readonly #socket: Socket;
+  /** Whether its connection is on TLS. */
+  readonly isEncrypted: boolean;
+  /** How many times its size a reply takes until it is sent: on TLS, as measured, three. */
+  readonly #copies: number;
+  #isClosed = false;
+  #usedBy: "call" | "watch" | undefined;
+  #isRefused = false;
+  /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
+  #kept = exchangeBytes;
+  #reply = 0;
+  /** Bytes that its reply may take, until it has one. */
+  #reserved = 0;
+  /** Bytes on TLS that Node.js has yet to write. */
+  #unwritten = 0;
+  /** Stops waiting for room, and to write. */
+  #stopWaiting: (() => void) | undefined;
+  #stopWaitingToWrite: (() => void) | undefined;
+
+  constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {
+    this.#connection = connection;
+    this.#socket = socket;
+    this.isEncrypted = (socket as Partial<TLSSocket>).encrypted === true;
+    this.#copies = this.isEncrypted ? 3 : 1;
+    for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
+    connection.open += 1;
+    connection.keep(this.#kept);
+  }
+
+  /** Calls back once the connection has room for more replies; never if it closes before. */
+  waitForRoom(onRoom: () => void): void {
+    const { unsent, isCrowded } = this.#connection;
+    // What would be refused anyway need not wait for it.
+    if (!unsent.isExceeded || isCrowded) onRoom();
+    else this.#wait(0, onRoom);
+  }
+
+  /** Resolves when a reply of so many bytes may wait on the connection; never if it closes before. */
+  reserve(bytes: number): Promise<void> {
+    return new Promise((resolve) => this.#wait(this.#copies * bytes, resolve));
+  }
+
+  #wait(bytes: number, onRoom: () => void): void {
+    if (this.#isClosed) return;
+    this.#stopWaiting = this.#connection.unsent.acquire(bytes, () => {
+      this.#reserved += bytes;
+      onRoom();
+    });
+  }
+
+  /** Gives the connection the share of memory of authorised callers. */
+  authorise(): void {
+    this.#connection.authorise();
+  }
+
+  /**
+   * Goes on unless the connection keeps more than its share while all together keep too much.
+   *
+   * @throws {ConnectError} OVERLOADED
+   */
+  expectRoom(): void {
+    if (this.#connection.isCrowded) throw overloaded();
+  }
+
+  /**
+   * Goes on only if a reply of so many bytes may wait to be sent.
+   *
+   * @throws {ConnectError} OVERLOADED
+   */
+  expectRoomFor(bytes: number): void {
+    if (this.#connection.canTake(this.#copies * bytes)) return;
+    this.refuse();
+    throw overloaded();
+  }
+
+  /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
+  refuse(): void {
+    if (this.#isClosed || this.#isRefused) return;
+    this.#isRefused = true;
+    this.#connection.addRefused(this.#kept, this.#socket);
+  }
+
+  /**
+   * Marks the connection as in use until the exchange closes, so that it is not closed for being
+   * idle.
+   *
+   * @param by a watch ends with its connection at the latest, a call by itself
+   */
+  use(by: "call" | "watch"): void {
+    if (this.#isClosed || this.#usedBy) return;
+    this.#usedBy = by;
+    this.#connection.inUse += 1;
+    if (by === "watch") this.#connection.watches += 1;
+    else this.#connection.wasAdmitted = true;
+  }
+
+  /** Keeps no more of what was reserved than a reply of so many bytes takes. */
+  settle(bytes: number): void {
+    if (this.#isClosed) return;
+    const taken = Math.min(this.#copies * bytes, this.#reserved);
+    this.#connection.unsent.release(this.#reserved - taken);
+    this.#reserved = taken;
+  }
+
+  /** Counts a reply of so many bytes, instead of what was reserved for it. */
+  keepReply(bytes: number): void {
+    if (this.#isClosed) return;
+    const taken = this.#copies * bytes;
+    this.#reply += taken;
+    this.#keep(taken);
+    this.#connection.unsent.hold(taken);
+    this.#connection.unsent.release(this.#reserved);
+    this.#reserved = 0;
+  }
+
+  /** Counts so many bytes of its reply no more, once they were sent. */
+  releaseReply(bytes: number): void {
+    if (this.#isClosed) return;
+    const taken = this.#copies * bytes;
+    this.#reply -= taken;
+    this.#keep(-taken);
+    this.#connection.unsent.release(taken);
+    this.#wrote(Math.min(bytes, this.#unwritten));
+  }
+
+  /** A body as it is written, which is in small parts on TLS. */
+  *partsOf(body: string | Uint8Array): Iterable<string | Uint8Array> {
+    // A unit of UTF-16 takes at most three bytes.
+    if (!this.isEncrypted || body.length <= partBytes / 3) {
+      yield body;
+      return;
+    }
+    const bytes = typeof body === "string" ? Buffer.from(body) : body;
+    for (let start = 0; start < bytes.length; start += partBytes) {
+      yield bytes.subarray(start, start + partBytes);
+    }
+  }
+
+  /** Whether so many bytes may be written at once now; they then count until they were. */
+  tryWrite(bytes: number): boolean {
+    if (!this.isEncrypted || this.#isClosed) return true;
+    if (bytes > partBytes || !this.#connection.unwritten.tryAcquire(bytes)) return false;
+    this.#unwritten += bytes;
+    return true;
+  }
+
+  /** Resolves once so many bytes may be written, which then count; also when it closes. */
+  waitToWrite(bytes: number): Promise<void> {
+    return new Promise((resolve) => {
+      const stopWaiting = this.#connection.unwritten.acquire(bytes, () => {
+        this.#unwritten += bytes;
+        resolve();
+      });
+      this.#stopWaitingToWrite = () => {
+        stopWaiting();
+        resolve();
+      };
+    });
+  }
+
+  #wrote(bytes: number): void {
+    this.#unwritten -= bytes;
+    this.#connection.unwritten.release(bytes);
+  }
+
+  /** Counts all of it no more; called once. */
+  close(): void {
+    const connection = this.#connection;
+    this.#isClosed = true;
+    this.#stopWaiting?.();
+    this.#stopWaitingToWrite?.();
+    this.#wrote(this.#unwritten);
+    const now = performance.now();
+    connection.open -= 1;
+    connection.idleSince = now;
+    if (this.#usedBy) {
+      connection.inUse -= 1;
+      connection.usedAt = now;
+      if (this.#usedBy === "watch") connection.watches -= 1;
+    }
+    this.#keep(-this.#kept);
+    connection.unsent.release(this.#reserved + this.#reply);
+  }
+
+  /** Counts bytes that are kept until it closes; fewer, if negative. */
+  #keep(bytes: number): void {
+    this.#kept += bytes;
+    this.#connection.keep(bytes);
+    if (this.#isRefused) this.#connection.addRefused(bytes, this.#socket);
+  }
+}

@@ -1,0 +1,64 @@
+/** A weighted semaphore: what asks for more than is free waits its turn, in order. */
+export class Semaphore {
+  /** The most that may be held, but for what is added by {@link Semaphore.hold}. */
+  max: number;
+  #held = 0;
+  readonly #waiting = new Map<() => void, number>();
+
+  constructor(max: number) {
+    this.max = max;
+  }
+
+  /** Whether more is held than may be. */
+  get isExceeded(): boolean {
+    return this.#held > this.max;
+  }
+
+  /** Acquires an amount now, or returns false if too little is free or others wait. */
+  tryAcquire(amount: number): boolean {
+    if (this.#waiting.size > 0 || !this.#fits(amount)) return false;
+    this.#held += amount;
+    return true;
+  }
+
+  /**
+   * Calls back once an amount is acquired, at once if it is free. An amount above the maximum is
+   * acquired when nothing else is held.
+   *
+   * @returns a function that stops waiting
+   */
+  acquire(amount: number, onAcquired: () => void): () => void {
+    const proceed = () => {
+      this.#waiting.delete(proceed);
+      this.#held += amount;
+      onAcquired();
+    };
+    this.#waiting.set(proceed, amount);
+    this.#wake();
+    return () => {
+      if (this.#waiting.delete(proceed)) this.#wake();
+    };
+  }
+
+  /** Adds an amount without waiting, whatever is free. */
+  hold(amount: number): void {
+    this.#held += amount;
+  }
+
+  /** Releases an amount and wakes what it was waited for by. */
+  release(amount: number): void {
+    this.#held -= amount;
+    if (amount > 0) this.#wake();
+  }
+
+  #fits(amount: number): boolean {
+    return this.#held + Math.min(amount, this.max) <= this.max;
+  }
+
+  #wake(): void {
+    for (const [proceed, amount] of this.#waiting) {
+      if (!this.#fits(amount)) return;
+      proceed();
+    }
+  }
+}
