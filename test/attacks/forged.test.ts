@@ -231,9 +231,14 @@ const attacks: Attack[] = [
       ];
       let count = 0;
       for (const body of [...texts.map((text) => Buffer.from(text)), ...invalid]) {
-        for (const path of ["/v1/investors", `${rpc}/CreateInvestor`]) {
-          const { status } = await target.request(path, { method: "POST", headers: fields, body });
-          expect(status, `${path} ${body}`).toBe(400);
+        for (const [path, type] of [
+          ["/v1/investors", "application/json"],
+          [`${rpc}/CreateInvestor`, "application/json"],
+          [`${rpc}/CreateInvestor`, "application/json; charset=utf-8"],
+        ] as const) {
+          const headers = { ...fields, "content-type": type };
+          const { status } = await target.request(path, { method: "POST", headers, body });
+          expect(status, `${path} ${type} ${body}`).toBe(400);
         }
         const web = { ...fields, "content-type": "application/grpc-web+json" };
         const { status, headers, text } = await target.request(`${rpc}/CreateInvestor`, {
@@ -245,7 +250,7 @@ const attacks: Attack[] = [
         expect(`${headers["grpc-status"]} ${text}`, `gRPC-Web ${body}`).toMatch(
           /^3 |grpc-status: ?3/,
         );
-        count += 3;
+        count += 4;
       }
       for (const id of [
         "%ff",

@@ -132,6 +132,18 @@ const attacks: Attack[] = [
       return bytes.length;
     },
   },
+  ...["application/json", "application/json; charset=utf-8"].map(
+    (type): Attack => ({
+      name: `bodies of which each byte has a chunk, as ${type}`,
+      async run(target) {
+        const fields = { ...target.greedy, "content-type": type, "transfer-encoding": "chunked" };
+        const head = http1("POST", `${rpc}/CreateInvestor`, fields);
+        const body = Buffer.from("1\r\nx\r\n".repeat(60_000));
+        await writeToAll(target, 50, Buffer.concat([head, body]));
+        return 50 * 60_000;
+      },
+    }),
+  ),
   ...[
     "GET / HTTP/1.1\r\n\r\n",
     "GET / HTTP/1.1\r\nhost: localhost\r\nexpect: x\r\n\r\n",

@@ -147,6 +147,10 @@ export function http1Requests(fields: Fields): Record<string, Buffer> {
     "REST get": get("/v1/investors/0190a0b0-0000-7000-8000-000000000000"),
     "REST list": get("/v1/investors"),
     "REST page": get("/v1/investors?pageSize=2"),
+    "REST create, half a body": post("/v1/investors", "application/json", "{}", {
+      "content-length": "4",
+    }),
+    "Connect of another codec": post(`${rpc}/ListInvestors`, "text/plain", "x"),
     "REST head": http1("HEAD", "/v1/investors", fields),
     probe: get("/readyz"),
     metrics: get("/metrics"),

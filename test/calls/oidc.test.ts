@@ -100,7 +100,9 @@ describe("a token of the issuer", () => {
     ["of an empty subject", { sub: "" }, {}],
     ["of a subject that is a number", { sub: 1 as unknown as string }, {}],
     ["of a subject that is an object", { sub: { toString: 1 } as unknown as string }, {}],
+    ["of a subject that is a list", { sub: ["x"] as unknown as string }, {}],
     ["of a subject that is no text", { sub: "\ud800" }, {}],
+    ["with an expiry that is text", { exp: "9999999999" as unknown as number }, {}],
     ["without an expiry", { exp: undefined }, {}],
     ["with an extension that nobody knows", {}, { crit: ["x"], x: 1 }],
   ])("is refused: %s", async (_, claims, header) => {

@@ -228,6 +228,31 @@ describe("replies that are not read", () => {
     await waitFor(() => other.listInvestors({ pageSize: 1_000 }).catch(() => undefined));
   });
 
+  it("release their slots if the clients never read", async () => {
+    const service = await startService({ REQUEST_TIMEOUT: "1s", MAX_IN_FLIGHT: "20" });
+    await fill(service);
+    const inFlight = () => metric(service, "rpc_server_calls_in_flight");
+    const session = rawConnection(service.grpcPort);
+    for (let i = 0; i < 10; i += 1) openCall(session, list).pause().end(thousand);
+    await expect.poll(inFlight).toBe(10);
+    const sockets = Array.from({ length: 24 }, () => openTcp(service.httpPort).pause());
+    // More and more, until the system takes no more replies on behalf of the clients.
+    const ask = () => {
+      for (const socket of sockets) {
+        socket.write(
+          `POST ${list} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{"pageSize":1000}`,
+        );
+      }
+      return inFlight();
+    };
+    await expect.poll(ask, { timeout: 20_000, interval: 100 }).toBe(20);
+    await delay(500);
+    const client = grpcClient(service);
+    expect((await failureOf(client.listInvestors({}))).reason).toBe("OVERLOADED");
+    await expect.poll(inFlight, { timeout: 80_000, interval: 500 }).toBe(0);
+    expect((await client.listInvestors({ pageSize: 1 })).investors).toHaveLength(1);
+  }, 120_000);
+
   it("come whole and in order once the client of a long pipeline reads", async () => {
     const service = await startService();
     const socket = openTcp(service.httpPort).pause();

@@ -68,6 +68,20 @@ describe("requests in a row on one connection", () => {
   });
 });
 
+describe("requests before a CONNECT", () => {
+  it("give back their slots, though Node.js takes the connection away", async () => {
+    const service = await startService();
+    const release = lockDatabase(service);
+    for (let i = 0; i < 10; i += 1) {
+      const { socket } = openHttp1(service);
+      socket.write(`${post(create, record).repeat(3)}CONNECT x HTTP/1.1\r\nhost: x\r\n\r\n`);
+      await once(socket, "close");
+    }
+    release();
+    await waitFor(async () => (await inFlight(service)) === 0);
+  });
+});
+
 describe("a reply that is read slowly", () => {
   it("is whole though the service shuts down beside idle connections", async () => {
     const service = await startService({ LOG_LEVEL: "debug" });

@@ -1,117 +1,14 @@
-import { setTimeout as delay } from "node:timers/promises";
 import { MongoClient, UUID } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { failureOf } from "../support/errors.ts";
-import { describeWithMongo, findMembers, type TestMongo } from "../support/mongodb.ts";
+import { describeWithMongo, findMembers } from "../support/mongodb.ts";
 import { startProxy } from "../support/proxy.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, startService, waitFor } from "../support/service.ts";
 
-const callers = 32;
-
-/**
- * Creates records without a pause while a fault happens, each repeated with its request id
- * until it is answered, and expects each of them once in the database.
- */
-async function createThrough(mongo: TestMongo, fault: () => Promise<void>): Promise<void> {
-  const url = mongo.url();
-  const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "4s" });
-  const clients = Array.from({ length: 4 }, () => grpcClient(service));
-  const acknowledged = new Map<string, string>();
-  const refusals = new Set<string>();
-  let isOver = false;
-
-  const storm = Array.from({ length: callers }, async (_, i) => {
-    const client = clients[i % 4] as (typeof clients)[0];
-    while (!isOver) {
-      const request = aCreate({ requestId: v7() });
-      const investor = await waitFor(async () => {
-        const attempt = client.createInvestor(request);
-        return attempt.catch(async () => {
-          refusals.add((await failureOf(attempt)).code);
-          await delay(50);
-          return undefined;
-        });
-      });
-      expect(acknowledged.has(investor.id)).toBe(false);
-      acknowledged.set(investor.id, String(request.firstName));
-    }
-  });
-  await delay(500);
-  const before = acknowledged.size;
-  await fault();
-  await waitFor(async () => acknowledged.size > before + callers * 4);
-  isOver = true;
-  await Promise.all(storm);
-
-  for (const code of refusals) expect(["Unavailable", "DeadlineExceeded"]).toContain(code);
-  const client = await MongoClient.connect(url);
-  onTestFinished(() => client.close());
-  const documents = await client
-    .db()
-    .collection("investors")
-    .find({}, { readConcern: { level: "majority" } })
-    .toArray();
-  const stored = new Map(
-    documents.map(({ _id, firstName }) => [_id.toString("hex"), String(firstName)]),
-  );
-  const expected = new Map([...acknowledged].map(([id, name]) => [id.replaceAll("-", ""), name]));
-  expect(stored).toEqual(expected);
-}
-
 await describeWithMongo("creates on three members", "set of three", (mongo) => {
-  const timeout = 120_000;
-
-  it("survive kill -9 of the primary", { timeout }, async () => {
-    await createThrough(mongo, async () => {
-      const [primary] = await findMembers(mongo);
-      primary?.signal("SIGKILL");
-    });
-    await mongo.revive();
-  });
-
-  it("survive a primary that stops answering", { timeout }, async () => {
-    const [primary] = await findMembers(mongo);
-    await createThrough(mongo, async () => {
-      primary?.signal("SIGSTOP");
-      setTimeout(() => primary?.signal("SIGCONT"), 12_000);
-    });
-    primary?.signal("SIGCONT");
-  });
-
-  it("survive a step-down", { timeout }, async () => {
-    await createThrough(mongo, async () => {
-      const client = await MongoClient.connect(mongo.url());
-      await client
-        .db("admin")
-        .command({ replSetStepDown: 5, force: true })
-        .catch(() => {});
-      await client.close();
-    });
-  });
-
-  it("survive a majority that cannot be reached for a while", { timeout }, async () => {
-    const [, ...secondaries] = await findMembers(mongo);
-    await createThrough(mongo, async () => {
-      for (const each of secondaries) each.signal("SIGSTOP");
-      setTimeout(() => {
-        for (const each of secondaries) each.signal("SIGCONT");
-      }, 6_000);
-    });
-    for (const each of secondaries) each.signal("SIGCONT");
-  });
-
-  it("survive a restart of all members", { timeout }, async () => {
-    await findMembers(mongo);
-    await createThrough(mongo, async () => {
-      for (const each of mongo.members()) each.signal("SIGKILL");
-      await delay(500);
-      await mongo.revive();
-    });
-  });
-
   it("are not acknowledged without a majority", async () => {
     const [, ...secondaries] = await findMembers(mongo);
     const service = await startService({ DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "3s" });

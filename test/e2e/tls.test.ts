@@ -1,7 +1,9 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { connect as connectHttp2 } from "node:http2";
 import { request } from "node:https";
+import { connect } from "node:net";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { Code, createClient, type Transport } from "@connectrpc/connect";
 import {
@@ -10,7 +12,7 @@ import {
   createGrpcWebTransport,
 } from "@connectrpc/connect-node";
 import { v7 } from "uuid";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { Health } from "../../gen/grpc/health/v1/health_pb.js";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { type Authority, createAuthority, writeServerFiles } from "../support/certificates.ts";
@@ -100,6 +102,39 @@ describe("TLS", () => {
     service.child.kill("SIGTERM");
     expect(await service.exited).toBe(0);
     expect(service.output()).not.toContain("Warning");
+  });
+
+  it("carries the whole list to a slow reader, whose connection stalls", async () => {
+    const folder = temporaryFolder();
+    const { ca, ...authority } = await createAuthority();
+    const files = await writeServerFiles(folder, { ca, ...authority });
+    const service = await startService({ ...files, REQUEST_TIMEOUT: "3s" }, folder);
+    const [, transport] = transportsOf(service, { ca })[1] ?? [];
+    if (!transport) throw new Error("there is no transport");
+    const client = createClient(InvestorService, transport);
+    const long = "\u{1F600}".repeat(256);
+    const create = () =>
+      client.createInvestor(aCreate({ lastName: long, city: long, state: long }));
+    for (let i = 0; i < 20; i += 1) await Promise.all(Array.from({ length: 40 }, create));
+    const tcp = connect(service.httpPort, "127.0.0.1");
+    const options = { socket: tcp, ca, servername: "localhost", ALPNProtocols: ["h2"] };
+    const session = connectHttp2("https://localhost", {
+      createConnection: () => connectTls(options),
+    });
+    onTestFinished(() => session.destroy());
+    const stream = session.request({ ":path": "/v1/investors" });
+    let text = "";
+    let hasStalled = false;
+    for await (const chunk of stream.setEncoding("utf8")) {
+      text += chunk;
+      if (hasStalled || text.length < 500_000) continue;
+      hasStalled = true;
+      tcp.pause();
+      await delay(10_000);
+      tcp.resume();
+    }
+    expect(stream.rstCode).toBe(0);
+    expect(JSON.parse(text)).toHaveLength(800);
   });
 
   it("loses no reply to a call that is refused while its connection is being set up", async () => {

@@ -43,7 +43,7 @@ const members = [0, 1, 2];
  *
  * @returns whether there is one
  */
-export async function successor(set: LinkedSet, primary: number): Promise<boolean> {
+async function successor(set: LinkedSet, primary: number): Promise<boolean> {
   const end = performance.now() + 10_000;
   while (performance.now() < end) {
     if ((await set.primary().catch(() => primary)) !== primary) return true;
@@ -59,7 +59,8 @@ function election(how: "kill" | "pause" | "isolate"): Fault {
     await delay(random.int(0, 500));
     await callers.acknowledgements(1);
     set[how](primary);
-    await successor(set, primary);
+    const { counts } = callers.history;
+    if (await successor(set, primary)) counts.elections = (counts.elections ?? 0) + 1;
     await delay(random.int(500, 2_000));
   };
 }

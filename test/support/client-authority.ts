@@ -52,29 +52,20 @@ export function createClientAuthority(): ClientAuthority {
   write("index", "");
   write("serial", "01\n");
   openssl(
-    "req",
-    "-x509",
+    ..."req -x509 -subj /CN=Clients -days 1 -keyout ca.key -out ca.crt".split(" "),
     ...newKey,
-    "-subj",
-    "/CN=Clients",
-    "-days",
-    "1",
-    "-keyout",
-    "ca.key",
-    "-out",
-    "ca.crt",
   );
   return {
     ca: read("ca.crt"),
     sign(subject, seconds) {
       const end = new Date(Date.now() + seconds * 1_000).toISOString();
       const time = `${end.replaceAll(/[-:T]|\..*/g, "")}Z`;
+      const config = ["-config", "config"];
       openssl(
         "req",
         "-new",
         ...newKey,
-        "-config",
-        "config",
+        ...config,
         "-subj",
         subject,
         "-keyout",
@@ -86,8 +77,7 @@ export function createClientAuthority(): ClientAuthority {
         "ca",
         "-batch",
         "-notext",
-        "-config",
-        "config",
+        ...config,
         "-enddate",
         time,
         "-in",
