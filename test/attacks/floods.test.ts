@@ -15,11 +15,9 @@ import { type Attack, describeAttacks } from "./describe-attacks.ts";
 import { grpcHeaders, http1, http1Requests, rpc } from "./requests.ts";
 import { type PortName, type Target, within } from "./target.ts";
 
-const { headers, resetStream, settings, ping, continuation } = frameType;
+const { data, headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
 const { none, endHeaders, endStream } = frameFlag;
-const data = 0x0;
 const priority = 0x2;
-const windowUpdate = 0x8;
 
 const call = headerBlock({
   ...grpcHeaders(`${rpc}/ListInvestors`),

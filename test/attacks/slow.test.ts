@@ -3,6 +3,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { expect } from "vitest";
 import {
   clientPreface,
+  closedWindows,
   frameFlag,
   frameType,
   headerBlock,
@@ -16,7 +17,7 @@ import type { Connection, PortName, Target } from "./target.ts";
 const patienceMs = 8_000;
 
 const clients = 20;
-const { headers, settings, continuation } = frameType;
+const { data, headers, continuation } = frameType;
 const { none, endHeaders, endStream } = frameFlag;
 
 const forms = {
@@ -98,15 +99,18 @@ const trickles = [
     "grpc",
     "h2",
     (target) =>
-      Buffer.concat([openStream(target), http2Frame(0, none, 1, Buffer.from([0, 0, 0, 255, 255]))]),
-    http2Frame(0, none, 1, Buffer.alloc(1)),
+      Buffer.concat([
+        openStream(target),
+        http2Frame(data, none, 1, Buffer.from([0, 0, 0, 255, 255])),
+      ]),
+    http2Frame(data, none, 1, Buffer.alloc(1)),
   ),
   trickle(
     "their message by HTTP/2",
     "http",
     "h2",
-    (target) => Buffer.concat([openStream(target)]),
-    http2Frame(0, none, 1, Buffer.alloc(1)),
+    openStream,
+    http2Frame(data, none, 1, Buffer.alloc(1)),
   ),
   trickle(
     "their headers by HTTP/2",
@@ -124,7 +128,17 @@ async function hold(count: number, holdMs: number, open: (i: number) => Promise<
   return count;
 }
 
-const noWindow = http2Frame(settings, none, 0, Buffer.from([0, 4, 0, 0, 0, 0]));
+/** Lists by gRPC of so many streams. */
+const lists = ({ greedy }: Target, count: number) =>
+  Array.from({ length: count }, (_, i) => [
+    http2Frame(
+      headers,
+      endHeaders,
+      2 * i + 1,
+      headerBlock({ ...forms, ":path": `${rpc}/ListInvestors`, ...greedy }),
+    ),
+    http2Frame(data, endStream, 2 * i + 1, Buffer.alloc(5)),
+  ]).flat();
 
 const others: Attack[] = [
   {
@@ -132,12 +146,7 @@ const others: Attack[] = [
     run: (target) =>
       hold(clients, 1_000, async () => {
         const { socket } = await target.open("grpc", { protocol: "h2", isKnown: true });
-        const head = headerBlock({ ...forms, ":path": `${rpc}/ListInvestors`, ...target.greedy });
-        const calls = Array.from({ length: 20 }, (_, i) => [
-          http2Frame(headers, endHeaders, 2 * i + 1, head),
-          http2Frame(0, endStream, 2 * i + 1, Buffer.alloc(5)),
-        ]);
-        socket.write(Buffer.concat([clientPreface, noWindow, ...calls.flat()]));
+        socket.write(Buffer.concat([clientPreface, closedWindows, ...lists(target, 20)]));
       }),
   },
   {
@@ -145,12 +154,7 @@ const others: Attack[] = [
     run: (target) =>
       hold(clients, 1_000, async () => {
         const { socket } = await target.open("grpc", { protocol: "h2", isKnown: true });
-        const head = headerBlock({ ...forms, ":path": `${rpc}/ListInvestors`, ...target.greedy });
-        const call = Buffer.concat([
-          http2Frame(headers, endHeaders, 1, head),
-          http2Frame(0, endStream, 1, Buffer.alloc(5)),
-        ]);
-        socket.write(Buffer.concat([clientPreface, call, noWindow]));
+        socket.write(Buffer.concat([clientPreface, ...lists(target, 1), closedWindows]));
       }),
   },
   {

@@ -1,13 +1,12 @@
-import { execFile, spawn } from "node:child_process";
-import { once } from "node:events";
+import { execFile } from "node:child_process";
 import { cpSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { root, toolPath } from "../examples/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
-import { waitFor } from "../support/service.ts";
+import { runGroup, waitFor } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
 import { pages, readBlocks } from "./pages.ts";
 
@@ -63,27 +62,16 @@ function createClone(mongoUrl: string) {
     async start(text: string): Promise<void> {
       await stop();
       const args = ["-euo", "pipefail", "-c", toScript(text)];
-      const child = spawn("bash", args, { cwd: folder, env, detached: true });
-      let output = "";
-      for (const stream of [child.stdout, child.stderr]) {
-        stream.setEncoding("utf8").on("data", (part) => {
-          output += part;
-        });
-      }
-      const exited = once(child, "close").then(([code]) => code);
-      onTestFinished(async () => {
-        if (child.exitCode === null && child.pid) process.kill(-child.pid, "SIGKILL");
-        await exited;
-      });
+      const { child, output, exited } = runGroup("bash", args, { cwd: folder, env });
       const [, pid, ...found] = await waitFor(async () => {
-        if (child.exitCode !== null) throw new Error(`it ended: ${output}`);
+        if (child.exitCode !== null) throw new Error(`it ended: ${output()}`);
         const serving = /"pid":(\d+).*"serving .* on grpcs?:.*:(\d+) and https?:.*:(\d+)"/;
-        return serving.exec(output) ?? undefined;
+        return serving.exec(output()) ?? undefined;
       });
       ports = found;
       stop = async () => {
         process.kill(Number(pid), "SIGTERM");
-        expect(await exited, output).toBe(0);
+        expect(await exited, output()).toBe(0);
       };
     },
     stop: () => stop(),

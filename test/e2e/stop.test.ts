@@ -1,4 +1,3 @@
-import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { type AddressInfo, connect, createServer, type Server } from "node:net";
@@ -16,6 +15,7 @@ import {
   grpcClient,
   lockDatabase,
   run,
+  runGroup,
   type Service,
   startService,
   untilInFlight,
@@ -203,17 +203,12 @@ describe.skipIf(!hasPython)("A service on a terminal", () => {
     const { PATH } = process.env;
     const env = { PATH, GRPC_PORT: "0", HTTP_PORT: "0" };
     const args = ["-c", program, process.execPath, join(root, "src/bin.ts")];
-    const terminal = spawn("python3", args, { cwd: folder, env });
-    onTestFinished(() => void terminal.kill("SIGKILL"));
-    let output = "";
-    terminal.stdout.setEncoding("utf8").on("data", (text) => {
-      output += text;
-    });
-    await waitFor(async () => output.includes("serving"));
+    const { child: terminal, output } = runGroup("python3", args, { cwd: folder, env });
+    await waitFor(async () => output().includes("serving"));
     const [grpcPort, httpPort] = ["grpc", "http"].map((scheme) =>
-      Number(new RegExp(`${scheme}://[^ ]*?:(\\d+)`).exec(output)?.[1]),
+      Number(new RegExp(`${scheme}://[^ ]*?:(\\d+)`).exec(output())?.[1]),
     ) as [number, number];
-    const pid = Number(/\((\d+)\)/.exec(output)?.[1]);
+    const pid = Number(/\((\d+)\)/.exec(output())?.[1]);
     const release = lockDatabase({ folder });
     const inFlight = grpcClient({ grpcPort }).createInvestor(aCreate());
     await untilInFlight({ httpPort }, 1);
@@ -230,29 +225,17 @@ describe("npm start", () => {
   async function npmStart() {
     const { PATH } = process.env;
     const folder = temporaryFolder();
-    const child = spawn("npm", ["start"], {
+    const { child, output, exited } = runGroup("npm", ["start"], {
       cwd: root,
       env: { PATH, DATABASE_URL: `sqlite:${folder}/a.db`, GRPC_PORT: "0", HTTP_PORT: "0" },
-      detached: true,
     });
-    let output = "";
-    for (const stream of [child.stdout, child.stderr]) {
-      stream.setEncoding("utf8").on("data", (text) => {
-        output += text;
-      });
-    }
-    const group = -(child.pid ?? 0);
-    const exited = once(child, "close").then(([code, signal]) => code ?? signal);
-    onTestFinished(async () => {
-      try {
-        process.kill(group, "SIGKILL");
-      } catch {
-        // It has ended by itself.
-      }
-      await exited;
-    });
-    const line = await waitFor(async () => output.split("\n").find((each) => /serving/.test(each)));
+    const line = await waitFor(async () =>
+      output()
+        .split("\n")
+        .find((each) => /serving/.test(each)),
+    );
     const { pid } = JSON.parse(line) as { pid: number };
+    const group = -(child.pid ?? 0);
     return { child, pid, group, exited, grpcPort: Number(/grpc:\/\/[^ "]*:(\d+)/.exec(line)?.[1]) };
   }
 

@@ -1,4 +1,4 @@
-import { execFileSync, spawn } from "node:child_process";
+import { execFileSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
@@ -13,7 +13,7 @@ import { afterAll, beforeAll, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, waitFor } from "../support/service.ts";
+import { grpcClient, runGroup, waitFor } from "../support/service.ts";
 import { copySources } from "../support/sources.ts";
 
 /** A span as the SDK exports it (OTLP in JSON, whose kinds begin at 1). */
@@ -94,9 +94,8 @@ await describeWithMongo("traces by the printed commands", "standalone", (mongo) 
 
   /** Runs commands that start the service, until the test is over. */
   async function startTraced(script: string, collector: string) {
-    const child = spawn("sh", ["-c", script], {
+    const { child, output } = runGroup("sh", ["-c", script], {
       cwd: folder,
-      detached: true,
       env: {
         ...process.env,
         GRPC_PORT: "0",
@@ -109,21 +108,11 @@ await describeWithMongo("traces by the printed commands", "standalone", (mongo) 
         OTEL_LOG_LEVEL: "info",
       },
     });
-    let output = "";
-    for (const stream of [child.stdout, child.stderr]) {
-      stream.setEncoding("utf8").on("data", (part) => {
-        output += part;
-      });
-    }
-    onTestFinished(async () => {
-      if (child.pid !== undefined && child.exitCode === null) process.kill(-child.pid, "SIGKILL");
-      if (child.stdout.readable) await once(child, "close");
-    });
     const [, grpcPort, httpPort] = await waitFor(async () => {
-      if (child.exitCode !== null) throw new Error(`it ended: ${output}`);
-      return /grpc:\/\/[^ "]*:(\d+) and http:\/\/[^ "]*:(\d+)/.exec(output) ?? undefined;
+      if (child.exitCode !== null) throw new Error(`it ended: ${output()}`);
+      return /grpc:\/\/[^ "]*:(\d+) and http:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
     });
-    return { grpcPort: Number(grpcPort), httpPort: Number(httpPort), output: () => output };
+    return { grpcPort: Number(grpcPort), httpPort: Number(httpPort), output };
   }
 
   /** Makes a create on each protocol, in a trace of its own. */

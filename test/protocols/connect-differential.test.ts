@@ -22,6 +22,7 @@ import {
 import { Call } from "../../src/calls/call.ts";
 import { startEngine } from "../support/engine.ts";
 import { openGate, promptly } from "../support/gate.ts";
+import { createRandom } from "../support/random.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 
 const maxMessageBytes = 8_192;
@@ -74,17 +75,6 @@ async function serve() {
   return { port: server.port, taken, gate };
 }
 
-/** Numbers from 0 to below 1 that are the same in every run (mulberry32). */
-function createRandom(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 interface Sample {
   path: string;
   headers: OutgoingHttpHeaders;
@@ -94,8 +84,7 @@ interface Sample {
 
 /** Makes requests: half of them good, the others broken in some way. */
 function createSamples(seed: number) {
-  const random = createRandom(seed);
-  const pick = <T>(values: readonly T[]): T => values[Math.floor(random() * values.length)] as T;
+  const { int, pick } = createRandom(seed);
   const text = () =>
     pick(["", "Ada", "Łódź", "a".repeat(300), '"\\', "\u0000", "😀", "x".repeat(9_000)]);
 
@@ -122,14 +111,14 @@ function createSamples(seed: number) {
     ])() as unknown as [string, DescMessage, object];
 
   const spoil = (body: Buffer): Buffer => {
-    const at = Math.floor(random() * (body.length + 1));
+    const at = int(0, body.length);
     const spoilt = Buffer.from(body);
     return pick([
       () => body.subarray(0, at),
       () => Buffer.concat([body, body]),
-      () => Buffer.concat([body.subarray(0, at), Buffer.from([random() * 256]), body.subarray(at)]),
+      () => Buffer.concat([body.subarray(0, at), Buffer.from([int(0, 255)]), body.subarray(at)]),
       () => {
-        if (at < body.length) spoilt.writeUInt8(Math.floor(random() * 256), at);
+        if (at < body.length) spoilt.writeUInt8(int(0, 255), at);
         return spoilt;
       },
       () => Buffer.from(body.toString("latin1").replace(/"(\w+)":/, '"$1x":'), "latin1"),
@@ -139,7 +128,7 @@ function createSamples(seed: number) {
 
   return (): Sample => {
     const [method, schema, init] = message();
-    const isJson = random() < 0.5;
+    const isJson = int(0, 1) === 0;
     const value = create(schema, init as never);
     const good = Buffer.from(isJson ? toJsonString(schema, value) : toBinary(schema, value));
     const headers: OutgoingHttpHeaders = {
@@ -153,8 +142,8 @@ function createSamples(seed: number) {
       ...pick([{}, { "content-encoding": "identity" }]),
       ...pick([{}, { "x-ask": "question" }]),
     };
-    const body = random() < 0.5 ? good : spoil(good);
-    return { path: `${service}/${method}`, headers, body, chunked: random() < 0.2 };
+    const body = int(0, 1) === 0 ? good : spoil(good);
+    return { path: `${service}/${method}`, headers, body, chunked: int(0, 4) === 0 };
   };
 }
 

@@ -43,48 +43,22 @@ subjectAltName = DNS:backend.example
 /** Makes an authority in a folder of the test's own. */
 export function createClientAuthority(): ClientAuthority {
   const folder = temporaryFolder();
-  const openssl = (...args: string[]) =>
-    execFileSync("openssl", args, { cwd: folder, stdio: "pipe" });
+  const run = (command: string, ...more: string[]) =>
+    execFileSync("openssl", [...command.split(" "), ...more], { cwd: folder, stdio: "pipe" });
   const write = (name: string, text: string) => writeFileSync(join(folder, name), text);
   const read = (name: string) => readFileSync(join(folder, name), "utf8");
   const newKey = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
   write("config", config);
   write("index", "");
   write("serial", "01\n");
-  openssl(
-    ..."req -x509 -subj /CN=Clients -days 1 -keyout ca.key -out ca.crt".split(" "),
-    ...newKey,
-  );
+  run("req -x509 -subj /CN=Clients -days 1 -keyout ca.key -out ca.crt", ...newKey);
   return {
     ca: read("ca.crt"),
     sign(subject, seconds) {
       const end = new Date(Date.now() + seconds * 1_000).toISOString();
       const time = `${end.replaceAll(/[-:T]|\..*/g, "")}Z`;
-      const config = ["-config", "config"];
-      openssl(
-        "req",
-        "-new",
-        ...newKey,
-        ...config,
-        "-subj",
-        subject,
-        "-keyout",
-        "key",
-        "-out",
-        "request",
-      );
-      openssl(
-        "ca",
-        "-batch",
-        "-notext",
-        ...config,
-        "-enddate",
-        time,
-        "-in",
-        "request",
-        "-out",
-        "cert",
-      );
+      run("req -new -config config -keyout key -out request -subj", subject, ...newKey);
+      run("ca -batch -notext -config config -in request -out cert -enddate", time);
       return { cert: read("cert"), key: read("key") };
     },
   };

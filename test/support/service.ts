@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -41,15 +41,31 @@ export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, prog
     cwd: folder,
     env: { PATH, ...malloc, ...env },
   });
+  return follow(child, () => child.kill("SIGKILL"));
+}
+
+/** Runs a program in a process group of its own, which ends with the test. */
+export function runGroup(program: string, args: string[], options: SpawnOptions): Run {
+  const child = spawn(program, args, { ...options, detached: true });
+  return follow(child, () => {
+    try {
+      process.kill(-(child.pid ?? 0), "SIGKILL");
+    } catch {
+      // It has ended by itself.
+    }
+  });
+}
+
+function follow(child: ChildProcess, kill: () => void): Run {
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {
-    stream.setEncoding("utf8").on("data", (text) => {
+    stream?.setEncoding("utf8").on("data", (text) => {
       output += text;
     });
   }
   const exited = once(child, "close").then(([code, signal]) => code ?? signal);
   onTestFinished(async () => {
-    child.kill("SIGKILL");
+    kill();
     await exited;
   });
   return { child, output: () => output, exited };
