@@ -1,5 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Logger } from "pino";
+import { whenAborted } from "./abort.ts";
 import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTracing } from "./calls/span.ts";
@@ -7,7 +8,6 @@ import { createTelemetry } from "./calls/telemetry.ts";
 import { type Config, ConfigError, isLoopback } from "./config.ts";
 import { createConnections } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
-import { maxTimerMs } from "./http/exchange.ts";
 import { type Listener, startListener } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createRouter } from "./protocols/router.ts";
@@ -134,8 +134,7 @@ export async function startServer(
       const isClean = gate.inFlight === 0;
       for (const listener of listeners) listener.destroy();
       const closing = store.close(cut).then(() => true);
-      // It ends by the signal only.
-      const givenUp = pause(maxTimerMs, cut).then(() => delay(flushMs, false));
+      const givenUp = whenAborted(cut).then(() => delay(flushMs, false));
       return { isClean, isClosed: await Promise.race([closing, givenUp]) };
     },
   };

@@ -9,6 +9,7 @@ import {
   type MethodImplSpec,
 } from "@connectrpc/connect";
 import type { Logger } from "pino";
+import { unlessAborted } from "../abort.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { internal, interrupted } from "../service/errors.ts";
 import { type ReplyBudget, replyBudgetKey } from "../service/reply-budget.ts";
@@ -128,8 +129,8 @@ export class Call implements HandlerContext, ReplyBudget {
   }
 
   /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
-  async reserve(bytes: number): Promise<void> {
-    await this.untilEnd(this.head.exchange.usage.reserve(bytes));
+  reserve(bytes: number): Promise<void> {
+    return this.untilEnd(this.head.exchange.usage.reserve(bytes));
   }
 
   /**
@@ -137,16 +138,8 @@ export class Call implements HandlerContext, ReplyBudget {
    *
    * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
    */
-  async untilEnd<T>(work: Promise<T>): Promise<T> {
-    const { promise, reject } = Promise.withResolvers<never>();
-    const onAbort = () => reject(this.signal.reason);
-    this.signal.addEventListener("abort", onAbort);
-    if (this.signal.aborted) onAbort();
-    try {
-      return await Promise.race([work, promise]);
-    } finally {
-      this.signal.removeEventListener("abort", onAbort);
-    }
+  untilEnd<T>(work: Promise<T>): Promise<T> {
+    return unlessAborted(work, this.signal);
   }
 
   /** The id by which logs and errors tell of it: that of its trace, or a random one. */

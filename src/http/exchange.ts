@@ -270,17 +270,8 @@ export abstract class Exchange {
       });
       if (hasRoom && !usage.isEncrypted) continue;
       this.#rejectWrite = reject;
-      await this.#inTime(promise);
-    }
-  }
-
-  /** Breaks the exchange off if work that waits for its client takes too long. */
-  async #inTime(work: Promise<void>): Promise<void> {
-    const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
-    try {
-      await work;
-    } finally {
-      clearTimeout(timer);
+      const timer = setTimeout(() => this.destroy(), replyTimeoutMs);
+      await promise.finally(() => clearTimeout(timer));
     }
   }
 

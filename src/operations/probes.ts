@@ -3,7 +3,7 @@ import { packageFolder } from "../build.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { httpError, jsonHeaders } from "../protocols/problem.ts";
+import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
 
@@ -46,6 +46,6 @@ export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handl
     if (!probe) return undefined;
     exchange.usage.expectRoom();
     if (method === "GET" || method === "HEAD") return (async () => probe(exchange))();
-    throw httpError(405, `${method} is not allowed here`, { allow: "GET, HEAD" });
+    throw methodNotAllowed(exchange, "GET, HEAD");
   };
 }

@@ -56,6 +56,11 @@ export function httpError(
   return new ConnectError(message, code, headers, [{ desc: ErrorInfoSchema, value }]);
 }
 
+/** The refusal of a method that a path does not have. */
+export function methodNotAllowed({ method }: Exchange, allow: string): ConnectError {
+  return httpError(405, `${method} is not allowed here`, { allow });
+}
+
 /** Replies with a problem (RFC 9457), which openapi.json describes. */
 export function sendProblem(exchange: Exchange, error: ConnectError, locate?: Locate): void {
   const problem = toProblem(error, locate);

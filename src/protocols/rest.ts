@@ -11,7 +11,7 @@ import { createSlots } from "../calls/slots.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { principalKey } from "../service/ids.ts";
 import { toJson } from "../service/plain-json.ts";
-import { httpError, jsonHeaders, sendProblem } from "./problem.ts";
+import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import type { Handler } from "./router.ts";
 import { type Codec, createUnary, type UnaryOptions } from "./unary.ts";
@@ -144,7 +144,3 @@ const listCodec: Codec = {
     exchange.send(200, headers, `[${investors.map(toJson).join(",")}]`);
   },
 };
-
-function methodNotAllowed({ method }: Exchange, allow: string) {
-  return httpError(405, `${method} is not allowed here`, { allow });
-}

@@ -36,6 +36,7 @@ interface UniversalRequest {
   isDecoded: boolean;
 }
 
+/** Every request has it that Connect's handlers are given. */
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /** What {@link createUniversal} needs. */
@@ -54,7 +55,7 @@ export function createUniversal(
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
     const { method, protocolName, values } = context;
-    const request = required(values.get(requestKey));
+    const request = values.get(requestKey) as UniversalRequest;
     const { rpc, exchange, controller, timeoutMs } = request;
     const transport = protocolName as TransportName;
     const head = { method, transport, exchange, values, timeoutMs };
@@ -142,9 +143,9 @@ export function createUniversal(
 }
 
 const noteFailures: Interceptor = (next) => async (req) => {
-  const request = required(req.contextValues.get(requestKey));
+  const request = req.contextValues.get(requestKey) as UniversalRequest;
   const { spec, isOpen } = request.rpc;
-  const call = required(request.call);
+  const call = request.call as Call;
   request.isDecoded = true;
   try {
     call.signal.throwIfAborted();
@@ -162,12 +163,6 @@ async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIte
   } catch (error) {
     throw call.fail(error);
   }
-}
-
-/** What every request has that Connect's handlers are given. */
-function required<T>(value: T | undefined): T {
-  if (value === undefined) throw new Error("the call came by no exchange");
-  return value;
 }
 
 /**

@@ -1,6 +1,6 @@
-import { once } from "node:events";
 import { MongoClient } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { unlessAborted, whenAborted } from "../abort.ts";
 import { ConfigError } from "../config.ts";
 import { Batcher } from "./batcher.ts";
 import { twice, unavailable } from "./mongodb-command.ts";
@@ -79,22 +79,7 @@ export function createMongoStore(
   async function begin(signal: AbortSignal | undefined): Promise<void> {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     signal?.throwIfAborted();
-    if (isConnected) return;
-    const { promise: left, resolve: leave } = Promise.withResolvers<unknown>();
-    signal?.addEventListener("abort", leave);
-    try {
-      await Promise.race([connect(), left]);
-    } finally {
-      // One signal serves all pages of a list, and would gather a listener for each.
-      signal?.removeEventListener("abort", leave);
-    }
-    signal?.throwIfAborted();
-  }
-
-  // Not by aborted() of node:util, whose listener may be collected before the signal aborts.
-  async function cutOff(cut: AbortSignal): Promise<void> {
-    if (!cut.aborted) await once(cut, "abort");
-    await client.close();
+    if (!isConnected) await (signal ? unlessAborted(connect(), signal) : connect());
   }
 
   return {
@@ -124,7 +109,8 @@ export function createMongoStore(
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         client.close(),
       );
-      return cut ? Promise.race([closing, cutOff(cut)]) : closing;
+      if (cut === undefined) return closing;
+      return Promise.race([closing, whenAborted(cut).then(() => client.close())]);
     },
   };
 }

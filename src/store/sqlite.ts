@@ -5,6 +5,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { whenAborted } from "../abort.ts";
 import { textFields } from "../investor.ts";
 import { Batcher } from "./batcher.ts";
 import { inPlainWords, makeSqliteFile, resultCode, resultCodeOf } from "./sqlite-file.ts";
@@ -75,12 +76,6 @@ export async function createSqliteStore(path: string, options: Options): Promise
     }
   }
 
-  // Not by aborted() of node:util, whose listener may be collected before the signal aborts.
-  async function cutOff(cut: AbortSignal): Promise<void> {
-    if (!cut.aborted) await once(cut, "abort");
-    await writer.cut();
-  }
-
   return {
     insert: (investor, signal) => batcher.add(investor, signal),
     find: (id, signal) =>
@@ -101,7 +96,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     },
 
     close(cut) {
-      if (cut) void cutOff(cut);
+      if (cut) void whenAborted(cut).then(() => writer.cut());
       closing ??= batcher.close().then(async () => {
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
