@@ -47,7 +47,7 @@ const flushMs = 200;
 /**
  * Opens the store and serves it until stopped.
  *
- * @param onFatal called once if the server can go on no more and the process has to end
+ * @param onFatal called once if the server cannot go on and the process has to end
  * @throws {ConfigError} a file or a database URL of the settings cannot be used
  * @throws {Error} in plain words, if the store cannot be used or the port not be listened on
  */

@@ -101,8 +101,8 @@ export class Call implements HandlerContext, ReplyBudget {
   }
 
   /**
-   * Ends the work on it so many milliseconds from now, whatever was set before; by default as many
-   * as any call may take.
+   * Sets its deadline, in milliseconds from now, in place of the previous one; by default that of
+   * any call.
    */
   limit(ms = this.#options.requestTimeoutMs): void {
     this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
@@ -114,8 +114,8 @@ export class Call implements HandlerContext, ReplyBudget {
   }
 
   /**
-   * Notes why the call failed and tells what to reply. What is no ConnectError is a fault of
-   * the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.
+   * Records why the call failed and returns what to reply. Anything but a ConnectError is a fault
+   * of the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.
    */
   fail(error: unknown): ConnectError {
     const reply = this.#toReply(error);

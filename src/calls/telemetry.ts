@@ -12,7 +12,7 @@ import type { Call } from "./call.ts";
 /** See {@link createTelemetry}. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
 
-/** Reasons for which the gate refuses a call, however many there are. */
+/** Reasons for which the gate refuses calls, which can come in floods. */
 const refusals = new Set<string | undefined>([
   "CREDENTIALS_MISSING",
   "CREDENTIALS_INVALID",

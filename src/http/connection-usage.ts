@@ -4,7 +4,7 @@ import { Semaphore } from "../semaphore.ts";
 /** Replies that one connection may leave unsent before it is served no further, in bytes. */
 const maxUnsentBytes = 4 * 1024 * 1024;
 
-/** What all connections may keep before calls on those that have their share are refused. */
+/** What all connections may keep before calls are refused on those above {@link shareBytes}. */
 const maxTotalBytes = 64 * 1024 * 1024;
 
 /** The same on connections on which no authorised caller has made a call. */
@@ -73,12 +73,12 @@ export class ConnectionUsage {
     this.unwritten.max = maxAuthorisedParts * partBytes;
   }
 
-  /** Whether calls on it are refused, since it keeps too much beside the others. */
+  /** Whether it keeps more than its share while all together keep too much. */
   get isCrowded(): boolean {
     return this.#total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
   }
 
-  /** Whether a reply of so many bytes may wait to be sent, whatever waits beside it. */
+  /** Whether a reply of this size may wait to be sent. */
   canTake(bytes: number): boolean {
     return bytes <= shareBytes || this.#total.kept + bytes <= this.#maxTotalBytes;
   }

@@ -41,7 +41,7 @@ export class ExchangeUsage {
     connection.keep(this.#kept);
   }
 
-  /** Calls back once the connection has room for more replies; never if it closes before. */
+  /** Calls back once the connection has room for more replies; never if it closes first. */
   waitForRoom(onRoom: () => void): void {
     const { unsent, isCrowded } = this.#connection;
     // What would be refused anyway need not wait for it.
@@ -49,7 +49,7 @@ export class ExchangeUsage {
     else this.#wait(0, onRoom);
   }
 
-  /** Resolves when a reply of so many bytes may wait on the connection; never if it closes before. */
+  /** Resolves when a reply of this size may wait on the connection; never if it closes first. */
   reserve(bytes: number): Promise<void> {
     return new Promise((resolve) => this.#wait(this.#copies * bytes, resolve));
   }
@@ -68,7 +68,7 @@ export class ExchangeUsage {
   }
 
   /**
-   * Goes on unless the connection keeps more than its share while all together keep too much.
+   * Throws if the connection keeps more than its share while all together keep too much.
    *
    * @throws {ConnectError} OVERLOADED
    */
@@ -77,7 +77,7 @@ export class ExchangeUsage {
   }
 
   /**
-   * Goes on only if a reply of so many bytes may wait to be sent.
+   * Throws if no reply of this size may wait to be sent.
    *
    * @throws {ConnectError} OVERLOADED
    */
@@ -87,7 +87,7 @@ export class ExchangeUsage {
     throw overloaded();
   }
 
-  /** Counts its reply as one to a refused call, of which a connection may not leave many unread. */
+  /** Counts its reply as that of a refused call, of which a connection may leave few unread. */
   refuse(): void {
     if (this.#isClosed || this.#isRefused) return;
     this.#isRefused = true;
@@ -108,7 +108,7 @@ export class ExchangeUsage {
     else this.#connection.wasAdmitted = true;
   }
 
-  /** Keeps no more of what was reserved than a reply of so many bytes takes. */
+  /** Shrinks the reservation to what a reply of this size takes. */
   settle(bytes: number): void {
     if (this.#isClosed) return;
     const taken = Math.min(this.#copies * bytes, this.#reserved);
@@ -116,7 +116,7 @@ export class ExchangeUsage {
     this.#reserved = taken;
   }
 
-  /** Counts a reply of so many bytes, instead of what was reserved for it. */
+  /** Counts a reply of this size, in place of what was reserved for it. */
   keepReply(bytes: number): void {
     if (this.#isClosed) return;
     const taken = this.#copies * bytes;
@@ -127,7 +127,7 @@ export class ExchangeUsage {
     this.#reserved = 0;
   }
 
-  /** Counts so many bytes of its reply no more, once they were sent. */
+  /** Releases bytes of its reply once they were sent. */
   releaseReply(bytes: number): void {
     if (this.#isClosed) return;
     const taken = this.#copies * bytes;
@@ -150,7 +150,7 @@ export class ExchangeUsage {
     }
   }
 
-  /** Whether so many bytes may be written at once now; they then count until they were. */
+  /** Acquires the right to write these bytes now; returns false if they have to wait. */
   tryWrite(bytes: number): boolean {
     if (!this.isEncrypted || this.#isClosed) return true;
     if (bytes > partBytes || !this.#connection.unwritten.tryAcquire(bytes)) return false;
@@ -158,7 +158,7 @@ export class ExchangeUsage {
     return true;
   }
 
-  /** Resolves once so many bytes may be written, which then count; also when it closes. */
+  /** Resolves once these bytes may be written, or when the exchange closes. */
   waitToWrite(bytes: number): Promise<void> {
     return new Promise((resolve) => {
       const stopWaiting = this.#connection.unwritten.acquire(bytes, () => {
@@ -177,7 +177,7 @@ export class ExchangeUsage {
     this.#connection.unwritten.release(bytes);
   }
 
-  /** Counts all of it no more; called once. */
+  /** Releases all that it holds; called once. */
   close(): void {
     const connection = this.#connection;
     this.#isClosed = true;

@@ -14,7 +14,7 @@ export const maxTimerMs = 2 ** 31 - 1;
 /** The most parts in which a body is kept. */
 const maxChunks = 64;
 
-/** From how many bytes on a text is sent as bytes; below, it can leave in one piece with the headers. */
+/** The size from which text is sent as bytes; below, it leaves in one piece with the headers. */
 const largeTextBytes = 16 * 1024;
 
 /** One request and its response, whichever version of HTTP carries them. */
@@ -117,9 +117,9 @@ export abstract class Exchange {
   }
 
   /**
-   * Calls back once if the exchange has not closed so many milliseconds from now; the client then
-   * has {@link replyTimeoutMs} to read the reply. Replaces what was set before; what is more than a
-   * timer can wait is none.
+   * Calls back once if the exchange has not closed after this time in milliseconds; the client then
+   * has {@link replyTimeoutMs} to read the reply. Replaces the previous limit; above
+   * {@link maxTimerMs} there is none.
    */
   limit(ms: number, onLate: () => void): void {
     clearTimeout(this.#timer);
@@ -334,5 +334,5 @@ export function detach(chunk: Uint8Array): Uint8Array {
   return chunk.buffer.byteLength > 2 * chunk.length ? new Uint8Array(chunk) : chunk;
 }
 
-/** Listens to errors that others tell of. */
+/** A listener for errors that are reported elsewhere. */
 export function ignore(): void {}

@@ -71,8 +71,8 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       if (usage.watches > 0 && exchanges.length > 1) socket.destroy();
     }
 
-    /** Goes on behind the first, which has closed and counts no more. */
-    function goOn(): void {
+    /** Serves the next once the first has closed. */
+    function advance(): void {
       exchanges.shift();
       startFirst();
     }
@@ -86,7 +86,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     receivers.set(socket, (req, res) => {
       const exchange = new Http1Exchange(req, res, usage);
       // Behind what the exchange itself does when it closes.
-      res.on("close", goOn);
+      res.on("close", advance);
       // What follows a request to upgrade in one packet is not read.
       const isLast = isClosing || isRetired || exchange.fault || req.headers.upgrade !== undefined;
       if (isLast) exchange.announceClose();
@@ -100,7 +100,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     socket.once("close", () => {
       receivers.delete(socket);
       // Node.js closes the responses too, but not behind CONNECT, which takes the connection away.
-      for (const exchange of [...exchanges]) exchange.leave();
+      for (const exchange of [...exchanges]) exchange.abandon();
     });
     server.emit("connection", socket);
     return {
@@ -189,7 +189,8 @@ class Http1Exchange extends Exchange {
     if (!this.isBegun) this.addHeader("connection", "close");
   }
 
-  leave(): void {
+  /** Closes a response that Node.js does not. */
+  abandon(): void {
     this.#res.emit("close");
   }
 

@@ -35,7 +35,8 @@ export type MongoReader = ReturnType<typeof createMongoReader>;
  * that fails tells nothing: the result is dropped and the error told, never a record missing.
  * On a sharded cluster each shard proves its own part.
  *
- * Each read is a single attempt of at most `limitMs`, and throws whatever the driver throws.
+ * Each read is a single attempt of at most `attemptMs`, if no other time is given, and throws
+ * whatever the driver throws.
  */
 export function createMongoReader(db: Db, attemptMs: number) {
   let settled: string | undefined;

@@ -141,7 +141,7 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   if (first === undefined) throw new Error("the thread that writes ended by itself");
   const [identity] = first as [string];
   let pending: PromiseWithResolvers<Reply> | undefined;
-  /** Why it takes no more batches: it died, or the store is closing. */
+  /** Why it no longer takes batches: it died, or the store is closing. */
   let unusable: Error | undefined;
 
   worker.on("message", (reply: Reply) => pending?.resolve(reply));

@@ -60,7 +60,7 @@ export interface StoreOptions {
   /** Called with what operators should know and change. */
   onWarning(message: string): void;
   /**
-   * Called once if the store can write no more and its process has to end: a commit
+   * Called once if the store can no longer write and its process has to end: a commit
    * whose outcome the disk left open, a file that was moved, or a writer thread that died.
    */
   onFatal(error: Error): void;

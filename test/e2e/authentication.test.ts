@@ -138,7 +138,7 @@ describe("bearer tokens from a file", () => {
     for (const path of ["/investor.v1.InvestorService/CreateInvestor", "/v1/investors"]) {
       const socket = connect(service.httpPort, "127.0.0.1");
       onTestFinished(() => void socket.destroy());
-      const answer = answerOf(socket);
+      const answer = replyOf(socket);
       socket.write(
         `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n`,
       );
@@ -503,7 +503,7 @@ describe("a greedy caller", () => {
       socket.write(
         `GET /v1/investors HTTP/1.1\r\nhost: localhost\r\nauthorization: ${token}\r\n\r\n`,
       );
-      const answer = await answerOf(socket);
+      const answer = await replyOf(socket);
       socket.pause();
       return answer.slice(9, 12);
     };
@@ -514,7 +514,7 @@ describe("a greedy caller", () => {
   });
 });
 
-async function answerOf(socket: Socket): Promise<string> {
+async function replyOf(socket: Socket): Promise<string> {
   const [data] = await once(socket, "data");
   return String(data);
 }

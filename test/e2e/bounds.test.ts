@@ -9,7 +9,7 @@ import { startEngine } from "../support/engine.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { openGate } from "../support/gate.ts";
-import { answerOf, frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
+import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
 import { aCreate, institution } from "../support/records.ts";
 import {
   grpcClient,
@@ -61,7 +61,7 @@ const reads = (service: Service) =>
 /** Whether a stream gets a message before it ends. */
 function isServed(stream: ReturnType<typeof openCall>): Promise<boolean> {
   const message = once(stream, "data").then(() => true);
-  return Promise.race([message, answerOf(stream).then(() => false)]);
+  return Promise.race([message, replyOf(stream).then(() => false)]);
 }
 
 /** How many sockets of these are open when none was closed for a while. */
@@ -152,7 +152,7 @@ describe("reflection streams", () => {
     onTestFinished(() => void vi.useRealTimers());
     const stream = openCall(session, reflect);
     stream.write(frame(Buffer.from([0x3a, 0])));
-    const answer = answerOf(stream);
+    const answer = replyOf(stream);
     await once(stream, "data");
     vi.advanceTimersByTime(59_000);
     stream.write(frame(Buffer.from([0x3a, 0])));
@@ -179,7 +179,7 @@ describe("replies that are not read", () => {
       const streams = Array.from({ length: calls }, () =>
         openCall(session, list, headers).end(page),
       );
-      const answers = streams.map(answerOf);
+      const answers = streams.map(replyOf);
       await expect.poll(() => reads(service)).toBeGreaterThan(before);
       await delay(500);
       expect((await reads(service)) - before).toBeLessThanOrEqual(atMost);

@@ -40,7 +40,7 @@ await describeWithMongo("an answer that is lost", "standalone", (mongo) => {
     const client = grpcClient(service);
     await client.createInvestor(aCreate());
     for (const requestId of [undefined, v7()]) {
-      const lost = proxy.loseAnswerTo("Ada lost");
+      const lost = proxy.loseReplyTo("Ada lost");
       const request = aCreate({ firstName: "Ada lost", ...(requestId && { requestId }) });
       const investor = await client.createInvestor(request);
       await lost;

@@ -30,7 +30,7 @@ import { createHealth } from "../../src/operations/health.ts";
 import { type EngineOptions, startEngine } from "../support/engine.ts";
 import { failureOf } from "../support/errors.ts";
 import { openGate, promptly } from "../support/gate.ts";
-import { answerOf, frame, openCall, rawCall, rawConnection } from "../support/raw-grpc.ts";
+import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 
 const getPath = "/investor.v1.InvestorService/GetInvestor";
@@ -278,7 +278,7 @@ describe("the gRPC transport", () => {
       const stream = openCall(rawConnection(server.port), getPath, { expect: expectation });
       await once(stream, "continue");
       stream.end(frame(Buffer.alloc(0)));
-      expect((await answerOf(stream)).status).toBe(0);
+      expect((await replyOf(stream)).status).toBe(0);
     },
   );
 
@@ -287,7 +287,7 @@ describe("the gRPC transport", () => {
     const session = rawConnection(server.port);
     const stream = openCall(session, getPath);
     stream.write(frame(Buffer.alloc(100)).subarray(0, 20));
-    const answer = await answerOf(stream);
+    const answer = await replyOf(stream);
     expect(answer.status).toBe(status.DEADLINE_EXCEEDED);
     expect(gate.inFlight).toBe(0);
   });
@@ -319,7 +319,7 @@ describe("the gRPC transport", () => {
     const { server, gate } = await serve(echo);
     await fill(server, gate);
     const stream = openCall(rawConnection(server.port), getPath);
-    const answer = await answerOf(stream);
+    const answer = await replyOf(stream);
     expect(answer).toMatchObject({ status: status.UNAVAILABLE, reason: "OVERLOADED" });
   });
 
@@ -443,7 +443,7 @@ describe("the end of the gRPC transport", () => {
     await server.drain();
     await expect.poll(() => last).toEqual([stream.id]);
     stream.end(frame(Buffer.alloc(0)));
-    expect((await answerOf(stream)).status).toBe(status.OK);
+    expect((await replyOf(stream)).status).toBe(status.OK);
     await server.closed;
     expect(new Set(last)).toEqual(new Set([stream.id]));
   });

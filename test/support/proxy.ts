@@ -9,7 +9,7 @@ interface Proxy {
    * Drops the next answer that follows a request in which the text stands, and with it the
    * connection; resolves when that has happened.
    */
-  loseAnswerTo(text: string): Promise<void>;
+  loseReplyTo(text: string): Promise<void>;
 }
 
 /** Starts a proxy to a port of this machine. */
@@ -44,7 +44,7 @@ export async function startProxy(target: number): Promise<Proxy> {
   onTestFinished(() => void server.close());
   return {
     port: (server.address() as AddressInfo).port,
-    loseAnswerTo(text) {
+    loseReplyTo(text) {
       lost = { text, done: Promise.withResolvers() };
       return lost.done.promise;
     },

@@ -7,7 +7,7 @@ import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 
 /** How a call ended on the wire. */
-interface RawAnswer {
+interface RawReply {
   status: number;
   message: string;
   reason: string | undefined;
@@ -47,14 +47,14 @@ export async function rawCall(
   path: string,
   body: Uint8Array,
   headers = {},
-): Promise<RawAnswer> {
+): Promise<RawReply> {
   const stream = openCall(session, path, headers);
   stream.end(body);
-  return answerOf(stream);
+  return replyOf(stream);
 }
 
 /** How the call on a stream ends. */
-export async function answerOf(stream: ReturnType<typeof openCall>): Promise<RawAnswer> {
+export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawReply> {
   const seen: Record<string, unknown> = {};
   const chunks: Buffer[] = [];
   stream.on("response", (headers) => Object.assign(seen, headers));
