@@ -1,15 +1,20 @@
 /** Credentials that look good and are not, and those who hold good ones while others fail. */
 import { createHmac, createPublicKey } from "node:crypto";
-import { readdirSync, statSync } from "node:fs";
+import { once } from "node:events";
+import { readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { type ConnectionOptions, connect as connectTls, type TLSSocket } from "node:tls";
 import { exportJWK, generateKeyPair, SignJWT } from "jose";
 import { expect } from "vitest";
 import { createClientAuthority } from "../support/client-authority.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { frame } from "../support/raw-grpc.ts";
+import { run } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
 import { grpcHeaders, rpc } from "./requests.ts";
-import type { Target } from "./target.ts";
+import { type Target, within } from "./target.ts";
 
 const list = grpcHeaders(`${rpc}/ListInvestors`);
 const emptyMessage = frame(Buffer.alloc(0));
@@ -91,6 +96,19 @@ async function forgedTokens(target: Target): Promise<[string, string][]> {
   ];
 }
 
+/** Tokens that are signed, with claims of types that they must not have. */
+async function oddTokens({ issuer }: Target): Promise<[string, string][]> {
+  if (issuer === undefined) throw new Error("there is no issuer");
+  const odd = { $ne: "" } as unknown as string;
+  const scope = "investors:read";
+  return [
+    ["a subject that is an object", await issuer.sign({ scope, sub: odd })],
+    ["a subject that is a number", await issuer.sign({ scope, sub: 7 as unknown as string })],
+    ["a subject that is a list", await issuer.sign({ scope, sub: ["x"] as unknown as string })],
+    ["an end that is text", await issuer.sign({ scope, exp: "9999999999" as unknown as number })],
+  ];
+}
+
 async function expectRefused(target: Target, tokens: [string, string][]): Promise<number> {
   const session = await target.session("grpc");
   for (const [name, token] of tokens) {
@@ -103,11 +121,60 @@ async function expectRefused(target: Target, tokens: [string, string][]): Promis
   return 2 * tokens.length;
 }
 
+/** Whether a handshake succeeds. */
+async function canHandshake(target: Target, port: "grpc" | "http", options: ConnectionOptions) {
+  const { grpcPort, httpPort } = target.service;
+  const socket = connectTls({
+    port: port === "grpc" ? grpcPort : httpPort,
+    host: "127.0.0.1",
+    servername: "localhost",
+    ca: target.ca,
+    ALPNProtocols: ["h2"],
+    ...options,
+  });
+  socket.on("error", () => {});
+  const isDone = once(socket, "secureConnect").then(
+    () => true,
+    () => false,
+  );
+  const result = await within(
+    Promise.race([
+      isDone,
+      once(socket, "close").then(
+        () => false,
+        () => false,
+      ),
+    ]),
+    5_000,
+    false,
+  );
+  socket.destroy();
+  return result;
+}
+
+/** What a client of TLS may offer, and the service must not take. */
+const weak: [string, ConnectionOptions][] = [
+  ...["AES128-SHA", "AES256-SHA", "AES128-SHA256", "AES128-GCM-SHA256", "AES256-GCM-SHA384"].map(
+    (ciphers): [string, ConnectionOptions] => [ciphers, { ciphers, maxVersion: "TLSv1.2" }],
+  ),
+  ["NULL-SHA256", { ciphers: "NULL-SHA256:@SECLEVEL=0", maxVersion: "TLSv1.2" }],
+  ["anonymous", { ciphers: "AECDH-AES256-SHA:@SECLEVEL=0", maxVersion: "TLSv1.2" }],
+  ...(["TLSv1", "TLSv1.1"] as const).map((version): [string, ConnectionOptions] => [
+    version,
+    { minVersion: version, maxVersion: version, ciphers: "DEFAULT:@SECLEVEL=0" },
+  ]),
+];
+
 const tokenAttacks: Attack[] = [
   {
     name: "tokens that the issuer has not signed, or not for this",
     on: "TLS",
     run: async (target) => expectRefused(target, await forgedTokens(target)),
+  },
+  {
+    name: "tokens with claims of wrong types",
+    on: "TLS",
+    run: async (target) => expectRefused(target, await oddTokens(target)),
   },
   {
     name: "an issuer that is gone, and tokens of keys that are known",
@@ -141,9 +208,52 @@ const tokenAttacks: Attack[] = [
       return 202;
     },
   },
+  {
+    name: "handshakes without forward secrecy",
+    on: "TLS",
+    async run(target) {
+      for (const port of ["grpc", "http"] as const) {
+        for (const [name, options] of weak) {
+          expect(await canHandshake(target, port, options), `${port} ${name}`).toBe(false);
+        }
+        expect(await canHandshake(target, port, { maxVersion: "TLSv1.2" }), port).toBe(true);
+      }
+      return 2 * weak.length;
+    },
+  },
+];
+
+/** Tokens files that mean something else than they say; each is refused with the line's number. */
+const wrongTokensFiles: [string, string][] = [
+  ["a scope instead of the token", "reports investors:read\n"],
+  ["a comma in a token", "orders abcdefgh,ijklmnopqrst\n"],
+  ["a comma in a lone token", "abcdefgh,ijklmnopqrst\n"],
+  ["a token twice", "one 0123456789abcdef\ntwo 0123456789abcdef investors:read\n"],
+  ["a token of one character", "orders x\n"],
+  ["a token of fifteen characters", "0123456789abcde\n"],
 ];
 
 const fileAttacks: Attack[] = [
+  {
+    name: "tokens files that are wrong",
+    on: "TLS",
+    async run() {
+      for (const [name, text] of wrongTokensFiles) {
+        const folder = temporaryFolder();
+        writeFileSync(join(folder, "tokens"), text, { mode: 0o600 });
+        const env = { AUTH_TOKENS_FILE: "tokens", GRPC_PORT: "0", HTTP_PORT: "0" };
+        const { child, exited, output } = run([], env, folder);
+        const code = await within(exited, 15_000, "it runs");
+        child.kill("SIGKILL");
+        expect(code, name).toBe(2);
+        const line = name === "a token twice" ? 2 : 1;
+        expect(output(), name).toContain(`line ${line}`);
+        for (const word of text.match(/[\w,]{15,}/g) ?? [])
+          expect(output(), name).not.toContain(word);
+      }
+      return wrongTokensFiles.length;
+    },
+  },
   {
     name: "other users of the machine",
     async run({ service }) {
@@ -156,6 +266,49 @@ const fileAttacks: Attack[] = [
 ];
 
 const certificateAttacks: Attack[] = [
+  {
+    name: "a certificate that expires on an open connection",
+    on: "TLS",
+    async run(target) {
+      const own = target.clients?.sign("/CN=backend", 5);
+      const sessions = await Promise.all([
+        target.session("grpc", own),
+        target.session("http", own),
+      ]);
+      const page = frame(Buffer.from([8, 1]));
+      const [grpc, http] = sessions;
+      if (!grpc || !http) throw new Error("there is no session");
+      const rest = { ":path": "/v1/investors/x" };
+      expect((await target.askKnown(grpc, list, page)).grpcStatus).toBe("0");
+      expect((await target.askKnown(http, rest)).status).toBe(404);
+      await delay(6_000);
+      expect((await target.ask(grpc, list, page)).grpcStatus, "gRPC").toBe(unauthenticated);
+      expect((await target.ask(http, rest)).status, "REST").toBe(401);
+      const late = await target.session("grpc", own);
+      expect((await target.ask(late, list, page)).grpcStatus, "anew").toBe(unauthenticated);
+      return 5;
+    },
+  },
+  {
+    name: "a certificate that expires before its connection is resumed",
+    on: "TLS",
+    async run(target) {
+      for (const maxVersion of ["TLSv1.2", "TLSv1.3"] as const) {
+        const own = { ...target.clients?.sign("/CN=backend", 4), maxVersion };
+        const first = await target.session("grpc", own);
+        expect((await target.askKnown(first, list, frame(Buffer.from([8, 1])))).grpcStatus).toBe(
+          "0",
+        );
+        // By now the ticket is there, which TLS 1.3 sends behind the handshake.
+        const session = (first.socket as TLSSocket).getSession();
+        await delay(5_000);
+        const second = await target.session("grpc", { ...own, ...(session && { session }) });
+        const { grpcStatus } = await target.ask(second, list, emptyMessage);
+        expect(grpcStatus, maxVersion).toBe(unauthenticated);
+      }
+      return 2;
+    },
+  },
   {
     name: "certificates of others, of nobody, and without a subject",
     on: "TLS",
