@@ -1,7 +1,7 @@
 import type { AuthenticationSources } from "../config.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
-import { allScopes, type Caller } from "./caller.ts";
+import { allScopes, type Caller, InvalidCredentialsError } from "./caller.ts";
 import type { Peer } from "./peer.ts";
 import { digestOf, readTokensFile } from "./tokens-file.ts";
 
@@ -43,29 +43,37 @@ export async function createAuthentication(
     if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile, onWarning);
   }
 
-  function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller | undefined {
+  function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller {
     const { holder, isTrusted, validFrom, validTo } = certificate;
     const now = Date.now();
-    if (holder === undefined || !isTrusted || now < validFrom || now > validTo) return undefined;
+    if (now < validFrom) throw new InvalidCredentialsError("the certificate is not valid yet");
+    if (now > validTo) throw new InvalidCredentialsError("the certificate has expired");
+    if (!isTrusted) throw new InvalidCredentialsError("no known CA has signed the certificate");
+    if (holder === undefined) throw new InvalidCredentialsError("the certificate names nobody");
     const principal = `certificate ${holder}`;
     return { principal, name: principal, scopes: allScopes };
   }
 
-  async function byToken(authorization: string): Promise<Caller | undefined> {
+  async function byToken(authorization: string): Promise<Caller> {
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
-    if (token === undefined) return undefined;
+    if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
     const digest = digestOf(token);
-    return tokens?.get(digest) ?? verify?.(token, digest);
+    const caller = tokens?.get(digest) ?? (await verify?.(token, digest));
+    if (caller === undefined)
+      throw new InvalidCredentialsError("the tokens file has no such token");
+    return caller;
   }
 
   const authenticate: Authenticate = async ({ certificate }, exchange) => {
     const authorization = takesTokens ? exchange.header("authorization") : undefined;
     const shown = clientCertificates ? certificate : undefined;
-    if (authorization === undefined && shown === undefined) throw credentialsMissing(needed);
-    const caller =
-      authorization === undefined ? shown && byCertificate(shown) : await byToken(authorization);
-    if (caller === undefined) throw credentialsInvalid(needed);
-    return caller;
+    try {
+      if (authorization !== undefined) return await byToken(authorization);
+      if (shown !== undefined) return byCertificate(shown);
+    } catch (error) {
+      throw error instanceof InvalidCredentialsError ? credentialsInvalid(needed, error) : error;
+    }
+    throw credentialsMissing(needed);
   };
 
   await reload();

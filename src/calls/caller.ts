@@ -7,6 +7,9 @@ export type Scope = (typeof scopeNames)[number];
 /** All of them. */
 export const allScopes: ReadonlySet<string> = new Set(scopeNames);
 
+/** Why credentials are not valid: for the log, and nothing of what they contain. */
+export class InvalidCredentialsError extends Error {}
+
 /** Who calls, and what for. */
 export interface Caller {
   /** A name that no two callers share, whichever way they are known. */

@@ -1,7 +1,7 @@
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ConnectError } from "@connectrpc/connect";
 import type { Exchange } from "../http/exchange.ts";
-import { reasonOf, scopeMissing } from "../service/errors.ts";
+import { scopeMissing } from "../service/errors.ts";
 import { principalKey } from "../service/ids.ts";
 import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
@@ -115,7 +115,7 @@ export function createGate(options: GateOptions) {
       try {
         await authenticate?.(peer, exchange);
       } catch (error) {
-        telemetry.refuse({ peer: peer.address, reason: reasonOf(error) });
+        telemetry.refuseCredentials(peer.address, error);
         throw error;
       }
     },

@@ -2,7 +2,7 @@ import { ConnectError } from "@connectrpc/connect";
 import { errors, type JWTHeaderParameters, type JWTPayload, jwtVerify } from "jose";
 import type { OidcOptions } from "../config.ts";
 import { issuerUnavailable } from "../service/errors.ts";
-import { type Caller, scopeNames } from "./caller.ts";
+import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
 import { createIssuerKeys } from "./issuer-keys.ts";
 import { createSlots } from "./slots.ts";
 
@@ -36,9 +36,9 @@ interface Verdict {
 /**
  * Makes a function that tells whose access token it is given, and what its digest is: one of
  * the issuer, for the audience, not expired (RFC 9068, and what others issue instead).
- * Without a token that passes, it is undefined.
  *
  * @param onWarning is told when the keys of the issuer cannot be fetched any more
+ * @throws {InvalidCredentialsError} the token is not valid
  * @throws {ConnectError} ISSUER_UNAVAILABLE, if the key of the token cannot be had now;
  *   OVERLOADED, if too many tokens are being checked
  */
@@ -69,14 +69,19 @@ export function createOidcVerifier(
     remembered.set(digest, verdict);
   }
 
-  async function verify(token: string, digest: string): Promise<Caller | undefined> {
+  async function verify(token: string, digest: string): Promise<Caller> {
     const { text: keysText } = keys;
     const options = { issuer, audience, algorithms, clockTolerance };
     const { payload, protectedHeader } = await jwtVerify(token, keys.findKey, options);
     const { sub, exp = 0 } = payload;
     const expiresAt = exp * 1_000;
-    if (typeof sub !== "string" || sub === "" || !sub.isWellFormed()) return undefined;
-    if (expiresAt <= Date.now() || !isAccessToken(protectedHeader, payload)) return undefined;
+    if (typeof sub !== "string" || sub === "" || !sub.isWellFormed()) {
+      throw new InvalidCredentialsError("the token has no subject");
+    }
+    if (expiresAt <= Date.now()) throw new InvalidCredentialsError("the token has expired");
+    if (!isAccessToken(protectedHeader, payload)) {
+      throw new InvalidCredentialsError("the token is not an access token");
+    }
     const principal = `oidc ${issuer} ${sub}`;
     const caller = { principal, name: principal, scopes: scopesOf(payload) };
     const forgottenAt = performance.now() + rememberedMs;
@@ -84,20 +89,26 @@ export function createOidcVerifier(
     return caller;
   }
 
-  return async (token: string, digest: string): Promise<Caller | undefined> => {
+  return async (token: string, digest: string): Promise<Caller> => {
     const known = recall(digest);
     if (known !== undefined) return known;
     const release = checks.acquire();
     try {
       return await verify(token, digest);
     } catch (error) {
-      if (error instanceof errors.JOSEError) return undefined;
+      if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(describe(error));
+      const isKnown = error instanceof ConnectError || error instanceof InvalidCredentialsError;
       // What is wrong with a key is no mistake of the caller.
-      throw error instanceof ConnectError ? error : issuerUnavailable(error);
+      throw isKnown ? error : issuerUnavailable(error);
     } finally {
       release();
     }
   };
+}
+
+/** What is wrong with a token. The message of the error may repeat what is in it. */
+function describe({ code, claim = "" }: errors.JOSEError & { claim?: string }): string {
+  return `${code} ${claim}`.trimEnd();
 }
 
 /**

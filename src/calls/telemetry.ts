@@ -1,5 +1,5 @@
 import type { DescMethod } from "@bufbuild/protobuf";
-import { Code } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Level, Logger } from "pino";
 import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
@@ -8,6 +8,7 @@ import { type Reason, reasonOf } from "../service/errors.ts";
 import { createdKey } from "../service/ids.ts";
 import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
 import type { Call } from "./call.ts";
+import { InvalidCredentialsError } from "./caller.ts";
 
 /** See {@link createTelemetry}. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
@@ -97,7 +98,7 @@ export function createTelemetry(log: Logger) {
     const principal = call.caller?.name;
     const created = call.values.get(createdKey);
     const fields = { method, transport, code, reason, durationMs, peer, principal, created };
-    const line = { ...fields, traceId: call.id, cause: causeOf(call) };
+    const line = { ...fields, traceId: call.id, cause: causeOf(call.failure) };
     if (refusals.has(reason)) refuse(line);
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
@@ -109,6 +110,10 @@ export function createTelemetry(log: Logger) {
     },
     /** Logs a request that was refused before it was a call; not each in a flood. */
     refuse,
+    /** The same for one that was refused for its credentials. */
+    refuseCredentials(peer: string, error: unknown): void {
+      refuse({ peer, reason: reasonOf(error), cause: causeOf(error) });
+    },
     /** Takes what a store tells of its work. */
     storeObserver(...[operation, seconds, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, seconds);
@@ -153,10 +158,11 @@ export function codeOf({ failure, head }: Call): string {
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
 }
 
-/** Why the store was not available. Other causes may hold what was sent. */
-function causeOf({ failure }: Call): string | undefined {
-  const { cause } = failure ?? {};
-  return cause instanceof StoreUnavailableError ? cause.message : undefined;
+/** Why the store was not available, or credentials not valid. Other causes may hold what was sent. */
+function causeOf(failure: unknown): string | undefined {
+  const cause = failure instanceof ConnectError ? failure.cause : undefined;
+  const isSafe = cause instanceof StoreUnavailableError || cause instanceof InvalidCredentialsError;
+  return isSafe ? cause.message : undefined;
 }
 
 /** How much a call matters to those who run the service: faults do, mistakes of clients do not. */

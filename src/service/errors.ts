@@ -86,9 +86,10 @@ export function credentialsMissing(needed: string): ConnectError {
   return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
 }
 
-/** The credentials are not valid; why is not disclosed. */
-export function credentialsInvalid(needed: string): ConnectError {
-  const error = failure("CREDENTIALS_INVALID", `the call needs ${needed} that is valid here`);
+/** The credentials are not valid; why is for the log only. */
+export function credentialsInvalid(needed: string, cause: unknown): ConnectError {
+  const message = `the call needs ${needed} that is valid here`;
+  const error = failure("CREDENTIALS_INVALID", message, { cause });
   return challenge(error, 'error="invalid_token"');
 }
 

@@ -1,5 +1,6 @@
 import { ConnectError } from "@connectrpc/connect";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { InvalidCredentialsError } from "../../src/calls/caller.ts";
 import { createOidcVerifier } from "../../src/calls/oidc.ts";
 import { digestOf } from "../../src/calls/tokens-file.ts";
 import { failureOf } from "../support/errors.ts";
@@ -15,7 +16,14 @@ async function start(issuer?: Issuer) {
   const warnings: string[] = [];
   const options = { issuer: used.url, audience: "investors" };
   const verifier = createOidcVerifier(options, (message) => warnings.push(message));
-  const verify: Verify = async (token) => (await verifier(token, digestOf(token)))?.principal;
+  const verify: Verify = async (token) => {
+    try {
+      return (await verifier(token, digestOf(token))).principal;
+    } catch (error) {
+      if (error instanceof InvalidCredentialsError) return undefined;
+      throw error;
+    }
+  };
   return { issuer: used, verifier, verify, warnings, good: `oidc ${used.url} backend` };
 }
 
@@ -111,6 +119,21 @@ describe("a token of the issuer", () => {
     expect(await verify(token)).toBe(undefined);
   });
 
+  it.each<[string, Parameters<Issuer["sign"]>[0], Parameters<Issuer["sign"]>[1]]>([
+    ["ERR_JWT_CLAIM_VALIDATION_FAILED aud", { aud: "orders" }, {}],
+    ["ERR_JWT_CLAIM_VALIDATION_FAILED iss", { iss: "https://secret.example" }, {}],
+    ["ERR_JWT_EXPIRED exp", { exp: 1 }, {}],
+    ["ERR_JOSE_NOT_SUPPORTED", {}, { crit: ["secret"], secret: 1 }],
+    ["the token has no subject", { sub: "" }, {}],
+    ["the token is not an access token", { nonce: "secret" }, {}],
+  ])("is refused for a cause that repeats nothing of it: %s", async (cause, claims, header) => {
+    const { issuer, verifier } = await start();
+    const token = await issuer.sign(claims, header);
+    await expect(verifier(token, digestOf(token))).rejects.toThrow(
+      new InvalidCredentialsError(cause),
+    );
+  });
+
   it.each<[string, Parameters<Issuer["sign"]>[0], string[]]>([
     ["scope as text", { scope: "openid investors:read" }, ["investors:read"]],
     ["scope as a list", { scope: ["investors:write"] }, ["investors:write"]],
@@ -131,7 +154,7 @@ describe("a token of the issuer", () => {
   ])("has its scopes by %s", async (_, claims, scopes) => {
     const { issuer, verifier } = await start();
     const token = await issuer.sign(claims);
-    expect([...((await verifier(token, digestOf(token)))?.scopes ?? [])]).toEqual(scopes);
+    expect([...(await verifier(token, digestOf(token))).scopes]).toEqual(scopes);
   });
 });
 

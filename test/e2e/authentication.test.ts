@@ -91,26 +91,32 @@ describe("bearer tokens from a file", () => {
   });
 
   it.each([
-    ["no credentials", undefined, "CREDENTIALS_MISSING", 'Bearer realm="investor-records"'],
-    [
-      "an unknown token",
-      "Bearer t0ken-of-order",
-      "CREDENTIALS_INVALID",
-      'Bearer realm="investor-records", error="invalid_token"',
-    ],
-    ["an empty token", "Bearer ", "CREDENTIALS_INVALID", undefined],
-    ["another scheme", "Basic dXNlcjpwYXNz", "CREDENTIALS_INVALID", undefined],
-    ["the name of a token", "Bearer orders", "CREDENTIALS_INVALID", undefined],
-  ])("refuse a call with %s", async (_, authorization, reason, challenge) => {
+    ["no credentials", undefined, undefined],
+    ["an unknown token", "Bearer t0ken-of-order", "the tokens file has no such token"],
+    ["an empty token", "Bearer ", "the header has no bearer token"],
+    ["another scheme", "Basic dXNlcjpwYXNz", "the header has no bearer token"],
+    ["the name of a token", "Bearer orders", "the tokens file has no such token"],
+  ])("refuse a call with %s, and log why", async (_, authorization, cause) => {
     const service = await startWithTokens();
+    const reason = cause === undefined ? "CREDENTIALS_MISSING" : "CREDENTIALS_INVALID";
+    const realm = 'Bearer realm="investor-records"';
+    const challenge = cause === undefined ? realm : `${realm}, error="invalid_token"`;
     for (const [protocol, client] of clientsOf(service, authorization)) {
       const failure = await failureOf(client.listInvestors({}));
       expect(failure, protocol).toMatchObject({ code: "Unauthenticated", reason });
     }
     const answer = await rest(service, authorization);
     expect(answer.status).toBe(401);
-    expect(answer.headers.get("www-authenticate")).toContain(challenge ?? "Bearer");
+    expect(answer.headers.get("www-authenticate")).toBe(challenge);
     expect(await answer.json()).toMatchObject({ reason, status: 401 });
+    const lines = () =>
+      service
+        .output()
+        .split("\n")
+        .filter((line) => line.includes("refused"));
+    await expect.poll(() => lines().length).toBeGreaterThanOrEqual(4);
+    for (const line of lines())
+      expect(JSON.parse(line)).toMatchObject({ reason, ...(cause && { cause }) });
   });
 
   it("allow what their scopes name, and no more", async () => {

@@ -33,7 +33,7 @@ export const failures: Record<Reason, ConnectError[]> = {
   REQUEST_ID_REUSED: [requestIdReused()],
   MESSAGE_TOO_LARGE: [messageTooLarge(65_536)],
   CREDENTIALS_MISSING: [credentialsMissing("a token")],
-  CREDENTIALS_INVALID: [credentialsInvalid("a token")],
+  CREDENTIALS_INVALID: [credentialsInvalid("a token", cause)],
   SCOPE_MISSING: [scopeMissing("investors:read")],
   ISSUER_UNAVAILABLE: [issuerUnavailable(cause)],
   OVERLOADED: [overloaded()],
