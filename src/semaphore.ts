@@ -1,17 +1,20 @@
+/** The part of its maximum up to which an amount may pass others that wait for more. */
+const littlePart = 1 / 128;
+
 /** A weighted semaphore: what asks for more than is free waits its turn, in order. */
 export class Semaphore {
-  /** The most that may be held, but for what is added by {@link Semaphore.hold}. */
-  max: number;
+  #max: number;
   #held = 0;
   readonly #waiting = new Map<() => void, number>();
 
+  /** @param max the most that may be held, but for what is added by {@link Semaphore.hold} */
   constructor(max: number) {
-    this.max = max;
+    this.#max = max;
   }
 
   /** Whether more is held than may be. */
   get isExceeded(): boolean {
-    return this.#held > this.max;
+    return this.#held > this.#max;
   }
 
   /** Acquires an amount now, or returns false if too little is free or others wait. */
@@ -51,14 +54,22 @@ export class Semaphore {
     if (amount > 0) this.#wake();
   }
 
+  /** Lets more be held. */
+  widen(amount: number): void {
+    this.#max += amount;
+    this.#wake();
+  }
+
   #fits(amount: number): boolean {
-    return this.#held + Math.min(amount, this.max) <= this.max;
+    return this.#held + Math.min(amount, this.#max) <= this.#max;
   }
 
   #wake(): void {
+    let isFirst = true;
     for (const [proceed, amount] of this.#waiting) {
-      if (!this.#fits(amount)) return;
-      proceed();
+      const isLittle = amount <= this.#max * littlePart;
+      if (this.#fits(amount) && (isFirst || isLittle)) proceed();
+      else isFirst = false;
     }
   }
 }

@@ -33,9 +33,14 @@ export const partBytes = 8 * 1024;
 const maxParts = 2;
 const maxAuthorisedParts = 8;
 
-/** What all connections keep in memory until something was sent, in bytes. */
-export interface Total {
-  kept: number;
+/** How many parts more all connections may have beside replies that their clients do not read. */
+const maxSpareParts = 1_024;
+
+/** What all connections of a server have together. */
+export class TotalUsage {
+  /** What they keep in memory until something was sent, in bytes. */
+  kept = 0;
+  spareParts = maxSpareParts;
 }
 
 /** How a connection is used, and what it keeps in memory until its client reads. */
@@ -56,21 +61,36 @@ export class ConnectionUsage {
   readonly unsent = new Semaphore(maxUnsentBytes);
   /** Bytes on TLS that Node.js has yet to write. */
   readonly unwritten = new Semaphore(maxParts * partBytes);
-  readonly #total: Total;
+  readonly #total: TotalUsage;
   /** Bytes that it keeps in memory until something was sent. */
   #kept = 0;
   #isAuthorised = false;
+  #spareParts = 0;
   #refused = 0;
   #refusedTimer: NodeJS.Timeout | undefined;
 
-  constructor(total: Total) {
+  constructor(total: TotalUsage) {
     this.#total = total;
   }
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */
   authorise(): void {
+    if (this.#isAuthorised) return;
     this.#isAuthorised = true;
-    this.unwritten.max = maxAuthorisedParts * partBytes;
+    this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
+  }
+
+  /** Lets one part more be written, if there is one to spare: others wait for what is not read. */
+  widen(): void {
+    if (this.#total.spareParts === 0) return;
+    this.#total.spareParts -= 1;
+    this.#spareParts += 1;
+    this.unwritten.widen(partBytes);
+  }
+
+  /** Gives back what it has to spare, behind the end of its connection. */
+  close(): void {
+    this.#total.spareParts += this.#spareParts;
   }
 
   /** Whether it keeps more than its share while all together keep too much. */

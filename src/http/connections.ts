@@ -1,5 +1,5 @@
 import type { Socket } from "node:net";
-import { ConnectionUsage, type Total } from "./connection-usage.ts";
+import { ConnectionUsage, TotalUsage } from "./connection-usage.ts";
 
 /** See {@link createConnections}. */
 export type Connections = ReturnType<typeof createConnections>;
@@ -13,7 +13,7 @@ export type Connections = ReturnType<typeof createConnections>;
  */
 export function createConnections(max: number) {
   const all = new Map<string, { socket: Socket; usage: ConnectionUsage }>();
-  const total: Total = { kept: 0 };
+  const total = new TotalUsage();
 
   function closeIdlest(): boolean {
     let idlest: string | undefined;
@@ -39,9 +39,11 @@ export function createConnections(max: number) {
         return;
       }
       const key = keyOf(socket);
-      const entry = { socket, usage: new ConnectionUsage(total) };
+      const usage = new ConnectionUsage(total);
+      const entry = { socket, usage };
       all.set(key, entry);
       socket.once("close", () => {
+        usage.close();
         if (all.get(key) === entry) all.delete(key);
       });
     },

@@ -6,6 +6,9 @@ import { type ConnectionUsage, partBytes } from "./connection-usage.ts";
 /** What an exchange takes besides its headers and its reply, in bytes. */
 const exchangeBytes = 8 * 1024;
 
+/** How long to wait for a turn to write before others are taken for unread, in milliseconds. */
+const widenMs = 100;
+
 /** What a header takes besides its name and its value, in bytes. */
 const fieldBytes = 100;
 
@@ -60,6 +63,16 @@ export class ExchangeUsage {
       this.#reserved += bytes;
       onRoom();
     });
+  }
+
+  /** Counts bytes of the request, which are kept until it closes. */
+  keepRequest(bytes: number): void {
+    if (!this.#isClosed) this.#keep(this.isEncrypted ? 2 * bytes : bytes);
+  }
+
+  /** Whether the connection keeps more than its share while all together keep too much. */
+  get isCrowded(): boolean {
+    return this.#connection.isCrowded;
   }
 
   /** Gives the connection the share of memory of authorised callers. */
@@ -161,13 +174,18 @@ export class ExchangeUsage {
   /** Resolves once these bytes may be written, or when the exchange closes. */
   waitToWrite(bytes: number): Promise<void> {
     return new Promise((resolve) => {
+      const widening = setInterval(() => this.#connection.widen(), widenMs);
+      const done = () => {
+        clearInterval(widening);
+        resolve();
+      };
       const stopWaiting = this.#connection.unwritten.acquire(bytes, () => {
         this.#unwritten += bytes;
-        resolve();
+        done();
       });
       this.#stopWaitingToWrite = () => {
         stopWaiting();
-        resolve();
+        done();
       };
     });
   }

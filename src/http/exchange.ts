@@ -4,15 +4,13 @@ import type { Readable, Writable } from "node:stream";
 import { messageTooLarge } from "../service/errors.ts";
 import type { ConnectionUsage } from "./connection-usage.ts";
 import { ExchangeUsage } from "./exchange-usage.ts";
+import { RequestBody } from "./request-body.ts";
 
 /** Timeout of a client that is sent a response, or the rest or a part of one, in milliseconds. */
 export const replyTimeoutMs = 30_000;
 
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 export const maxTimerMs = 2 ** 31 - 1;
-
-/** The most parts in which a body is kept. */
-const maxChunks = 64;
 
 /** The size from which text is sent as bytes; below, it leaves in one piece with the headers. */
 const largeTextBytes = 16 * 1024;
@@ -30,15 +28,14 @@ export abstract class Exchange {
   readonly socket: Socket;
   /** What it takes of what its connection may keep. */
   readonly usage: ExchangeUsage;
+  /** The body of the request. */
+  protected readonly body: RequestBody;
   /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
   protected common: OutgoingHttpHeaders | undefined;
-  readonly #request: Readable;
   readonly #response: Writable;
   readonly #closeListeners: (() => void)[] = [];
   #isClosed = false;
   #timer: NodeJS.Timeout | undefined;
-  #stopReason: Error | undefined;
-  #rejectBody: ((reason: Error) => void) | undefined;
   #rejectWrite: ((reason: Error) => void) | undefined;
 
   /** @param response emits `close` when it has ended, whether it was sent or not */
@@ -53,7 +50,7 @@ export abstract class Exchange {
     this.socket = socket;
     this.headers = headers;
     this.usage = new ExchangeUsage(connection, socket, rawHeaders);
-    this.#request = request;
+    this.body = new RequestBody(request, this.usage);
     this.#response = response;
     // Node.js emits errors behind the end too, and an error without a listener ends the process.
     response.on("error", ignore);
@@ -140,62 +137,22 @@ export abstract class Exchange {
    * @throws {ConnectError} MESSAGE_TOO_LARGE
    */
   readBody(maxBytes: number, overhead = 0): Promise<Uint8Array> {
-    return new Promise((resolve, reject) => {
-      this.#rejectBody = reject;
-      if (this.#stopReason) reject(this.#stopReason);
-      const limit = maxBytes + overhead;
-      if (Number(this.headers["content-length"] ?? 0) > limit) {
-        reject(messageTooLarge(maxBytes));
-        return;
-      }
-      this.#prepareBody();
-      const chunks: Uint8Array[] = [];
-      let size = 0;
-      // Listeners, since an iterator takes as long as all the rest of a short request.
-      this.#request.on("data", (chunk: Buffer) => {
-        size += chunk.length;
-        // What still comes is dropped as it comes.
-        if (size > limit) reject(messageTooLarge(maxBytes));
-        else chunks.push(detach(chunk));
-        // A chunk of one byte takes some hundred.
-        if (chunks.length === maxChunks) chunks.splice(0, maxChunks, Buffer.concat(chunks));
-      });
-      this.#request.on("end", () => {
-        // Node.js ends the body of a request that was reset, too.
-        if (this.#request.destroyed) return;
-        const [only] = chunks;
-        resolve(only !== undefined && chunks.length === 1 ? only : Buffer.concat(chunks));
-        // The listeners stay for as long as the exchange.
-        chunks.length = 0;
-      });
-    });
+    if (Number(this.headers["content-length"] ?? 0) > maxBytes + overhead) {
+      return Promise.reject(messageTooLarge(maxBytes));
+    }
+    this.#askForBody();
+    return this.body.readAll(maxBytes, overhead);
   }
 
   /** The body of the request as it comes. Leaving it early keeps the connection. */
-  async *readChunks(): AsyncGenerator<Uint8Array> {
-    this.#prepareBody();
-    const chunks = this.#request.iterator({ destroyOnReturn: false });
-    try {
-      for (;;) {
-        const next = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
-          this.#rejectBody = reject;
-          if (this.#stopReason) reject(this.#stopReason);
-          else chunks.next().then(resolve, reject);
-        });
-        if (next.done) return;
-        yield detach(next.value);
-      }
-    } finally {
-      chunks.return?.().catch(() => {});
-      // The stream notices a turn later that nobody reads any more; what is left is dropped.
-      setImmediate(() => this.#request.resume());
-    }
+  readChunks(): AsyncGenerator<Uint8Array> {
+    this.#askForBody();
+    return this.body.readChunks();
   }
 
   /** Rejects a body that is being read. */
   stopReading(reason: Error): void {
-    this.#stopReason = reason;
-    this.#rejectBody?.(reason);
+    this.body.stop(reason);
   }
 
   /** Adds a field to whatever response there will be. */
@@ -231,7 +188,7 @@ export abstract class Exchange {
       return;
     }
     this.begin(status, headers, trailers && (() => trailers));
-    this.#request.resume();
+    this.body.drop();
     this.#writeParts(whole).then(() => this.end(), ignore);
   }
 
@@ -291,7 +248,7 @@ export abstract class Exchange {
     this.limit(replyTimeoutMs, () => this.destroy());
     this.#response.end();
     // Node.js closes no stream whose request is unread, not even one that its client has reset.
-    this.#request.resume();
+    this.body.drop();
   }
 
   /** Breaks the exchange off, so that its client cannot take it for whole. */
@@ -308,7 +265,7 @@ export abstract class Exchange {
   protected abstract sendContinue(): void;
 
   /** Asks for the body if the client waits for that (RFC 9110, 10.1.1). */
-  #prepareBody(): void {
+  #askForBody(): void {
     const { expect } = this.headers;
     if (expect !== undefined && /\b100-continue\b/i.test(expect)) this.sendContinue();
   }
@@ -327,11 +284,6 @@ export abstract class Exchange {
     for (const listener of this.#closeListeners) listener();
     this.usage.close();
   }
-}
-
-/** The bytes of a chunk without what it was read with, which can be much more. */
-export function detach(chunk: Uint8Array): Uint8Array {
-  return chunk.buffer.byteLength > 2 * chunk.length ? new Uint8Array(chunk) : chunk;
 }
 
 /** A listener for errors that are reported elsewhere. */

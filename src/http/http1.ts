@@ -156,12 +156,13 @@ class Http1Exchange extends Exchange {
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
     this.fault = findFault(req);
+    const { "content-length": length, "transfer-encoding": encoding } = req.headers;
+    if (length !== undefined || encoding !== undefined) this.body.hold();
   }
 
-  /** How much the body may take before it is read, in bytes. */
+  /** How much of the body has come, or will, in bytes. */
   get bodyBytes(): number {
-    const { "content-length": length, "transfer-encoding": encoding } = this.headers;
-    return encoding === undefined ? Number(length ?? 0) : maxWaitingBytes;
+    return Number(this.headers["content-length"] ?? this.body.size);
   }
 
   get method(): string {

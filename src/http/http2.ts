@@ -6,7 +6,6 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import type { Socket } from "node:net";
-import { Duplex } from "node:stream";
 import {
   type Connection,
   type EngineOptions,
@@ -14,7 +13,7 @@ import {
   maxHeaderBytes,
 } from "./connection.ts";
 import type { ConnectionUsage } from "./connection-usage.ts";
-import { detach, Exchange, ignore, replyTimeoutMs } from "./exchange.ts";
+import { Exchange, ignore, replyTimeoutMs } from "./exchange.ts";
 
 /** The most calls that one connection may have open. */
 const maxConcurrentStreams = 128;
@@ -27,6 +26,12 @@ const idleTimeoutMs = 5 * 60_000;
  * counting what was unsent when a stream was reset, and refuses all calls at the limit.
  */
 const maxSessionMemory = 2 ** 32 - 1;
+
+/**
+ * How many streams beyond that it may open until it is closed. Clients open new ones in place of those
+ * that they reset, which Node.js still counts if it reads both at once.
+ */
+const maxSessionRejectedStreams = 1_000;
 
 /** How often a connection is asked whether its client is still there, in milliseconds. */
 const pingIntervalMs = 60_000;
@@ -45,6 +50,7 @@ export function acceptHttp2(
 ): Connection {
   const session = performServerHandshake(socket, {
     maxSessionMemory,
+    maxSessionRejectedStreams,
     settings: { maxConcurrentStreams, maxHeaderListSize: maxHeaderBytes },
   });
   // Each stream may listen for the end of the connection.
@@ -94,11 +100,6 @@ export function acceptHttp2(
   return { retire: () => void drain(), drain };
 }
 
-/** A chunk that nobody has read yet would keep the whole buffer that it came in. */
-function pushDetached(this: Duplex, chunk: Uint8Array | null): boolean {
-  return Duplex.prototype.push.call(this, chunk && detach(chunk));
-}
-
 class Http2Exchange extends Exchange {
   readonly httpVersion = "2";
   readonly #stream: ServerHttp2Stream;
@@ -117,7 +118,7 @@ class Http2Exchange extends Exchange {
     const abort = () => process.nextTick(() => stream.destroy());
     if (stream.aborted) abort();
     else stream.once("aborted", abort);
-    stream.push = pushDetached;
+    if (!stream.endAfterHeaders) this.body.hold();
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {
       // While it listens for removals, each one is an event.
@@ -208,7 +209,7 @@ class Http2Exchange extends Exchange {
       stream.end(trailers && body);
     }
     // What still comes is dropped, or else kept for as long as the reply is not read.
-    if (!stream.readableEnded) stream.resume();
+    if (!stream.readableEnded) this.body.drop();
     if (!waitForTrailers) setImmediate(() => this.#endRequest());
   }
 

@@ -51,8 +51,11 @@ const listenFaults: Record<string, string> = {
   ENOTFOUND: "the host is not known",
 };
 
-/** Finds clients that vanished while a watch is open, in which nothing is sent. */
-const keepAlive = { keepAlive: true, keepAliveInitialDelay: 60_000 };
+/**
+ * Sends small writes at once, and finds clients that vanished while a watch is open, in which
+ * nothing is sent.
+ */
+const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
 
 /** The part by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
@@ -107,7 +110,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
 
   function createListener(): Server {
     if (tls === undefined) {
-      return createServer({ noDelay: true, ...keepAlive }, (socket) => {
+      return createServer(socketOptions, (socket) => {
         receive(socket);
         accept(socket, versions[0]);
       });
@@ -118,7 +121,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
         // What a server prefers comes first.
         ALPNProtocols: versions.toReversed(),
         handshakeTimeout: handshakeTimeoutMs,
-        ...keepAlive,
+        ...socketOptions,
       },
       (socket: TLSSocket) => {
         closeWhenGone(socket);

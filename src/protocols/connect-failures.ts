@@ -29,6 +29,8 @@ export function translateFailure(
     turnInto(error, call.fail(messageTooLarge(maxBytes)));
   } else if (error.cause !== undefined || error.rawMessage.startsWith("parse binary")) {
     turnInto(error, call.fail(malformedRequest(error.cause)));
+  } else if (error.code === Code.InvalidArgument) {
+    turnInto(error, call.fail(malformedRequest(undefined, error.rawMessage)));
   } else {
     // The protocols have codes and words of their own for these mistakes of a client.
     call.fail(error.code === Code.Internal ? malformedRequest() : error);

@@ -20,7 +20,7 @@ import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
 import { jsonHeaders } from "./problem.ts";
-import type { Codec } from "./unary.ts";
+import { binaryOptions, type Codec } from "./unary.ts";
 
 /** How messages are read from JSON, and written. */
 export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
@@ -65,7 +65,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
     decode({ input }, body, { head: { exchange } }) {
       try {
         return exchange.headers["content-type"] === proto
-          ? fromBinary(input, body)
+          ? fromBinary(input, body, binaryOptions)
           : fromJsonString(input, jsonOptions.textDecoder.decode(body), jsonOptions);
       } catch (error) {
         throw malformedRequest(error);

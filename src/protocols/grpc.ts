@@ -8,7 +8,7 @@ import type { Exchange } from "../http/exchange.ts";
 import { serialise } from "../investor.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { toFields } from "./fields.ts";
-import type { Codec } from "./unary.ts";
+import { binaryOptions, type Codec } from "./unary.ts";
 
 /** What stands before a message: whether it is compressed, and its length. */
 export const prefixBytes = 5;
@@ -20,7 +20,7 @@ export function readGrpcTimeout(text: string | string[] | undefined) {
 
 /** Whether a request is one of gRPC, of any form. */
 export function isGrpc({ headers }: Exchange): boolean {
-  return /^application\/grpc(?!-web)/.test(headers["content-type"] ?? "");
+  return /^application\/grpc(?!-web)/i.test(headers["content-type"] ?? "");
 }
 
 /** Whether a request has the form that most unary calls of gRPC have: not compressed protobuf. */
@@ -60,7 +60,7 @@ export const grpcCodec: Codec = {
       throw new ConnectError("there is more than one message", Code.Unimplemented);
     }
     try {
-      return fromBinary(input, body.subarray(prefixBytes));
+      return fromBinary(input, body.subarray(prefixBytes), binaryOptions);
     } catch (error) {
       throw malformedRequest(error);
     }
@@ -121,13 +121,13 @@ export function sendTrailers(
   else exchange.send(200, headers, undefined, trailers);
 }
 
-/** Trailers whose message is encoded no more than the protocol asks. */
+/** Trailers whose message is encoded no more than the protocol, and HTTP at its ends, ask. */
 export function toTrailers(trailer: Headers): OutgoingHttpHeaders {
   const trailers = toFields(trailer);
   const message = trailer.get("grpc-message");
   if (message !== null) {
     trailers["grpc-message"] = decodeURIComponent(message).replaceAll(
-      /[^ -$&-~]+/gu,
+      /[^ -$&-~]+|^ | $/gu,
       encodeURIComponent,
     );
   }

@@ -7,6 +7,12 @@ import type { Exchange } from "../http/exchange.ts";
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxOpenBytes = 4 * 1024;
 
+/**
+ * How binary messages are read. Of 64 KiB of fields that it does not know, a decoder would keep
+ * 6 MB.
+ */
+export const binaryOptions = { readUnknownFields: false };
+
 /** How one protocol writes a unary call on the wire. */
 export interface Codec {
   readonly transport: TransportName;

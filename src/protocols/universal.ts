@@ -15,7 +15,7 @@ import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import { maxOpenBytes, type UnaryOptions } from "./unary.ts";
+import { binaryOptions, maxOpenBytes, type UnaryOptions } from "./unary.ts";
 
 /** A method, and whether anybody may call it. */
 export interface Rpc {
@@ -93,6 +93,7 @@ export function createUniversal(
     interceptors: [noteFailures],
     acceptCompression: compressions,
     jsonOptions,
+    binaryOptions,
     requestGate: admit,
   });
   for (const rpc of rpcs) {
@@ -170,7 +171,7 @@ async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIte
  * call's own, which would end the call with an error of other details.
  */
 function takeTimeout(header: Headers): number | undefined {
-  const isGrpcOrWeb = header.get("content-type")?.startsWith("application/grpc");
+  const isGrpcOrWeb = /^application\/grpc/i.test(header.get("content-type") ?? "");
   const name = isGrpcOrWeb ? "grpc-timeout" : "connect-timeout-ms";
   const read = isGrpcOrWeb ? readGrpcTimeout : readConnectTimeout;
   const { timeoutMs } = read(header.get(name) ?? undefined);

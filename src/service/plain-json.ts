@@ -44,16 +44,33 @@ export function fromMembers(object: Record<string, unknown>): {
   return { request, violations };
 }
 
-/** The object that a text in JSON is, or undefined if it is none. */
+/**
+ * The object that a text in JSON is, or undefined if it is none, or repeats a name among strings
+ * (RFC 8259, 4), which the JSON of protobuf refuses too.
+ */
 export function parseObject(text: string): Record<string, unknown> | undefined {
+  let value: unknown;
   try {
-    const value: unknown = JSON.parse(text);
-    const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
-    return isObject ? (value as Record<string, unknown>) : undefined;
+    value = JSON.parse(text);
   } catch {
     // What the parser says quotes the text.
     return undefined;
   }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
+  const values = Object.values(value);
+  const isFlat = values.every((each) => typeof each === "string");
+  return isFlat && countNames(text) > values.length
+    ? undefined
+    : (value as Record<string, unknown>);
+}
+
+/** How many names stand in a text of JSON: of its strings, those before a colon. */
+function countNames(text: string): number {
+  let count = 0;
+  for (const [, colon] of text.matchAll(/"(?:[^"\\]|\\.)*"(\s*:)?/g)) {
+    if (colon !== undefined) count += 1;
+  }
+  return count;
 }
 
 /**

@@ -56,6 +56,15 @@ describe("requests in a row on one connection", () => {
     await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 3);
   });
 
+  it("may have bodies in chunks", async () => {
+    const { socket, received } = openHttp1(await startService());
+    const body = JSON.stringify(record);
+    const head = `POST ${create} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`;
+    const chunks = `${Buffer.byteLength(body).toString(16)}\r\n${body}\r\n0\r\n\r\n`;
+    socket.write(`${head}transfer-encoding: chunked\r\n\r\n${chunks}`.repeat(5));
+    await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 5);
+  });
+
   it("are not processed behind the last one of the connection", async () => {
     const service = await startService();
     const { socket, received } = openHttp1(service);

@@ -1,10 +1,10 @@
 import { expect, it } from "vitest";
-import { ConnectionUsage } from "../../src/http/connection-usage.ts";
+import { ConnectionUsage, TotalUsage } from "../../src/http/connection-usage.ts";
 
 const mebibyte = 1024 * 1024;
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
-  const usage = new ConnectionUsage({ kept: 0 });
+  const usage = new ConnectionUsage(new TotalUsage());
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
   const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
@@ -15,7 +15,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
-  const total = { kept: 0 };
+  const total = new TotalUsage();
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
   caller.authorise();
   stranger.keep(20 * mebibyte);

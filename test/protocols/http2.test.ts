@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { connect as connectHttp2 } from "node:http2";
+import { connect as connectHttp2, type Settings } from "node:http2";
 import { connect } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
@@ -21,6 +21,9 @@ import {
 } from "../support/http2-frames.ts";
 import { openList } from "../support/raw-grpc.ts";
 import { anInvestor } from "../support/records.ts";
+
+/** The code of a call that its client cancels (RFC 9113, 7). */
+const http2Cancel = 8;
 
 const aPage = Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) }));
 
@@ -61,6 +64,37 @@ it("a call is in flight until its reply was written, however wide the windows ar
   await expect.poll(() => gate.inFlight, promptly).toBe(0);
 });
 
+it("a connection outlasts many calls that its client cancels at once", async () => {
+  const { gate, socket } = await serve();
+  const fields = {
+    ":method": "POST",
+    ":scheme": "http",
+    ":path": "/investor.v1.InvestorService/ListInvestors",
+    ":authority": "localhost",
+    "content-type": "application/json",
+  };
+  const cancelled = Buffer.from([0, 0, 0, http2Cancel]);
+  const calls = Array.from({ length: 600 }, (_, i) => [
+    http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, headerBlock(fields)),
+    http2Frame(frameType.resetStream, frameFlag.none, 2 * i + 1, cancelled),
+  ]);
+  socket.write(Buffer.concat([clientPreface, ...calls.flat()]));
+  await delay(500);
+  socket.write(
+    Buffer.concat([
+      widestWindows,
+      http2Frame(frameType.headers, frameFlag.endHeaders, 1_301, headerBlock(fields)),
+      http2Frame(frameType.data, frameFlag.endStream, 1_301, Buffer.from("{}")),
+    ]),
+  );
+  let text = "";
+  socket.setEncoding("latin1").on("data", (chunk) => {
+    text += chunk;
+  });
+  await expect.poll(() => text.length, promptly).toBeGreaterThan(200_000);
+  await expect.poll(() => gate.inFlight, promptly).toBe(0);
+});
+
 it("a connection is closed whose client has ended its session", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
@@ -75,7 +109,7 @@ it("a connection is closed whose client has ended its session", async () => {
 });
 
 /** Serves lists on TLS, whose whole one has no end. */
-async function serveSecure() {
+async function serveSecure(settings: Settings = {}) {
   const authority = await createAuthority();
   const { TLS_CERT: certFile, TLS_KEY: keyFile } = await writeServerFiles(
     temporaryFolder(),
@@ -93,7 +127,7 @@ async function serveSecure() {
   const tls = await readTls({ certFile, keyFile, clientCaFile: undefined });
   const server = await startEngine({ versions: ["http/1.1", "h2"], services, gate, tls });
   onTestFinished(server.destroy);
-  const session = connectHttp2(`https://localhost:${server.port}`, { ca: authority.ca });
+  const session = connectHttp2(`https://localhost:${server.port}`, { ca: authority.ca, settings });
   session.on("error", () => {});
   onTestFinished(() => session.destroy());
   return { gate, session };
@@ -119,6 +153,29 @@ it("on TLS, calls are replied to beside lists that nobody reads", async () => {
   }
   expect(lists.map(({ closed }) => closed)).toEqual([false, false, false]);
   expect(gate.inFlight).toBe(3);
+});
+
+it("on TLS, calls are replied to beside replies whose streams are not read", async () => {
+  const { session } = await serveSecure({ initialWindowSize: 1_000 });
+  const headers = {
+    ":method": "POST",
+    ":path": "/investor.v1.InvestorService/ListInvestors",
+    "content-type": "application/json",
+  };
+  const unread = Array.from({ length: 10 }, () => {
+    const stream = session.request(headers);
+    stream.end("{}");
+    return stream;
+  });
+  for (const stream of unread) await once(stream, "response");
+  await delay(500);
+  const stream = session.request({ ...headers, ":path": "/investor.v1.InvestorService/None" });
+  stream.end("{}");
+  const [{ ":status": status }] = (await once(stream, "response")) as [{ ":status": number }];
+  stream.resume();
+  await once(stream, "end");
+  expect(status).toBe(404);
+  expect(unread.map(({ closed }) => closed)).not.toContain(true);
 });
 
 it("on TLS, a list that nobody reads is broken off after 30 seconds", async () => {

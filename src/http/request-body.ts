@@ -1,0 +1,153 @@
+import type { Readable } from "node:stream";
+import { messageTooLarge, overloaded } from "../service/errors.ts";
+import type { ExchangeUsage } from "./exchange-usage.ts";
+
+/** The most bytes to keep of a body before it is read. */
+const maxHeldBytes = 68 * 1024;
+
+/** The most parts in which a body is kept: a chunk of one byte takes some hundred. */
+const maxParts = 64;
+
+/** The most chunks of a stream that may wait while it is not read, if they are that small. */
+const maxWaitingChunks = 512;
+const smallChunkBytes = 64;
+
+/**
+ * The body of a request. However it comes, and whether it is read or not, it is kept in few parts:
+ * Node.js would keep each chunk, and with it the buffer that it came in.
+ */
+export class RequestBody {
+  readonly #request: Readable;
+  readonly #usage: ExchangeUsage;
+  #parts: Uint8Array[] = [];
+  #size = 0;
+  #maxBytes = maxHeldBytes;
+  #isHeld = false;
+  #isWhole = false;
+  #failure: Error | undefined;
+  #onChange: (() => void) | undefined;
+
+  constructor(request: Readable, usage: ExchangeUsage) {
+    this.#request = request;
+    this.#usage = usage;
+  }
+
+  /** How much of it has come, in bytes. */
+  get size(): number {
+    return this.#size;
+  }
+
+  /** Takes what comes of it from now on. */
+  hold(): void {
+    if (this.#isHeld) return;
+    this.#isHeld = true;
+    // Listeners, since an iterator takes as long as all the rest of a short request.
+    this.#request.on("data", this.#take);
+    this.#request.on("end", this.#end);
+  }
+
+  /**
+   * All of it; pending until {@link RequestBody.stop} if the client leaves.
+   *
+   * @param maxBytes how long its message may be
+   * @param overhead how much longer the body may be
+   * @throws {ConnectError} MESSAGE_TOO_LARGE; OVERLOADED, if all connections keep too much
+   */
+  readAll(maxBytes: number, overhead: number): Promise<Uint8Array> {
+    this.#maxBytes = maxBytes + overhead;
+    return new Promise((resolve, reject) => {
+      this.#onChange = () => {
+        if (this.#failure) reject(this.#failure);
+        else if (this.#size > maxBytes + overhead) reject(messageTooLarge(maxBytes));
+        else if (this.#isWhole) resolve(this.#join());
+        else return;
+        // The exchange lasts longer than what is read of it.
+        this.#parts = [];
+        this.#onChange = undefined;
+      };
+      this.#onChange();
+      this.hold();
+    });
+  }
+
+  /** What comes of it, as it comes. Leaving it early keeps the connection. */
+  async *readChunks(): AsyncGenerator<Uint8Array> {
+    const request = this.#request;
+    request.off("data", this.#take).off("end", this.#end).pause();
+    request.push = pushSparingly;
+    if (this.#size > 0) yield this.#join();
+    if (this.#isWhole) return;
+    const chunks = request.iterator({ destroyOnReturn: false });
+    try {
+      for (;;) {
+        const next = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
+          this.#onChange = () => this.#failure && reject(this.#failure);
+          this.#onChange();
+          chunks.next().then(resolve, reject);
+        });
+        if (next.done) return;
+        yield detach(next.value);
+      }
+    } finally {
+      chunks.return?.().catch(() => {});
+      // The stream notices a turn later that nobody reads any more; what is left is dropped.
+      setImmediate(() => request.resume());
+    }
+  }
+
+  /** Rejects what is being read of it. */
+  stop(reason: Error): void {
+    this.#failure ??= reason;
+    this.#onChange?.();
+  }
+
+  /** Drops what was not read, and what still comes. */
+  drop(): void {
+    this.#parts = [];
+    this.#maxBytes = -1;
+    this.#request.resume();
+  }
+
+  #take = (chunk: Buffer): void => {
+    this.#size += chunk.length;
+    // What is too much is dropped as it comes.
+    if (this.#failure || this.#size > this.#maxBytes) {
+      this.#parts = [];
+    } else {
+      this.#parts.push(detach(chunk));
+      if (this.#parts.length === maxParts) this.#join();
+      this.#usage.keepRequest(chunk.length);
+      if (this.#usage.isCrowded) this.#failure = overloaded();
+    }
+    this.#onChange?.();
+  };
+
+  #end = (): void => {
+    // Node.js ends the body of a request that was reset, too.
+    if (this.#request.destroyed) return;
+    this.#isWhole = true;
+    this.#onChange?.();
+  };
+
+  #join(): Uint8Array {
+    const [only] = this.#parts;
+    const all = only && this.#parts.length === 1 ? only : Buffer.concat(this.#parts);
+    this.#parts = [all];
+    return all;
+  }
+}
+
+/** Ends a stream that fills up with small chunks while it is not read. */
+function pushSparingly(this: Readable & { waitingChunks?: number }, chunk: Uint8Array | null) {
+  this.waitingChunks = this.readableLength === 0 ? 0 : (this.waitingChunks ?? 0) + 1;
+  const isTooMuch =
+    this.waitingChunks > maxWaitingChunks &&
+    this.readableLength < this.waitingChunks * smallChunkBytes;
+  if (isTooMuch) this.destroy(new Error("the request comes in too small parts"));
+  return Object.getPrototypeOf(this).push.call(this, chunk && detach(chunk));
+}
+
+/** The bytes of a chunk without what it was read with, which can be much more. */
+function detach(chunk: Uint8Array): Uint8Array {
+  return chunk.buffer.byteLength > 2 * chunk.length ? new Uint8Array(chunk) : chunk;
+}
