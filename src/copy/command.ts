@@ -1,6 +1,7 @@
 import { ConfigError } from "../config.ts";
 import { copyRecords, type Source, type Tally, type Target } from "./copier.ts";
 import { type Endpoint, readEndpoint } from "./endpoint.ts";
+import { LineError } from "./ndjson-source.ts";
 import { openSource, openTarget, refuseSamePlace } from "./open.ts";
 import { inDigits, inTime, type ProgressOptions, showProgress } from "./progress.ts";
 
@@ -45,9 +46,14 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     await copyRecords(source, target, tally, signal).finally(hideProgress);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
-    const { message } = error as Error;
+    const { message, cause } = error as Error;
     const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
-    say(target === undefined ? why : `${why}; ${describeRest(tally, to)}`);
+    const next =
+      cause instanceof LineError && !signal.aborted
+        ? "correct the line and repeat the command"
+        : countAll(tally) > 0 && "the same command goes on from there";
+    const rest = [why, target && describeRest(tally, to), target && to.url && next];
+    say(rest.filter(Boolean).join("; "));
     return false;
   } finally {
     // A failure here changes nothing of what was told, nor of what is durable.
@@ -64,7 +70,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 }
 
 function describe({ copied, present, conflicts, conflictingIds }: Tally): string {
-  const done = `copied ${countOf(copied)}, and found ${inDigits(present)} there already`;
+  const done = `copied ${countOf(copied)}, and found ${inDigits(present)} already there`;
   if (conflicts === 0) return done;
   const more = conflicts - conflictingIds.length;
   const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
@@ -72,8 +78,12 @@ function describe({ copied, present, conflicts, conflictingIds }: Tally): string
 }
 
 function describeRest(tally: Tally, { name, url, path }: Endpoint): string {
-  if (url !== undefined) return `${describe(tally)}; the same command goes on from there`;
+  if (url !== undefined) return describe(tally);
   return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
+}
+
+function countAll({ copied, present, conflicts }: Tally): number {
+  return copied + present + conflicts;
 }
 
 function countOf(records: number): string {

@@ -21,7 +21,7 @@ export interface Endpoint {
 export const requestTimeoutMs = 60_000;
 
 const accepted =
-  "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST, mongodb+srv://HOST, " +
+  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST, mongodb+srv://HOST, " +
   "env:NAME of a variable that holds one of these, a file PATH.ndjson, or -";
 
 /**
@@ -31,10 +31,12 @@ const accepted =
  * @throws {ConfigError} it names nothing that can be copied from or to
  */
 export function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
-  const [, name] = /^env:(.*)$/s.exec(text) ?? [];
+  // What is no name may be a URL with a password.
+  const [, name] = /^env:(\w+)$/.exec(text) ?? [];
   const value = name === undefined ? text : environment[name];
   if (value === undefined || (name !== undefined && !isDatabaseUrl(value))) {
-    throw new ConfigError(`${side}: the environment has no database URL under this name`);
+    const fault = value ? "does not hold a database URL" : "is not set";
+    throw new ConfigError(`${side}: the environment variable ${name} ${fault}`);
   }
   if (isDatabaseUrl(value)) {
     return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };

@@ -16,6 +16,11 @@ export interface NdjsonOptions {
   signal: AbortSignal;
 }
 
+/** A line is invalid; the lines before it are stored. */
+export class LineError extends Error {
+  override name = "LineError";
+}
+
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
 const chunkBytes = 256 * 1024;
@@ -55,7 +60,7 @@ export function createNdjsonSource(stream: Readable, { principal, signal }: Ndjs
         const record = readLine(text, principal);
         if (record !== undefined) records.push(record);
       } catch (error) {
-        throw new Error(`line ${lines}: ${(error as Error).message}`);
+        throw new LineError(`line ${lines}: ${(error as Error).message}`);
       }
     }
 

@@ -29,7 +29,7 @@ const bin = join(import.meta.dirname, "../../src/bin.ts");
 
 const copied = (count: number | string, present: number | string) =>
   new RegExp(
-    `^copied ${count} records?, and found ${present} there already, in [\\d.]+ s \\(.* a second\\)\\n$`,
+    `^copied ${count} records?, and found ${present} already there, in [\\d.]+ s \\(.* a second\\)\\n$`,
   );
 
 /** Runs a line of a shell in a folder, where `copy` is the command. */
@@ -65,9 +65,14 @@ describe("the arguments of a copy", () => {
     ["sqlite://a.db", "x.ndjson", "FROM must be sqlite:PATH"],
     ["mongodb://", "x.ndjson", "FROM must be sqlite:PATH"],
     ["", "x.ndjson", "FROM must be sqlite:PATH"],
-    ["env:", "x.ndjson", "FROM: the environment has no database URL"],
-    ["env:NOWHERE", "x.ndjson", "FROM: the environment has no database URL"],
-    ["sqlite:a.db", "env:NO_URL", "TO: the environment has no database URL"],
+    ["env:", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["env:mongodb://me:my s3cret@host", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["env:NOWHERE", "x.ndjson", "FROM: the environment variable NOWHERE is not set"],
+    [
+      "sqlite:a.db",
+      "env:NO_URL",
+      "TO: the environment variable NO_URL does not hold a database URL",
+    ],
   ])("name what can be copied: not %j and %j", async (from, to, named) => {
     const folder = temporaryFolder();
     const refused = copyHere([from, to], { folder, env: { NO_URL: "my s3cret" } });
@@ -158,6 +163,15 @@ describe("a source", () => {
     expect(told).toContain(named);
     expect(code).toBe(1);
     expect(readdirSync(folder).filter((name) => !/-(wal|shm)$/.test(name))).toEqual(before);
+  });
+
+  it("that holds no records is nothing to go on with", async () => {
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "empty.ndjson"), "");
+    const { told } = await copyHere(["empty.ndjson", "sqlite:b.db"], { folder });
+    expect(told).toBe(
+      "error: cannot read empty.ndjson: it holds no records; copied 0 records, and found 0 already there\n",
+    );
   });
 
   it("in SQLite is read as it is: neither changed, checkpointed nor given another mode", async () => {
@@ -422,7 +436,7 @@ describe("a store to copy to", () => {
     const ids = investors.slice(0, 10).map(({ id }) => id);
     expect({ code, told }).toEqual({
       code: 1,
-      told: `error: conflicts with other content under the same ids, which stays: 12 (${ids.join(", ")} and 2 more); copied 18 records, and found 0 there already\n`,
+      told: `error: conflicts with other content under the same ids, which stays: 12 (${ids.join(", ")} and 2 more); copied 18 records, and found 0 already there\n`,
     });
     expect(await store.list({ limit: 100 })).toEqual([...others, ...investors.slice(12)]);
     await store.close();
@@ -467,7 +481,7 @@ describe("a store to copy to", () => {
     db.close();
     expect(await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).toEqual({
       code: 1,
-      told: "error: cannot write to sqlite:b.db: first; copied 1,998 records, and found 0 there already; the same command goes on from there\n",
+      told: "error: cannot write to sqlite:b.db: first; copied 1,998 records, and found 0 already there; the same command goes on from there\n",
     });
     expect(tableOf(folder, "b.db").rows).toBe(1_998);
   });
@@ -500,7 +514,7 @@ describe("a store to copy to", () => {
     child.kill(signal);
     expect(await exited).toBe(status);
     expect(output()).toBe(
-      `stopped by ${signal}; copied 1 record, and found 0 there already; the same command goes on from there\n`,
+      `stopped by ${signal}; copied 1 record, and found 0 already there; the same command goes on from there\n`,
     );
     const again = await copy(["-", "sqlite:b.db"], { folder, input: lines.join("\n") });
     expect(again).toMatchObject({ code: 0, told: expect.stringMatching(copied(1, 1)) });
@@ -525,7 +539,7 @@ describe("a copy that takes long", () => {
     const shown = execFileSync("script", ["-qec", command, "/dev/null"], { cwd: folder });
     const [bar, end] = shown.toString().split("copied ");
     expect(bar).toMatch(/0 % \| 0 records \| .* a second \| time left: /);
-    expect(end).toMatch(/^2,000 records, and found 0 there already/);
+    expect(end).toMatch(/^2,000 records, and found 0 already there/);
   });
 
   it("says at intervals how far it is", async () => {

@@ -20,11 +20,11 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     await store.close();
     expect(await copyHere(["sqlite:b.db", url], { folder })).toEqual({
       code: 1,
-      told: `error: conflicts with other content under the same ids, which stays: 1 (${other.id}); copied 1 record, and found 0 there already\n`,
+      told: `error: conflicts with other content under the same ids, which stays: 1 (${other.id}); copied 1 record, and found 0 already there\n`,
     });
     expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({
       code: 0,
-      told: expect.stringContaining("copied 0 records, and found 1,500 there already"),
+      told: expect.stringContaining("copied 0 records, and found 1,500 already there"),
     });
     expect((await copyHere([url, "sqlite:c.db"], { folder })).code).toBe(0);
     expect(tableOf(folder, "c.db").rows).toBe(1_501);

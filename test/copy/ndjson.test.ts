@@ -28,7 +28,7 @@ describe("a line of NDJSON", () => {
     [
       "a country in upper case",
       lineOf({ country: "GB" }),
-      "country must be two or three letters a-z",
+      "country must be two or three lower-case letters (a-z)",
     ],
     [
       "two fields missing",
@@ -46,7 +46,7 @@ describe("a line of NDJSON", () => {
     [
       "all sorts of mistakes",
       lineOf({ id: 7, age: "5", city: 5, country: "GB" }),
-      "id must be a UUID; city must be a string; age is not a member of an investor; country must be two or three letters a-z",
+      "id must be a UUID; city must be a string; age is not a member of an investor; country must be two or three lower-case letters (a-z)",
     ],
     [
       "control characters",
@@ -92,7 +92,7 @@ describe("a line of NDJSON", () => {
       Buffer.concat(content.map((each) => Buffer.from(each))),
     );
     expect(told).toBe(
-      `error: cannot read a.ndjson: line 3: ${why}; copied 2 records, and found 0 there already; the same command goes on from there\n`,
+      `error: cannot read a.ndjson: line 3: ${why}; copied 2 records, and found 0 already there; correct the line and repeat the command\n`,
     );
     expect(code).toBe(1);
     expect(stored.map(({ id }) => id)).toEqual(
@@ -128,7 +128,7 @@ describe("a line of NDJSON", () => {
     const line = lineOf({ id });
     const { code, told, stored } = await importFile([line, line, lineOf({ id })].join("\n"));
     expect(told).toBe(
-      `error: conflicts with other content under the same ids, which stays: 1 (${id}); copied 1 record, and found 1 there already\n`,
+      `error: conflicts with other content under the same ids, which stays: 1 (${id}); copied 1 record, and found 1 already there\n`,
     );
     expect(code).toBe(1);
     expect(stored).toMatchObject([{ id, firstName: JSON.parse(line).firstName }]);
