@@ -89,7 +89,7 @@ function wrongType(type: InvestorType | undefined): string | undefined {
 }
 
 function wrongCode(code: string): string | undefined {
-  return /^[a-z]{2,3}$/.test(code) ? undefined : "must be two or three letters a-z";
+  return /^[a-z]{2,3}$/.test(code) ? undefined : "must be two or three lower-case letters (a-z)";
 }
 
 function wrongText(text: string): string | undefined {

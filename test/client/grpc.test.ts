@@ -86,7 +86,7 @@ describe("the client for grpc-js", () => {
       retryDelayMs: undefined,
       violations: [
         { field: "type", description: "must be individual or institution" },
-        { field: "country", description: "must be two or three letters a-z" },
+        { field: "country", description: "must be two or three lower-case letters (a-z)" },
       ],
     });
   });

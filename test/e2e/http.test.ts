@@ -70,7 +70,7 @@ describe.each(transports)("%s", (_, createTransport) => {
     expect(await failureOf(client.createInvestor(aCreate({ country: "USA" })))).toMatchObject({
       code: "InvalidArgument",
       reason: "INVALID_FIELDS",
-      violations: { country: "must be two or three letters a-z" },
+      violations: { country: "must be two or three lower-case letters (a-z)" },
     });
     expect(await failureOf(client.getInvestor({ id: v7() }))).toMatchObject({
       code: "NotFound",

@@ -45,7 +45,7 @@ export async function tryExample(language: string): Promise<void> {
     created?.replace("created", "replayed"),
     "refused: invalid: country",
     "reason: INVALID_FIELDS",
-    "country: must be two or three letters a-z",
+    "country: must be two or three lower-case letters (a-z)",
     "listed 151",
   ]);
   expect(afterwards).toMatch(/deadline.?exceeded/i);

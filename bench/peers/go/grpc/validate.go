@@ -73,11 +73,11 @@ func wrongCode(value *string) string {
 		return "is required"
 	}
 	if len(*value) < 2 || len(*value) > 3 {
-		return "must be two or three letters a-z"
+		return "must be two or three lower-case letters (a-z)"
 	}
 	for _, point := range *value {
 		if point < 'a' || point > 'z' {
-			return "must be two or three letters a-z"
+			return "must be two or three lower-case letters (a-z)"
 		}
 	}
 	return ""

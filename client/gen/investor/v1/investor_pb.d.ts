@@ -89,14 +89,14 @@ export declare type Investor = Message<"investor.v1.Investor"> & {
   zipCode: string;
 
   /**
-   * The country: two or three letters a-z, such as "us" of ISO 3166-1.
+   * The country: two or three lower-case letters (a-z), such as "us" of ISO 3166-1.
    *
    * @generated from field: string country = 11;
    */
   country: string;
 
   /**
-   * The language: two or three letters a-z, such as "en" of ISO 639.
+   * The language: two or three lower-case letters (a-z), such as "en" of ISO 639.
    *
    * @generated from field: string language = 12;
    */
@@ -183,14 +183,14 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
   zipCode?: string | undefined;
 
   /**
-   * The country: two or three letters a-z, not looked up in any list.
+   * The country: two or three lower-case letters (a-z), not looked up in any list.
    *
    * @generated from field: optional string country = 11;
    */
   country?: string | undefined;
 
   /**
-   * The language: two or three letters a-z, not looked up in any list.
+   * The language: two or three lower-case letters (a-z), not looked up in any list.
    *
    * @generated from field: optional string language = 12;
    */
