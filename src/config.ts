@@ -14,7 +14,7 @@ export const settings = {
     "<url>",
     databaseUrl,
     "sqlite:data/investors.db",
-    "the database: sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST or mongodb+srv://HOST",
+    "the database: sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST",
   ],
   "--host": [
     "<host>",
@@ -26,7 +26,7 @@ export const settings = {
     "<port>",
     integer(0, 65_535),
     "50051",
-    "the port for gRPC, Connect and gRPC-Web; 0 for a free one",
+    "the port for gRPC, Connect and gRPC-Web, over HTTP/2 only; 0 for a free one",
   ],
   "--http-port": [
     "<port>",
@@ -47,7 +47,7 @@ export const settings = {
     "<url>",
     optional(issuer),
     "",
-    "https URL of the issuer of access tokens to accept",
+    "URL of the issuer of access tokens to accept: https, or http on loopback",
   ],
   "--oidc-audience": ["<audience>", optional(text), "", "the audience of these access tokens"],
   "--cors-origin": [
@@ -66,13 +66,13 @@ export const settings = {
     "<calls>",
     integer(1, 1_000_000),
     "1024",
-    "maximum number of calls in flight; one authenticated caller gets at most 7/8 of them; more are refused",
+    "maximum number of calls in flight; one authenticated caller gets at most 7/8 of them; calls beyond that are refused",
   ],
   "--max-connections": [
     "<n>",
     integer(1, 1_000_000),
     "1024",
-    "maximum number of open connections, both ports together; beyond it, the connection idle for longest is closed",
+    "maximum number of open connections, both ports together; beyond it, the one that went longest without an admitted call or watch is closed",
   ],
   "--request-timeout": [
     "<duration>",
@@ -156,7 +156,7 @@ export function readConfig(given: Given) {
   ].filter(Boolean);
   if (lacking.length > 0 && !isLoopback(host) && values["--allow-insecure"] === "false") {
     throw new ConfigError(
-      `--host ${host} is reachable from other machines, and calls are not ` +
+      `--host ${host} is not a loopback address, and calls are not ` +
         `${lacking.join(" and not ")}; set --allow-insecure to listen there anyway`,
     );
   }
@@ -184,7 +184,7 @@ export function readConfig(given: Given) {
 export function nameAsGiven({ message }: Error, { flags, environment }: Given): string {
   return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
     const name = environmentName(flag);
-    return flags[flag as Flag] === undefined && environment[name] !== undefined ? name : flag;
+    return flags[flag as Flag] === undefined && environment[name] ? name : flag;
   });
 }
 
@@ -212,7 +212,8 @@ export function isSecureUrl(text: string): boolean {
 
 function readValues({ flags, environment }: Given): Values {
   const values = Object.entries(settings).map(([flag, [, read, fallback]]) => {
-    const text = flags[flag as Flag] ?? environment[environmentName(flag)] ?? fallback;
+    // An environment variable that is empty counts as unset.
+    const text = flags[flag as Flag] ?? (environment[environmentName(flag)] || fallback);
     // A file that a value comes from often ends in a line feed.
     if (/\p{Cc}/u.test(text)) throw new ConfigError(`${flag} must not hold control characters`);
     return [flag, read(text, flag)];
@@ -232,7 +233,8 @@ function text(text: string, flag: string): string {
 function databaseUrl(text: string, flag: string): string {
   if (isDatabaseUrl(text)) return text;
   // The value may hold a password, and is not repeated.
-  const urls = "sqlite:PATH, sqlite:///PATH from the root, mongodb://HOST or mongodb+srv://HOST";
+  const urls =
+    "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
   throw new ConfigError(`${flag} must be ${urls}`);
 }
 

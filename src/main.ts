@@ -4,6 +4,7 @@ import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
 import {
+  type Config,
   ConfigError,
   environmentName,
   type Given,
@@ -25,6 +26,7 @@ const program = new Command("investor-records")
 const serve = program
   .command("serve", { isDefault: true })
   .description("Serve records until SIGTERM or SIGINT.")
+  .configureHelp({ optionDescription: ({ description }) => description })
   .action(async () => {
     const options = serve.options.map((each) => [each.long, serve.opts()[each.attributeName()]]);
     const given: Given = { flags: Object.fromEntries(options), environment: process.env };
@@ -69,11 +71,11 @@ const copy = program
   });
 
 // By itself it would take what is no command for an argument of the default one.
-const commands = [...program.commands.map((each) => each.name()), "help"];
+const commands = program.commands.map((each) => each.name());
 const [first = "serve"] = process.argv.slice(2);
-if (!first.startsWith("-") && !commands.includes(first)) {
+if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
   program.error(
-    `error: unknown command ${JSON.stringify(first)}; there are ${commands.join(", ")}`,
+    `error: unknown command ${JSON.stringify(first)}; the commands are ${commands.join(", ")} and help`,
   );
 }
 await program.parseAsync();
@@ -91,7 +93,7 @@ async function start(given: Given): Promise<void> {
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);
-  reloadOnSignal(starting, log, given);
+  reloadOnSignal(starting, config, log, given);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
@@ -106,7 +108,13 @@ async function start(given: Given): Promise<void> {
   );
 }
 
-function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Given): void {
+function reloadOnSignal(
+  starting: Promise<RunningServer>,
+  { tls, authentication }: Config,
+  log: Logger,
+  given: Given,
+): void {
+  const files = [tls && "certificates", authentication?.tokensFile && "tokens"].filter(Boolean);
   // One after the other, so that what was read last is what stays.
   let last: Promise<unknown> = starting;
   process.on("SIGHUP", () => {
@@ -120,7 +128,9 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
     for (const error of errors) {
       log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);
     }
-    if (errors.length === 0) log.info("reloaded certificates and tokens");
+    if (errors.length === 0) {
+      log.info(files.length === 0 ? "nothing to reload" : `reloaded ${files.join(" and ")}`);
+    }
   }
 }
 

@@ -199,6 +199,7 @@ describe("bearer tokens from a file", () => {
     await expect
       .poll(async () => (await rest(service, "Bearer t0ken-that-comes-next")).status)
       .toBe(200);
+    await expect.poll(() => service.output()).toContain('"reloaded tokens"');
     expect((await rest(service, "Bearer t0ken-of-reports")).status).toBe(401);
     writeFileSync(file, "orders t0ken-of-the-orders investors:everything\n");
     service.child.kill("SIGHUP");

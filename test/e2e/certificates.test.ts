@@ -132,7 +132,7 @@ describe("connections by TLS", () => {
       }
     }
     service.child.kill("SIGHUP");
-    await expect.poll(() => service.output()).toContain("reloaded certificates");
+    await expect.poll(() => service.output()).toContain('"reloaded certificates"');
     for (const port of bothPorts(service)) {
       await expect(handshake(port, { ca, ...refused[0] })).rejects.toThrow();
       expect((await handshake(port, { ca, ...accepted[0] })).cipher).toMatch(/^ECDHE/);

@@ -189,7 +189,7 @@ describe("SIGHUP", () => {
   it("changes nothing where there is nothing to read again", async () => {
     const service = await startService();
     service.child.kill("SIGHUP");
-    await delay(300);
+    await expect.poll(() => service.output()).toContain('"nothing to reload"');
     await grpcClient(service).createInvestor(aCreate());
     service.child.kill("SIGTERM");
     expect(await service.exited).toBe(0);
