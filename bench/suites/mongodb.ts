@@ -63,7 +63,7 @@ export async function measureMongo(
   });
   await hold({
     title: "Create by a lone caller, MongoDB",
-    meaning: "Nothing comes that could go into one batch: what the batches cost a caller.",
+    meaning: "Nothing can be batched: what the batches cost a caller.",
     callers: 1,
     ours: creating(ours),
     others: [
@@ -93,7 +93,7 @@ export async function measureMongo(
   });
   await hold({
     title: "Get by a lone caller, MongoDB",
-    meaning: "Nothing comes that could go into one batch.",
+    meaning: "Nothing can be batched.",
     callers: 1,
     ours: getting(ours),
     others: [[getting(grpcJs), alone], [grpcGo && getting(grpcGo)]],
