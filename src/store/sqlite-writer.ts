@@ -56,6 +56,8 @@ port.postMessage(identity);
 function write(rows: Row[]): Reply {
   let committing = false;
   let outcomes: RowOutcome[];
+  // Another process may use its log by now, beside another file, and would lose what is in it.
+  check();
   try {
     begin();
     outcomes = rows.map(writeRow);

