@@ -9,6 +9,9 @@ import {
 import { textFields, typeNames, typesByName } from "../investor.ts";
 import type { Violation } from "./errors.ts";
 
+/** The most mistakes to tell of at once: 64 KiB can have eight thousand. */
+const maxViolations = 100;
+
 const members = new Set<string>(["type", ...textFields]);
 
 /** A record in plain JSON: twelve members, all strings and all there. */
@@ -31,6 +34,7 @@ export function fromMembers(object: Record<string, unknown>): {
   const request = create(CreateInvestorRequestSchema);
   const violations: Violation[] = [];
   for (const [member, value] of Object.entries(object)) {
+    if (violations.length === maxViolations) break;
     if (!members.has(member)) {
       violations.push({ field: member, description: "is not a member of an investor" });
     } else if (typeof value !== "string") {

@@ -141,18 +141,20 @@ const attacks: Attack[] = [
     name: "requests of fields that are unknown, which all end at once",
     async run(target) {
       const streams = oddNumbers(100);
-      const scheme = { ":scheme": "http", ":authority": "localhost", ...target.greedy };
-      const begin = beginCalls(streams, { ...grpcHeaders(`${rpc}/GetInvestor`), ...scheme });
-      const half = Buffer.alloc(16_250, Buffer.from([0x18, 0]));
-      const message = frame(Buffer.concat([half, half]));
-      const bodies = streams.flatMap((stream) => [
-        sendData(message.subarray(0, 16_000), stream),
-        sendData(message.subarray(16_000, 32_000), stream),
-        sendData(message.subarray(32_000), stream),
-      ]);
+      const begin = beginCalls(streams, {
+        ...{ ":scheme": "http", ":authority": "localhost" },
+        ...grpcHeaders(`${rpc}/GetInvestor`, target.greedy),
+      });
+      const id = Buffer.from(`\n$${"0190a0b0-0000-7000-8000-000000000000"}`);
+      const message = frame(Buffer.concat([id, Buffer.alloc(64_900, Buffer.from([0x18, 0]))]));
+      const bodies = streams.flatMap((stream) =>
+        Array.from({ length: 5 }, (_, i) =>
+          sendData(message.subarray(13_000 * i, 13_000 * (i + 1)), stream),
+        ),
+      );
       const ends = streams.map((stream) => sendData(Buffer.alloc(0), stream, frameFlag.endStream));
       const connections = await Promise.all(
-        Array.from({ length: 8 }, () => target.open("grpc", { protocol: "h2" })),
+        Array.from({ length: 2 }, () => target.open("grpc", { protocol: "h2" })),
       );
       for (const { socket } of connections) socket.write(Buffer.concat([begin, ...bodies]));
       await delay(1_000);
@@ -162,11 +164,10 @@ const attacks: Attack[] = [
     },
   },
   ...[
-    ["reflection whose replies are not read", reflection, "POST", 8],
-    ["the reference whose script is not read", "/swagger-ui-bundle.js", "GET", 20],
-    ["health that wait for their message", `${health}/Check`, "POST", 60],
+    ["reflection whose replies are not read", reflection, "POST", 8, 16],
+    ["the reference whose script is not read", "/swagger-ui-bundle.js", "GET", 20, 4],
   ].map(
-    ([what, path, method, count]): Attack => ({
+    ([what, path, method, count, rounds]): Attack => ({
       name: `bytes with a frame each to ${what}`,
       async run(target) {
         const streams = oddNumbers(Number(count));
@@ -186,11 +187,11 @@ const attacks: Attack[] = [
         const one = Buffer.concat(streams.map((stream) => sendData(Buffer.alloc(1), stream)));
         const packet = Buffer.concat(Array(1_000).fill(one));
         for (const { socket } of connections) socket.write(Buffer.concat(begin));
-        for (let i = 0; i < 4; i += 1) {
+        for (let i = 0; i < Number(rounds); i += 1) {
           for (const { socket } of connections) socket.write(packet);
           await delay(500);
         }
-        return connections.length * streams.length * 4_000;
+        return connections.length * streams.length * Number(rounds) * 1_000;
       },
     }),
   ),

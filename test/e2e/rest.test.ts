@@ -57,6 +57,20 @@ describe("REST", () => {
     expect((await grpcClient(service).getInvestor({ id })).lastName).toBe(request.lastName);
   });
 
+  it("refuses a member that is there twice, and tells of a hundred mistakes at most", async () => {
+    const service = await startService();
+    const text = JSON.stringify(content({ city: 'a "b": \\"c\\": d', state: '"state":' }));
+    expect((await post(service, text)).status).toBe(200);
+    for (const name of ["city", "ci\\u0074y"]) {
+      const { status, body } = await post(service, text.replace("{", `{"${name}":"x",`));
+      expect([status, body.reason], name).toEqual([400, "MALFORMED_REQUEST"]);
+    }
+    const unknown = Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`x${i}`, ""]));
+    const { status, body } = await post(service, { ...content(), ...unknown });
+    expect([status, body.reason]).toEqual([400, "INVALID_FIELDS"]);
+    expect(body.errors).toHaveLength(100);
+  });
+
   it("lists an empty array when there is nothing", async () => {
     expect((await ask(await startService(), "/v1/investors")).body).toEqual([]);
   });
