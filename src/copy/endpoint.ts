@@ -32,7 +32,7 @@ const accepted =
  */
 export function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
   // What is no name may be a URL with a password.
-  const [, name] = /^env:(\w+)$/.exec(text) ?? [];
+  const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
   const value = name === undefined ? text : environment[name];
   if (value === undefined || (name !== undefined && !isDatabaseUrl(value))) {
     const fault = value ? "does not hold a database URL" : "is not set";

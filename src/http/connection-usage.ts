@@ -61,11 +61,14 @@ export class ConnectionUsage {
   readonly unsent = new Semaphore(maxUnsentBytes);
   /** Bytes on TLS that Node.js has yet to write. */
   readonly unwritten = new Semaphore(maxParts * partBytes);
+  /** How many parts it has written. */
+  written = 0;
   readonly #total: TotalUsage;
   /** Bytes that it keeps in memory until something was sent. */
   #kept = 0;
   #isAuthorised = false;
   #spareParts = 0;
+  #isClosed = false;
   #refused = 0;
   #refusedTimer: NodeJS.Timeout | undefined;
 
@@ -82,7 +85,7 @@ export class ConnectionUsage {
 
   /** Lets one part more be written, if there is one to spare: others wait for what is not read. */
   widen(): void {
-    if (this.#total.spareParts === 0) return;
+    if (this.#isClosed || this.#total.spareParts === 0) return;
     this.#total.spareParts -= 1;
     this.#spareParts += 1;
     this.unwritten.widen(partBytes);
@@ -90,6 +93,7 @@ export class ConnectionUsage {
 
   /** Gives back what it has to spare, behind the end of its connection. */
   close(): void {
+    this.#isClosed = true;
     this.#total.spareParts += this.#spareParts;
   }
 

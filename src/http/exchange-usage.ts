@@ -174,7 +174,11 @@ export class ExchangeUsage {
   /** Resolves once these bytes may be written, or when the exchange closes. */
   waitToWrite(bytes: number): Promise<void> {
     return new Promise((resolve) => {
-      const widening = setInterval(() => this.#connection.widen(), widenMs);
+      let { written } = this.#connection;
+      const widening = setInterval(() => {
+        if (this.#connection.written === written) this.#connection.widen();
+        written = this.#connection.written;
+      }, widenMs);
       const done = () => {
         clearInterval(widening);
         resolve();
@@ -192,6 +196,7 @@ export class ExchangeUsage {
 
   #wrote(bytes: number): void {
     this.#unwritten -= bytes;
+    if (bytes > 0) this.#connection.written += 1;
     this.#connection.unwritten.release(bytes);
   }
 

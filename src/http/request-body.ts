@@ -23,6 +23,7 @@ export class RequestBody {
   #size = 0;
   #maxBytes = maxHeldBytes;
   #isHeld = false;
+  #isDropped = false;
   #isWhole = false;
   #failure: Error | undefined;
   #onChange: (() => void) | undefined;
@@ -47,7 +48,7 @@ export class RequestBody {
   }
 
   /**
-   * All of it; pending until {@link RequestBody.stop} if the client leaves.
+   * All of it, if that is at most 64 KiB or comes once it is read; pending until {@link RequestBody.stop} if the client leaves.
    *
    * @param maxBytes how long its message may be
    * @param overhead how much longer the body may be
@@ -58,7 +59,7 @@ export class RequestBody {
     return new Promise((resolve, reject) => {
       this.#onChange = () => {
         if (this.#failure) reject(this.#failure);
-        else if (this.#size > maxBytes + overhead) reject(messageTooLarge(maxBytes));
+        else if (this.#isDropped) reject(messageTooLarge(maxBytes));
         else if (this.#isWhole) resolve(this.#join());
         else return;
         // The exchange lasts longer than what is read of it.
@@ -70,15 +71,20 @@ export class RequestBody {
     });
   }
 
-  /** What comes of it, as it comes. Leaving it early keeps the connection. */
+  /**
+   * What comes of it, as it comes. Leaving it early keeps the connection.
+   *
+   * @throws {ConnectError} OVERLOADED, if too much came before it was read
+   */
   async *readChunks(): AsyncGenerator<Uint8Array> {
     const request = this.#request;
     request.off("data", this.#take).off("end", this.#end).pause();
     request.push = pushSparingly;
-    if (this.#size > 0) yield this.#join();
-    if (this.#isWhole) return;
     const chunks = request.iterator({ destroyOnReturn: false });
     try {
+      if (this.#isDropped) throw overloaded();
+      if (this.#size > 0) yield this.#join();
+      if (this.#isWhole) return;
       for (;;) {
         const next = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
           this.#onChange = () => this.#failure && reject(this.#failure);
@@ -111,13 +117,15 @@ export class RequestBody {
   #take = (chunk: Buffer): void => {
     this.#size += chunk.length;
     // What is too much is dropped as it comes.
-    if (this.#failure || this.#size > this.#maxBytes) {
+    if (this.#failure || this.#isDropped || this.#size > this.#maxBytes) {
+      this.#isDropped = true;
       this.#parts = [];
     } else {
       this.#parts.push(detach(chunk));
       if (this.#parts.length === maxParts) this.#join();
       this.#usage.keepRequest(chunk.length);
-      if (this.#usage.isCrowded) this.#failure = overloaded();
+      // Before it is read, it is not known whose share of the memory it takes.
+      if (this.#onChange && this.#usage.isCrowded) this.#failure = overloaded();
     }
     this.#onChange?.();
   };

@@ -164,8 +164,8 @@ const attacks: Attack[] = [
     },
   },
   ...[
-    ["reflection whose replies are not read", reflection, "POST", 8, 16],
-    ["the reference whose script is not read", "/swagger-ui-bundle.js", "GET", 20, 4],
+    ["reflection whose replies are not read", reflection, "POST", 8, 40],
+    ["the reference whose script is not read", "/swagger-ui-bundle.js", "GET", 20, 16],
   ].map(
     ([what, path, method, count, rounds]): Attack => ({
       name: `bytes with a frame each to ${what}`,
@@ -185,13 +185,13 @@ const attacks: Attack[] = [
           ...(count === 8 ? streams.map((stream) => sendData(asked, stream)) : []),
         ];
         const one = Buffer.concat(streams.map((stream) => sendData(Buffer.alloc(1), stream)));
-        const packet = Buffer.concat(Array(1_000).fill(one));
+        const packet = Buffer.concat(Array(250).fill(one));
         for (const { socket } of connections) socket.write(Buffer.concat(begin));
         for (let i = 0; i < Number(rounds); i += 1) {
           for (const { socket } of connections) socket.write(packet);
-          await delay(500);
+          await delay(200);
         }
-        return connections.length * streams.length * Number(rounds) * 1_000;
+        return connections.length * streams.length * Number(rounds) * 250;
       },
     }),
   ),
