@@ -48,7 +48,8 @@ export class RequestBody {
   }
 
   /**
-   * All of it, if that is at most 64 KiB or comes once it is read; pending until {@link RequestBody.stop} if the client leaves.
+   * All of it; pending until {@link RequestBody.stop} if the client leaves. More than 64 KiB must
+   * not have come before.
    *
    * @param maxBytes how long its message may be
    * @param overhead how much longer the body may be
@@ -59,7 +60,7 @@ export class RequestBody {
     return new Promise((resolve, reject) => {
       this.#onChange = () => {
         if (this.#failure) reject(this.#failure);
-        else if (this.#isDropped) reject(messageTooLarge(maxBytes));
+        else if (this.#isTooLarge) reject(messageTooLarge(maxBytes));
         else if (this.#isWhole) resolve(this.#join());
         else return;
         // The exchange lasts longer than what is read of it.
@@ -82,7 +83,7 @@ export class RequestBody {
     request.push = pushSparingly;
     const chunks = request.iterator({ destroyOnReturn: false });
     try {
-      if (this.#isDropped) throw overloaded();
+      if (this.#isTooLarge) throw overloaded();
       if (this.#size > 0) yield this.#join();
       if (this.#isWhole) return;
       for (;;) {
@@ -117,7 +118,7 @@ export class RequestBody {
   #take = (chunk: Buffer): void => {
     this.#size += chunk.length;
     // What is too much is dropped as it comes.
-    if (this.#failure || this.#isDropped || this.#size > this.#maxBytes) {
+    if (this.#failure || this.#isTooLarge) {
       this.#isDropped = true;
       this.#parts = [];
     } else {
@@ -136,6 +137,10 @@ export class RequestBody {
     this.#isWhole = true;
     this.#onChange?.();
   };
+
+  get #isTooLarge(): boolean {
+    return this.#isDropped || this.#size > this.#maxBytes;
+  }
 
   #join(): Uint8Array {
     const [only] = this.#parts;

