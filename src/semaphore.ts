@@ -1,7 +1,7 @@
 /** The part of its maximum up to which an amount may pass others that wait for more. */
 const littlePart = 1 / 128;
 
-/** A weighted semaphore: what asks for more than is free waits its turn, in order. */
+/** A weighted semaphore: what asks for more than is free waits its turn; little amounts may pass. */
 export class Semaphore {
   #max: number;
   #held = 0;
@@ -48,7 +48,7 @@ export class Semaphore {
     this.#held += amount;
   }
 
-  /** Releases an amount and wakes what it was waited for by. */
+  /** Releases an amount, for those who wait. */
   release(amount: number): void {
     this.#held -= amount;
     if (amount > 0) this.#wake();
