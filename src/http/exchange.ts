@@ -144,6 +144,11 @@ export abstract class Exchange {
     return this.body.readAll(maxBytes, overhead);
   }
 
+  /** Keeps the client from sending much more than is read by {@link Exchange.readChunks}. */
+  holdBack(): void {
+    this.body.leave();
+  }
+
   /** The body of the request as it comes. Leaving it early keeps the connection. */
   readChunks(): AsyncGenerator<Uint8Array> {
     this.#askForBody();

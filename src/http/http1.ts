@@ -214,5 +214,6 @@ class Http1Exchange extends Exchange {
   ): void {
     this.begin(status, headers);
     this.#res.end(body);
+    this.body.drop();
   }
 }

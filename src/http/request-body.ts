@@ -72,15 +72,20 @@ export class RequestBody {
     });
   }
 
+  /** Leaves what still comes in the stream, whose client waits once that is full. */
+  leave(): void {
+    this.#request.off("data", this.#take).off("end", this.#end).pause();
+    this.#request.push = pushSparingly;
+  }
+
   /**
    * What comes of it, as it comes. Leaving it early keeps the connection.
    *
    * @throws {ConnectError} OVERLOADED, if too much came before it was read
    */
   async *readChunks(): AsyncGenerator<Uint8Array> {
+    this.leave();
     const request = this.#request;
-    request.off("data", this.#take).off("end", this.#end).pause();
-    request.push = pushSparingly;
     const chunks = request.iterator({ destroyOnReturn: false });
     try {
       if (this.#isTooLarge) throw overloaded();

@@ -39,6 +39,9 @@ interface UniversalRequest {
 /** Every request has it that Connect's handlers are given. */
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
+/** Whether its requests have one message, at most. */
+const hasOneMessage = ({ spec: { kind } }: Rpc) => kind === "unary" || kind === "server_streaming";
+
 /** What {@link createUniversal} needs. */
 interface UniversalOptions extends UnaryOptions {
   jsonOptions: JsonOptions;
@@ -79,7 +82,7 @@ export function createUniversal(
     const { rpc, exchange } = request;
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
-      if (rpc.spec.kind === "unary" || rpc.spec.kind === "server_streaming") {
+      if (hasOneMessage(rpc)) {
         yield await exchange.readBody(limitOf(rpc), prefixBytes);
       } else {
         yield* exchange.readChunks();
@@ -109,6 +112,7 @@ export function createUniversal(
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
+    if (!hasOneMessage(rpc)) exchange.holdBack();
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
