@@ -86,7 +86,7 @@ export class ExchangeUsage {
    * @throws {ConnectError} OVERLOADED
    */
   expectRoom(): void {
-    if (this.#connection.isCrowded) throw overloaded();
+    if (this.isCrowded) throw overloaded();
   }
 
   /**

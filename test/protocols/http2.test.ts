@@ -25,6 +25,15 @@ import { anInvestor } from "../support/records.ts";
 /** The code of a call that its client cancels (RFC 9113, 7). */
 const http2Cancel = 8;
 
+/** The headers of a list by Connect. */
+const list = {
+  ":method": "POST",
+  ":scheme": "http",
+  ":path": "/investor.v1.InvestorService/ListInvestors",
+  ":authority": "localhost",
+  "content-type": "application/json",
+};
+
 const aPage = Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) }));
 
 async function serve() {
@@ -44,15 +53,8 @@ async function serve() {
 
 it("a call is in flight until its reply was written, however wide the windows are", async () => {
   const { gate, socket } = await serve();
-  const fields = {
-    ":method": "POST",
-    ":scheme": "http",
-    ":path": "/investor.v1.InvestorService/ListInvestors",
-    ":authority": "localhost",
-    "content-type": "application/json",
-  };
   const calls = Array.from({ length: 20 }, (_, i) => [
-    http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, headerBlock(fields)),
+    http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, headerBlock(list)),
     http2Frame(frameType.data, frameFlag.endStream, 2 * i + 1, Buffer.from("{}")),
   ]);
   socket.pause();
@@ -66,16 +68,9 @@ it("a call is in flight until its reply was written, however wide the windows ar
 
 it("a connection outlasts many calls that its client cancels at once", async () => {
   const { gate, socket } = await serve();
-  const fields = {
-    ":method": "POST",
-    ":scheme": "http",
-    ":path": "/investor.v1.InvestorService/ListInvestors",
-    ":authority": "localhost",
-    "content-type": "application/json",
-  };
   const cancelled = Buffer.from([0, 0, 0, http2Cancel]);
   const calls = Array.from({ length: 600 }, (_, i) => [
-    http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, headerBlock(fields)),
+    http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, headerBlock(list)),
     http2Frame(frameType.resetStream, frameFlag.none, 2 * i + 1, cancelled),
   ]);
   socket.write(clientPreface);
@@ -87,7 +82,7 @@ it("a connection outlasts many calls that its client cancels at once", async () 
   socket.write(
     Buffer.concat([
       widestWindows,
-      http2Frame(frameType.headers, frameFlag.endHeaders, 1_301, headerBlock(fields)),
+      http2Frame(frameType.headers, frameFlag.endHeaders, 1_301, headerBlock(list)),
       http2Frame(frameType.data, frameFlag.endStream, 1_301, Buffer.from("{}")),
     ]),
   );
