@@ -147,7 +147,12 @@ async function followStore(store: Store, log: Logger, setReady: (isReady: boolea
   let timer: NodeJS.Timeout | undefined;
 
   async function ask(): Promise<void> {
-    const failure = await store.ping(AbortSignal.timeout(pingTimeoutMs)).catch((error) => error);
+    const signal = AbortSignal.timeout(pingTimeoutMs);
+    const failure = await store
+      .ping(signal)
+      .catch((error) =>
+        error === signal.reason ? new Error(`no reply within ${pingTimeoutMs} ms`) : error,
+      );
     if (stopped) return;
     const isServing = failure === undefined;
     if (isServing !== wasServing) {

@@ -136,7 +136,9 @@ export function createMongoClient(url: string, attemptMs: number) {
     return { client, db: client.db(databaseOf(url)) };
   } catch (error) {
     // The message may hold the URL, and the URL a password.
-    throw new ConfigError(`not a MongoDB connection string (${(error as Error).name})`);
+    throw new ConfigError(
+      `not a MongoDB connection string (${(error as Error).name}), whose user and password have to be percent-encoded`,
+    );
   }
 }
 

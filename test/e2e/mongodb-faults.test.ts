@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
 import { MongoClient, UUID } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
@@ -70,6 +72,20 @@ await describeWithMongo("no server at all", "standalone", () => {
     const told = /"reason":"STORE_UNAVAILABLE".*"cause":"[^"]*ECONNREFUSED/;
     await waitFor(async () => told.test(service.output()));
     expect(service.output()).not.toContain("s3cret");
+  });
+
+  it("is told when something else listens, which does not reply", async () => {
+    const silent = createServer().listen(0, "127.0.0.1");
+    await once(silent, "listening");
+    onTestFinished(() => void silent.close());
+    const { port } = silent.address() as AddressInfo;
+    const service = await startService({
+      DATABASE_URL: `mongodb://127.0.0.1:${port}/`,
+      REQUEST_TIMEOUT: "60s",
+    });
+    expect(service.output()).toMatch(
+      /"message":"no reply within 5000 ms".*"the store is not ready/,
+    );
   });
 
   it.for(["1500ms", "400ms"])(
