@@ -21,7 +21,7 @@ const drainGraceMs = 100;
 const maxPipelined = 256;
 const maxFields = 128;
 
-/** The most bytes of bodies behind the request that is served: Node.js reads them unasked. */
+/** The most bytes of bodies that may wait before one more request: Node.js reads them unasked. */
 const maxWaitingBytes = 64 * 1024;
 
 /** Speaks HTTP/1.1 on the connections that it is given. */
@@ -160,9 +160,9 @@ class Http1Exchange extends Exchange {
     if (length !== undefined || encoding !== undefined) this.body.hold();
   }
 
-  /** How much of the body has come, or will, in bytes. */
+  /** How much of the body has come, in bytes. */
   get bodyBytes(): number {
-    return Number(this.headers["content-length"] ?? this.body.size);
+    return this.body.size;
   }
 
   get method(): string {

@@ -374,7 +374,7 @@ describe("requests by HTTP/1.1", () => {
     const large = "x".repeat(30_000);
     const behind = `POST / HTTP/1.1\r\n${host}content-length: ${large.length}\r\n\r\n${large}`;
     expect(await isKept(httpPort, waiting + behind.repeat(2))).toBe(true);
-    expect(await isKept(httpPort, waiting + behind.repeat(3))).toBe(false);
+    expect(await isKept(httpPort, waiting + behind.repeat(4))).toBe(false);
     expect(await isKept(httpPort, waiting + one.repeat(256))).toBe(false);
     expect(await isKept(httpPort, waiting + `${path}\r\n`.repeat(256))).toBe(false);
   });

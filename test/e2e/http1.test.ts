@@ -65,6 +65,13 @@ describe("requests in a row on one connection", () => {
     await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 5);
   });
 
+  it("are each told that they are too large", async () => {
+    const { socket, received } = openHttp1(await startService());
+    const tooLarge = post(create, { ...record, city: "x".repeat(100_000) });
+    socket.write(`${post(create, record)}${tooLarge}`);
+    await waitFor(async () => /HTTP\/1.1 200 .*HTTP\/1.1 429 /s.test(received()));
+  });
+
   it("are not processed behind the last one of the connection", async () => {
     const service = await startService();
     const { socket, received } = openHttp1(service);
