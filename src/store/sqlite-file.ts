@@ -103,8 +103,8 @@ export async function openSqliteFile(
     refuseHardLinks(path);
     versionOf(db);
     // A commit is on the disk when it returns: FULL syncs the log at every one.
-    db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
-    db.exec("PRAGMA journal_size_limit = 67108864");
+    await useLog(db, lockTimeoutMs);
+    db.exec("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864");
     migrate(db);
     await settle(db, path, openTimeoutMs);
     return db;
@@ -137,6 +137,20 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
     db.close();
     if (resultCodeOf(error) !== resultCode.cannotOpen) throw error;
     throw new Error("SQLite needs the right to make its -wal and -shm beside it", { cause: error });
+  }
+}
+
+/** Gives a new file a log. For the lock that this takes, SQLite itself does not wait. */
+async function useLog(db: DatabaseSync, timeoutMs: number): Promise<void> {
+  const end = performance.now() + timeoutMs;
+  for (;;) {
+    try {
+      db.exec("PRAGMA journal_mode = WAL");
+      return;
+    } catch (error) {
+      if (resultCodeOf(error) !== resultCode.busy || performance.now() > end) throw error;
+    }
+    await delay(10);
   }
 }
 
@@ -258,8 +272,9 @@ function pragma(db: DatabaseSync, name: string): number {
  * @throws {Error} it is not one that this service can use
  */
 function versionOf(db: DatabaseSync): number {
-  const id = pragma(db, "application_id");
+  // In this order, since another process may be making both.
   const isEmpty = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() === undefined;
+  const id = pragma(db, "application_id");
   if (id === 0 && isEmpty) return 0;
   if (id !== applicationId) throw new Error("it belongs to another program");
   const version = pragma(db, "user_version");

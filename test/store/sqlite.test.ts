@@ -440,6 +440,14 @@ describe("SQLite", () => {
     },
   );
 
+  it("may be made by several at once", async () => {
+    for (let i = 0; i < 20; i += 1) {
+      const path = join(temporaryFolder(), "investors.db");
+      const stores = await Promise.all(Array.from({ length: 4 }, () => open(path)));
+      for (const { store } of stores) await store.close();
+    }
+  });
+
   it("waits for another process that writes, and says so if it waits too long", async () => {
     const path = join(temporaryFolder(), "investors.db");
     const { store } = await open(path);
