@@ -4,6 +4,7 @@ import {
   type OutgoingHttpHeaders,
   type RequestListener,
   type ServerResponse,
+  STATUS_CODES,
 } from "node:http";
 import type { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
@@ -24,11 +25,21 @@ const maxFields = 128;
 /** The most bytes of bodies that may wait before one more request: Node.js reads them unasked. */
 const maxWaitingBytes = 64 * 1024;
 
+/** How long a client has to close a connection behind its last reply, in milliseconds. */
+const lingerMs = 1_000;
+
+/** The status of what Node.js cannot take for a request, by its code; 400 of all else. */
+const parseFaults: Record<string, number> = {
+  HPE_HEADER_OVERFLOW: 431,
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: 413,
+  ERR_HTTP_REQUEST_TIMEOUT: 408,
+};
+
 /** Speaks HTTP/1.1 on the connections that it is given. */
 export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
-  const receivers = new Map<Socket, RequestListener>();
+  const receivers = new Map<Socket, Receiver>();
   let isClosing = false;
-  const receive: RequestListener = (req, res) => receivers.get(req.socket)?.(req, res);
+  const receive: RequestListener = (req, res) => receivers.get(req.socket)?.receive(req, res);
 
   const server = createServer(
     {
@@ -46,6 +57,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   server.on("checkExpectation", receive);
   // The body is asked for when it is read, which is behind the gate.
   server.on("checkContinue", receive);
+  server.on("clientError", (error, socket) => receivers.get(socket as Socket)?.refuse(error));
   // It begins to check timeouts when it listens, which it does not do itself.
   server.emit("listening");
 
@@ -83,7 +95,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       exchanges.at(-1)?.announceClose();
     }
 
-    receivers.set(socket, (req, res) => {
+    function receive(req: IncomingMessage, res: ServerResponse): void {
       const exchange = new Http1Exchange(req, res, usage);
       // Behind what the exchange itself does when it closes.
       res.on("close", advance);
@@ -96,7 +108,25 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       // What comes behind a watch could wait without end.
       if (isTooMuch || usage.watches > 0) exchange.destroy();
       if (exchanges.length === 1) startFirst();
-    });
+    }
+
+    /** Replies to what is no request, but never in front of a reply that is awaited. */
+    function refuse({ code = "" }: NodeJS.ErrnoException): void {
+      if (socket.writableEnded) return;
+      const [first] = exchanges;
+      if (!socket.writable || first?.isComplete || first?.isBegun) {
+        socket.destroy();
+        return;
+      }
+      const status = parseFaults[code] ?? 400;
+      const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nconnection: close\r\n`;
+      socket.write(`${head}content-length: 0\r\n\r\n`);
+      closeBehind(socket);
+    }
+
+    receivers.set(socket, { receive, refuse });
+    // By which Node.js closes it behind its last reply.
+    socket.destroySoon = () => closeBehind(socket);
     socket.once("close", () => {
       receivers.delete(socket);
       // Node.js closes the responses too, but not behind CONNECT, which takes the connection away.
@@ -124,6 +154,22 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     },
     close: () => void server.close(),
   };
+}
+
+/** Takes what comes on one connection. */
+interface Receiver {
+  receive: RequestListener;
+  refuse(error: NodeJS.ErrnoException): void;
+}
+
+/**
+ * Closes a connection behind its last bytes, once its client closes it too. What still came would
+ * reset it, and those bytes could be lost (RFC 9112, 9.6).
+ */
+function closeBehind(socket: Socket): void {
+  socket.end();
+  const timer = setTimeout(() => socket.destroy(), lingerMs);
+  socket.once("close", () => clearTimeout(timer));
 }
 
 /** The status and the text with which a request is refused that is none of HTTP/1.1 (RFC 9112). */
@@ -163,6 +209,11 @@ class Http1Exchange extends Exchange {
   /** How much of the body has come, in bytes. */
   get bodyBytes(): number {
     return this.body.size;
+  }
+
+  /** Whether all of the request has come. */
+  get isComplete(): boolean {
+    return this.#req.complete;
   }
 
   get method(): string {

@@ -90,7 +90,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     const spread = 1 + ageSpread * (2 * Math.random() - 1);
     const ageMs = Math.min(maxConnectionAgeMs * spread, maxTimerMs);
     const close = () => {
-      if (usage.inUse > usage.watches) timer = setTimeout(close, requestTimeoutMs).unref();
+      if (usage.open > usage.watches) timer = setTimeout(close, requestTimeoutMs).unref();
       else socket.destroy();
     };
     let timer = setTimeout(() => {

@@ -84,6 +84,42 @@ describe("requests in a row on one connection", () => {
   });
 });
 
+describe("a request with something behind it that is none", () => {
+  it("is not told that it was malformed", async () => {
+    const service = await startService();
+    const release = lockDatabase(service);
+    const { socket, received } = openHttp1(service);
+    socket.write(`${post(create, record)}GARBAGE\0`);
+    await once(socket, "close");
+    expect(received()).toBe("");
+    release();
+    const { listInvestors } = grpcClient(service);
+    await waitFor(async () => (await listInvestors({})).investors.length === 1);
+  });
+});
+
+describe("the last reply on a connection", () => {
+  const head = `POST ${create} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n`;
+
+  it.each([
+    ["a refused call", `${head}connection: close\r\ncontent-length: 2000\r\n\r\n`, 415],
+    ["what is no request", "GARBAGE\0\r\n\r\n", 400],
+    ["too many headers", `${head}x: ${"x".repeat(20_000)}\r\n\r\n`, 431],
+  ])("is not lost while its client still writes: %s", async (_, begin, status) => {
+    const { socket, received } = openHttp1(await startService());
+    socket.pause();
+    socket.write(begin);
+    for (let i = 0; i < 2; i += 1) {
+      await delay(200);
+      socket.write("x".repeat(1_000));
+    }
+    await delay(200);
+    socket.resume();
+    await once(socket, "close");
+    expect(received()).toMatch(new RegExp(`^HTTP/1.1 ${status} `));
+  });
+});
+
 describe("requests before a CONNECT", () => {
   it("give back their slots, though Node.js takes the connection away", async () => {
     const service = await startService();
