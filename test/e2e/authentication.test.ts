@@ -19,7 +19,7 @@ import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { startIssuer } from "../support/issuer.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
-import { lockDatabase, run, type Service, startService } from "../support/service.ts";
+import { lockDatabase, run, type Service, startService, waitFor } from "../support/service.ts";
 
 const tokens = `
 # Comments and empty lines do not count.
@@ -370,7 +370,8 @@ describe("while the issuer is slow, callers", () => {
     const issuer = await startIssuer();
     const oidc = { OIDC_ISSUER: issuer.url, OIDC_AUDIENCE: "investors" };
     const service = await startWithTokens({ ...oidc, ...env });
-    return { service, release: issuer.hold(), waiting: `Bearer ${await issuer.sign({ scope })}` };
+    const release = issuer.hold();
+    return { issuer, service, release, waiting: `Bearer ${await issuer.sign({ scope })}` };
   }
   const known = "Bearer t0ken-of-the-orders";
 
@@ -393,11 +394,12 @@ describe("while the issuer is slow, callers", () => {
   });
 
   it("are let finish by a shutdown", async () => {
-    const { service, release, waiting } = await startSlow();
+    const { issuer, service, release, waiting } = await startSlow();
     const call = rest(service, waiting);
-    await delay(300);
+    await expect.poll(() => issuer.requestsHeld()).toBe(1);
     service.child.kill("SIGTERM");
-    await delay(700);
+    await waitFor(async () => service.output().includes("shutting down"));
+    await delay(200);
     release();
     expect((await call).status).toBe(200);
     expect(await service.exited).toBe(0);

@@ -12,11 +12,13 @@ import { failureOf } from "../support/errors.ts";
 import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
+  accepts,
   grpcClient,
   lockDatabase,
   type Service,
   startService,
   untilInFlight,
+  waitFor,
 } from "../support/service.ts";
 
 const url = ({ httpPort }: Service, path = "") => `http://127.0.0.1:${httpPort}${path}`;
@@ -334,7 +336,7 @@ describe("a service on this machine that asks for no credentials", () => {
 
 describe("shutdown of the HTTP port", () => {
   it("says not ready first, then lets calls finish, and is not held up by idle connections", async () => {
-    const service = await startService({ DRAIN_DELAY: "700ms" });
+    const service = await startService({ DRAIN_DELAY: "2s" });
     expect((await fetch(url(service, "/readyz"))).status).toBe(200);
     const idle = new Socket().connect(service.httpPort, "127.0.0.1");
     onTestFinished(() => void idle.destroy());
@@ -349,7 +351,7 @@ describe("shutdown of the HTTP port", () => {
     await untilInFlight(service, 20);
     service.child.kill("SIGTERM");
     await expect.poll(async () => (await fetch(url(service, "/readyz"))).status).toBe(503);
-    await delay(1_000);
+    await waitFor(async () => !(await accepts(service.httpPort)));
     release();
     expect(await inFlight).toHaveLength(20);
     expect(await service.exited).toBe(0);

@@ -141,7 +141,7 @@ await describeWithMongo("a rolling restart of two services under load", "standal
   it.skipIf(!hasGo || !hasPython)(
     "loses no call of Go and Python by gRPC",
     async () => {
-      const env = { DATABASE_URL: mongo.url() };
+      const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
       const programs = [
         [buildGo(), "grpc"],
         [await findPython(), "callers.py"],
@@ -165,7 +165,8 @@ await describeWithMongo("a rolling restart of two services under load", "standal
       const folder = temporaryFolder();
       const env = {
         DATABASE_URL: mongo.url(),
-        DRAIN_DELAY: "500ms",
+        REQUEST_TIMEOUT: "30s",
+        DRAIN_DELAY: "2s",
         ...(await writeServerFiles(folder, authority)),
       };
       const { ca } = authority;

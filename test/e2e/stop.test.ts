@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { existsSync } from "node:fs";
+import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import { type AddressInfo, connect, createServer, type Server } from "node:net";
 import { join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -12,6 +12,7 @@ import { hasPython } from "../support/python.ts";
 import { openCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
+  accepts,
   grpcClient,
   lockDatabase,
   run,
@@ -19,6 +20,7 @@ import {
   type Service,
   startService,
   untilInFlight,
+  untilWritten,
   waitFor,
 } from "../support/service.ts";
 
@@ -39,15 +41,17 @@ async function freePort(): Promise<number> {
   return port;
 }
 
-/** Whether somebody listens on a port. */
-async function accepts(port: number): Promise<boolean> {
-  const socket = connect(port, "127.0.0.1");
-  const isOpen = await once(socket, "connect").then(
-    () => true,
-    () => false,
-  );
-  socket.destroy();
-  return isOpen;
+/** Whether a process has opened the file of the service, as Linux tells it. */
+function hasOpenedFile(pid: number | undefined): boolean {
+  const folder = `/proc/${pid}/fd`;
+  return readdirSync(folder).some((fd) => {
+    try {
+      return readlinkSync(`${folder}/${fd}`).endsWith("/investors.db");
+    } catch {
+      // It has been closed by now.
+      return false;
+    }
+  });
 }
 
 describe("SIGTERM and SIGINT", () => {
@@ -89,7 +93,7 @@ describe("SIGTERM and SIGINT", () => {
   });
 
   it("tells health checks first, and serves on during the drain delay", async () => {
-    const service = await startService({ DRAIN_DELAY: "1500ms" });
+    const service = await startService({ DRAIN_DELAY: "4s" });
     const health = healthClient(service);
     expect((await health.check({})).status).toBe(HealthCheckResponse_ServingStatus.SERVING);
     service.child.kill("SIGTERM");
@@ -120,6 +124,7 @@ describe("SIGTERM and SIGINT", () => {
     cut.catch(() => {});
     await untilInFlight(service, 1);
     service.child.kill("SIGTERM");
+    await waitFor(async () => service.output().includes("shutting down"));
     await delay(1_200);
     const start = performance.now();
     service.child.kill("SIGTERM");
@@ -134,7 +139,8 @@ describe("SIGTERM and SIGINT", () => {
     await exited;
     onTestFinished(lockDatabase({ folder }));
     const waiting = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder);
-    await delay(2_500);
+    await waitFor(async () => hasOpenedFile(waiting.child.pid));
+    await delay(300);
     waiting.child.kill("SIGTERM");
     expect(await waiting.exited).toBe(0);
     expect(waiting.output()).not.toContain("serving");
@@ -176,7 +182,7 @@ describe("SIGTERM and SIGINT", () => {
     await untilInFlight(service, 1);
     service.child.kill("SIGTERM");
     service.child.kill("SIGINT");
-    await delay(100);
+    await untilWritten(service, "shutting down");
     service.child.kill("SIGTERM");
     await delay(200);
     release();

@@ -177,7 +177,6 @@ describe("the log", () => {
 
   it("warns of a store that fails, in a line for each call", async () => {
     const service = await startService({ REQUEST_TIMEOUT: "200ms" });
-    await grpcClient(service).createInvestor(aCreate());
     const release = lockDatabase(service);
     for (let i = 0; i < 20; i += 1) await failureOf(grpcClient(service).createInvestor(aCreate()));
     release();

@@ -147,6 +147,7 @@ describe("the gRPC transport", () => {
   });
 
   it("aborts the signal of a handler whose caller leaves", async () => {
+    const started = Promise.withResolvers<void>();
     const aborted = Promise.withResolvers<unknown>();
     const { client } = await serve({
       getInvestor: (_, { signal }) =>
@@ -155,11 +156,13 @@ describe("the gRPC transport", () => {
             aborted.resolve(signal.reason);
             reject(signal.reason);
           });
+          started.resolve();
         }),
     });
     const controller = new AbortController();
     const call = client.getInvestor({}, { signal: controller.signal });
-    setTimeout(() => controller.abort(), 100);
+    await started.promise;
+    controller.abort();
     await expect(call).rejects.toMatchObject({ code: Code.Canceled });
     expect(await aborted.promise).toMatchObject({ code: Code.Canceled });
   });

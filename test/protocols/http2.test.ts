@@ -77,8 +77,15 @@ it("a connection outlasts many calls that its client cancels at once", async () 
   await once(socket, "data");
   // Its limits apply from then on.
   const acknowledged = http2Frame(frameType.settings, 1, 0, Buffer.alloc(0));
-  socket.write(Buffer.concat([acknowledged, ...calls.flat()]));
-  await delay(500);
+  const behind = http2Frame(frameType.ping, frameFlag.none, 0, Buffer.from("was read"));
+  let text = "";
+  socket.setEncoding("latin1").on("data", (chunk) => {
+    text += chunk;
+  });
+  socket.write(Buffer.concat([acknowledged, ...calls.flat(), behind]));
+  await expect.poll(() => text, promptly).toContain("was read");
+  await delay(100);
+  text = "";
   socket.write(
     Buffer.concat([
       widestWindows,
@@ -86,10 +93,6 @@ it("a connection outlasts many calls that its client cancels at once", async () 
       http2Frame(frameType.data, frameFlag.endStream, 1_301, Buffer.from("{}")),
     ]),
   );
-  let text = "";
-  socket.setEncoding("latin1").on("data", (chunk) => {
-    text += chunk;
-  });
   await expect.poll(() => text.length, promptly).toBeGreaterThan(200_000);
   await expect.poll(() => gate.inFlight, promptly).toBe(0);
 });

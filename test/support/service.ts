@@ -1,6 +1,7 @@
 import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
+import { connect } from "node:net";
 import { join, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { createClient } from "@connectrpc/connect";
@@ -113,6 +114,26 @@ export function breakDatabase({ folder }: Pick<Service, "folder">): void {
 /** Opens the file beside its service, whose writer is waited for. */
 function openDatabase(folder: string): DatabaseSync {
   return new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
+}
+
+/** Whether somebody listens on a port. */
+export async function accepts(port: number): Promise<boolean> {
+  const socket = connect(port, "127.0.0.1");
+  const isOpen = await once(socket, "connect").then(
+    () => true,
+    () => false,
+  );
+  socket.destroy();
+  return isOpen;
+}
+
+/** Waits until a process has written a text, and learns of it at once. */
+export function untilWritten({ child, output }: Run, text: string): Promise<void> {
+  return new Promise((resolve) => {
+    const look = () => void (output().includes(text) && resolve());
+    for (const stream of [child.stdout, child.stderr]) stream?.on("data", look);
+    look();
+  });
 }
 
 /** The value of a metric of a service, under the labels that it has; 0 if it is not there. */
