@@ -270,7 +270,7 @@ const certificateAttacks: Attack[] = [
     name: "a certificate that expires on an open connection",
     on: "TLS",
     async run(target) {
-      const own = target.clients?.sign("/CN=backend", 5);
+      const own = target.clients?.sign("/CN=backend", 10);
       const sessions = await Promise.all([
         target.session("grpc", own),
         target.session("http", own),
@@ -281,7 +281,7 @@ const certificateAttacks: Attack[] = [
       const rest = { ":path": "/v1/investors/x" };
       expect((await target.askKnown(grpc, list, page)).grpcStatus).toBe("0");
       expect((await target.askKnown(http, rest)).status).toBe(404);
-      await delay(6_000);
+      await delay(11_000);
       expect((await target.ask(grpc, list, page)).grpcStatus, "gRPC").toBe(unauthenticated);
       expect((await target.ask(http, rest)).status, "REST").toBe(401);
       const late = await target.session("grpc", own);
@@ -294,14 +294,14 @@ const certificateAttacks: Attack[] = [
     on: "TLS",
     async run(target) {
       for (const maxVersion of ["TLSv1.2", "TLSv1.3"] as const) {
-        const own = { ...target.clients?.sign("/CN=backend", 4), maxVersion };
+        const own = { ...target.clients?.sign("/CN=backend", 8), maxVersion };
         const first = await target.session("grpc", own);
         expect((await target.askKnown(first, list, frame(Buffer.from([8, 1])))).grpcStatus).toBe(
           "0",
         );
         // By now the ticket is there, which TLS 1.3 sends behind the handshake.
         const session = (first.socket as TLSSocket).getSession();
-        await delay(5_000);
+        await delay(9_000);
         const second = await target.session("grpc", { ...own, ...(session && { session }) });
         const { grpcStatus } = await target.ask(second, list, emptyMessage);
         expect(grpcStatus, maxVersion).toBe(unauthenticated);

@@ -30,10 +30,11 @@ const minutes = Number(process.env.ATTACK_MINUTES ?? 0) / families;
 const { ATTACK } = process.env;
 
 /**
- * The most memory that the process may take, in MB. Of attacks one after the other, malloc keeps
- * what a thousand connections of TLS once took.
+ * The most memory that the process may take, in MB: under one attack, and under attacks one after
+ * the other, of which malloc keeps what a thousand connections of TLS once took.
  */
-const maxResidentMb = ATTACK === undefined ? 350 : 300;
+const maxResidentMb = 300;
+const maxResidentInRowMb = 350;
 
 /** The most that the 99th percentile of good callers may be beside an attack, in ms. */
 const maxP99Ms = 1_000;
@@ -47,6 +48,9 @@ const settleMs = 30_000;
 
 /** The least calls of good callers beside an attack. */
 const minCalls = 100;
+
+/** How a good call reads that failed because it took too long, by whichever protocol. */
+const late = /ConnectError: \[deadline_exceeded\]| Error: (504 |no reply in time$)/;
 
 /** What a service holds that attacks could take. */
 interface Stock extends Partial<Holdings> {
@@ -69,6 +73,9 @@ interface Scene {
  * Makes a test for each kind of service that does all attacks to it, in any order. In CI each is
  * done once; with ATTACK_MINUTES they go round until their share of the time is over, and the test
  * goes on behind a failure, with a new service.
+ *
+ * An attack whose only trouble may come from a machine that stalls, or from the attacks before it,
+ * is repeated once on a new service, and fails if that has trouble as well.
  */
 export function describeAttacks(family: string, attacks: readonly Attack[]): void {
   describe.each<TargetKind>(["plain", "TLS"])(`${family}, %s`, (kind) => {
@@ -87,7 +94,17 @@ export function describeAttacks(family: string, attacks: readonly Attack[]): voi
           const seed = ATTACK === undefined ? random.int(0, 2 ** 31 - 1) : random.seed;
           try {
             scene = await prepare(kind, attack, scene);
-            const { count, peakMb } = await withstand(scene, attack, createRandom(seed));
+            const isAlone = ATTACK !== undefined;
+            let done = await withstand(scene, attack, createRandom(seed), isAlone);
+            if (done.doubts.length > 0) {
+              const why = `SEED=${seed}: ${done.doubts.join("; ").slice(0, 1_000)}`;
+              console.warn(`REPEATED ${family}, ${kind}: ATTACK="${attack.name}" ${why}`);
+              await dismiss(scene);
+              scene = await prepare(kind, attack, undefined);
+              done = await withstand(scene, attack, createRandom(seed), true);
+              if (done.doubts.length > 0) throw new Error(`again: ${done.doubts.join("; ")}`);
+            }
+            const { count, peakMb } = done;
             counts[attack.name] = (counts[attack.name] ?? 0) + count;
             peaks[attack.name] = Math.max(peaks[attack.name] ?? 0, Math.round(peakMb));
           } catch (error) {
@@ -111,6 +128,8 @@ export function describeAttacks(family: string, attacks: readonly Attack[]): voi
 interface Done {
   readonly count: number;
   readonly peakMb: number;
+  /** What was wrong that need not be the service's fault. */
+  readonly doubts: string[];
 }
 
 async function prepare(
@@ -138,8 +157,17 @@ async function dismiss({ target, callers }: Scene): Promise<void> {
   expect(await target.stop(), "exit code on SIGTERM").toBe(0);
 }
 
-/** Does an attack beside good callers, and looks whether anything is left of it. */
-async function withstand(scene: Scene, attack: Attack, random: Random): Promise<Done> {
+/**
+ * Does an attack beside good callers, and looks whether anything is left of it.
+ *
+ * @param isAlone whether the process may take no more memory than under one attack
+ */
+async function withstand(
+  scene: Scene,
+  attack: Attack,
+  random: Random,
+  isAlone: boolean,
+): Promise<Done> {
   const { target, callers, initial, calmP99Ms } = scene;
   const { service } = target;
   const logged = service.output().length;
@@ -164,16 +192,31 @@ async function withstand(scene: Scene, attack: Attack, random: Random): Promise<
   }
   if (failure !== undefined) throw failure;
 
+  const doubts: string[] = [];
+  /** Does a check, whose failure is no more than a doubt if something else can be why. */
+  const expectOrDoubt = (isDoubtful: boolean, check: () => void) => {
+    try {
+      check();
+    } catch (error) {
+      if (!isDoubtful) throw error;
+      doubts.push((error as Error).message);
+    }
+  };
   const { calls, failures, p99Ms } = outcome;
   const first = failures.slice(0, 3).join("; ");
-  expect(
-    1 - failures.length / calls,
-    `share of ${calls} good calls: ${first}`,
-  ).toBeGreaterThanOrEqual(isBusy() ? minShareBusy : minShare);
+  const areLate = failures.every((each) => late.test(each));
+  expectOrDoubt(areLate, () =>
+    expect(
+      1 - failures.length / calls,
+      `share of ${calls} good calls: ${first}`,
+    ).toBeGreaterThanOrEqual(isBusy() ? minShareBusy : minShare),
+  );
   if (p99Ms > maxP99Ms && !isBusy()) {
     // A machine that is busy with other things is slow without an attack.
     const calmMs = Math.max(calmP99Ms, await measureCalm(callers));
-    expect(p99Ms, "p99 of good calls in ms").toBeLessThan(Math.max(maxP99Ms, 5 * calmMs));
+    expectOrDoubt(true, () =>
+      expect(p99Ms, "p99 of good calls in ms").toBeLessThan(Math.max(maxP99Ms, 5 * calmMs)),
+    );
   }
   expect(target.leaks(), "replies").toEqual([]);
   expect(target.kind === "TLS" ? target.strangersRecords() : 0, "strangers' records").toBe(0);
@@ -184,11 +227,15 @@ async function withstand(scene: Scene, attack: Attack, random: Random): Promise<
   );
   const { text: metrics } = await target.request("/metrics", { headers: target.greedy });
   expect(find(metrics, 'code="INTERNAL"'), "calls counted as faults").toBe(undefined);
-  expect(peak.residentMb, "peak of memory in MB").toBeLessThan(maxResidentMb);
+  expectOrDoubt(!isAlone, () =>
+    expect(peak.residentMb, "peak of memory in MB").toBeLessThan(
+      isAlone ? maxResidentMb : maxResidentInRowMb,
+    ),
+  );
   await expect
     .poll(() => excess(target, initial), { timeout: settleMs, interval: 200 })
     .toEqual({});
-  return { count, peakMb: peak.residentMb };
+  return { count, peakMb: peak.residentMb, doubts };
 }
 
 /** Whether the machine has much more to do than this test, which then tells little of times. */

@@ -55,9 +55,9 @@ export function createClientAuthority(): ClientAuthority {
   return {
     ca: read("ca.crt"),
     sign(subject, seconds) {
+      run("req -new -config config -keyout key -out request -subj", subject, ...newKey);
       const end = new Date(Date.now() + seconds * 1_000).toISOString();
       const time = `${end.replaceAll(/[-:T]|\..*/g, "")}Z`;
-      run("req -new -config config -keyout key -out request -subj", subject, ...newKey);
       run("ca -batch -notext -config config -in request -out cert -enddate", time);
       return { cert: read("cert"), key: read("key") };
     },
