@@ -96,7 +96,7 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     expect(read("investor/v1/CreateInvestorRequest.java")).toMatch(/^package investor\.v1;$/m);
     expect(read("Investor.cs")).toMatch(/^namespace Investor\.V1 \{$/m);
     expect(read("investor/v1/investor_pb2.py")).toContain("CreateInvestorRequest");
-  });
+  }, 300_000);
 
   it("is not needed with buf, by the steps of examples/README.md in a repository of one's own", async () => {
     const folder = temporaryFolder();
@@ -112,5 +112,5 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
-  });
+  }, 300_000);
 });

@@ -23,11 +23,12 @@ await describeWithMongo("creates on three members", "set of three", (mongo) => {
       code: "Unavailable",
       hasRetryDelay: true,
     });
-    expect(performance.now() - start).toBeLessThan(4_000);
+    expect(performance.now() - start).toBeLessThan(6_000);
     for (const each of secondaries) each.signal("SIGCONT");
     const again = await waitFor(() => client.createInvestor(request).catch(() => undefined));
     expect(await client.getInvestor({ id: again.id })).toEqual(again);
-    expect((await client.listInvestors({})).investors).toHaveLength(2);
+    const { investors } = await waitFor(() => client.listInvestors({}).catch(() => undefined));
+    expect(investors).toHaveLength(2);
     expect(await client.getInvestor({ id: first.id })).toEqual(first);
   });
 });

@@ -65,4 +65,4 @@ it("a service whose file was moved reads and writes nothing of the service in it
   service.child.kill("SIGKILL");
   await once(service.child, "exit");
   expect(await countRecords(await startService(env, folder))).toBe(1_110);
-});
+}, 180_000);

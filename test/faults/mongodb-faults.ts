@@ -44,7 +44,7 @@ const members = [0, 1, 2];
  * @returns whether there is one
  */
 async function successor(set: LinkedSet, primary: number): Promise<boolean> {
-  const end = performance.now() + 10_000;
+  const end = performance.now() + 20_000;
   while (performance.now() < end) {
     if ((await set.primary().catch(() => primary)) !== primary) return true;
     await delay(100);

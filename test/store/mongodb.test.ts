@@ -236,10 +236,10 @@ await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
 
   it("says that a miss or a page cannot be proved, never that nothing is there", async () => {
     const url = mongo.url();
+    const record = anInvestor();
+    await open(url).insert(record);
     const store = createMongoStore(url, { requestTimeoutMs: 2_000, observe() {} });
     onTestFinished(() => store.close());
-    const record = anInvestor();
-    await store.insert(record);
     const [primary, ...secondaries] = await findMembers(mongo);
     expect(primary).toBeDefined();
     for (const each of secondaries) each.signal("SIGSTOP");

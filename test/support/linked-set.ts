@@ -5,6 +5,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { type Document, MongoClient } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { onTestFinished } from "vitest";
+import { launchTimeout } from "./mongodb.ts";
 import { waitFor } from "./service.ts";
 
 /** What a {@link startLinkedSet set} is like. */
@@ -85,7 +86,7 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
   // The first sync would take long with it.
   let linkDelayMs = 0;
 
-  const instance = { replSet: "linked", storageEngine: "wiredTiger" } as const;
+  const instance = { replSet: "linked", storageEngine: "wiredTiger", launchTimeout } as const;
   const servers = await Promise.all(
     Array.from({ length: memberCount }, () => MongoMemoryServer.create({ instance })),
   );

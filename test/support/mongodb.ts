@@ -6,6 +6,9 @@ import { waitFor } from "./service.ts";
 
 const electionTimeoutMs = 2_000;
 
+/** How long a server may take to start, in milliseconds; a slow machine needs more than ten seconds. */
+export const launchTimeout = 60_000;
+
 /** A member of a set as a process. */
 export interface Member {
   readonly port: number;
@@ -35,7 +38,9 @@ export async function describeWithMongo(
 ): Promise<void> {
   const start = () =>
     kind === "standalone" ? startStandalone() : startReplicaSet(kind === "set of one" ? 1 : 3);
-  const probe = await MongoMemoryServer.create().catch((error: Error) => error);
+  const probe = await MongoMemoryServer.create({ instance: { launchTimeout } }).catch(
+    (error: Error) => error,
+  );
   if (probe instanceof Error) {
     if (process.env.CI) throw probe;
     console.warn(`SKIPPED: the tests with MongoDB, which does not start: ${probe.message}`);
@@ -75,7 +80,7 @@ export async function findMembers(mongo: TestMongo): Promise<Member[]> {
 
 async function startStandalone() {
   const server = await MongoMemoryServer.create({
-    instance: { storageEngine: "wiredTiger" },
+    instance: { storageEngine: "wiredTiger", launchTimeout },
   });
   return {
     url: (database: string) => server.getUri(database),
@@ -87,6 +92,7 @@ async function startStandalone() {
 
 async function startReplicaSet(count: number) {
   const set = await MongoMemoryReplSet.create({
+    instanceOpts: Array.from({ length: count }, () => ({ launchTimeout })),
     replSet: {
       count,
       storageEngine: "wiredTiger",
