@@ -128,7 +128,7 @@ export async function startServer(
         // A call that comes before its client was told is served.
         .then(() => gate.whenEmpty());
       await Promise.race([finished, pause(drain.timeoutMs, cut)]);
-      // What holds a connection open now is a reflection stream or silence.
+      // What holds a connection open now is a reflection stream, or a client that does not close it.
       const closed = Promise.all(listeners.map((listener) => listener.closed));
       if (gate.inFlight === 0) await Promise.race([closed, pause(flushMs, cut)]);
       const isClean = gate.inFlight === 0;

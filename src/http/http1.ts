@@ -68,6 +68,8 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
      * alive for long, which costs a sixth of the rate.
      */
     const exchanges: Http1Exchange[] = [];
+    /** What was replied to before all of it had come, if it was the last request. */
+    let unread: Http1Exchange | undefined;
     let isRetired = false;
 
     function startFirst(): void {
@@ -85,7 +87,8 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
 
     /** Serves the next once the first has closed. */
     function advance(): void {
-      exchanges.shift();
+      const closed = exchanges.shift();
+      unread = closed?.isComplete ? undefined : closed;
       startFirst();
     }
 
@@ -110,22 +113,25 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       if (exchanges.length === 1) startFirst();
     }
 
-    /** Replies to what is no request, but never in front of a reply that is awaited. */
+    /** Replies to what is no request, unless that could be taken for a reply to another one. */
     function refuse({ code = "" }: NodeJS.ErrnoException): void {
       if (socket.writableEnded) return;
-      const [first] = exchanges;
-      if (!socket.writable || first?.isComplete || first?.isBegun) {
+      const awaited = exchanges.find(({ isEnded }) => !isEnded);
+      if (!socket.writable || awaited?.isComplete || awaited?.isBegun) {
         socket.destroy();
         return;
       }
-      const status = parseFaults[code] ?? 400;
-      const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nconnection: close\r\n`;
-      socket.write(`${head}content-length: 0\r\n\r\n`);
+      const last = exchanges.at(-1) ?? unread;
+      if (!last?.isEnded || last.isComplete) {
+        const status = parseFaults[code] ?? 400;
+        const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nconnection: close\r\n`;
+        socket.write(`${head}content-length: 0\r\n\r\n`);
+      }
       closeBehind(socket);
     }
 
     receivers.set(socket, { receive, refuse });
-    // By which Node.js closes it behind its last reply.
+    // Node.js calls this behind the last reply.
     socket.destroySoon = () => closeBehind(socket);
     socket.once("close", () => {
       receivers.delete(socket);
@@ -214,6 +220,11 @@ class Http1Exchange extends Exchange {
   /** Whether all of the request has come. */
   get isComplete(): boolean {
     return this.#req.complete;
+  }
+
+  /** Whether all of the response was given to Node.js. */
+  get isEnded(): boolean {
+    return this.#res.writableEnded;
   }
 
   get method(): string {

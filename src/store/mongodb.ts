@@ -137,7 +137,7 @@ export function createMongoClient(url: string, attemptMs: number) {
   } catch (error) {
     // The message may hold the URL, and the URL a password.
     throw new ConfigError(
-      `not a MongoDB connection string (${(error as Error).name}), whose user and password have to be percent-encoded`,
+      `not a MongoDB connection string (${(error as Error).name}); percent-encode the user and the password in it`,
     );
   }
 }

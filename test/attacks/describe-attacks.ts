@@ -36,6 +36,12 @@ const { ATTACK } = process.env;
 const maxResidentMb = 300;
 const maxResidentInRowMb = 350;
 
+/** The most that it may take whatever went before, in MB. */
+const maxResidentEverMb = 400;
+
+/** How many attacks of a test may be repeated; a fault that shows now and then exceeds it. */
+const maxRepeats = 3;
+
 /** The most that the 99th percentile of good callers may be beside an attack, in ms. */
 const maxP99Ms = 1_000;
 
@@ -87,6 +93,7 @@ export function describeAttacks(family: string, attacks: readonly Attack[]): voi
       const counts: Record<string, number> = {};
       const peaks: Record<string, number> = {};
       const failures: string[] = [];
+      let repeats = 0;
       let scene: Scene | undefined;
       const end = performance.now() + minutes * 60_000;
       do {
@@ -98,6 +105,8 @@ export function describeAttacks(family: string, attacks: readonly Attack[]): voi
             let done = await withstand(scene, attack, createRandom(seed), isAlone);
             if (done.doubts.length > 0) {
               const why = `SEED=${seed}: ${done.doubts.join("; ").slice(0, 1_000)}`;
+              repeats += 1;
+              if (repeats > maxRepeats) throw new Error(`too often: ${done.doubts.join("; ")}`);
               console.warn(`REPEATED ${family}, ${kind}: ATTACK="${attack.name}" ${why}`);
               await dismiss(scene);
               scene = await prepare(kind, attack, undefined);
@@ -227,6 +236,7 @@ async function withstand(
   );
   const { text: metrics } = await target.request("/metrics", { headers: target.greedy });
   expect(find(metrics, 'code="INTERNAL"'), "calls counted as faults").toBe(undefined);
+  expect(peak.residentMb, "peak of memory in MB").toBeLessThan(maxResidentEverMb);
   expectOrDoubt(!isAlone, () =>
     expect(peak.residentMb, "peak of memory in MB").toBeLessThan(
       isAlone ? maxResidentMb : maxResidentInRowMb,

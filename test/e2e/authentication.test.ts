@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import { writeFileSync } from "node:fs";
+import { Agent, request } from "node:http";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -403,6 +404,30 @@ describe("while the issuer is slow, callers", () => {
     release();
     expect((await call).status).toBe(200);
     expect(await service.exited).toBe(0);
+  });
+
+  it("are not cut by the age of their connection", async () => {
+    const { service, release, waiting } = await startSlow({
+      MAX_CONNECTION_AGE: "2s",
+      REQUEST_TIMEOUT: "4s",
+    });
+    const agent = new Agent({ keepAlive: true });
+    onTestFinished(() => agent.destroy());
+    const get = async (path: string, headers = {}) => {
+      const [res] = await once(
+        request(`${base(service)}${path}`, { agent, headers }).end(),
+        "response",
+      );
+      await once(res.resume(), "end");
+      return res.statusCode;
+    };
+    expect(await get("/healthz")).toBe(200);
+    // Behind its age, the connection is closed after one more request timeout.
+    await delay(4_500);
+    const call = get("/v1/investors", { authorization: waiting });
+    await delay(2_700);
+    release();
+    expect(await call).toBe(200);
   });
 
   it("are told of their deadline when it passes", async () => {

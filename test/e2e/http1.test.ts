@@ -66,7 +66,7 @@ describe("requests in a row on one connection", () => {
     await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 5);
   });
 
-  it("are each told that they are too large", async () => {
+  it("are refused for their size one by one", async () => {
     const { socket, received } = openHttp1(await startService());
     const tooLarge = post(create, { ...record, city: "x".repeat(100_000) });
     socket.write(`${post(create, record)}${tooLarge}`);
@@ -118,6 +118,31 @@ describe("the last reply on a connection", () => {
     socket.resume();
     await once(socket, "close");
     expect(received()).toMatch(new RegExp(`^HTTP/1.1 ${status} `));
+  });
+});
+
+describe("a reply to a request with a fault behind it", () => {
+  const badChunk = "transfer-encoding: chunked\r\n\r\nGARBAGE\r\n";
+  const refused = `POST ${create} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n`;
+
+  it.each([
+    [
+      "in the next request",
+      "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+      "GARBAGE\0",
+      [200, 400],
+    ],
+    ["in its body", `${refused}transfer-encoding: chunked\r\n\r\n`, "GARBAGE\r\n", [415]],
+    ["in its body, at once", `${refused}${badChunk}`, "", [400]],
+  ])("is the only one: %s", async (_, begin, end, statuses) => {
+    const { socket, received } = openHttp1(await startService());
+    const closed = once(socket, "close");
+    socket.write(begin);
+    await waitFor(async () => received().includes("HTTP/1.1"));
+    socket.write(end);
+    await closed;
+    const all = Array.from(received().matchAll(/HTTP\/1.1 (\d+)/g), ([, status]) => Number(status));
+    expect(all).toEqual(statuses);
   });
 });
 

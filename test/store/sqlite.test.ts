@@ -448,6 +448,14 @@ describe("SQLite", () => {
     }
   });
 
+  it("waits for another process that makes the file", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const other = new DatabaseSync(path);
+    other.exec("BEGIN IMMEDIATE");
+    setTimeout(() => other.close(), 500);
+    await open(path);
+  });
+
   it("waits for another process that writes, and says so if it waits too long", async () => {
     const path = join(temporaryFolder(), "investors.db");
     const { store } = await open(path);

@@ -127,13 +127,13 @@ export async function accepts(port: number): Promise<boolean> {
   return isOpen;
 }
 
-/** Waits until a process has written a text, and learns of it at once. */
-export function untilWritten({ child, output }: Run, text: string): Promise<void> {
-  return new Promise((resolve) => {
-    const look = () => void (output().includes(text) && resolve());
-    for (const stream of [child.stdout, child.stderr]) stream?.on("data", look);
-    look();
-  });
+/** Waits until a process has written a text or ended, and learns of it at once. */
+export async function untilWritten({ child, output, exited }: Run, text: string): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const look = () => void (output().includes(text) && resolve());
+  for (const stream of [child.stdout, child.stderr]) stream?.on("data", look);
+  look();
+  await Promise.race([promise, exited]);
 }
 
 /** The value of a metric of a service, under the labels that it has; 0 if it is not there. */
