@@ -18,6 +18,9 @@ import type { RunningServer } from "./server.ts";
 /** A signal so soon after the first, in milliseconds, is the same one again. */
 const secondSignalMs = 1_000;
 
+/** The most bytes of log lines to keep while they cannot be written; more are dropped. */
+const maxUnloggedBytes = 64 * 1024;
+
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
   .version(readBuild().version)
@@ -148,10 +151,17 @@ function stopOnSignal(running: () => RunningServer | undefined, log: Logger): vo
         isClean ? "stopped before the store had closed" : "stopped, and cut calls in flight",
       );
     // An orderly exit would wait for the thread that writes, and that for the disk.
-    if (!isClosed) process.kill(process.pid, "SIGKILL");
+    if (!isClosed) endAtOnce();
     process.exit(isClean ? 0 : 1);
   };
   onSignals(["SIGTERM", "SIGINT"], stop, () => cut.abort());
+}
+
+/** Ends the process without waiting for its threads, of which one may wait for a disk. */
+function endAtOnce(): never {
+  process.kill(process.pid, "SIGKILL");
+  // The first process of a container cannot kill itself so.
+  process.abort();
 }
 
 /** Aborts at the first signal to stop; a second one ends the process at once. */
@@ -191,7 +201,11 @@ function onSignals(
 
 /** Standard error: lines of JSON, or readable ones on a terminal. */
 async function openLog(): Promise<DestinationStream> {
-  if (!process.stderr.isTTY) return pino.destination({ dest: 2, sync: true });
+  if (!process.stderr.isTTY) {
+    const destination = pino.destination({ dest: 2, sync: true, maxLength: maxUnloggedBytes });
+    // A disk that is full must not end the service; what waits is written once there is room.
+    return destination.on("error", () => {});
+  }
   const { default: pretty } = await import("pino-pretty");
   return pretty({ destination: 2, sync: true });
 }

@@ -45,6 +45,8 @@ export async function openNdjsonSource(path: string, options: NdjsonOptions): Pr
 
 /** The same from a stream, such as standard input. */
 export function createNdjsonSource(stream: Readable, { principal, signal }: NdjsonOptions): Source {
+  // If the signal has aborted before, nothing listens yet for the error that reads will throw.
+  stream.on("error", () => {});
   addAbortSignal(signal, stream);
 
   async function* read() {
@@ -121,7 +123,8 @@ function readLine(line: Buffer, principal: string): Investor | undefined {
   const { id, requestId, ...members } = object;
   const { request, violations } = fromMembers(members);
   if (typeof requestId === "string") request.requestId = requestId;
-  const all = [...checkIds(id, requestId), ...addViolations(violations, findViolations(request))];
+  const others = findViolations(request).map((each) => ({ ...each, field: toMember(each.field) }));
+  const all = [...checkIds(id, requestId), ...addViolations(violations, others)];
   if (all.length > 0) throw new Error(all.map(inWords).join("; "));
   const investor = checkCreate(request);
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId(principal, String(requestId));
@@ -139,8 +142,7 @@ function checkIds(id: unknown, requestId: unknown): Violation[] {
 }
 
 function inWords({ field, description }: Violation): string {
-  const member = toMember(field);
   // One that no record has can be anything.
-  const name = /^\w{1,32}$/.test(member) ? member : JSON.stringify(member.slice(0, 32));
+  const name = /^\w{1,32}$/.test(field) ? field : JSON.stringify(field.slice(0, 32));
   return `${name} ${description}`;
 }

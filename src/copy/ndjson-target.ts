@@ -47,6 +47,8 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
       await file.sync();
       refuseCompany();
       await rename(partial, path);
+      // Another copy can have replaced it at the last moment.
+      if (!isOurs(path)) throw new Error("another copy writes to it");
       syncFolder(dirname(path));
       await file.close();
       isFinished = true;

@@ -13,6 +13,9 @@ export type InvestorDocument = { _id: Binary; type: string } & Pick<
   (typeof textFields)[number]
 >;
 
+/** What to read of a document. */
+export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
+
 /** The key of a record: its id as a UUID (BSON binary of subtype 4). */
 export function toKey(id: string): Binary {
   return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);

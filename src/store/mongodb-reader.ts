@@ -2,7 +2,13 @@ import type { Db, Document } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { maxUuid, nilUuid } from "../uuid.ts";
 import { runCommand } from "./mongodb-command.ts";
-import { collectionName, fromDocument, type InvestorDocument, toKey } from "./mongodb-document.ts";
+import {
+  collectionName,
+  fromDocument,
+  type InvestorDocument,
+  projection,
+  toKey,
+} from "./mongodb-document.ts";
 import type { Range } from "./store.ts";
 
 /** See {@link createMongoReader}. */
@@ -56,6 +62,8 @@ export function createMongoReader(db: Db, attemptMs: number) {
     const command = {
       find: collectionName,
       ...query,
+      // What other programs have added to a document would take the room of records.
+      projection,
       // One more than can come ends the cursor with the first reply. That holds 16 MiB, and a
       // thousand of the largest records weigh 11.
       batchSize: query.limit + 1,

@@ -1,7 +1,12 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { pbkdf2 } from "node:crypto";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { promisify } from "node:util";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
+import { openNdjsonSource } from "../../src/copy/ndjson-source.ts";
+import { openNdjsonTarget } from "../../src/copy/ndjson-target.ts";
 import { deriveId } from "../../src/service/ids.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
@@ -38,6 +43,11 @@ describe("a line of NDJSON", () => {
     ["a type that is none", lineOf({ type: "person" }), "type must be individual or institution"],
     ["a number", lineOf({ city: 5 }), "city must be a string"],
     ["a member of its own", lineOf({ age: "5" }), "age is not a member of an investor"],
+    [
+      "a member by its name in the contract",
+      lineOf({ firstName: undefined, first_name: "Ada" }),
+      "first_name is not a member of an investor; firstName is required",
+    ],
     [
       "a member that would move the cursor",
       lineOf({ "\u001b[2J\n": "5" }),
@@ -171,4 +181,30 @@ it("what was exported is imported as it was, whatever its text", async () => {
   expect((await copy(["sqlite:a.db", "a.ndjson"], { folder })).code).toBe(0);
   const again = await importFile(readFileSync(join(folder, "a.ndjson")));
   expect(again.stored).toEqual(stored);
+});
+
+it("a file whose copy is aborted before it is opened is not read", async () => {
+  const path = join(temporaryFolder(), "a.ndjson");
+  writeFileSync(path, lineOf());
+  const source = await openNdjsonSource(path, { principal: "", signal: AbortSignal.abort() });
+  await delay(50);
+  await expect(source.batches[Symbol.asyncIterator]().next()).rejects.toThrow("abort");
+  await source.close();
+});
+
+it("a copy says so whose file another one replaced at the last moment", async () => {
+  const path = join(temporaryFolder(), "a.ndjson");
+  const partial = `${path}.partial`;
+  const target = await openNdjsonTarget(path);
+  // All threads of the file system are busy, and what has to wait for them is done in order.
+  const busy = () => promisify(pbkdf2)("", "", 300_000, 64, "sha512");
+  const first = Array.from({ length: 4 }, busy);
+  const finishing = target.finish().catch((error: Error) => error.message);
+  const second = Array.from({ length: 12 }, busy);
+  await Promise.all([...first, second[2]]);
+  rmSync(partial);
+  writeFileSync(partial, "");
+  await Promise.all(second);
+  expect(await finishing).toContain("another copy writes to it");
+  await target.close();
 });

@@ -54,6 +54,24 @@ function hasOpenedFile(pid: number | undefined): boolean {
   });
 }
 
+describe("a log whose disk is full", () => {
+  it.runIf(existsSync("/dev/full"))("does not end the service", async () => {
+    const [grpcPort, httpPort] = [await freePort(), await freePort()];
+    const env = { ...process.env, GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
+    const args = ["-c", 'exec "$0" src/bin.ts --database-url "$1" 2>/dev/full'];
+    const url = `sqlite:${join(temporaryFolder(), "investors.db")}`;
+    const options = { cwd: root, env };
+    const { child, exited } = runGroup("sh", [...args, process.execPath, url], options);
+    await waitFor(() => accepts(httpPort));
+    const client = grpcClient({ grpcPort });
+    await client.createInvestor(aCreate());
+    for (let i = 0; i < 3; i += 1) process.kill(child.pid ?? 0, "SIGHUP");
+    await client.createInvestor(aCreate());
+    child.kill("SIGTERM");
+    expect(await exited).toBe(0);
+  });
+});
+
 describe("SIGTERM and SIGINT", () => {
   it.each(["SIGTERM", "SIGINT"] as const)("%s lets creates in flight finish", async (signal) => {
     const service = await startService();

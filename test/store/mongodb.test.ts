@@ -72,6 +72,20 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(await found.toArray()).toHaveLength(1);
   });
 
+  it("has whole pages of documents to which another program added much", async () => {
+    const url = mongo.url();
+    const store = open(url);
+    const records = Array.from({ length: 20 }, () => anInvestor());
+    for (const record of records) await store.insert(record);
+    const database = await MongoClient.connect(url);
+    onTestFinished(() => database.close());
+    await database
+      .db()
+      .collection("investors")
+      .updateMany({}, { $set: { notes: "x".repeat(1e6) } });
+    expect(await store.list({ limit: 20 })).toHaveLength(20);
+  });
+
   it("lists no document that has the key of another program", async () => {
     const url = mongo.url();
     const client = await MongoClient.connect(url);
