@@ -27,11 +27,12 @@ export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );
 
-/** Whether it is a record that the service itself could have stored. */
-export function isRecord(investor: Investor): boolean {
-  return (
-    typeNames.has(investor.type) && textFields.every((field) => typeof investor[field] === "string")
-  );
+/** @throws {Error} another program, or a later version, wrote what is no record */
+export function expectRecord(investor: Investor): void {
+  const { id, type } = investor;
+  if (typeNames.has(type) && textFields.every((field) => typeof investor[field] === "string"))
+    return;
+  throw new Error(`what is stored under the id ${id} is no record`);
 }
 
 /** All fields in the order of their numbers; a head is a tag and the length or value behind it. */
@@ -58,20 +59,10 @@ export function serialise(investor: Investor): Uint8Array {
   return Buffer.from(text);
 }
 
-/** The size of a record in bytes when serialised as protobuf, its own tag and length included. */
-export function serialisedSize(investor: Investor): number {
-  let size = stringSize(investor.id) + 2;
-  for (const field of textFields) size += stringSize(investor[field]);
-  return size + lengthOfVarint(size) + 1;
-}
-
-/** The size of a string field whose number is below 16 (https://protobuf.dev/programming-guides/encoding). */
-function stringSize(text: string): number {
-  if (text === "") return 0;
-  const bytes = Buffer.byteLength(text);
-  return 1 + lengthOfVarint(bytes) + bytes;
-}
-
-function lengthOfVarint(value: number): number {
-  return value < 0x80 ? 1 : value < 0x4000 ? 2 : 3;
+/**
+ * The most bytes that a record takes in a list on the wire: tag and length take at most four of each
+ * text, and with the id, the type and the record's own, 45.
+ */
+export function maxSerialisedSize(investor: Investor): number {
+  return textFields.reduce((size, key) => size + 4 + Buffer.byteLength(investor[key]), 45);
 }

@@ -65,7 +65,7 @@ export async function createAuthentication(
   }
 
   const authenticate: Authenticate = async ({ certificate }, exchange) => {
-    const authorization = takesTokens ? exchange.header("authorization") : undefined;
+    const authorization = takesTokens ? exchange.headers.authorization : undefined;
     const shown = clientCertificates ? certificate : undefined;
     try {
       if (authorization !== undefined) return await byToken(authorization);

@@ -11,8 +11,8 @@ import {
 import type { Logger } from "pino";
 import { unlessAborted } from "../abort.ts";
 import type { Exchange } from "../http/exchange.ts";
+import { reserveKey } from "../service/context.ts";
 import { internal, interrupted } from "../service/errors.ts";
-import { type ReplyBudget, replyBudgetKey } from "../service/reply-budget.ts";
 import type { Caller } from "./caller.ts";
 import type { Peer } from "./peer.ts";
 import type { CallSpan, StartSpan } from "./span.ts";
@@ -57,7 +57,7 @@ const deadlinePassed = interrupted(
  * One call on any protocol, from its headers until its reply was sent: who makes it, how long
  * it may take, and why it failed. It is the context that a unary method runs in.
  */
-export class Call implements HandlerContext, ReplyBudget {
+export class Call implements HandlerContext {
   readonly head: CallHead;
   readonly peer: Peer;
   readonly values: ContextValues;
@@ -77,14 +77,14 @@ export class Call implements HandlerContext, ReplyBudget {
   #requestHeader: Headers | undefined;
 
   constructor(head: CallHead, peer: Peer, options: CallOptions) {
-    const { exchange, method, timeoutMs = Number.POSITIVE_INFINITY } = head;
+    const { exchange, timeoutMs = Number.POSITIVE_INFINITY } = head;
     this.head = head;
     this.peer = peer;
     this.#options = options;
-    this.values = (head.values ?? createContextValues()).set(replyBudgetKey, this);
-    // A stream lasts as long as its client waits.
-    const isUnary = method.methodKind === "unary";
-    this.limit(isUnary ? Math.min(timeoutMs, options.requestTimeoutMs) : timeoutMs);
+    this.values = (head.values ?? createContextValues()).set(reserveKey, (bytes) =>
+      this.reserve(bytes),
+    );
+    this.limit(Math.min(timeoutMs, options.requestTimeoutMs));
     exchange.onClose(() => this.#abort(clientLeft));
     this.#span = options.startSpan?.(this);
   }
@@ -146,7 +146,7 @@ export class Call implements HandlerContext, ReplyBudget {
   get id(): string {
     this.#id ??=
       this.#span?.traceId ??
-      parentTrace(this.head.exchange.header("traceparent")) ??
+      parentTrace(this.head.exchange.headers.traceparent) ??
       randomBytes(16).toString("hex");
     return this.#id;
   }

@@ -1,8 +1,8 @@
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ConnectError } from "@connectrpc/connect";
 import type { Exchange } from "../http/exchange.ts";
+import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
-import { principalKey } from "../service/ids.ts";
 import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
 import type { Scope } from "./caller.ts";
@@ -139,9 +139,7 @@ export function createGate(options: GateOptions) {
         throw call.fail(error);
       }
       if (isWatch) exchange.usage.use("watch");
-      // A watch has to send its request in time, too.
-      const maxMs = isReflection ? reflectionTimeoutMs : options.requestTimeoutMs;
-      call.limit(Math.min(timeoutMs, maxMs));
+      if (isReflection) call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
       return call;
     },
     /** Counts a call that was refused before the gate was asked. */

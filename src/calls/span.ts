@@ -1,4 +1,3 @@
-import type { Socket } from "node:net";
 import {
   type Attributes,
   context,
@@ -84,20 +83,20 @@ function describeRpc({ method, head: { transport } }: Call): Attributes {
   };
 }
 
-function describeHttp({ method, path, socket, httpVersion }: Exchange, route: string): Attributes {
+function describeHttp({ method, path, usage, httpVersion }: Exchange, route: string): Attributes {
   const id = path.slice(path.lastIndexOf("/") + 1);
   return {
     "http.request.method": method,
     "http.route": route,
     // What is no id can be anything.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
-    "url.scheme": isEncrypted(socket) ? "https" : "http",
+    "url.scheme": usage.isEncrypted ? "https" : "http",
     "network.protocol.version": httpVersion,
   };
 }
 
-function describeNetwork({ authority, socket }: Exchange): Attributes {
-  const [scheme, defaultPort] = isEncrypted(socket) ? ["https", 443] : ["http", 80];
+function describeNetwork({ authority, socket, usage }: Exchange): Attributes {
+  const [scheme, defaultPort] = usage.isEncrypted ? ["https", 443] : ["http", 80];
   const server = URL.parse(`${scheme}://${authority}`);
   return {
     ...(server && {
@@ -109,10 +108,6 @@ function describeNetwork({ authority, socket }: Exchange): Attributes {
       "network.peer.port": socket.remotePort,
     }),
   };
-}
-
-function isEncrypted(socket: Socket): boolean {
-  return "encrypted" in socket;
 }
 
 function endSpan(span: Span, call: Call): void {

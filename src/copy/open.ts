@@ -1,7 +1,5 @@
-import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../config.ts";
-import { isRecord } from "../investor.ts";
-import { isUuid } from "../service/ids.ts";
+import { expectRecord } from "../investor.ts";
 import { openStore } from "../store/open.ts";
 import { inPlainWords } from "../store/sqlite-file.ts";
 import type { Source, Target } from "./copier.ts";
@@ -54,7 +52,7 @@ export async function openSource(
   async function* naming(batches: Source["batches"]) {
     try {
       for await (const batch of batches) {
-        batch.forEach(refuseForeign);
+        batch.forEach(expectRecord);
         yield batch;
       }
     } catch (error) {
@@ -97,12 +95,6 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
 async function identifyDatabase({ name, url = "" }: Endpoint): Promise<string> {
   const { identifyMongo } = await import("./mongodb-source.ts");
   return identifyMongo(url).catch(failing(`cannot reach ${name}`));
-}
-
-/** Refuses what other programs have put beside the records. */
-function refuseForeign(investor: Investor): void {
-  if (isUuid(investor.id) && isRecord(investor)) return;
-  throw new Error(`what it has under the id ${investor.id} is no record`);
 }
 
 /** Throws an error that says in one line what failed, and why. */

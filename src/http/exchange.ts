@@ -23,7 +23,8 @@ export abstract class Exchange {
   abstract readonly url: string;
   /** The host that the request is meant for, and its port where that is given. */
   abstract readonly authority: string;
-  readonly headers: IncomingHttpHeaders;
+  /** Node.js joins the values of a repeated one, but for `set-cookie`, which nothing here reads. */
+  readonly headers: Readonly<Record<string, string | undefined>>;
   /** The connection itself, the same for all of its exchanges. */
   readonly socket: Socket;
   /** What it takes of what its connection may keep. */
@@ -48,7 +49,7 @@ export abstract class Exchange {
     connection: ConnectionUsage,
   ) {
     this.socket = socket;
-    this.headers = headers;
+    this.headers = headers as Record<string, string | undefined>;
     this.usage = new ExchangeUsage(connection, socket, rawHeaders);
     this.body = new RequestBody(request, this.usage);
     this.#response = response;
@@ -90,12 +91,6 @@ export abstract class Exchange {
     return this.url.slice(this.path.length);
   }
 
-  /** The value of a header, named in lower case; of several values, the first counts. */
-  header(name: string): string | undefined {
-    const value = this.headers[name];
-    return Array.isArray(value) ? value[0] : value;
-  }
-
   /** All headers, without the fields of HTTP/2 that only look like headers. */
   toHeaders(): Headers {
     const fields = Object.entries(this.headers).filter(([name]) => !name.startsWith(":"));
@@ -106,11 +101,6 @@ export abstract class Exchange {
   onClose(listener: () => void): void {
     if (this.#isClosed) listener();
     else this.#closeListeners.push(listener);
-  }
-
-  /** Serves it once its connection has room for more replies. */
-  start(serve: (exchange: Exchange) => void): void {
-    this.usage.waitForRoom(() => serve(this));
   }
 
   /**

@@ -76,7 +76,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       const [exchange] = exchanges;
       // What follows the last reply of a connection is not processed (RFC 9112, 9.6).
       if (exchange === undefined || !socket.writable) return;
-      if (exchange.fault === undefined) exchange.start(serve);
+      if (exchange.fault === undefined) exchange.usage.waitForRoom(() => serve(exchange));
       else {
         exchange.usage.refuse();
         const [status, text] = exchange.fault;

@@ -62,7 +62,8 @@ export function acceptHttp2(
   // A client that breaks off, or the protocol, has lost its connection already.
   session.on("error", () => {});
   session.on("stream", (stream, headers, _, rawHeaders) => {
-    new Http2Exchange(stream, headers, rawHeaders, socket, usage).start(serve);
+    const exchange = new Http2Exchange(stream, headers, rawHeaders, socket, usage);
+    exchange.usage.waitForRoom(() => serve(exchange));
   });
 
   const pings = setInterval(() => {
@@ -132,11 +133,11 @@ class Http2Exchange extends Exchange {
   }
 
   get url(): string {
-    return String(this.headers[":path"] ?? "");
+    return this.headers[":path"] ?? "";
   }
 
   get authority(): string {
-    return String(this.headers[":authority"] ?? this.headers.host ?? "");
+    return this.headers[":authority"] ?? this.headers.host ?? "";
   }
 
   get isBegun(): boolean {

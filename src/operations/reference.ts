@@ -77,12 +77,12 @@ async function readAsset(name: string): Promise<Asset> {
 
 async function send(exchange: Exchange, asset: Asset, type: string): Promise<void> {
   const { etag } = asset;
-  const known = exchange.header("if-none-match");
+  const known = exchange.headers["if-none-match"];
   if (known === "*" || known?.includes(etag.replace("W/", ""))) {
     exchange.send(304, { ...commonHeaders, etag });
     return;
   }
-  const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(exchange.header("accept-encoding") ?? "");
+  const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(exchange.headers["accept-encoding"] ?? "");
   const body = isPacked ? asset.packed : asset.plain;
   const headers = {
     ...commonHeaders,

@@ -50,8 +50,8 @@ export function isCommonConnect({ method, url, headers }: Exchange): boolean {
 }
 
 /** A timeout as Connect writes it; it has no maximum, since a call has a limit of its own. */
-export function readConnectTimeout(text: string | string[] | undefined) {
-  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
+export function readConnectTimeout(text: string | undefined) {
+  return parseTimeout(text ?? null, Number.POSITIVE_INFINITY);
 }
 
 /** Makes the codec for the common form of a unary call by Connect. */
@@ -83,7 +83,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       headers["content-type"] = type;
       headers["cache-control"] = "no-store";
       const isLarge = Buffer.byteLength(message) >= compressMinBytes;
-      const accepted = (isLarge && exchange.header("accept-encoding")) || null;
+      const accepted = (isLarge && exchange.headers["accept-encoding"]) || null;
       const { response: compression } = compressionNegotiate(compressions, null, accepted, "");
       if (compression === null) {
         // Text can leave in one piece with the headers.

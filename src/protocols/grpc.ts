@@ -14,8 +14,8 @@ import { binaryOptions, type Codec } from "./unary.ts";
 export const prefixBytes = 5;
 
 /** A timeout as gRPC writes it; it has no maximum, since a call has a limit of its own. */
-export function readGrpcTimeout(text: string | string[] | undefined) {
-  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
+export function readGrpcTimeout(text: string | undefined) {
+  return parseTimeout(text ?? null, Number.POSITIVE_INFINITY);
 }
 
 /** Whether a request is one of gRPC, of any form. */

@@ -33,7 +33,7 @@ export function readCreate(exchange: Exchange, body: Uint8Array): CreateInvestor
     throw malformedRequest(undefined, "the body must be a JSON object in UTF-8");
   }
   const { request, violations: wrongMembers } = fromMembers(object);
-  const key = exchange.header("idempotency-key");
+  const key = exchange.headers["idempotency-key"];
   if (key !== undefined) request.requestId = key.replace(/^"(.*)"$/, "$1");
   const violations = queryViolations(exchange, []);
   for (const { field, description } of wrongMembers) {

@@ -9,9 +9,8 @@ import {
 import type { Call, UnarySpec } from "../calls/call.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { principalKey } from "../service/ids.ts";
+import { principalKey, reserveKey } from "../service/context.ts";
 import { toJson } from "../service/plain-json.ts";
-import { replyBudgetKey } from "../service/reply-budget.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import type { Handler } from "./router.ts";
@@ -77,12 +76,10 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     // A failure of the first page still has its own status.
     let page = await read("");
     // From here on, it is clients who make room by reading.
-    call.values.set(replyBudgetKey, {
-      async reserve(bytes) {
-        call.limit(Number.POSITIVE_INFINITY);
-        await call.reserve(bytes);
-        call.limit();
-      },
+    call.values.set(reserveKey, async (bytes) => {
+      call.limit(Number.POSITIVE_INFINITY);
+      await call.reserve(bytes);
+      call.limit();
     });
     exchange.begin(200, { ...jsonHeaders });
     if (exchange.method === "HEAD") {

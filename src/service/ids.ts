@@ -1,13 +1,4 @@
 import { hash } from "node:crypto";
-import { createContextKey } from "@connectrpc/connect";
-
-/** The principal in the context of a call; empty without authentication. */
-export const principalKey = createContextKey("", { description: "principal" });
-
-/** The id of the record that a call has created, in its context. */
-export const createdKey = createContextKey<string | undefined>(undefined, {
-  description: "created",
-});
 
 /** A domain label keeps these hashes apart from any other use of the same input. */
 const derivationLabel = "investor-records/request-id/v1";

@@ -10,13 +10,14 @@ import {
   type ListInvestorsRequest,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { isRecord, serialisedSize } from "../investor.ts";
+import { expectRecord, maxSerialisedSize } from "../investor.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
+import { createdKey, principalKey, reserveKey } from "./context.ts";
 import {
   interrupted,
   investorNotFound,
@@ -25,9 +26,8 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
-import { createdKey, deriveId, principalKey } from "./ids.ts";
+import { deriveId } from "./ids.ts";
 import { encodePageToken } from "./page-token.ts";
-import { replyBudgetKey } from "./reply-budget.ts";
 import { checkCreate, checkGet, checkList } from "./validation.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
@@ -70,8 +70,9 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
     async getInvestor(request: GetInvestorRequest, { signal }: HandlerContext) {
       const id = checkGet(request);
-      const investor = id && checkRecord(await store.find(id, signal).catch(rethrow));
+      const investor = id && (await store.find(id, signal).catch(rethrow));
       if (!investor) throw investorNotFound(id);
+      expectRecord(investor);
       return investor;
     },
 
@@ -79,11 +80,9 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const { after, limit } = checkList(request);
       // One more than wanted tells whether there is a next page.
       const range = { after, limit: limit + 1 };
-      await context.values
-        .get(replyBudgetKey)
-        .reserve(Math.min(limit * maxRecordBytes, maxPageBytes));
+      await context.values.get(reserveKey)(Math.min(limit * maxRecordBytes, maxPageBytes));
       const found = await store.list(range, context.signal).catch(rethrow);
-      found.forEach(checkRecord);
+      found.forEach(expectRecord);
       const investors = found.slice(0, pageLength(found, limit));
       const last = investors.at(-1);
       const nextPageToken =
@@ -95,12 +94,13 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
 /** The record that an earlier create stored under the same id, if its content is the same. */
 async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
-  const stored = await store.find(investor.id, signal).then(checkRecord, (error) => {
+  const stored = await store.find(investor.id, signal).catch((error) => {
     if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
     throw error instanceof StoreUnavailableError ? outcomeUnknown(error) : error;
   });
   // The record that took the id was rolled back.
   if (stored === undefined) throw outcomeUnknown(new Error("the id is taken by no record"));
+  expectRecord(stored);
   if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
   return stored;
 }
@@ -109,16 +109,10 @@ async function replay(store: Store, investor: Investor, signal: AbortSignal): Pr
 function pageLength(records: Investor[], limit: number): number {
   let bytes = 0;
   for (const [i, record] of records.entries()) {
-    bytes += serialisedSize(record);
+    bytes += maxSerialisedSize(record);
     if (i === limit || (i > 0 && bytes > maxPageBytes)) return i;
   }
   return records.length;
-}
-
-/** @throws {Error} another program, or a later version, wrote what no reply can hold */
-function checkRecord<T extends Investor | undefined>(investor: T): T {
-  if (investor === undefined || isRecord(investor)) return investor;
-  throw new Error(`what is stored under the id ${investor.id} is no record`);
 }
 
 /** Rethrows an error of the store as one of the contract, as the reason of an abort is already. */

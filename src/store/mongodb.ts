@@ -31,23 +31,19 @@ export function createMongoStore(
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   const { client, db } = createMongoClient(url, attemptMs);
   const reader = createMongoReader(db, attemptMs);
-  let connecting: Promise<void> | undefined;
-  let isConnected = false;
+  let connecting: Promise<unknown> | undefined;
   let closing: Promise<void> | undefined;
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
-  function connect(): Promise<void> {
+  async function connect(): Promise<void> {
     connecting ??= client
       .connect()
       .then(() => reader.learn())
-      .then(() => {
-        isConnected = true;
-      })
       .catch((error) => {
         connecting = undefined;
         throw unavailable(error);
       });
-    return connecting;
+    await connecting;
   }
 
   const inserts = new Batcher<Investor, undefined>({
@@ -79,7 +75,7 @@ export function createMongoStore(
   async function begin(signal: AbortSignal | undefined): Promise<void> {
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     signal?.throwIfAborted();
-    if (!isConnected) await (signal ? unlessAborted(connect(), signal) : connect());
+    await (signal ? unlessAborted(connect(), signal) : connect());
   }
 
   return {

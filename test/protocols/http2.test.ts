@@ -6,7 +6,7 @@ import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { expect, it, onTestFinished, vi } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { readTls } from "../../src/http/tls.ts";
-import { replyBudgetKey } from "../../src/service/reply-budget.ts";
+import { reserveKey } from "../../src/service/context.ts";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { startEngine } from "../support/engine.ts";
 import { temporaryFolder } from "../support/folder.ts";
@@ -121,7 +121,7 @@ async function serveSecure(settings: Settings = {}) {
   const methods: Partial<ServiceImpl<typeof InvestorService>> = {
     async listInvestors(_, { values }) {
       // As much as a page of the largest records takes.
-      await values.get(replyBudgetKey).reserve(850_000);
+      await values.get(reserveKey)(850_000);
       return { investors: aPage.slice(0, 100), nextPageToken: "more" };
     },
   };

@@ -8,8 +8,8 @@ import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { ListenerOptions } from "../../src/http/listener.ts";
+import { reserveKey } from "../../src/service/context.ts";
 import type { Reason } from "../../src/service/errors.ts";
-import { replyBudgetKey } from "../../src/service/reply-budget.ts";
 import { failures } from "../service/failures.ts";
 import { startEngine } from "../support/engine.ts";
 import { collectGarbage } from "../support/garbage.ts";
@@ -102,7 +102,7 @@ describe("the whole list by REST", () => {
     const heapAt = new Map<number, number>();
     let pages = 0;
     const { url } = await serve(async (_, { values }) => {
-      await values.get(replyBudgetKey).reserve(1_000);
+      await values.get(reserveKey)(1_000);
       pages += 1;
       if (pages === 1_000 || pages === 11_000) {
         collectGarbage();

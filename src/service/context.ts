@@ -1,0 +1,14 @@
+import { createContextKey } from "@connectrpc/connect";
+
+/** The principal of the caller; empty without authentication. */
+export const principalKey = createContextKey("", { description: "principal" });
+
+/** The id of the record that the call has created. */
+export const createdKey = createContextKey<string | undefined>(undefined, {
+  description: "created",
+});
+
+/** Resolves when a reply of so many bytes may be made. */
+export const reserveKey = createContextKey(async (_bytes: number): Promise<void> => {}, {
+  description: "reservation for the reply",
+});
