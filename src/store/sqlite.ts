@@ -1,4 +1,3 @@
-import { once } from "node:events";
 import { statSync } from "node:fs";
 import { extname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -140,12 +139,15 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  const first = await Promise.race([once(worker, "message"), exited]).catch(async (error) => {
+  // Not once() of node:events, whose promise can tell of an error later than the exit is known.
+  const started = new Promise<string>((resolve, reject) => {
+    worker.once("message", resolve).once("error", reject);
+    void exited.then(() => reject(new Error("the thread that writes ended by itself")));
+  });
+  const identity = await started.catch(async (error) => {
     await exited;
     throw error;
   });
-  if (first === undefined) throw new Error("the thread that writes ended by itself");
-  const [identity] = first as [string];
   let pending: PromiseWithResolvers<Reply> | undefined;
   /** Why it no longer takes batches: it died, or the store is closing. */
   let unusable: Error | undefined;
