@@ -36,11 +36,37 @@ const maxAuthorisedParts = 8;
 /** How many parts more all connections may have beside replies that their clients do not read. */
 const maxSpareParts = 1_024;
 
+/**
+ * How many exchanges may begin before those of one turn of the event loop are counted, and how many
+ * more in that turn: before it ends, nothing that they took is given back.
+ */
+const uncounted = 256;
+const maxCounted = 1_024;
+
 /** What all connections of a server have together. */
 export class TotalUsage {
   /** What they keep in memory until something was sent, in bytes. */
   kept = 0;
   spareParts = maxSpareParts;
+  #begun = 0;
+  readonly #onFlood: () => void;
+
+  /** @param onFlood is called when too many exchanges begin in one turn of the event loop */
+  constructor(onFlood: () => void) {
+    this.#onFlood = onFlood;
+  }
+
+  /** Counts an exchange that begins. */
+  begin(): void {
+    this.#begun += 1;
+    if (this.#begun === uncounted) {
+      setImmediate(() => {
+        this.#begun = 0;
+      });
+    } else if (this.#begun === uncounted + maxCounted) {
+      this.#onFlood();
+    }
+  }
 }
 
 /** How a connection is used, and what it keeps in memory until its client reads. */
@@ -74,6 +100,12 @@ export class ConnectionUsage {
 
   constructor(total: TotalUsage) {
     this.#total = total;
+  }
+
+  /** Counts an exchange that is open from now on. */
+  begin(): void {
+    this.open += 1;
+    this.#total.begin();
   }
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */

@@ -12,8 +12,22 @@ export type Connections = ReturnType<typeof createConnections>;
  * @param max how many there may be
  */
 export function createConnections(max: number) {
-  const all = new Map<string, { socket: Socket; usage: ConnectionUsage }>();
-  const total = new TotalUsage();
+  const all = new Map<string, Entry>();
+  const total = new TotalUsage(yieldReading);
+
+  /**
+   * Leaves the rest of what clients have sent to the next turn of the event loop: in one turn, much
+   * could be read from many connections before anything of it can end.
+   */
+  function yieldReading(): void {
+    const stopped = Array.from(all.values(), ({ reader }) => handleOf(reader)).filter(
+      (handle) => handle?.reading,
+    );
+    for (const handle of stopped) handle?.readStop();
+    setImmediate(() => {
+      for (const handle of stopped) if (handle?.reading) handle.readStart();
+    });
+  }
 
   function closeIdlest(): boolean {
     let idlest: string | undefined;
@@ -40,17 +54,39 @@ export function createConnections(max: number) {
       }
       const key = keyOf(socket);
       const usage = new ConnectionUsage(total);
-      const entry = { socket, usage };
+      const entry: Entry = { socket, usage, reader: undefined };
       all.set(key, entry);
       socket.once("close", () => {
         usage.close();
         if (all.get(key) === entry) all.delete(key);
       });
     },
-    /** How one is used, which may be encrypted by now. */
-    usageOf: (socket: Socket): ConnectionUsage =>
-      all.get(keyOf(socket))?.usage ?? new ConnectionUsage(total),
+    /** How one is used that is to be read from now on, and may be encrypted. */
+    usageOf(socket: Socket): ConnectionUsage {
+      const entry = all.get(keyOf(socket));
+      if (entry) entry.reader = socket;
+      return entry?.usage ?? new ConnectionUsage(total);
+    },
   };
+}
+
+interface Entry {
+  readonly socket: Socket;
+  readonly usage: ConnectionUsage;
+  /** The socket, or the one that encrypts it, once requests are read from it. */
+  reader: Socket | undefined;
+}
+
+/** What reads from a socket; there is no public way to stop it that HTTP/2 does not undo. */
+function handleOf(socket: Socket | undefined) {
+  return (socket as { _handle?: Handle } | undefined)?._handle;
+}
+
+interface Handle {
+  /** Whether Node.js wants to read. */
+  readonly reading: boolean;
+  readStop(): number;
+  readStart(): number;
 }
 
 /** The same for a socket and the one that encrypts it. */

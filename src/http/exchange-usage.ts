@@ -18,7 +18,7 @@ export class ExchangeUsage {
   readonly #socket: Socket;
   /** Whether its connection is on TLS. */
   readonly isEncrypted: boolean;
-  /** How many times its size a reply takes until it is sent: on TLS, as measured, three. */
+  /** How many times its size a body takes: on TLS, as measured, up to three. */
   readonly #copies: number;
   #isClosed = false;
   #usedBy: "call" | "watch" | undefined;
@@ -40,7 +40,7 @@ export class ExchangeUsage {
     this.isEncrypted = (socket as Partial<TLSSocket>).encrypted === true;
     this.#copies = this.isEncrypted ? 3 : 1;
     for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
-    connection.open += 1;
+    connection.begin();
     connection.keep(this.#kept);
   }
 
@@ -67,7 +67,7 @@ export class ExchangeUsage {
 
   /** Counts bytes of the request, which are kept until it closes. */
   keepRequest(bytes: number): void {
-    if (!this.#isClosed) this.#keep(this.isEncrypted ? 2 * bytes : bytes);
+    if (!this.#isClosed) this.#keep(this.#copies * bytes);
   }
 
   /** Whether the connection keeps more than its share while all together keep too much. */

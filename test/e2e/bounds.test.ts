@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { connect as connectHttp2 } from "node:http2";
 import { connect, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
@@ -9,6 +10,13 @@ import { startEngine } from "../support/engine.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { openGate } from "../support/gate.ts";
+import {
+  clientPreface,
+  frameFlag,
+  frameType,
+  headerBlock,
+  http2Frame,
+} from "../support/http2-frames.ts";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
 import { aCreate, institution } from "../support/records.ts";
 import {
@@ -412,6 +420,38 @@ describe("requests by HTTP/1.1", () => {
     socket.write(`${path}${fields}\r\n`);
     const [reply] = (await once(socket, "data")) as [Buffer];
     expect(String(reply)).toMatch(new RegExp(`^HTTP/1.1 ${status} [^]*\r\n\r\n[^]+$`));
+  });
+});
+
+describe.runIf(process.platform === "linux")("requests that come all at once", () => {
+  const fields = {
+    ":method": "POST",
+    ":scheme": "http",
+    ":authority": "localhost",
+    ":path": check,
+  };
+  const block = headerBlock({ ...fields, "content-type": "application/grpc", te: "trailers" });
+  const calls = Array.from({ length: 120 }, (_, i) =>
+    http2Frame(frameType.headers, frameFlag.endHeaders | frameFlag.endStream, 2 * i + 1, block),
+  );
+
+  it.each([
+    ["HTTP/1.1", "httpPort", Buffer.from("GET / HTTP/1.1\r\n\r\n".repeat(3_600))],
+    ["HTTP/2", "grpcPort", Buffer.concat([clientPreface, ...calls])],
+  ] as const)("on 600 connections by %s take little memory", async (_, port, bytes) => {
+    const service = await startService();
+    const { child, httpPort } = service;
+    const sockets = Array.from({ length: 600 }, () => openTcp(service[port]));
+    await Promise.all(sockets.map((socket) => once(socket, "connect")));
+    // So that the service finds all of it in one turn.
+    child.kill("SIGSTOP");
+    for (const socket of sockets) socket.write(bytes);
+    await delay(500);
+    child.kill("SIGCONT");
+    const { status } = await fetch(`http://127.0.0.1:${httpPort}/healthz`);
+    expect(status).toBe(200);
+    const process = readFileSync(`/proc/${child.pid}/status`, "utf8");
+    expect(Number(/VmHWM:\s*(\d+)/.exec(process)?.[1]) / 1024, "peak in MB").toBeLessThan(300);
   });
 });
 

@@ -4,7 +4,7 @@ import { ConnectionUsage, TotalUsage } from "../../src/http/connection-usage.ts"
 const mebibyte = 1024 * 1024;
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
-  const usage = new ConnectionUsage(new TotalUsage());
+  const usage = new ConnectionUsage(new TotalUsage(() => {}));
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
   const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
@@ -15,7 +15,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
-  const total = new TotalUsage();
+  const total = new TotalUsage(() => {});
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
   caller.authorise();
   stranger.keep(20 * mebibyte);
