@@ -4,6 +4,7 @@
 // the flag of the growth, some 70. Without the third flag, Gets by gRPC take 24 % more CPU, those by
 // Connect 7 %.
 import { readFileSync } from "node:fs";
+import { setFlagsFromString } from "node:v8";
 
 // Until the service handles it, SIGHUP would end the process.
 process.on("SIGHUP", () => {});
@@ -19,3 +20,29 @@ if (node.localeCompare(needed, "en", { numeric: true }) < 0) {
   process.exit(2);
 }
 await import("./main.ts");
+
+const megabyte = 1024 * 1024;
+
+/** The memory up to which V8 need not save any, in bytes. */
+const ampleBytes = 200 * megabyte;
+
+/** How much more than that which is left there may be before it saves again; less with time. */
+const growthBytes = 8 * megabyte;
+const decayBytes = megabyte / 2;
+
+/** How often to look at the memory, in milliseconds. */
+const memoryCheckMs = 250;
+
+// While it is busy, V8 keeps all pages of its heap that it once used, and releases them only when it
+// is told to save memory. Always told, it takes twice the CPU; told so now and then above the limit,
+// a sequence of attacks peaks at 276 MB instead of 306.
+let limit = ampleBytes;
+let isSaving = false;
+setInterval(() => {
+  const bytes = process.memoryUsage.rss();
+  const isAbove = bytes > limit;
+  limit = Math.max(ampleBytes, isAbove ? bytes + growthBytes : limit - decayBytes);
+  if (isAbove === isSaving) return;
+  isSaving = isAbove;
+  setFlagsFromString(isSaving ? "--memory-saver-mode" : "--no-memory-saver-mode");
+}, memoryCheckMs).unref();
