@@ -282,6 +282,30 @@ const attacks: Attack[] = [
     },
   },
   {
+    name: "calls with long headers whose bodies do not end, on many connections",
+    async run(target) {
+      const filler = Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(100)]);
+      const fields = {
+        ...{ ":scheme": "http", ":authority": "localhost" },
+        ...grpcHeaders(`${rpc}/CreateInvestor`, target.greedy),
+        ...Object.fromEntries(filler),
+      };
+      const head = headerBlock(fields);
+      const body = frame(Buffer.alloc(65_000)).subarray(0, 60_000);
+      const parts = Array.from({ length: 4 }, (_, i) =>
+        sendData(body.subarray(15_000 * i, 15_000 * (i + 1))),
+      );
+      const begin = http2Frame(frameType.headers, frameFlag.endHeaders, 1, head);
+      const call = Buffer.concat([clientPreface, begin, ...parts]);
+      const connections = await Promise.all(
+        Array.from({ length: 600 }, () => target.open("grpc", { protocol: "h2", isKnown: true })),
+      );
+      for (const { socket } of connections) socket.write(call);
+      await delay(2_000);
+      return connections.length;
+    },
+  },
+  {
     name: "watches on all connections",
     async run(target) {
       const connections = await Promise.all(
