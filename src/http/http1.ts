@@ -7,7 +7,7 @@ import {
   STATUS_CODES,
 } from "node:http";
 import type { Socket } from "node:net";
-import { setTimeout as delay } from "node:timers/promises";
+import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promises";
 import { type Connection, type EngineOptions, maxHeaderBytes } from "./connection.ts";
 import type { ConnectionUsage } from "./connection-usage.ts";
 import { Exchange } from "./exchange.ts";
@@ -89,7 +89,9 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     function advance(): void {
       const closed = exchanges.shift();
       unread = closed?.isComplete ? undefined : closed;
-      if (exchanges.length > 0) setImmediate(startFirst);
+      // A shutdown ends when no call is in flight, and must not find one missing between two.
+      if (isClosing || isRetired) startFirst();
+      else if (exchanges.length > 0) setImmediate(startFirst);
     }
 
     /** An idle connection stays until its next request. */
@@ -148,8 +150,8 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       retire,
       async drain() {
         retire();
-        // A request may be on its way, and is then the last one.
-        if (exchanges.length === 0) await delay(drainGraceMs);
+        // A request may be on its way, and is then the last one; or the next is about to be served.
+        await (exchanges.length === 0 ? delay(drainGraceMs) : nextTurn());
         const last = exchanges.at(-1);
         if (last === undefined) socket.end();
         else last.onClose(() => last === exchanges.at(-1) && socket.end());
