@@ -37,8 +37,8 @@ const maxAuthorisedParts = 8;
 const maxSpareParts = 1_024;
 
 /**
- * How many exchanges may begin before those of one turn of the event loop are counted, and how many
- * more in that turn: before it ends, nothing that they took is given back.
+ * How many exchanges may begin before a turn of the event loop is counted at all, and how many more
+ * may begin in that turn: nothing that they took is given back before it ends.
  */
 const uncounted = 256;
 const maxCounted = 1_024;
@@ -48,6 +48,8 @@ export class TotalUsage {
   /** What they keep in memory until something was sent, in bytes. */
   kept = 0;
   spareParts = maxSpareParts;
+  /** Changes when those that begin are counted anew. */
+  round = 0;
   #begun = 0;
   readonly #onFlood: () => void;
 
@@ -62,6 +64,7 @@ export class TotalUsage {
     if (this.#begun === uncounted) {
       setImmediate(() => {
         this.#begun = 0;
+        this.round += 1;
       });
     } else if (this.#begun === uncounted + maxCounted) {
       this.#onFlood();
@@ -95,6 +98,7 @@ export class ConnectionUsage {
   #isAuthorised = false;
   #spareParts = 0;
   #isClosed = false;
+  #begunIn: number | undefined;
   #refused = 0;
   #refusedTimer: NodeJS.Timeout | undefined;
 
@@ -105,7 +109,13 @@ export class ConnectionUsage {
   /** Counts an exchange that is open from now on. */
   begin(): void {
     this.open += 1;
+    this.#begunIn = this.#total.round;
     this.#total.begin();
+  }
+
+  /** Whether an exchange has begun on it since they were counted anew. */
+  get hasBegun(): boolean {
+    return this.#begunIn === this.#total.round;
   }
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */

