@@ -98,8 +98,9 @@ describe("metrics", () => {
     await failureOf(grpcClient(service).listInvestors({}));
     controller.abort();
     await failureOf(left);
-    release();
+    // Or else it may be stored before the service learns that it is not waited for.
     await expect.poll(() => count(service, "CreateInvestor", "CANCELLED", "grpc")).toBe(1);
+    release();
     await expect.poll(() => count(service, "ListInvestors", "UNAVAILABLE", "grpc")).toBe(1);
     expect(await metric(service, "rpc_server_calls_in_flight")).toBe(0);
   });
