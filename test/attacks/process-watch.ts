@@ -1,5 +1,6 @@
 /** What a process holds of memory and descriptors, as Linux tells it. */
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync } from "node:fs";
+import { memoryMb } from "../support/memory.ts";
 
 /** Memory in MB, and open files and sockets. */
 export interface Holdings {
@@ -10,9 +11,7 @@ export interface Holdings {
 /** What a process holds now; undefined if it has ended. */
 export function holdingsOf(pid: number | undefined): Holdings | undefined {
   try {
-    const status = readFileSync(`/proc/${pid}/status`, "utf8");
-    const residentMb = Number(/VmRSS:\s*(\d+)/.exec(status)?.[1]) / 1024;
-    return { residentMb, descriptors: readdirSync(`/proc/${pid}/fd`).length };
+    return { residentMb: memoryMb(pid, "now"), descriptors: readdirSync(`/proc/${pid}/fd`).length };
   } catch {
     return undefined;
   }

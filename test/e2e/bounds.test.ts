@@ -1,5 +1,4 @@
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { connect as connectHttp2 } from "node:http2";
 import { connect, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
@@ -17,6 +16,7 @@ import {
   headerBlock,
   http2Frame,
 } from "../support/http2-frames.ts";
+import { memoryMb } from "../support/memory.ts";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
 import { aCreate, institution } from "../support/records.ts";
 import {
@@ -450,8 +450,7 @@ describe.runIf(process.platform === "linux")("requests that come all at once", (
     child.kill("SIGCONT");
     const { status } = await fetch(`http://127.0.0.1:${httpPort}/healthz`);
     expect(status).toBe(200);
-    const process = readFileSync(`/proc/${child.pid}/status`, "utf8");
-    expect(Number(/VmHWM:\s*(\d+)/.exec(process)?.[1]) / 1024, "peak in MB").toBeLessThan(300);
+    expect(memoryMb(child.pid, "peak"), "peak in MB").toBeLessThan(300);
   });
 });
 

@@ -9,6 +9,7 @@ import { gunzipSync } from "node:zlib";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { memoryMb } from "../support/memory.ts";
 import { lockDatabase, type Service, startService, waitFor } from "../support/service.ts";
 import { copySources } from "../support/sources.ts";
 
@@ -147,10 +148,7 @@ describe("the reference page", () => {
     const authority = await createAuthority();
     const service = await startService(await writeServerFiles(folder, authority), folder);
     const { ca } = authority;
-    const residentMb = () => {
-      const status = readFileSync(`/proc/${service.child.pid}/status`, "utf8");
-      return Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) / 1024;
-    };
+    const residentMb = () => memoryMb(service.child.pid, "now");
     const ask = async () => {
       const socket = connect({ port: service.httpPort, host: "127.0.0.1", ca });
       onTestFinished(() => void socket.destroy());
