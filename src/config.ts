@@ -72,7 +72,7 @@ export const settings = {
     "<n>",
     integer(1, 1_000_000),
     "1024",
-    "maximum number of open connections, both ports together; beyond it, the one that went longest without an admitted call or watch is closed",
+    "maximum number of open connections, both ports together; beyond it, the one that went longest without a running call or watch is closed",
   ],
   "--request-timeout": [
     "<duration>",

@@ -63,6 +63,8 @@ export class Call implements HandlerContext {
   readonly values: ContextValues;
   /** When it began, by performance.now(). */
   readonly startedAt = performance.now();
+  /** Whether it holds one of the slots of calls in flight. */
+  holdsSlot = false;
   /** Who makes it, once that is known. */
   caller: Caller | undefined;
   /** Why it failed; the first {@link Call.fail} counts. */
@@ -95,8 +97,12 @@ export class Call implements HandlerContext {
     return this.run(() => impl(input, this));
   }
 
-  /** Runs work as a part of what the span of the call tells of, if there is one. */
+  /**
+   * Runs the implementation, now that the request is there, as a part of what the span of the call
+   * tells of.
+   */
   run<T>(work: () => T): T {
+    if (this.holdsSlot) this.head.exchange.usage.use("call");
     return this.#span ? this.#span.run(work) : work();
   }
 

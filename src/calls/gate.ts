@@ -67,7 +67,7 @@ export function createGate(options: GateOptions) {
     exchange.usage.authorise();
     exchange.usage.expectRoom();
     call.onClose(slots.acquire(call.values.get(principalKey)));
-    exchange.usage.use("call");
+    call.holdsSlot = true;
     return call;
   }
 

@@ -1,5 +1,6 @@
 import type { Socket } from "node:net";
 import { Semaphore } from "../semaphore.ts";
+import type { TotalUsage } from "./total-usage.ts";
 
 /** Replies that one connection may leave unsent before it is served no further, in bytes. */
 const maxUnsentBytes = 4 * 1024 * 1024;
@@ -33,58 +34,19 @@ export const partBytes = 8 * 1024;
 const maxParts = 2;
 const maxAuthorisedParts = 8;
 
-/** How many parts more all connections may have beside replies that their clients do not read. */
-const maxSpareParts = 1_024;
-
-/**
- * How many exchanges may begin before a turn of the event loop is counted at all, and how many more
- * may begin in that turn: nothing that they took is given back before it ends.
- */
-const uncounted = 256;
-const maxCounted = 1_024;
-
-/** What all connections of a server have together. */
-export class TotalUsage {
-  /** What they keep in memory until something was sent, in bytes. */
-  kept = 0;
-  spareParts = maxSpareParts;
-  /** Changes when those that begin are counted anew. */
-  round = 0;
-  #begun = 0;
-  readonly #onFlood: () => void;
-
-  /** @param onFlood is called when too many exchanges begin in one turn of the event loop */
-  constructor(onFlood: () => void) {
-    this.#onFlood = onFlood;
-  }
-
-  /** Counts an exchange that begins. */
-  begin(): void {
-    this.#begun += 1;
-    if (this.#begun === uncounted) {
-      setImmediate(() => {
-        this.#begun = 0;
-        this.round += 1;
-      });
-    } else if (this.#begun === uncounted + maxCounted) {
-      this.#onFlood();
-    }
-  }
-}
-
 /** How a connection is used, and what it keeps in memory until its client reads. */
 export class ConnectionUsage {
   /** How many exchanges are open on it. */
   open = 0;
   /** When the last of them closed, or else when it came, by performance.now(). */
   idleSince = performance.now();
-  /** How many calls that were admitted, and watches, are open on it. */
+  /** How many admitted calls that run, and watches, are open on it. */
   inUse = 0;
   /** How many of them are watches, which end with the connection. */
   watches = 0;
-  /** Whether any call was admitted on it. */
-  wasAdmitted = false;
-  /** When the last of them ended, or else when it came, by performance.now(). */
+  /** Whether any admitted call has run on it. */
+  hasRunCall = false;
+  /** When a call was last admitted or ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   /** Bytes of replies, and of those to come that will be large. */
   readonly unsent = new Semaphore(maxUnsentBytes);
@@ -120,6 +82,7 @@ export class ConnectionUsage {
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */
   authorise(): void {
+    this.usedAt = performance.now();
     if (this.#isAuthorised) return;
     this.#isAuthorised = true;
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
@@ -139,6 +102,11 @@ export class ConnectionUsage {
     this.#total.spareParts += this.#spareParts;
   }
 
+  /** Whether it keeps more than half its share though no call has run on it. */
+  get isExpendable(): boolean {
+    return !this.hasRunCall && this.#kept > shareBytes / 2;
+  }
+
   /** Whether it keeps more than its share while all together keep too much. */
   get isCrowded(): boolean {
     return this.#total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
@@ -156,7 +124,7 @@ export class ConnectionUsage {
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
   keep(bytes: number): void {
     this.#kept += bytes;
-    this.#total.kept += bytes;
+    this.#total.keep(bytes);
   }
 
   /** Counts bytes of replies to refused calls, which close the connection if too many wait. */
@@ -166,7 +134,7 @@ export class ConnectionUsage {
       clearTimeout(this.#refusedTimer);
       this.#refusedTimer = undefined;
     } else {
-      const ms = this.#total.kept > maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      const ms = this.#total.kept > this.#maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
       this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
     }
   }

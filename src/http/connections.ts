@@ -1,47 +1,82 @@
 import type { Socket } from "node:net";
-import { ConnectionUsage, TotalUsage } from "./connection-usage.ts";
+import { residentBytes } from "../memory.ts";
+import { ConnectionUsage } from "./connection-usage.ts";
+import { TotalUsage } from "./total-usage.ts";
+import { type Reading, yieldReading } from "./yield-reading.ts";
+
+/** The limit of connections by default. */
+const defaultMax = 1_024;
+
+/**
+ * The memory of the process above which it is short, in bytes, with up to as many connections as by
+ * default, and in proportion with more. A thousand that are idle on TLS leave it at 200 MB.
+ */
+const shortBytesByDefault = 215 * 1024 * 1024;
+
+/**
+ * The share of the limit that those may have on which no call has run when memory is short, and if
+ * they keep much.
+ */
+const newShare = 1 / 4;
+const expendableShare = 1 / 16;
+
+/** How many are closed at once when memory is short. */
+const closedAtOnce = 64;
 
 /** See {@link createConnections}. */
 export type Connections = ReturnType<typeof createConnections>;
 
 /**
  * Makes the set of the connections of a server, on all of its ports. When it is full and one more
- * comes, the one is closed that went longest without an admitted call or a watch: the new one, if
- * all others have some.
+ * comes, the one is closed that went longest without a call that runs or a watch: the new one, if
+ * all others have some. When memory is short, those make room on which no call has run.
  *
  * @param max how many there may be
+ * @param memoryBytes tells the memory of the process
  */
-export function createConnections(max: number) {
+export function createConnections(max: number, memoryBytes = residentBytes) {
   const all = new Map<string, Entry>();
-  const total = new TotalUsage(yieldReading);
+  const total = new TotalUsage({ onFlood: pauseReading, onGrowth: relieve });
+  const shortBytes = shortBytesByDefault * Math.max(1, max / defaultMax);
+  const isMemoryShort = () => memoryBytes() > shortBytes;
+  let isPaused = false;
+  let isRelieving = false;
 
-  /**
-   * Leaves the rest of what clients have sent to the next turns of the event loop: in one turn, much
-   * could be read from many connections before anything of it can end. Those from which nothing was
-   * read come first.
-   */
-  function yieldReading(): void {
-    const [idle, busy]: [Handle[], Handle[]] = [[], []];
-    for (const { reader, usage } of all.values()) {
-      const handle = (reader as { _handle?: Handle } | undefined)?._handle;
-      // While something is to be written, HTTP/2 itself does not read.
-      if (!handle?.reading || handle.writeQueueSize > 0) continue;
-      handle.readStop();
-      (usage.hasBegun ? busy : idle).push(handle);
-    }
+  function pauseReading(): void {
+    if (isPaused) return;
+    isPaused = true;
     setImmediate(() => {
-      startReading(idle);
-      setImmediate(startReading, busy);
+      isPaused = false;
     });
+    yieldReading(all.values());
   }
 
-  function closeIdlest(): boolean {
+  /** If memory is short, closes some that keep much, once the calls run whose requests are there. */
+  function relieve(): void {
+    if (isRelieving || !isMemoryShort()) return;
+    isRelieving = true;
+    setImmediate(() => {
+      isRelieving = false;
+      const count = Math.min(closedAtOnce, countNew() - Math.ceil(max * expendableShare));
+      for (let i = 0; i < count; i += 1) closeIdlest((usage) => usage.isExpendable);
+    });
+    pauseReading();
+  }
+
+  /** On how many no call has run. */
+  function countNew(): number {
+    let count = 0;
+    for (const { usage } of all.values()) if (!usage.hasRunCall) count += 1;
+    return count;
+  }
+
+  function closeIdlest(isCandidate = (_: ConnectionUsage) => true): boolean {
     let idlest: string | undefined;
     let since = Number.POSITIVE_INFINITY;
     for (const [key, { usage }] of all) {
-      // Anybody may watch: of those who never were admitted, that keeps no connection.
-      const isInUse = usage.inUse > (usage.wasAdmitted ? 0 : usage.watches);
-      if (isInUse || usage.usedAt >= since) continue;
+      // Anybody may watch: where no call has run, that keeps no connection.
+      const isInUse = usage.hasRunCall && usage.inUse > 0;
+      if (isInUse || usage.usedAt >= since || !isCandidate(usage)) continue;
       idlest = key;
       since = usage.usedAt;
     }
@@ -54,6 +89,7 @@ export function createConnections(max: number) {
   return {
     /** Registers a new one. */
     add(socket: Socket): void {
+      if (countNew() > max * newShare && isMemoryShort()) closeIdlest((usage) => !usage.hasRunCall);
       if (all.size >= max && !closeIdlest()) {
         socket.destroy();
         return;
@@ -76,35 +112,8 @@ export function createConnections(max: number) {
   };
 }
 
-interface Entry {
+interface Entry extends Reading {
   readonly socket: Socket;
-  readonly usage: ConnectionUsage;
-  /** What requests are read from: the socket, or the one that encrypts it; undefined until then. */
-  reader: Socket | undefined;
-}
-
-/** What reads from a socket. There is no public way to stop it that HTTP/2 does not undo. */
-interface Handle {
-  /** False if HTTP/1.1 has stopped reading. */
-  readonly reading: boolean;
-  /** Bytes that are yet to be written. */
-  readonly writeQueueSize: number;
-  readStop(): number;
-  readStart(): number;
-}
-
-/** How often to look whether what is to be written was, in milliseconds. */
-const writtenCheckMs = 100;
-
-/** Goes on reading, from what has something to write once that was written. */
-function startReading(handles: Handle[]): void {
-  const waiting: Handle[] = [];
-  for (const handle of handles) {
-    if (!handle.reading) continue;
-    if (handle.writeQueueSize > 0) waiting.push(handle);
-    else handle.readStart();
-  }
-  if (waiting.length > 0) setTimeout(startReading, writtenCheckMs, waiting).unref();
 }
 
 /** The same for a socket and the one that encrypts it. */

@@ -118,7 +118,7 @@ export class ExchangeUsage {
     this.#usedBy = by;
     this.#connection.inUse += 1;
     if (by === "watch") this.#connection.watches += 1;
-    else this.#connection.wasAdmitted = true;
+    else this.#connection.hasRunCall = true;
   }
 
   /** Shrinks the reservation to what a reply of this size takes. */
@@ -212,7 +212,8 @@ export class ExchangeUsage {
     connection.idleSince = now;
     if (this.#usedBy) {
       connection.inUse -= 1;
-      connection.usedAt = now;
+      // Anybody could end watches to keep a connection.
+      if (connection.hasRunCall) connection.usedAt = now;
       if (this.#usedBy === "watch") connection.watches -= 1;
     }
     this.#keep(-this.#kept);

@@ -67,7 +67,7 @@ export function acceptHttp2(
   });
 
   const pings = setInterval(() => {
-    // What admitted calls wait for is limited, and a response to a ping waits behind their replies.
+    // What running calls wait for is limited, and a response to a ping waits behind their replies.
     if (usage.inUse > usage.watches) return;
     // Nobody replies to the ping of a session that has ended, and Node.js waits for its client.
     const isOver = session.closed || session.destroyed;

@@ -14,6 +14,8 @@ export interface Attack {
   readonly on?: TargetKind;
   /** Settings that the service needs for it. */
   readonly settings?: NodeJS.ProcessEnv;
+  /** Whether it gets a service of its own, since malloc keeps much of what it makes that take. */
+  readonly isAlone?: boolean;
   /**
    * Does it; what it asserts besides is thrown.
    *
@@ -66,6 +68,8 @@ interface Scene {
   readonly target: Target;
   readonly callers: GoodCallers;
   readonly settings: NodeJS.ProcessEnv | undefined;
+  /** Whether it is there for one attack only. */
+  readonly isAlone: boolean;
   /** What the service held before any attack. */
   readonly initial: Stock;
   /** The 99th percentile of good callers without an attack, in ms. */
@@ -98,16 +102,15 @@ export function describeAttacks(family: string, attacks: readonly Attack[]): voi
           const seed = ATTACK === undefined ? random.int(0, 2 ** 31 - 1) : random.seed;
           try {
             scene = await prepare(kind, attack, scene);
-            const isAlone = ATTACK !== undefined;
-            let done = await withstand(scene, attack, createRandom(seed), isAlone);
+            let done = await withstand(scene, attack, createRandom(seed));
             if (done.doubts.length > 0) {
               const why = `SEED=${seed}: ${done.doubts.join("; ").slice(0, 1_000)}`;
               repeats += 1;
               if (repeats > maxRepeats) throw new Error(`too often: ${done.doubts.join("; ")}`);
               console.warn(`REPEATED ${family}, ${kind}: ATTACK="${attack.name}" ${why}`);
               await dismiss(scene);
-              scene = await prepare(kind, attack, undefined);
-              done = await withstand(scene, attack, createRandom(seed), true);
+              scene = await prepare(kind, { ...attack, isAlone: true }, undefined);
+              done = await withstand(scene, attack, createRandom(seed));
               if (done.doubts.length > 0) throw new Error(`again: ${done.doubts.join("; ")}`);
             }
             const { count, peakMb } = done;
@@ -140,16 +143,16 @@ interface Done {
 
 async function prepare(
   kind: TargetKind,
-  { settings }: Attack,
+  { settings, isAlone = ATTACK !== undefined }: Attack,
   scene: Scene | undefined,
 ): Promise<Scene> {
-  if (scene?.settings === settings && scene) return scene;
+  if (scene && !scene.isAlone && !isAlone && scene.settings === settings) return scene;
   if (scene) await dismiss(scene);
   const target = await startTarget(kind, settings);
   const callers = await startGoodCallers(target);
   await measureCalm(callers);
   const calmP99Ms = await measureCalm(callers);
-  return { target, callers, settings, calmP99Ms, initial: await takeStock(target) };
+  return { target, callers, settings, isAlone, calmP99Ms, initial: await takeStock(target) };
 }
 
 /** The 99th percentile of good callers now, in ms. */
@@ -163,18 +166,9 @@ async function dismiss({ target, callers }: Scene): Promise<void> {
   expect(await target.stop(), "exit code on SIGTERM").toBe(0);
 }
 
-/**
- * Does an attack beside good callers, and looks whether anything is left of it.
- *
- * @param isAlone whether the process may take no more memory than under one attack
- */
-async function withstand(
-  scene: Scene,
-  attack: Attack,
-  random: Random,
-  isAlone: boolean,
-): Promise<Done> {
-  const { target, callers, initial, calmP99Ms } = scene;
+/** Does an attack beside good callers, and looks whether anything is left of it. */
+async function withstand(scene: Scene, attack: Attack, random: Random): Promise<Done> {
+  const { target, callers, isAlone, initial, calmP99Ms } = scene;
   const { service } = target;
   const logged = service.output().length;
   const isAlive = () => service.child.exitCode === null && service.child.signalCode === null;

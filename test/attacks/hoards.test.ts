@@ -15,7 +15,7 @@ import {
 import { frame } from "../support/raw-grpc.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
 import { customersText, grpcHeaders, http1, plainJson, rpc, strangersText } from "./requests.ts";
-import type { Target } from "./target.ts";
+import type { OpenOptions, PortName, Target } from "./target.ts";
 
 const health = "/grpc.health.v1.Health";
 const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
@@ -78,6 +78,35 @@ async function writeToAll(target: Target, count: number, bytes: Buffer): Promise
     socket.write(bytes);
   }
   await delay(2_000);
+}
+
+/** Headers that are about as long as they may be. */
+const fillers = Object.fromEntries(
+  Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(100)]),
+);
+
+/**
+ * Opens as many connections as there may be beside those of good callers, some of which are closed
+ * to make room, and then writes the same on all of them; three times.
+ */
+async function sendInWaves(
+  target: Target,
+  port: PortName,
+  options: OpenOptions,
+  bytes: Buffer,
+): Promise<number> {
+  const count = 1_020;
+  for (let i = 0; i < 3; i += 1) {
+    const connections = await Promise.all(
+      Array.from({ length: count }, () => target.open(port, { ...options, mayFail: true })),
+    );
+    for (const { socket, tcp } of connections) {
+      tcp.pause();
+      socket.write(bytes);
+    }
+    await delay(1_000);
+  }
+  return 3 * count;
 }
 
 const attacks: Attack[] = [
@@ -281,28 +310,55 @@ const attacks: Attack[] = [
       return 3 * 250;
     },
   },
+  ...[
+    { what: "creates by gRPC", path: `${rpc}/CreateInvestor`, isKnown: true },
+    { what: "watches of strangers", path: `${health}/Watch`, isKnown: false },
+  ].map(
+    ({ what, path, isKnown }): Attack => ({
+      name: `long headers and bodies that do not end, on all connections: ${what}`,
+      isAlone: true,
+      run(target) {
+        const fields = {
+          ...{ ":scheme": "http", ":authority": "localhost" },
+          ...grpcHeaders(path, isKnown ? target.greedy : {}),
+          ...fillers,
+        };
+        const body = frame(Buffer.alloc(65_000)).subarray(0, 60_000);
+        const parts = Array.from({ length: 4 }, (_, i) =>
+          sendData(body.subarray(15_000 * i, 15_000 * (i + 1))),
+        );
+        const begin = http2Frame(frameType.headers, frameFlag.endHeaders, 1, headerBlock(fields));
+        const call = Buffer.concat([clientPreface, begin, ...parts]);
+        return sendInWaves(target, "grpc", { protocol: "h2", isKnown }, call);
+      },
+    }),
+  ),
   {
-    name: "calls with long headers whose bodies do not end, on many connections",
-    async run(target) {
-      const filler = Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(100)]);
-      const fields = {
-        ...{ ":scheme": "http", ":authority": "localhost" },
-        ...grpcHeaders(`${rpc}/CreateInvestor`, target.greedy),
-        ...Object.fromEntries(filler),
-      };
-      const head = headerBlock(fields);
-      const body = frame(Buffer.alloc(65_000)).subarray(0, 60_000);
-      const parts = Array.from({ length: 4 }, (_, i) =>
-        sendData(body.subarray(15_000 * i, 15_000 * (i + 1))),
+    name: "long headers and bodies that do not end, on all connections: creates by HTTP/1.1",
+    isAlone: true,
+    run(target) {
+      const fields = { ...target.greedy, ...fillers, "content-length": "65000" };
+      const head = http1("POST", "/v1/investors", {
+        ...fields,
+        "content-type": "application/json",
+      });
+      const call = Buffer.concat([head, Buffer.alloc(60_000, " ")]);
+      return sendInWaves(target, "http", { isKnown: true }, call);
+    },
+  },
+  {
+    name: "requests by HTTP/2 whose replies are not read, on all connections",
+    isAlone: true,
+    on: "TLS",
+    run(target) {
+      const fields = { ":method": "GET", ":scheme": "https", ":authority": "localhost" };
+      const block = headerBlock({ ...fields, ":path": "/openapi.json" });
+      const flags = frameFlag.endHeaders | frameFlag.endStream;
+      const gets = oddNumbers(100).map((stream) =>
+        http2Frame(frameType.headers, flags, stream, block),
       );
-      const begin = http2Frame(frameType.headers, frameFlag.endHeaders, 1, head);
-      const call = Buffer.concat([clientPreface, begin, ...parts]);
-      const connections = await Promise.all(
-        Array.from({ length: 400 }, () => target.open("grpc", { protocol: "h2", isKnown: true })),
-      );
-      for (const { socket } of connections) socket.write(call);
-      await delay(2_000);
-      return connections.length;
+      const packet = Buffer.concat([clientPreface, ...gets]);
+      return sendInWaves(target, "http", { protocol: "h2" }, packet);
     },
   },
   {

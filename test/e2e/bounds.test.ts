@@ -331,6 +331,18 @@ describe("connections", () => {
     expect(open()).toBe(20);
   });
 
+  it("are not kept by calls whose requests do not end", async () => {
+    const service = await startService({ MAX_CONNECTIONS: "20" });
+    const streams = Array.from({ length: 20 }, () =>
+      openCall(rawConnection(service.grpcPort), list).on("error", () => {}),
+    );
+    for (const stream of streams) stream.write(empty.subarray(0, 1));
+    await delay(500);
+    for (let i = 0; i < 3; i += 1) {
+      expect((await rawCall(rawConnection(service.grpcPort), list, empty)).status).toBe(0);
+    }
+  });
+
   it("are not kept by the watches of those who never were admitted", async () => {
     const service = await startService({ MAX_CONNECTIONS: "20" });
     for (let i = 0; i < 20; i += 1) {

@@ -1,10 +1,11 @@
 import { expect, it } from "vitest";
-import { ConnectionUsage, TotalUsage } from "../../src/http/connection-usage.ts";
+import { ConnectionUsage } from "../../src/http/connection-usage.ts";
+import { TotalUsage } from "../../src/http/total-usage.ts";
 
 const mebibyte = 1024 * 1024;
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
-  const usage = new ConnectionUsage(new TotalUsage(() => {}));
+  const usage = new ConnectionUsage(new TotalUsage({ onFlood() {}, onGrowth() {} }));
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
   const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
@@ -15,7 +16,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
-  const total = new TotalUsage(() => {});
+  const total = new TotalUsage({ onFlood() {}, onGrowth() {} });
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
   caller.authorise();
   stranger.keep(20 * mebibyte);

@@ -2,21 +2,22 @@ import type { Socket } from "node:net";
 import { PassThrough } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import { expect, it } from "vitest";
-import { ConnectionUsage, TotalUsage } from "../../src/http/connection-usage.ts";
+import { ConnectionUsage } from "../../src/http/connection-usage.ts";
 import { ExchangeUsage } from "../../src/http/exchange-usage.ts";
 import { RequestBody } from "../../src/http/request-body.ts";
+import { TotalUsage } from "../../src/http/total-usage.ts";
 import { failureOf } from "../support/errors.ts";
 
 const mebibyte = 1024 * 1024;
 
 /** A body that is held, of which so many bytes have come. */
 async function hold(bytes: number) {
-  const total = new TotalUsage(() => {});
+  const total = new TotalUsage({ onFlood() {}, onGrowth() {} });
   const usage = new ExchangeUsage(new ConnectionUsage(total), {} as Socket, []);
   const request = new PassThrough({ highWaterMark: mebibyte });
   const body = new RequestBody(request, usage);
   body.hold();
-  total.kept = 17 * mebibyte;
+  total.keep(17 * mebibyte);
   request.write(Buffer.alloc(bytes));
   await delay(10);
   return { body, request, usage };

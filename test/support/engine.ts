@@ -22,6 +22,8 @@ export interface EngineOptions
   maxMessageBytes?: number;
   requestTimeoutMs?: number;
   maxConnections?: number;
+  /** Tells the memory of the process. */
+  memoryBytes?: () => number;
 }
 
 /** Serves services by the engine of the service on a port of this machine. */
@@ -49,7 +51,7 @@ export async function startEngine(options: EngineOptions): Promise<Listener> {
     port: 0,
     ...options,
     requestTimeoutMs,
-    connections: createConnections(options.maxConnections ?? 1_000),
+    connections: createConnections(options.maxConnections ?? 1_000, options.memoryBytes),
     serve: createRouter({
       handlers: [rpc, ...rests],
       corsOrigins: [],

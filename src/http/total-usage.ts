@@ -1,0 +1,63 @@
+/** How many parts more all connections may have beside replies that their clients do not read. */
+const maxSpareParts = 1_024;
+
+/**
+ * How many exchanges may begin before a turn of the event loop is counted at all, and how many more
+ * may begin in that turn: nothing that they took is given back before it ends.
+ */
+const uncounted = 256;
+const maxCounted = 1_024;
+
+/** How much more all connections may keep until memory is looked at, in bytes. */
+const growthBytes = 1024 * 1024;
+
+/** What is to be done when connections take much. */
+interface UsageListeners {
+  /** Too many exchanges begin in one turn of the event loop. */
+  onFlood(): void;
+  /** All connections together keep a good deal more than they last did. */
+  onGrowth(): void;
+}
+
+/** What all connections of a server have together. */
+export class TotalUsage {
+  spareParts = maxSpareParts;
+  /** Changes when those that begin are counted anew. */
+  round = 0;
+  #begun = 0;
+  #kept = 0;
+  /** The least that was kept since memory was looked at. */
+  #leastKept = 0;
+  readonly #listeners: UsageListeners;
+
+  constructor(listeners: UsageListeners) {
+    this.#listeners = listeners;
+  }
+
+  /** What they keep in memory until something was sent, in bytes. */
+  get kept(): number {
+    return this.#kept;
+  }
+
+  /** Counts bytes that are kept until something was sent; fewer, if negative. */
+  keep(bytes: number): void {
+    this.#kept += bytes;
+    if (this.#kept < this.#leastKept) this.#leastKept = this.#kept;
+    if (this.#kept < this.#leastKept + growthBytes) return;
+    this.#leastKept = this.#kept;
+    this.#listeners.onGrowth();
+  }
+
+  /** Counts an exchange that begins. */
+  begin(): void {
+    this.#begun += 1;
+    if (this.#begun === uncounted) {
+      setImmediate(() => {
+        this.#begun = 0;
+        this.round += 1;
+      });
+    } else if (this.#begun === uncounted + maxCounted) {
+      this.#listeners.onFlood();
+    }
+  }
+}

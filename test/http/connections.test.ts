@@ -1,0 +1,80 @@
+import { once } from "node:events";
+import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { createServiceImplSpec } from "@connectrpc/connect";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { startEngine } from "../support/engine.ts";
+import { openGate } from "../support/gate.ts";
+import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
+
+const list = "/investor.v1.InvestorService/ListInvestors";
+const empty = frame(Buffer.alloc(0));
+
+/** Serves empty lists on at most 32 connections, of which eight may be new. */
+async function serve() {
+  const methods = { listInvestors: () => ({ investors: [] }) };
+  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
+  const { port, destroy } = await startEngine({
+    ...{ versions: ["h2"], services, gate: openGate(1_000) },
+    ...{ maxConnections: 32, memoryBytes: () => Number.POSITIVE_INFINITY },
+  });
+  onTestFinished(destroy);
+  return port;
+}
+
+async function openTcp(port: number): Promise<Socket> {
+  const socket = connect(port, "127.0.0.1").on("error", () => {});
+  onTestFinished(() => void socket.destroy());
+  await once(socket, "connect");
+  return socket.resume();
+}
+
+/** A connection on which a call has run. */
+async function openKnown(port: number) {
+  const session = rawConnection(port);
+  expect((await rawCall(session, list, empty)).status).toBe(0);
+  return session;
+}
+
+describe("when memory is short", () => {
+  it("connections on which a call has run stay, and others make room", async () => {
+    const port = await serve();
+    const known = [];
+    for (let i = 0; i < 10; i += 1) known.push(await openKnown(port));
+    const others: Socket[] = [];
+    for (let i = 0; i < 20; i += 1) others.push(await openTcp(port));
+    await expect
+      .poll(() => others.map(({ closed }) => closed))
+      .toEqual(others.map((_, i) => i < 11));
+    for (const session of known) expect((await rawCall(session, list, empty)).status).toBe(0);
+  });
+
+  it.each([
+    [2, 0],
+    [3, 1],
+  ])("of %d connections that keep much and make no call, %d is closed", async (count, closed) => {
+    const port = await serve();
+    const known = await openKnown(port);
+    const sessions = Array.from({ length: count }, () => rawConnection(port));
+    const unfinished = frame(Buffer.alloc(60_000)).subarray(0, 50_000);
+    for (const session of sessions) {
+      for (let i = 0; i < 30; i += 1) openCall(session, list).write(unfinished);
+    }
+    const countClosed = () => sessions.filter(({ destroyed }) => destroyed).length;
+    await expect.poll(countClosed).toBe(closed);
+    await delay(300);
+    expect(countClosed()).toBe(closed);
+    expect((await rawCall(known, list, empty)).status).toBe(0);
+  });
+
+  it("calls whose requests are there run first", async () => {
+    const port = await serve();
+    const sessions = Array.from({ length: 3 }, () => rawConnection(port));
+    const streams = sessions.flatMap((session) =>
+      Array.from({ length: 100 }, () => openCall(session, list).end(empty)),
+    );
+    const replies = await Promise.all(streams.map(replyOf));
+    expect(replies.filter(({ status }) => status === 0)).toHaveLength(300);
+  });
+});
