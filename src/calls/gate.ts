@@ -114,6 +114,7 @@ export function createGate(options: GateOptions) {
       const peer = peerOf(exchange.socket);
       try {
         await authenticate?.(peer, exchange);
+        exchange.usage.use("call");
       } catch (error) {
         telemetry.refuseCredentials(peer.address, error);
         throw error;

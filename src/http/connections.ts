@@ -13,14 +13,10 @@ const defaultMax = 1_024;
  */
 const shortBytesByDefault = 215 * 1024 * 1024;
 
-/**
- * The share of the limit that those may have on which no call has run when memory is short, and if
- * they keep much.
- */
+/** The share of the limit that those may have on which no call has run when memory is short. */
 const newShare = 1 / 4;
-const expendableShare = 1 / 16;
 
-/** How many are closed at once when memory is short. */
+/** How many that keep much are closed at once. */
 const closedAtOnce = 64;
 
 /** See {@link createConnections}. */
@@ -51,23 +47,23 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     yieldReading(all.values());
   }
 
+  function hasManyNew(): boolean {
+    let count = 0;
+    for (const { usage } of all.values()) if (!usage.hasRunCall) count += 1;
+    return count > max * newShare;
+  }
+
   /** If memory is short, closes some that keep much, once the calls run whose requests are there. */
   function relieve(): void {
     if (isRelieving || !isMemoryShort()) return;
     isRelieving = true;
     setImmediate(() => {
       isRelieving = false;
-      const count = Math.min(closedAtOnce, countNew() - Math.ceil(max * expendableShare));
-      for (let i = 0; i < count; i += 1) closeIdlest((usage) => usage.isExpendable);
+      for (let i = 0; i < closedAtOnce; i += 1) {
+        if (!closeIdlest((usage) => usage.isExpendable)) break;
+      }
     });
     pauseReading();
-  }
-
-  /** On how many no call has run. */
-  function countNew(): number {
-    let count = 0;
-    for (const { usage } of all.values()) if (!usage.hasRunCall) count += 1;
-    return count;
   }
 
   function closeIdlest(isCandidate = (_: ConnectionUsage) => true): boolean {
@@ -89,7 +85,7 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
   return {
     /** Registers a new one. */
     add(socket: Socket): void {
-      if (countNew() > max * newShare && isMemoryShort()) closeIdlest((usage) => !usage.hasRunCall);
+      if (hasManyNew() && isMemoryShort()) closeIdlest((usage) => !usage.hasRunCall);
       if (all.size >= max && !closeIdlest()) {
         socket.destroy();
         return;

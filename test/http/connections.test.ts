@@ -1,6 +1,5 @@
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
-import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec } from "@connectrpc/connect";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
@@ -50,21 +49,15 @@ describe("when memory is short", () => {
     for (const session of known) expect((await rawCall(session, list, empty)).status).toBe(0);
   });
 
-  it.each([
-    [2, 0],
-    [3, 1],
-  ])("of %d connections that keep much and make no call, %d is closed", async (count, closed) => {
+  it("connections that keep much and make no call are closed", async () => {
     const port = await serve();
     const known = await openKnown(port);
-    const sessions = Array.from({ length: count }, () => rawConnection(port));
+    const sessions = Array.from({ length: 3 }, () => rawConnection(port));
     const unfinished = frame(Buffer.alloc(60_000)).subarray(0, 50_000);
     for (const session of sessions) {
       for (let i = 0; i < 30; i += 1) openCall(session, list).write(unfinished);
     }
-    const countClosed = () => sessions.filter(({ destroyed }) => destroyed).length;
-    await expect.poll(countClosed).toBe(closed);
-    await delay(300);
-    expect(countClosed()).toBe(closed);
+    await expect.poll(() => sessions.filter(({ destroyed }) => !destroyed)).toHaveLength(0);
     expect((await rawCall(known, list, empty)).status).toBe(0);
   });
 
