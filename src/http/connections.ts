@@ -47,6 +47,7 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     yieldReading(all.values());
   }
 
+  /** Whether no call has run on more than may be so when memory is short. */
   function hasManyNew(): boolean {
     let count = 0;
     for (const { usage } of all.values()) if (!usage.hasRunCall) count += 1;
@@ -85,7 +86,7 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
   return {
     /** Registers a new one. */
     add(socket: Socket): void {
-      if (hasManyNew() && isMemoryShort()) closeIdlest((usage) => !usage.hasRunCall);
+      if (isMemoryShort() && hasManyNew()) closeIdlest((usage) => !usage.hasRunCall);
       if (all.size >= max && !closeIdlest()) {
         socket.destroy();
         return;
