@@ -14,13 +14,14 @@ const savingChecks = 4;
 /** How often to look at the memory, in milliseconds. */
 const checkMs = 250;
 
-/** The memory of the process, or 0 if it cannot be read for want of file descriptors. */
+let lastBytes = 0;
+
+/** The memory of the process in bytes, or what it last was if no file descriptor is left to read it. */
 export function residentBytes(): number {
   try {
-    return process.memoryUsage.rss();
-  } catch {
-    return 0;
-  }
+    lastBytes = process.memoryUsage.rss();
+  } catch {}
+  return lastBytes;
 }
 
 /**

@@ -63,8 +63,8 @@ export class Call implements HandlerContext {
   readonly values: ContextValues;
   /** When it began, by performance.now(). */
   readonly startedAt = performance.now();
-  /** Whether it holds one of the slots of calls in flight. */
-  holdsSlot = false;
+  /** Whether it got one of the slots of calls in flight. */
+  wasAdmitted = false;
   /** Who makes it, once that is known. */
   caller: Caller | undefined;
   /** Why it failed; the first {@link Call.fail} counts. */
@@ -97,12 +97,14 @@ export class Call implements HandlerContext {
     return this.run(() => impl(input, this));
   }
 
-  /**
-   * Runs the implementation, now that the request is there, as a part of what the span of the call
-   * tells of.
-   */
+  /** Keeps the connection of an admitted call from being closed for want of others. */
+  keepConnection(): void {
+    if (this.wasAdmitted) this.head.exchange.usage.use("call");
+  }
+
+  /** Runs the implementation, as a part of what the span of the call tells of. */
   run<T>(work: () => T): T {
-    if (this.holdsSlot) this.head.exchange.usage.use("call");
+    this.keepConnection();
     return this.#span ? this.#span.run(work) : work();
   }
 

@@ -67,7 +67,7 @@ export function createGate(options: GateOptions) {
     exchange.usage.authorise();
     exchange.usage.expectRoom();
     call.onClose(slots.acquire(call.values.get(principalKey)));
-    call.holdsSlot = true;
+    call.wasAdmitted = true;
     return call;
   }
 
@@ -93,10 +93,14 @@ export function createGate(options: GateOptions) {
       };
       if (authenticate) {
         const release = admitting.acquire();
+        const endAdmission = head.exchange.usage.beginAdmission();
         return authorise(call, authenticate)
           .then(() => acquireSlot(call))
           .catch(refuse)
-          .finally(release);
+          .finally(() => {
+            release();
+            endAdmission();
+          });
       }
       try {
         return acquireSlot(call);

@@ -14,6 +14,12 @@ const maxStrangersBytes = 16 * 1024 * 1024;
 /** What each connection may keep, whatever the others do. */
 const shareBytes = 32 * 1024;
 
+/** What an exchange takes besides its headers and its bodies, in bytes. */
+export const exchangeBytes = 8 * 1024;
+
+/** What a connection on which no call has run may keep beside that when memory is short. */
+const untriedBytes = 16 * 1024;
+
 /** What one connection may keep of calls that were refused. */
 const maxRefusedBytes = 64 * 1024;
 
@@ -44,9 +50,11 @@ export class ConnectionUsage {
   inUse = 0;
   /** How many of them are watches, which end with the connection. */
   watches = 0;
+  /** How many of its calls are being admitted. */
+  admitting = 0;
   /** Whether any admitted call has run on it. */
   hasRunCall = false;
-  /** When a call was last admitted or ended, or else when it came, by performance.now(). */
+  /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   /** Bytes of replies, and of those to come that will be large. */
   readonly unsent = new Semaphore(maxUnsentBytes);
@@ -102,9 +110,14 @@ export class ConnectionUsage {
     this.#total.spareParts += this.#spareParts;
   }
 
-  /** Whether it keeps more than half its share though no call has run on it. */
+  /** Whether no call has run on it, and none is being admitted. */
+  get isUntried(): boolean {
+    return !this.hasRunCall && this.admitting === 0;
+  }
+
+  /** Whether it keeps much though it is untried. */
   get isExpendable(): boolean {
-    return !this.hasRunCall && this.#kept > shareBytes / 2;
+    return this.isUntried && this.#kept - this.open * exchangeBytes > untriedBytes;
   }
 
   /** Whether it keeps more than its share while all together keep too much. */

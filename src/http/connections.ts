@@ -14,9 +14,9 @@ const defaultMax = 1_024;
 const shortBytesByDefault = 215 * 1024 * 1024;
 
 /** The share of the limit that those may have on which no call has run when memory is short. */
-const newShare = 1 / 4;
+const untriedShare = 1 / 4;
 
-/** How many that keep much are closed at once. */
+/** How many that keep much are closed in one turn of the event loop. */
 const closedAtOnce = 64;
 
 /** See {@link createConnections}. */
@@ -24,7 +24,7 @@ export type Connections = ReturnType<typeof createConnections>;
 
 /**
  * Makes the set of the connections of a server, on all of its ports. When it is full and one more
- * comes, the one is closed that went longest without a call that runs or a watch: the new one, if
+ * comes, the one is closed that went longest without a running call or a watch: the new one, if
  * all others have some. When memory is short, those make room on which no call has run.
  *
  * @param max how many there may be
@@ -47,27 +47,26 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     yieldReading(all.values());
   }
 
-  /** Whether no call has run on more than may be so when memory is short. */
-  function hasManyNew(): boolean {
+  function count(isCounted: (usage: ConnectionUsage) => boolean): number {
     let count = 0;
-    for (const { usage } of all.values()) if (!usage.hasRunCall) count += 1;
-    return count > max * newShare;
+    for (const { usage } of all.values()) if (isCounted(usage)) count += 1;
+    return count;
   }
 
-  /** If memory is short, closes some that keep much, once the calls run whose requests are there. */
+  /** If memory is short, closes those that keep much, once the calls run whose requests are there. */
   function relieve(): void {
-    if (isRelieving || !isMemoryShort()) return;
+    if (isRelieving || !isMemoryShort() || count(isExpendable) === 0) return;
     isRelieving = true;
     setImmediate(() => {
       isRelieving = false;
-      for (let i = 0; i < closedAtOnce; i += 1) {
-        if (!closeIdlest((usage) => usage.isExpendable)) break;
-      }
+      let left = closedAtOnce;
+      while (left > 0 && closeIdlest(isExpendable)) left -= 1;
+      if (left === 0) relieve();
     });
     pauseReading();
   }
 
-  function closeIdlest(isCandidate = (_: ConnectionUsage) => true): boolean {
+  function closeIdlest(isCandidate: (usage: ConnectionUsage) => boolean = () => true): boolean {
     let idlest: string | undefined;
     let since = Number.POSITIVE_INFINITY;
     for (const [key, { usage }] of all) {
@@ -86,7 +85,7 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
   return {
     /** Registers a new one. */
     add(socket: Socket): void {
-      if (isMemoryShort() && hasManyNew()) closeIdlest((usage) => !usage.hasRunCall);
+      if (isMemoryShort() && count(isUntried) > max * untriedShare) closeIdlest(isUntried);
       if (all.size >= max && !closeIdlest()) {
         socket.destroy();
         return;
@@ -112,6 +111,9 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
 interface Entry extends Reading {
   readonly socket: Socket;
 }
+
+const isUntried = (usage: ConnectionUsage) => usage.isUntried;
+const isExpendable = (usage: ConnectionUsage) => usage.isExpendable;
 
 /** The same for a socket and the one that encrypts it. */
 function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {

@@ -1,10 +1,7 @@
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 import { overloaded } from "../service/errors.ts";
-import { type ConnectionUsage, partBytes } from "./connection-usage.ts";
-
-/** What an exchange takes besides its headers and its reply, in bytes. */
-const exchangeBytes = 8 * 1024;
+import { type ConnectionUsage, exchangeBytes, partBytes } from "./connection-usage.ts";
 
 /** How long to wait for a turn to write before others are taken for unread, in milliseconds. */
 const widenMs = 100;
@@ -78,6 +75,14 @@ export class ExchangeUsage {
   /** Gives the connection the share of memory of authorised callers. */
   authorise(): void {
     this.#connection.authorise();
+  }
+
+  /** Spares the connection while a call of it is being admitted; what it returns ends that. */
+  beginAdmission(): () => void {
+    this.#connection.admitting += 1;
+    return () => {
+      this.#connection.admitting -= 1;
+    };
   }
 
   /**

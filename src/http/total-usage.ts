@@ -15,7 +15,7 @@ const growthBytes = 1024 * 1024;
 interface UsageListeners {
   /** Too many exchanges begin in one turn of the event loop. */
   onFlood(): void;
-  /** All connections together keep a good deal more than they last did. */
+  /** All connections together keep a good deal more than the least since the last call. */
   onGrowth(): void;
 }
 

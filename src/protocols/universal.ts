@@ -83,7 +83,10 @@ export function createUniversal(
     try {
       // As one part, since Connect keeps parts as they are, and small ones take a hundredfold.
       if (hasOneMessage(rpc)) {
-        yield await exchange.readBody(limitOf(rpc), prefixBytes);
+        const body = await exchange.readBody(limitOf(rpc), prefixBytes);
+        // It can take a while to unpack.
+        request.call?.keepConnection();
+        yield body;
       } else {
         yield* exchange.readChunks();
       }

@@ -1,8 +1,13 @@
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec } from "@connectrpc/connect";
+import { pino } from "pino";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { Scope } from "../../src/calls/caller.ts";
+import { createGate } from "../../src/calls/gate.ts";
+import { createTelemetry } from "../../src/calls/telemetry.ts";
 import { startEngine } from "../support/engine.ts";
 import { openGate } from "../support/gate.ts";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
@@ -11,11 +16,11 @@ const list = "/investor.v1.InvestorService/ListInvestors";
 const empty = frame(Buffer.alloc(0));
 
 /** Serves empty lists on at most 32 connections, of which eight may be new. */
-async function serve() {
+async function serve(gate = openGate(1_000)) {
   const methods = { listInvestors: () => ({ investors: [] }) };
   const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
   const { port, destroy } = await startEngine({
-    ...{ versions: ["h2"], services, gate: openGate(1_000) },
+    ...{ versions: ["h2"], services, gate },
     ...{ maxConnections: 32, memoryBytes: () => Number.POSITIVE_INFINITY },
   });
   onTestFinished(destroy);
@@ -61,13 +66,28 @@ describe("when memory is short", () => {
     expect((await rawCall(known, list, empty)).status).toBe(0);
   });
 
-  it("calls whose requests are there run first", async () => {
-    const port = await serve();
-    const sessions = Array.from({ length: 3 }, () => rawConnection(port));
-    const streams = sessions.flatMap((session) =>
-      Array.from({ length: 100 }, () => openCall(session, list).end(empty)),
-    );
-    const replies = await Promise.all(streams.map(replyOf));
-    expect(replies.filter(({ status }) => status === 0)).toHaveLength(300);
-  });
+  it.each([
+    ["at once", undefined],
+    [
+      "in a while",
+      async () => {
+        await delay(50);
+        return { principal: "one", name: "one", scopes: new Set<Scope>(["investors:read"]) };
+      },
+    ],
+  ])(
+    "calls whose requests are there run first, if they are admitted %s",
+    async (_, authenticate) => {
+      const log = pino({ level: "silent" });
+      const limits = { maxInFlight: 1_000, requestTimeoutMs: 5_000 };
+      const gate = createGate({ ...limits, authenticate, telemetry: createTelemetry(log), log });
+      const port = await serve(gate);
+      const sessions = Array.from({ length: 3 }, () => rawConnection(port));
+      const streams = sessions.flatMap((session) =>
+        Array.from({ length: 100 }, () => openCall(session, list).end(empty)),
+      );
+      const replies = await Promise.all(streams.map(replyOf));
+      expect(replies.filter(({ status }) => status === 0)).toHaveLength(300);
+    },
+  );
 });
