@@ -18,7 +18,7 @@ const shareBytes = 32 * 1024;
 export const exchangeBytes = 8 * 1024;
 
 /** What a connection on which no call has run may keep beside that when memory is short. */
-const untriedBytes = 16 * 1024;
+const untriedBytes = 12 * 1024;
 
 /** What one connection may keep of calls that were refused. */
 const maxRefusedBytes = 64 * 1024;

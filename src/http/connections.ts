@@ -55,15 +55,15 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
 
   /** If memory is short, closes those that keep much, once the calls run whose requests are there. */
   function relieve(): void {
-    if (isRelieving || !isMemoryShort() || count(isExpendable) === 0) return;
+    if (isRelieving || !isMemoryShort()) return;
     isRelieving = true;
+    pauseReading();
     setImmediate(() => {
       isRelieving = false;
       let left = closedAtOnce;
       while (left > 0 && closeIdlest(isExpendable)) left -= 1;
       if (left === 0) relieve();
     });
-    pauseReading();
   }
 
   function closeIdlest(isCandidate: (usage: ConnectionUsage) => boolean = () => true): boolean {
