@@ -227,8 +227,8 @@ async function withstand(scene: Scene, attack: Attack, random: Random): Promise<
   );
   const { text: metrics } = await target.request("/metrics", { headers: target.greedy });
   expect(find(metrics, 'code="INTERNAL"'), "calls counted as faults").toBe(undefined);
-  // A machine that stalls collects garbage late, which the wider bound has room for.
-  expectOrDoubt(isAlone && peak.residentMb < maxResidentInRowMb, () =>
+  // V8 collects garbage late now and then, on a machine that stalls more often.
+  expectOrDoubt(isAlone, () =>
     expect(peak.residentMb, "peak of memory in MB").toBeLessThan(
       isAlone ? maxResidentMb : maxResidentInRowMb,
     ),
