@@ -58,12 +58,14 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     if (isRelieving || !isMemoryShort()) return;
     isRelieving = true;
     pauseReading();
-    setImmediate(() => {
-      isRelieving = false;
-      let left = closedAtOnce;
-      while (left > 0 && closeIdlest(isExpendable)) left -= 1;
-      if (left === 0) relieve();
-    });
+    setImmediate(closeExpendable);
+  }
+
+  function closeExpendable(): void {
+    isRelieving = false;
+    let left = closedAtOnce;
+    while (left > 0 && closeIdlest(isExpendable)) left -= 1;
+    if (left === 0 && isMemoryShort()) setImmediate(closeExpendable);
   }
 
   function closeIdlest(isCandidate: (usage: ConnectionUsage) => boolean = () => true): boolean {
