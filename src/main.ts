@@ -13,6 +13,7 @@ import {
   settings,
   withoutSecrets,
 } from "./config.ts";
+import { saveMemory } from "./memory.ts";
 import type { RunningServer } from "./server.ts";
 
 /** A signal so soon after the first, in milliseconds, is the same one again. */
@@ -93,6 +94,7 @@ async function start(given: Given): Promise<void> {
   process.on("uncaughtException", exitFatally);
   process.on("unhandledRejection", exitFatally);
 
+  saveMemory(config.limits.maxConnections);
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);

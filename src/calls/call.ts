@@ -11,7 +11,7 @@ import {
 import type { Logger } from "pino";
 import { unlessAborted } from "../abort.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { reserveKey } from "../service/context.ts";
+import { principalKey, reserveKey } from "../service/context.ts";
 import { internal, interrupted } from "../service/errors.ts";
 import type { Caller } from "./caller.ts";
 import type { Peer } from "./peer.ts";
@@ -138,7 +138,8 @@ export class Call implements HandlerContext {
 
   /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
   reserve(bytes: number): Promise<void> {
-    return this.untilEnd(this.head.exchange.usage.reserve(bytes));
+    const caller = this.values.get(principalKey);
+    return this.untilEnd(this.head.exchange.usage.reserve(bytes, caller));
   }
 
   /**

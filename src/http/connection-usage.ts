@@ -5,10 +5,10 @@ import type { TotalUsage } from "./total-usage.ts";
 /** Replies that one connection may leave unsent before it is served no further, in bytes. */
 const maxUnsentBytes = 4 * 1024 * 1024;
 
-/** What all connections may keep before calls are refused on those above {@link shareBytes}. */
-const maxTotalBytes = 64 * 1024 * 1024;
-
-/** The same on connections on which no authorised caller has made a call. */
+/**
+ * What all connections may keep before calls are refused on those above {@link shareBytes} on which
+ * no authorised caller has made a call.
+ */
 const maxStrangersBytes = 16 * 1024 * 1024;
 
 /** What each connection may keep, whatever the others do. */
@@ -17,8 +17,12 @@ const shareBytes = 32 * 1024;
 /** What an exchange takes besides its headers and its bodies, in bytes. */
 export const exchangeBytes = 8 * 1024;
 
-/** What a connection on which no call has run may keep beside that when memory is short. */
-const untriedBytes = 12 * 1024;
+/**
+ * What a connection may keep beside that when memory is short, unless a call runs on it or did lately,
+ * and for how long that spares it, in milliseconds.
+ */
+const idleBytes = 12 * 1024;
+const sparedMs = 250;
 
 /** What one connection may keep of calls that were refused. */
 const maxRefusedBytes = 64 * 1024;
@@ -42,6 +46,7 @@ const maxAuthorisedParts = 8;
 
 /** How a connection is used, and what it keeps in memory until its client reads. */
 export class ConnectionUsage {
+  readonly total: TotalUsage;
   /** How many exchanges are open on it. */
   open = 0;
   /** When the last of them closed, or else when it came, by performance.now(). */
@@ -62,7 +67,6 @@ export class ConnectionUsage {
   readonly unwritten = new Semaphore(maxParts * partBytes);
   /** How many parts it has written. */
   written = 0;
-  readonly #total: TotalUsage;
   /** Bytes that it keeps in memory until something was sent. */
   #kept = 0;
   #isAuthorised = false;
@@ -73,19 +77,19 @@ export class ConnectionUsage {
   #refusedTimer: NodeJS.Timeout | undefined;
 
   constructor(total: TotalUsage) {
-    this.#total = total;
+    this.total = total;
   }
 
   /** Counts an exchange that is open from now on. */
   begin(): void {
     this.open += 1;
-    this.#begunIn = this.#total.round;
-    this.#total.begin();
+    this.#begunIn = this.total.round;
+    this.total.begin();
   }
 
   /** Whether an exchange has begun on it since they were counted anew. */
   get hasBegun(): boolean {
-    return this.#begunIn === this.#total.round;
+    return this.#begunIn === this.total.round;
   }
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */
@@ -98,8 +102,8 @@ export class ConnectionUsage {
 
   /** Lets one part more be written, if there is one to spare: others wait for what is not read. */
   widen(): void {
-    if (this.#isClosed || this.#total.spareParts === 0) return;
-    this.#total.spareParts -= 1;
+    if (this.#isClosed || this.total.spareParts === 0) return;
+    this.total.spareParts -= 1;
     this.#spareParts += 1;
     this.unwritten.widen(partBytes);
   }
@@ -107,7 +111,7 @@ export class ConnectionUsage {
   /** Gives back what it has to spare, behind the end of its connection. */
   close(): void {
     this.#isClosed = true;
-    this.#total.spareParts += this.#spareParts;
+    this.total.spareParts += this.#spareParts;
   }
 
   /** Whether no call has run on it, and none is being admitted. */
@@ -115,29 +119,36 @@ export class ConnectionUsage {
     return !this.hasRunCall && this.admitting === 0;
   }
 
-  /** Whether it keeps much though it is untried. */
+  /** Whether it keeps much though no call runs on it, nor did lately. */
   get isExpendable(): boolean {
-    return this.isUntried && this.#kept - this.open * exchangeBytes > untriedBytes;
+    if (this.#kept - this.open * exchangeBytes <= idleBytes) return false;
+    if (!this.hasRunCall || this.admitting > 0) return this.isUntried;
+    return this.inUse === this.watches && performance.now() - this.usedAt > sparedMs;
+  }
+
+  /** Whether it may be closed for others. Anybody may watch: where no call has run, that does not count. */
+  get isReplaceable(): boolean {
+    return !this.hasRunCall || this.inUse === 0;
   }
 
   /** Whether it keeps more than its share while all together keep too much. */
   get isCrowded(): boolean {
-    return this.#total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
+    return this.total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
   }
 
   /** Whether a reply of this size may wait to be sent. */
   canTake(bytes: number): boolean {
-    return bytes <= shareBytes || this.#total.kept + bytes <= this.#maxTotalBytes;
+    return bytes <= shareBytes || this.total.kept + bytes <= this.#maxTotalBytes;
   }
 
   get #maxTotalBytes(): number {
-    return this.#isAuthorised ? maxTotalBytes : maxStrangersBytes;
+    return this.#isAuthorised ? this.total.maxBytes : maxStrangersBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
   keep(bytes: number): void {
     this.#kept += bytes;
-    this.#total.keep(bytes);
+    this.total.keep(bytes);
   }
 
   /** Counts bytes of replies to refused calls, which close the connection if too many wait. */
@@ -147,7 +158,7 @@ export class ConnectionUsage {
       clearTimeout(this.#refusedTimer);
       this.#refusedTimer = undefined;
     } else {
-      const ms = this.#total.kept > this.#maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      const ms = this.total.kept > this.#maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
       this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
     }
   }

@@ -1,17 +1,8 @@
 import type { Socket } from "node:net";
-import { residentBytes } from "../memory.ts";
+import { residentBytes, shortBytes } from "../memory.ts";
 import { ConnectionUsage } from "./connection-usage.ts";
 import { TotalUsage } from "./total-usage.ts";
 import { type Reading, yieldReading } from "./yield-reading.ts";
-
-/** The limit of connections by default. */
-const defaultMax = 1_024;
-
-/**
- * The memory of the process above which it is short, in bytes, with up to as many connections as by
- * default, and in proportion with more. A thousand that are idle on TLS leave it at 200 MB.
- */
-const shortBytesByDefault = 215 * 1024 * 1024;
 
 /** The share of the limit that those may have on which no call has run when memory is short. */
 const untriedShare = 1 / 4;
@@ -25,16 +16,17 @@ export type Connections = ReturnType<typeof createConnections>;
 /**
  * Makes the set of the connections of a server, on all of its ports. When it is full and one more
  * comes, the one is closed that went longest without a running call or a watch: the new one, if
- * all others have some. When memory is short, those make room on which no call has run.
+ * all others have some. When memory is short, those make room on which no call has run, and those
+ * are closed that keep much though no call runs on them.
  *
  * @param max how many there may be
  * @param memoryBytes tells the memory of the process
  */
 export function createConnections(max: number, memoryBytes = residentBytes) {
   const all = new Map<string, Entry>();
-  const total = new TotalUsage({ onFlood: pauseReading, onGrowth: relieve });
-  const shortBytes = shortBytesByDefault * Math.max(1, max / defaultMax);
-  const isMemoryShort = () => memoryBytes() > shortBytes;
+  const bytes = shortBytes(max);
+  const isMemoryShort = () => memoryBytes() > bytes;
+  const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
   let isPaused = false;
   let isRelieving = false;
 
@@ -68,13 +60,11 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     if (left === 0 && isMemoryShort()) setImmediate(closeExpendable);
   }
 
-  function closeIdlest(isCandidate: (usage: ConnectionUsage) => boolean = () => true): boolean {
+  function closeIdlest(isCandidate: (usage: ConnectionUsage) => boolean): boolean {
     let idlest: string | undefined;
     let since = Number.POSITIVE_INFINITY;
     for (const [key, { usage }] of all) {
-      // Anybody may watch: where no call has run, that keeps no connection.
-      const isInUse = usage.hasRunCall && usage.inUse > 0;
-      if (isInUse || usage.usedAt >= since || !isCandidate(usage)) continue;
+      if (usage.usedAt >= since || !isCandidate(usage)) continue;
       idlest = key;
       since = usage.usedAt;
     }
@@ -88,7 +78,7 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     /** Registers a new one. */
     add(socket: Socket): void {
       if (isMemoryShort() && count(isUntried) > max * untriedShare) closeIdlest(isUntried);
-      if (all.size >= max && !closeIdlest()) {
+      if (all.size >= max && !closeIdlest(isReplaceable)) {
         socket.destroy();
         return;
       }
@@ -115,6 +105,7 @@ interface Entry extends Reading {
 }
 
 const isUntried = (usage: ConnectionUsage) => usage.isUntried;
+const isReplaceable = (usage: ConnectionUsage) => usage.isReplaceable;
 const isExpendable = (usage: ConnectionUsage) => usage.isExpendable;
 
 /** The same for a socket and the one that encrypts it. */

@@ -1,5 +1,6 @@
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
+import type { Semaphore } from "../semaphore.ts";
 import { overloaded } from "../service/errors.ts";
 import { type ConnectionUsage, exchangeBytes, partBytes } from "./connection-usage.ts";
 
@@ -25,10 +26,13 @@ export class ExchangeUsage {
   #reply = 0;
   /** Bytes that its reply may take, until it has one. */
   #reserved = 0;
+  /** Bytes that its reply may take while it is being made. */
+  #making = 0;
   /** Bytes on TLS that Node.js has yet to write. */
   #unwritten = 0;
-  /** Stops waiting for room, and to write. */
+  /** Stops waiting for room, to make a reply, and to write. */
   #stopWaiting: (() => void) | undefined;
+  #stopWaitingToMake: (() => void) | undefined;
   #stopWaitingToWrite: (() => void) | undefined;
 
   constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {
@@ -46,20 +50,34 @@ export class ExchangeUsage {
     const { unsent, isCrowded } = this.#connection;
     // What would be refused anyway need not wait for it.
     if (!unsent.isExceeded || isCrowded) onRoom();
-    else this.#wait(0, onRoom);
+    else this.#wait(unsent, 0, onRoom);
   }
 
-  /** Resolves when a reply of this size may wait on the connection; never if it closes first. */
-  reserve(bytes: number): Promise<void> {
-    return new Promise((resolve) => this.#wait(this.#copies * bytes, resolve));
-  }
-
-  #wait(bytes: number, onRoom: () => void): void {
-    if (this.#isClosed) return;
-    this.#stopWaiting = this.#connection.unsent.acquire(bytes, () => {
-      this.#reserved += bytes;
-      onRoom();
+  /**
+   * Resolves when a reply of this size may be made for a caller, and wait on the connection; never if
+   * it closes first.
+   */
+  reserve(bytes: number, caller = ""): Promise<void> {
+    const { unsent, total } = this.#connection;
+    const taken = this.#copies * bytes;
+    return new Promise((resolve) => {
+      this.#wait(unsent, taken, () => {
+        this.#reserved += taken;
+        this.#stopWaitingToMake = total.making.acquire(caller, bytes, () => {
+          this.#making += bytes;
+          resolve();
+        });
+      });
     });
+  }
+
+  #wait(semaphore: Semaphore, bytes: number, onRoom: () => void): void {
+    if (!this.#isClosed) this.#stopWaiting = semaphore.acquire(bytes, onRoom);
+  }
+
+  #endMaking(): void {
+    if (this.#making > 0) this.#connection.total.making.release(this.#making);
+    this.#making = 0;
   }
 
   /** Counts bytes of the request, which are kept until it closes. */
@@ -132,6 +150,7 @@ export class ExchangeUsage {
     const taken = Math.min(this.#copies * bytes, this.#reserved);
     this.#connection.unsent.release(this.#reserved - taken);
     this.#reserved = taken;
+    this.#endMaking();
   }
 
   /** Counts a reply of this size, in place of what was reserved for it. */
@@ -143,6 +162,7 @@ export class ExchangeUsage {
     this.#connection.unsent.hold(taken);
     this.#connection.unsent.release(this.#reserved);
     this.#reserved = 0;
+    this.#endMaking();
   }
 
   /** Releases bytes of its reply once they were sent. */
@@ -210,8 +230,10 @@ export class ExchangeUsage {
     const connection = this.#connection;
     this.#isClosed = true;
     this.#stopWaiting?.();
+    this.#stopWaitingToMake?.();
     this.#stopWaitingToWrite?.();
     this.#wrote(this.#unwritten);
+    this.#endMaking();
     const now = performance.now();
     connection.open -= 1;
     connection.idleSince = now;

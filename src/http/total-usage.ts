@@ -1,3 +1,12 @@
+import { FairQueue } from "./fair-queue.ts";
+
+/**
+ * What replies may take that are being made at once, and for how many of these bytes others are begun
+ * in one turn of the event loop: eight large pages, and one.
+ */
+const maxMakingBytes = 8 * 1024 * 1024;
+const maxMadePerTurn = 1024 * 1024;
+
 /** How many parts more all connections may have beside replies that their clients do not read. */
 const maxSpareParts = 1_024;
 
@@ -11,8 +20,14 @@ const maxCounted = 1_024;
 /** How much more all connections may keep until memory is looked at, in bytes. */
 const growthBytes = 1024 * 1024;
 
+/** What all connections may keep, in bytes, and what they may when memory is short. */
+const maxBytes = 64 * 1024 * 1024;
+const maxShortBytes = 32 * 1024 * 1024;
+
 /** What is to be done when connections take much. */
-interface UsageListeners {
+interface UsageOptions {
+  /** Whether the process takes much memory. */
+  isMemoryShort(): boolean;
   /** Too many exchanges begin in one turn of the event loop. */
   onFlood(): void;
   /** All connections together keep a good deal more than the least since the last call. */
@@ -22,21 +37,29 @@ interface UsageListeners {
 /** What all connections of a server have together. */
 export class TotalUsage {
   spareParts = maxSpareParts;
+  /** Bytes that replies may take which are being made. */
+  readonly making = new FairQueue(maxMakingBytes, maxMadePerTurn);
   /** Changes when those that begin are counted anew. */
   round = 0;
   #begun = 0;
   #kept = 0;
   /** The least that was kept since memory was looked at. */
   #leastKept = 0;
-  readonly #listeners: UsageListeners;
+  readonly #options: UsageOptions;
 
-  constructor(listeners: UsageListeners) {
-    this.#listeners = listeners;
+  constructor(options: UsageOptions) {
+    this.#options = options;
   }
 
   /** What they keep in memory until something was sent, in bytes. */
   get kept(): number {
     return this.#kept;
+  }
+
+  /** What they may keep now before calls are refused on those that keep more than their share. */
+  get maxBytes(): number {
+    const isShort = this.#kept > maxShortBytes && this.#options.isMemoryShort();
+    return isShort ? maxShortBytes : maxBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
@@ -45,7 +68,7 @@ export class TotalUsage {
     if (this.#kept < this.#leastKept) this.#leastKept = this.#kept;
     if (this.#kept < this.#leastKept + growthBytes) return;
     this.#leastKept = this.#kept;
-    this.#listeners.onGrowth();
+    this.#options.onGrowth();
   }
 
   /** Counts an exchange that begins. */
@@ -57,7 +80,7 @@ export class TotalUsage {
         this.round += 1;
       });
     } else if (this.#begun === uncounted + maxCounted) {
-      this.#listeners.onFlood();
+      this.#options.onFlood();
     }
   }
 }

@@ -14,7 +14,15 @@ import {
 } from "../support/http2-frames.ts";
 import { frame } from "../support/raw-grpc.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
-import { customersText, grpcHeaders, http1, plainJson, rpc, strangersText } from "./requests.ts";
+import {
+  customersText,
+  grpcHeaders,
+  http1,
+  messages,
+  plainJson,
+  rpc,
+  strangersText,
+} from "./requests.ts";
 import type { OpenOptions, PortName, Target } from "./target.ts";
 
 const health = "/grpc.health.v1.Health";
@@ -85,26 +93,38 @@ const fillers = Object.fromEntries(
   Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(100)]),
 );
 
+/** What is written on all connections. */
+interface Wave extends Omit<OpenOptions, "port"> {
+  port: PortName;
+  /** What is written first, and replied to. */
+  first?: Buffer;
+  bytes: Buffer;
+  /** Whether what comes back is read. */
+  isRead?: boolean;
+}
+
 /**
  * Opens as many connections as there may be beside those of good callers, some of which are closed
  * to make room, and then writes the same on all of them; three times.
  */
 async function sendInWaves(
   target: Target,
-  port: PortName,
-  options: OpenOptions,
-  bytes: Buffer,
+  { port, first, bytes, isRead = false, ...options }: Wave,
 ): Promise<number> {
   const count = 1_020;
   for (let i = 0; i < 3; i += 1) {
     const connections = await Promise.all(
       Array.from({ length: count }, () => target.open(port, { ...options, mayFail: true })),
     );
+    if (first) {
+      for (const { socket } of connections) socket.write(first);
+      await delay(1_500);
+    }
     for (const { socket, tcp } of connections) {
-      tcp.pause();
+      if (!isRead) tcp.pause();
       socket.write(bytes);
     }
-    await delay(1_000);
+    await delay(isRead ? 5_000 : 1_000);
   }
   return 3 * count;
 }
@@ -311,25 +331,38 @@ const attacks: Attack[] = [
     },
   },
   ...[
-    { what: "creates by gRPC", path: `${rpc}/CreateInvestor`, isKnown: true },
-    { what: "watches of strangers", path: `${health}/Watch`, isKnown: false },
+    { what: "creates by gRPC", path: `${rpc}/CreateInvestor`, isKnown: true, hasCalled: false },
+    {
+      what: "creates by gRPC behind a list",
+      path: `${rpc}/CreateInvestor`,
+      isKnown: true,
+      hasCalled: true,
+    },
+    { what: "watches of strangers", path: `${health}/Watch`, isKnown: false, hasCalled: false },
   ].map(
-    ({ what, path, isKnown }): Attack => ({
+    ({ what, path, isKnown, hasCalled }): Attack => ({
       name: `long headers and bodies that do not end, on all connections: ${what}`,
       isAlone: true,
       run(target) {
-        const fields = {
-          ...{ ":scheme": "http", ":authority": "localhost" },
-          ...grpcHeaders(path, isKnown ? target.greedy : {}),
-          ...fillers,
+        const begin = (stream: number, path: string, more: Record<string, string> = {}) => {
+          const fields = {
+            ...{ ":scheme": "http", ":authority": "localhost" },
+            ...grpcHeaders(path, isKnown ? target.greedy : {}),
+            ...more,
+          };
+          return http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields));
         };
         const body = frame(Buffer.alloc(65_000)).subarray(0, 60_000);
         const parts = Array.from({ length: 4 }, (_, i) =>
-          sendData(body.subarray(15_000 * i, 15_000 * (i + 1))),
+          sendData(body.subarray(15_000 * i, 15_000 * (i + 1)), 3),
         );
-        const begin = http2Frame(frameType.headers, frameFlag.endHeaders, 1, headerBlock(fields));
-        const call = Buffer.concat([clientPreface, begin, ...parts]);
-        return sendInWaves(target, "grpc", { protocol: "h2", isKnown }, call);
+        const list = [
+          begin(1, `${rpc}/ListInvestors`),
+          sendData(frame(messages.ListInvestors), 1, frameFlag.endStream),
+        ];
+        const first = Buffer.concat([clientPreface, ...(hasCalled ? list : [])]);
+        const bytes = Buffer.concat([begin(3, path, fillers), ...parts]);
+        return sendInWaves(target, { port: "grpc", protocol: "h2", isKnown, first, bytes });
       },
     }),
   ),
@@ -342,8 +375,31 @@ const attacks: Attack[] = [
         ...fields,
         "content-type": "application/json",
       });
-      const call = Buffer.concat([head, Buffer.alloc(60_000, " ")]);
-      return sendInWaves(target, "http", { isKnown: true }, call);
+      const bytes = Buffer.concat([head, Buffer.alloc(60_000, " ")]);
+      return sendInWaves(target, { port: "http", isKnown: true, bytes });
+    },
+  },
+  {
+    name: "large pages, on all connections",
+    isAlone: true,
+    async run(target) {
+      const own = plainJson.replaceAll(strangersText, customersText);
+      const record = { ...JSON.parse(own), lastName: "x".repeat(256), city: "x".repeat(256) };
+      const fields = { ...target.greedy, "content-type": "application/json" };
+      const session = await target.session("http");
+      for (let i = 0; i < 1_000; i += 100) {
+        await Promise.all(
+          Array.from({ length: 100 }, () =>
+            target.askKnown(
+              session,
+              { ":method": "POST", ":path": "/v1/investors", ...fields },
+              Buffer.from(JSON.stringify(record)),
+            ),
+          ),
+        );
+      }
+      const bytes = http1("GET", "/v1/investors?pageSize=1000", target.greedy);
+      return sendInWaves(target, { port: "http", isKnown: true, bytes, isRead: true });
     },
   },
   {
@@ -358,7 +414,7 @@ const attacks: Attack[] = [
         http2Frame(frameType.headers, flags, stream, block),
       );
       const packet = Buffer.concat([clientPreface, ...gets]);
-      return sendInWaves(target, "http", { protocol: "h2" }, packet);
+      return sendInWaves(target, { port: "http", protocol: "h2", bytes: packet });
     },
   },
   {

@@ -3,9 +3,10 @@ import { ConnectionUsage } from "../../src/http/connection-usage.ts";
 import { TotalUsage } from "../../src/http/total-usage.ts";
 
 const mebibyte = 1024 * 1024;
+const options = { isMemoryShort: () => false, onFlood() {}, onGrowth() {} };
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
-  const usage = new ConnectionUsage(new TotalUsage({ onFlood() {}, onGrowth() {} }));
+  const usage = new ConnectionUsage(new TotalUsage(options));
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
   const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
@@ -16,7 +17,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
-  const total = new TotalUsage({ onFlood() {}, onGrowth() {} });
+  const total = new TotalUsage(options);
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
   caller.authorise();
   stranger.keep(20 * mebibyte);

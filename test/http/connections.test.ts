@@ -66,6 +66,23 @@ describe("when memory is short", () => {
     expect((await rawCall(known, list, empty)).status).toBe(0);
   });
 
+  it("connections that keep much are closed once no call has run on them for a while", async () => {
+    const port = await serve();
+    const known = await openKnown(port);
+    const idle = [await openKnown(port), await openKnown(port)];
+    await delay(300);
+    const unfinished = frame(Buffer.alloc(60_000)).subarray(0, 50_000);
+    for (const session of idle) {
+      for (let i = 0; i < 30; i += 1) openCall(session, list).write(unfinished);
+    }
+    // What is admitted spares them for a moment; what then comes is looked at.
+    await delay(300);
+    const more = rawConnection(port);
+    for (let i = 0; i < 30; i += 1) openCall(more, list).write(unfinished);
+    await expect.poll(() => idle.filter(({ destroyed }) => !destroyed)).toHaveLength(0);
+    expect((await rawCall(known, list, empty)).status).toBe(0);
+  });
+
   it.each([
     ["at once", undefined],
     [

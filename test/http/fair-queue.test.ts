@@ -1,0 +1,47 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { expect, it } from "vitest";
+import { FairQueue } from "../../src/http/fair-queue.ts";
+
+it("gives callers turns, and the amounts that one caller asks for", async () => {
+  const queue = new FairQueue(1, 1);
+  const begun: string[] = [];
+  const work = (caller: string, amount: number, name: string) =>
+    queue.acquire(caller, amount, () => {
+      begun.push(name);
+      queue.release(amount);
+    });
+  for (let i = 0; i < 4; i += 1) work("greedy", 1, `greedy ${i}`);
+  work("greedy", 0.5, "small");
+  work("other", 1, "other");
+  while (begun.length < 6) await nextTurn();
+  expect(begun).toEqual(["greedy 0", "greedy 1", "small", "other", "greedy 2", "greedy 3"]);
+});
+
+it("begins no more in a turn of the event loop than becomes free in it", async () => {
+  const queue = new FairQueue(8, 1);
+  let begun = 0;
+  for (let i = 0; i < 100; i += 1) {
+    queue.acquire("", 1, () => {
+      begun += 1;
+      queue.release(1);
+    });
+  }
+  expect(begun).toBe(8);
+  for (let turns = 1; turns <= 5; turns += 1) {
+    await nextTurn();
+    expect(begun).toBe(8 + turns);
+  }
+});
+
+it("goes on behind those who stop waiting, and gives them nothing", async () => {
+  const queue = new FairQueue(2, 2);
+  const begun: string[] = [];
+  queue.acquire("one", 2, () => begun.push("first"));
+  const stop = queue.acquire("two", 2, () => begun.push("stopped"));
+  queue.acquire("three", 1, () => begun.push("last"));
+  stop();
+  stop();
+  queue.release(2);
+  await nextTurn();
+  expect(begun).toEqual(["first", "last"]);
+});
