@@ -8,6 +8,9 @@ const defaultMaxConnections = 1_024;
 /** The memory above which it is then short, in MB. A thousand that are idle on TLS leave it at 200. */
 const shortMb = 215;
 
+/** The part of that below which it no longer is. */
+const enoughPart = 0.95;
+
 /** How often to look at the memory, in milliseconds. */
 const checkMs = 100;
 
@@ -42,7 +45,7 @@ export function saveMemory(maxConnections: number): void {
   const bytes = shortBytes(maxConnections);
   let isSaving = false;
   setInterval(() => {
-    if (residentBytes() > bytes === isSaving) return;
+    if (residentBytes() > (isSaving ? enoughPart : 1) * bytes === isSaving) return;
     isSaving = !isSaving;
     setFlagsFromString(isSaving ? "--memory-saver-mode" : "--no-memory-saver-mode");
     setFlagsFromString(`--heap-growing-percent=${isSaving ? savingGrowth : usualGrowth}`);

@@ -137,9 +137,11 @@ export class Call implements HandlerContext {
   }
 
   /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
-  reserve(bytes: number): Promise<void> {
+  async reserve(bytes: number): Promise<void> {
+    const { usage } = this.head.exchange;
+    await this.untilEnd(usage.reserve(bytes));
     const caller = this.values.get(principalKey);
-    return this.untilEnd(this.head.exchange.usage.reserve(bytes, caller));
+    await this.untilEnd(usage.beginMaking(bytes, caller));
   }
 
   /**

@@ -17,11 +17,10 @@ const shareBytes = 32 * 1024;
 /** What an exchange takes besides its headers and its bodies, in bytes. */
 export const exchangeBytes = 8 * 1024;
 
-/**
- * What a connection may keep beside that when memory is short, unless a call runs on it or did lately,
- * and for how long that spares it, in milliseconds.
- */
+/** What a connection may keep beside that when memory is short, unless it makes calls. */
 const idleBytes = 12 * 1024;
+
+/** How long the last sign of a call spares a connection on which one has run, in milliseconds. */
 const sparedMs = 250;
 
 /** What one connection may keep of calls that were refused. */
@@ -59,7 +58,10 @@ export class ConnectionUsage {
   admitting = 0;
   /** Whether any admitted call has run on it. */
   hasRunCall = false;
-  /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
+  /**
+   * When a call was last admitted, has ended or, behind the first that ran, went on coming; or else
+   * when the connection came, by performance.now().
+   */
   usedAt = this.idleSince;
   /** Bytes of replies, and of those to come that will be large. */
   readonly unsent = new Semaphore(maxUnsentBytes);
@@ -133,7 +135,7 @@ export class ConnectionUsage {
 
   /** Whether it keeps more than its share while all together keep too much. */
   get isCrowded(): boolean {
-    return this.total.kept > this.#maxTotalBytes && this.#kept > shareBytes;
+    return this.#kept > shareBytes && this.total.kept > this.#maxTotalBytes;
   }
 
   /** Whether a reply of this size may wait to be sent. */

@@ -24,8 +24,8 @@ export type Connections = ReturnType<typeof createConnections>;
  */
 export function createConnections(max: number, memoryBytes = residentBytes) {
   const all = new Map<string, Entry>();
-  const bytes = shortBytes(max);
-  const isMemoryShort = () => memoryBytes() > bytes;
+  const shortAbove = shortBytes(max);
+  const isMemoryShort = () => memoryBytes() > shortAbove;
   const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
   let isPaused = false;
   let isRelieving = false;

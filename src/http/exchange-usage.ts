@@ -1,6 +1,5 @@
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
-import type { Semaphore } from "../semaphore.ts";
 import { overloaded } from "../service/errors.ts";
 import { type ConnectionUsage, exchangeBytes, partBytes } from "./connection-usage.ts";
 
@@ -50,29 +49,31 @@ export class ExchangeUsage {
     const { unsent, isCrowded } = this.#connection;
     // What would be refused anyway need not wait for it.
     if (!unsent.isExceeded || isCrowded) onRoom();
-    else this.#wait(unsent, 0, onRoom);
+    else this.#wait(0, onRoom);
   }
 
-  /**
-   * Resolves when a reply of this size may be made for a caller, and wait on the connection; never if
-   * it closes first.
-   */
-  reserve(bytes: number, caller = ""): Promise<void> {
-    const { unsent, total } = this.#connection;
-    const taken = this.#copies * bytes;
-    return new Promise((resolve) => {
-      this.#wait(unsent, taken, () => {
-        this.#reserved += taken;
-        this.#stopWaitingToMake = total.making.acquire(caller, bytes, () => {
-          this.#making += bytes;
-          resolve();
-        });
-      });
+  /** Resolves when a reply of this size may wait on the connection; never if it closes first. */
+  reserve(bytes: number): Promise<void> {
+    return new Promise((resolve) => this.#wait(this.#copies * bytes, resolve));
+  }
+
+  #wait(bytes: number, onRoom: () => void): void {
+    if (this.#isClosed) return;
+    this.#stopWaiting = this.#connection.unsent.acquire(bytes, () => {
+      this.#reserved += bytes;
+      onRoom();
     });
   }
 
-  #wait(semaphore: Semaphore, bytes: number, onRoom: () => void): void {
-    if (!this.#isClosed) this.#stopWaiting = semaphore.acquire(bytes, onRoom);
+  /** Resolves when it is the turn of a caller's reply of this size to be made; never if it closes first. */
+  beginMaking(bytes: number, caller: string): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.#isClosed) return;
+      this.#stopWaitingToMake = this.#connection.total.making.acquire(caller, bytes, () => {
+        this.#making += bytes;
+        resolve();
+      });
+    });
   }
 
   #endMaking(): void {
@@ -82,7 +83,10 @@ export class ExchangeUsage {
 
   /** Counts bytes of the request, which are kept until it closes. */
   keepRequest(bytes: number): void {
-    if (!this.#isClosed) this.#keep(this.#copies * bytes);
+    if (this.#isClosed) return;
+    // Whoever has yet to make a call could keep a connection by bytes that come.
+    if (this.#connection.hasRunCall) this.#connection.usedAt = performance.now();
+    this.#keep(this.#copies * bytes);
   }
 
   /** Whether the connection keeps more than its share while all together keep too much. */
@@ -156,6 +160,9 @@ export class ExchangeUsage {
   /** Counts a reply of this size, in place of what was reserved for it. */
   keepReply(bytes: number): void {
     if (this.#isClosed) return;
+    // A call that fails has its reply before its turn.
+    this.#stopWaiting?.();
+    this.#stopWaitingToMake?.();
     const taken = this.#copies * bytes;
     this.#reply += taken;
     this.#keep(taken);

@@ -1,74 +1,87 @@
-/** Those of one caller who wait for the same amount. */
-interface Lane {
-  readonly amount: number;
-  readonly waiting: Set<() => void>;
-}
+/**
+ * After how many turns of the event loop more begins. libuv accepts one connection in a turn: with
+ * one, a crowd that lists 1,000 records each kept a new connection waiting for 9 s.
+ */
+const turnsBetween = 4;
+
+/** What waits of one caller, and the amount of each; all are about as large. */
+type Lane = Map<() => void, number>;
 
 /**
- * Bounds how much is done at once, and how much begins in one turn of the event loop. Callers take
- * turns, and so do the amounts that one caller asks for: one who asks for a lot, over and over, holds
+ * Bounds how much is done at once, and how much begins before others do what they can. Callers take
+ * turns, and so do the sizes of what one caller asks for: one who asks for a lot, over and over, holds
  * up neither others nor what is small.
  */
 export class FairQueue {
   #free: number;
-  /** What was released and is not free yet. */
-  #released = 0;
-  readonly #maxPerTurn: number;
+  readonly #maxBegun: number;
+  /** What has begun in this turn of the event loop and the last few. */
+  #begun = 0;
   readonly #lanes = new Map<string, Lane>();
 
   /**
    * @param max the most that is done at once
-   * @param maxPerTurn the most that becomes free in one turn of the event loop
+   * @param maxBegun after how much no more begins for some turns of the event loop
    */
-  constructor(max: number, maxPerTurn: number) {
+  constructor(max: number, maxBegun: number) {
     this.#free = max;
-    this.#maxPerTurn = maxPerTurn;
+    this.#maxBegun = maxBegun;
   }
 
   /**
-   * Calls back once it is the turn of an amount, at once if it is free and nobody waits.
+   * Calls back once it is the turn of an amount, at once if nothing prevents it.
    *
-   * @param amount what may be done at once, at most
+   * @param amount must not be more than may be done at once
    * @returns a function that stops waiting
    */
   acquire(caller: string, amount: number, onAcquired: () => void): () => void {
-    const key = `${amount} ${caller}`;
-    const lane = this.#lanes.get(key) ?? { amount, waiting: new Set() };
-    this.#lanes.set(key, lane);
-    lane.waiting.add(onAcquired);
+    const key = `${Math.ceil(Math.log2(amount))} ${caller}`;
+    const lane = this.#lanes.get(key) ?? new Map();
+    this.#lanes.set(key, lane.set(onAcquired, amount));
     this.#wake();
     return () => {
-      lane.waiting.delete(onAcquired);
-      if (lane.waiting.size === 0 && this.#lanes.get(key) === lane) this.#lanes.delete(key);
+      lane.delete(onAcquired);
       this.#wake();
     };
   }
 
-  /** Makes an amount free, in one of the next turns of the event loop. */
+  /** Releases an amount, for those who wait. */
   release(amount: number): void {
-    if (this.#released === 0) setImmediate(() => this.#freeSome());
-    this.#released += amount;
-  }
-
-  #freeSome(): void {
-    const amount = Math.min(this.#released, this.#maxPerTurn);
-    this.#released -= amount;
     this.#free += amount;
-    if (this.#released > 0) setImmediate(() => this.#freeSome());
     this.#wake();
   }
 
   #wake(): void {
     for (const [key, lane] of this.#lanes) {
-      if (lane.amount > this.#free) return;
-      const [next] = lane.waiting;
-      this.#lanes.delete(key);
-      if (next === undefined) continue;
-      lane.waiting.delete(next);
+      const [next] = lane;
+      if (next === undefined) {
+        this.#lanes.delete(key);
+        continue;
+      }
+      const [onAcquired, amount] = next;
+      if (amount > this.#free || this.#begun >= this.#maxBegun) return;
+      lane.delete(onAcquired);
       // Behind all others, which this loop comes to first.
-      if (lane.waiting.size > 0) this.#lanes.set(key, lane);
-      this.#free -= lane.amount;
-      next();
+      this.#lanes.delete(key);
+      if (lane.size > 0) this.#lanes.set(key, lane);
+      this.#begin(amount);
+      onAcquired();
     }
   }
+
+  #begin(amount: number): void {
+    this.#free -= amount;
+    if (this.#begun === 0) {
+      afterTurns(turnsBetween, () => {
+        this.#begun = 0;
+        this.#wake();
+      });
+    }
+    this.#begun += amount;
+  }
+}
+
+function afterTurns(turns: number, callback: () => void): void {
+  if (turns === 0) callback();
+  else setImmediate(() => afterTurns(turns - 1, callback));
 }

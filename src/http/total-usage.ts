@@ -1,11 +1,10 @@
 import { FairQueue } from "./fair-queue.ts";
 
-/**
- * What replies may take that are being made at once, and for how many of these bytes others are begun
- * in one turn of the event loop: eight large pages, and one.
- */
+/** What pages may take, at their largest, that are made at once: eight of 124 records or more. */
 const maxMakingBytes = 8 * 1024 * 1024;
-const maxMadePerTurn = 1024 * 1024;
+
+/** The same of those that are begun before other calls have their turns. */
+const maxBegunBytes = 1024 * 1024;
 
 /** How many parts more all connections may have beside replies that their clients do not read. */
 const maxSpareParts = 1_024;
@@ -37,8 +36,8 @@ interface UsageOptions {
 /** What all connections of a server have together. */
 export class TotalUsage {
   spareParts = maxSpareParts;
-  /** Bytes that replies may take which are being made. */
-  readonly making = new FairQueue(maxMakingBytes, maxMadePerTurn);
+  /** Bytes that pages may take which are being made. */
+  readonly making = new FairQueue(maxMakingBytes, maxBegunBytes);
   /** Changes when those that begin are counted anew. */
   round = 0;
   #begun = 0;

@@ -75,7 +75,7 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     };
     // A failure of the first page still has its own status.
     let page = await read("");
-    // From here on, it is clients who make room by reading.
+    // From here on, it is clients who make room by reading, and others who make pages in turn.
     call.values.set(reserveKey, async (bytes) => {
       call.limit(Number.POSITIVE_INFINITY);
       await call.reserve(bytes);

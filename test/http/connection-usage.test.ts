@@ -1,5 +1,7 @@
+import type { Socket } from "node:net";
 import { expect, it } from "vitest";
 import { ConnectionUsage } from "../../src/http/connection-usage.ts";
+import { ExchangeUsage } from "../../src/http/exchange-usage.ts";
 import { TotalUsage } from "../../src/http/total-usage.ts";
 
 const mebibyte = 1024 * 1024;
@@ -14,6 +16,21 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
   expect(going).toEqual(["first"]);
   giveUp();
   expect(going).toEqual(["first", "small"]);
+});
+
+it("makes no reply for a call that has one while it waits for its turn", async () => {
+  const total = new TotalUsage(options);
+  const usage = new ExchangeUsage(new ConnectionUsage(total), {} as Socket, []);
+  const all = 8 * mebibyte;
+  total.making.acquire("one", all, () => {});
+  let isMade = false;
+  usage.beginMaking(mebibyte, "two").then(() => {
+    isMade = true;
+  });
+  usage.keepReply(100);
+  total.making.release(all);
+  await new Promise<void>((resolve) => total.making.acquire("three", all, resolve));
+  expect(isMade).toBe(false);
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
