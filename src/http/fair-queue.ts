@@ -1,8 +1,10 @@
 /**
- * After how many turns of the event loop more begins. libuv accepts one connection in a turn: with
- * one, a crowd that lists 1,000 records each kept a new connection waiting for 9 s.
+ * How many turns of the event loop others have at most before more begins, and for how long a turn,
+ * in milliseconds, they have one more. libuv accepts one connection in a turn: without these turns, a
+ * crowd that lists 1,000 records each kept a new connection waiting for 9 s.
  */
-const turnsBetween = 4;
+const maxTurns = 4;
+const msPerTurn = 2;
 
 /** What waits of one caller, and the amount of each; all are about as large. */
 type Lane = Map<() => void, number>;
@@ -15,7 +17,7 @@ type Lane = Map<() => void, number>;
 export class FairQueue {
   #free: number;
   readonly #maxBegun: number;
-  /** What has begun in this turn of the event loop and the last few. */
+  /** What has begun since others had their turns. */
   #begun = 0;
   readonly #lanes = new Map<string, Lane>();
 
@@ -72,9 +74,13 @@ export class FairQueue {
   #begin(amount: number): void {
     this.#free -= amount;
     if (this.#begun === 0) {
-      afterTurns(turnsBetween, () => {
-        this.#begun = 0;
-        this.#wake();
+      const start = performance.now();
+      setImmediate(() => {
+        const turns = Math.floor((performance.now() - start) / msPerTurn);
+        afterTurns(Math.min(turns, maxTurns), () => {
+          this.#begun = 0;
+          this.#wake();
+        });
       });
     }
     this.#begun += amount;

@@ -4,7 +4,7 @@ import { FairQueue } from "./fair-queue.ts";
 const maxMakingBytes = 8 * 1024 * 1024;
 
 /** The same of those that are begun before other calls have their turns. */
-const maxBegunBytes = 1024 * 1024;
+const maxBegunBytes = 2 * 1024 * 1024;
 
 /** How many parts more all connections may have beside replies that their clients do not read. */
 const maxSpareParts = 1_024;
