@@ -5,8 +5,12 @@ const megabyte = 1024 * 1024;
 /** How many connections there may be by default. */
 const defaultMaxConnections = 1_024;
 
-/** The memory above which it is then short, in MB. A thousand that are idle on TLS leave it at 200. */
-const shortMb = 215;
+/**
+ * The memory above which it is short, in MB: without connections, and what as many as by default add.
+ * As many that are idle on TLS leave the process at 200.
+ */
+const emptyMb = 115;
+const connectionsMb = 100;
 
 /** The part of that below which it no longer is. */
 const enoughPart = 0.95;
@@ -28,12 +32,10 @@ export function residentBytes(): number {
   return lastBytes;
 }
 
-/**
- * The memory of the process above which it is short, in bytes: with more connections than by default,
- * in proportion.
- */
+/** The memory of the process above which it is short, in bytes. */
 export function shortBytes(maxConnections: number): number {
-  return shortMb * megabyte * Math.max(1, maxConnections / defaultMaxConnections);
+  const part = Math.max(1, maxConnections / defaultMaxConnections);
+  return (emptyMb + part * connectionsMb) * megabyte;
 }
 
 /**

@@ -137,11 +137,10 @@ export class Call implements HandlerContext {
   }
 
   /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
-  async reserve(bytes: number): Promise<void> {
+  reserve(bytes: number): Promise<void> {
     const { usage } = this.head.exchange;
-    await this.untilEnd(usage.reserve(bytes));
     const caller = this.values.get(principalKey);
-    await this.untilEnd(usage.beginMaking(bytes, caller));
+    return this.untilEnd(usage.reserve(bytes).then(() => usage.beginMaking(bytes, caller)));
   }
 
   /**

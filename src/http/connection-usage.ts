@@ -5,10 +5,10 @@ import type { TotalUsage } from "./total-usage.ts";
 /** Replies that one connection may leave unsent before it is served no further, in bytes. */
 const maxUnsentBytes = 4 * 1024 * 1024;
 
-/**
- * What all connections may keep before calls are refused on those above {@link shareBytes} on which
- * no authorised caller has made a call.
- */
+/** What all connections may keep before calls are refused on those above {@link shareBytes}. */
+const maxTotalBytes = 64 * 1024 * 1024;
+
+/** The same on connections on which no authorised caller has made a call. */
 const maxStrangersBytes = 16 * 1024 * 1024;
 
 /** What each connection may keep, whatever the others do. */
@@ -58,11 +58,10 @@ export class ConnectionUsage {
   admitting = 0;
   /** Whether any admitted call has run on it. */
   hasRunCall = false;
-  /**
-   * When a call was last admitted, has ended or, behind the first that ran, went on coming; or else
-   * when the connection came, by performance.now().
-   */
+  /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
+  /** When a part of a body last came. */
+  cameAt = this.idleSince;
   /** Bytes of replies, and of those to come that will be large. */
   readonly unsent = new Semaphore(maxUnsentBytes);
   /** Bytes on TLS that Node.js has yet to write. */
@@ -125,7 +124,8 @@ export class ConnectionUsage {
   get isExpendable(): boolean {
     if (this.#kept - this.open * exchangeBytes <= idleBytes) return false;
     if (!this.hasRunCall || this.admitting > 0) return this.isUntried;
-    return this.inUse === this.watches && performance.now() - this.usedAt > sparedMs;
+    const sparedFrom = performance.now() - sparedMs;
+    return this.inUse === this.watches && Math.max(this.usedAt, this.cameAt) < sparedFrom;
   }
 
   /** Whether it may be closed for others. Anybody may watch: where no call has run, that does not count. */
@@ -144,7 +144,7 @@ export class ConnectionUsage {
   }
 
   get #maxTotalBytes(): number {
-    return this.#isAuthorised ? this.total.maxBytes : maxStrangersBytes;
+    return this.#isAuthorised ? maxTotalBytes : maxStrangersBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */

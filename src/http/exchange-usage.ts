@@ -77,15 +77,15 @@ export class ExchangeUsage {
   }
 
   #endMaking(): void {
-    if (this.#making > 0) this.#connection.total.making.release(this.#making);
+    const bytes = this.#making;
     this.#making = 0;
+    if (bytes > 0) this.#connection.total.making.release(bytes);
   }
 
   /** Counts bytes of the request, which are kept until it closes. */
   keepRequest(bytes: number): void {
     if (this.#isClosed) return;
-    // Whoever has yet to make a call could keep a connection by bytes that come.
-    if (this.#connection.hasRunCall) this.#connection.usedAt = performance.now();
+    this.#connection.cameAt = performance.now();
     this.#keep(this.#copies * bytes);
   }
 

@@ -1,7 +1,7 @@
 import { FairQueue } from "./fair-queue.ts";
 
-/** What pages may take, at their largest, that are made at once: eight of 124 records or more. */
-const maxMakingBytes = 8 * 1024 * 1024;
+/** What pages may take, at their largest, that are made at once: sixteen of 124 records or more. */
+const maxMakingBytes = 16 * 1024 * 1024;
 
 /** The same of those that are begun before other calls have their turns. */
 const maxBegunBytes = 2 * 1024 * 1024;
@@ -19,14 +19,8 @@ const maxCounted = 1_024;
 /** How much more all connections may keep until memory is looked at, in bytes. */
 const growthBytes = 1024 * 1024;
 
-/** What all connections may keep, in bytes, and what they may when memory is short. */
-const maxBytes = 64 * 1024 * 1024;
-const maxShortBytes = 32 * 1024 * 1024;
-
 /** What is to be done when connections take much. */
-interface UsageOptions {
-  /** Whether the process takes much memory. */
-  isMemoryShort(): boolean;
+interface UsageListeners {
   /** Too many exchanges begin in one turn of the event loop. */
   onFlood(): void;
   /** All connections together keep a good deal more than the least since the last call. */
@@ -44,21 +38,15 @@ export class TotalUsage {
   #kept = 0;
   /** The least that was kept since memory was looked at. */
   #leastKept = 0;
-  readonly #options: UsageOptions;
+  readonly #listeners: UsageListeners;
 
-  constructor(options: UsageOptions) {
-    this.#options = options;
+  constructor(listeners: UsageListeners) {
+    this.#listeners = listeners;
   }
 
   /** What they keep in memory until something was sent, in bytes. */
   get kept(): number {
     return this.#kept;
-  }
-
-  /** What they may keep now before calls are refused on those that keep more than their share. */
-  get maxBytes(): number {
-    const isShort = this.#kept > maxShortBytes && this.#options.isMemoryShort();
-    return isShort ? maxShortBytes : maxBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
@@ -67,7 +55,7 @@ export class TotalUsage {
     if (this.#kept < this.#leastKept) this.#leastKept = this.#kept;
     if (this.#kept < this.#leastKept + growthBytes) return;
     this.#leastKept = this.#kept;
-    this.#options.onGrowth();
+    this.#listeners.onGrowth();
   }
 
   /** Counts an exchange that begins. */
@@ -79,7 +67,7 @@ export class TotalUsage {
         this.round += 1;
       });
     } else if (this.#begun === uncounted + maxCounted) {
-      this.#options.onFlood();
+      this.#listeners.onFlood();
     }
   }
 }

@@ -236,16 +236,17 @@ describe("replies that are not read", () => {
     await expect.poll(inFlight).toBe(10);
     const sockets = Array.from({ length: 24 }, () => openTcp(service.httpPort).pause());
     // More and more, until the system takes no more replies on behalf of the clients.
-    const ask = () => {
+    const ask = async () => {
       for (const socket of sockets) {
         socket.write(
           `POST ${list} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{"pageSize":1000}`,
         );
       }
+      // Those that only wait for their turns have gone on by then.
+      await delay(500);
       return inFlight();
     };
-    await expect.poll(ask, { timeout: 20_000, interval: 100 }).toBe(20);
-    await delay(500);
+    await expect.poll(ask, { timeout: 30_000, interval: 100 }).toBe(20);
     const client = grpcClient(service);
     expect((await failureOf(client.listInvestors({}))).reason).toBe("OVERLOADED");
     await expect.poll(inFlight, { timeout: 80_000, interval: 500 }).toBe(0);

@@ -5,10 +5,10 @@ import { ExchangeUsage } from "../../src/http/exchange-usage.ts";
 import { TotalUsage } from "../../src/http/total-usage.ts";
 
 const mebibyte = 1024 * 1024;
-const options = { isMemoryShort: () => false, onFlood() {}, onGrowth() {} };
+const listeners = { onFlood() {}, onGrowth() {} };
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
-  const usage = new ConnectionUsage(new TotalUsage(options));
+  const usage = new ConnectionUsage(new TotalUsage(listeners));
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
   const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
@@ -19,9 +19,9 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 });
 
 it("makes no reply for a call that has one while it waits for its turn", async () => {
-  const total = new TotalUsage(options);
+  const total = new TotalUsage(listeners);
   const usage = new ExchangeUsage(new ConnectionUsage(total), {} as Socket, []);
-  const all = 8 * mebibyte;
+  const all = 16 * mebibyte;
   total.making.acquire("one", all, () => {});
   let isMade = false;
   usage.beginMaking(mebibyte, "two").then(() => {
@@ -34,7 +34,7 @@ it("makes no reply for a call that has one while it waits for its turn", async (
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
-  const total = new TotalUsage(options);
+  const total = new TotalUsage(listeners);
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
   caller.authorise();
   stranger.keep(20 * mebibyte);
