@@ -122,8 +122,8 @@ export class ConnectionUsage {
 
   /** Whether it keeps much though no call runs on it, nor did lately. */
   get isExpendable(): boolean {
-    if (this.#kept - this.open * exchangeBytes <= idleBytes) return false;
-    if (!this.hasRunCall || this.admitting > 0) return this.isUntried;
+    if (this.admitting > 0 || this.#kept - this.open * exchangeBytes <= idleBytes) return false;
+    if (!this.hasRunCall) return true;
     const sparedFrom = performance.now() - sparedMs;
     return this.inUse === this.watches && Math.max(this.usedAt, this.cameAt) < sparedFrom;
   }

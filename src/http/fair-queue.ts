@@ -1,6 +1,6 @@
 /**
- * How many turns of the event loop others have at most before more begins, and for how long a turn,
- * in milliseconds, they have one more. libuv accepts one connection in a turn: without these turns, a
+ * The most turns of the event loop that others have before more begins, and the time, in
+ * milliseconds, that the work has to take for each of them. libuv accepts one connection in a turn: without these turns, a
  * crowd that lists 1,000 records each kept a new connection waiting for 9 s.
  */
 const maxTurns = 4;
