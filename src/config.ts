@@ -5,6 +5,9 @@ type Check = (text: string, flag: string) => unknown;
 
 const levels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
 
+const databaseUrls =
+  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
+
 /**
  * All settings by their flags, each with its argument in the help, its check, its default and
  * its help. Each can also be set by its {@link environmentName}.
@@ -14,7 +17,7 @@ export const settings = {
     "<url>",
     databaseUrl,
     "sqlite:data/investors.db",
-    "the database: sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST",
+    `the database: ${databaseUrls}`,
   ],
   "--host": [
     "<host>",
@@ -233,9 +236,7 @@ function text(text: string, flag: string): string {
 function databaseUrl(text: string, flag: string): string {
   if (isDatabaseUrl(text)) return text;
   // The value may hold a password, and is not repeated.
-  const urls =
-    "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
-  throw new ConfigError(`${flag} must be ${urls}`);
+  throw new ConfigError(`${flag} must be ${databaseUrls}`);
 }
 
 /** Whether the text names a database that a store can be opened for. */

@@ -31,7 +31,7 @@ export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
   );
   const rpc = createRpc({
     services: [service],
-    openServices: [
+    publicServices: [
       createServiceImplSpec<typeof Health>(Health, health.implementation),
       createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
       // Its messages differ by their names only.

@@ -16,6 +16,9 @@ export const textFields = [
   "language",
 ] as const satisfies (keyof Investor)[];
 
+/** One of {@link textFields}. */
+export type TextField = (typeof textFields)[number];
+
 /** The types of investor by the names that they have outside of protobuf. */
 export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
   ["individual", InvestorType.INDIVIDUAL],
@@ -60,8 +63,8 @@ export function serialise(investor: Investor): Uint8Array {
 }
 
 /**
- * The most bytes that a record takes in a list on the wire: tag and length take at most four of each
- * text, and with the id, the type and the record's own, 45.
+ * The most bytes that a record takes in a list on the wire: besides each text at most four for its
+ * tag and length, and 45 for the id, the type, and the tag and length of the record itself.
  */
 export function maxSerialisedSize(investor: Investor): number {
   return textFields.reduce((size, key) => size + 4 + Buffer.byteLength(investor[key]), 45);

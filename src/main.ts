@@ -74,7 +74,7 @@ const copy = program
     }
   });
 
-// By itself it would take what is no command for an argument of the default one.
+// Commander would take an unknown command for an argument of the default one.
 const commands = program.commands.map((each) => each.name());
 const [first = "serve"] = process.argv.slice(2);
 if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
@@ -152,18 +152,15 @@ function stopOnSignal(running: () => RunningServer | undefined, log: Logger): vo
       log.warn(
         isClean ? "stopped before the store had closed" : "stopped, and cut calls in flight",
       );
-    // An orderly exit would wait for the thread that writes, and that for the disk.
-    if (!isClosed) endAtOnce();
+    if (!isClosed) {
+      // An orderly exit would wait for the thread that writes, and that for the disk.
+      process.kill(process.pid, "SIGKILL");
+      // PID 1 of a container cannot kill itself that way.
+      process.abort();
+    }
     process.exit(isClean ? 0 : 1);
   };
   onSignals(["SIGTERM", "SIGINT"], stop, () => cut.abort());
-}
-
-/** Ends the process without waiting for its threads, of which one may wait for a disk. */
-function endAtOnce(): never {
-  process.kill(process.pid, "SIGKILL");
-  // The first process of a container cannot kill itself so.
-  process.abort();
 }
 
 /** Aborts at the first signal to stop; a second one ends the process at once. */

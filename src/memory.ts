@@ -6,13 +6,13 @@ const megabyte = 1024 * 1024;
 const defaultMaxConnections = 1_024;
 
 /**
- * The memory above which it is short, in MB: without connections, and what as many as by default add.
- * As many that are idle on TLS leave the process at 200.
+ * Memory is short above the sum of these, in MB: for the process without connections, and for the
+ * default number of them. With that many idle on TLS the process takes 200.
  */
 const emptyMb = 115;
 const connectionsMb = 100;
 
-/** The part of that below which it no longer is. */
+/** Below this fraction of that it no longer is. */
 const enoughPart = 0.95;
 
 /** How often to look at the memory, in milliseconds. */

@@ -2,6 +2,11 @@
 export const nilUuid = "00000000-0000-0000-0000-000000000000";
 export const maxUuid = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
+/** Whether the text is a UUID in canonical form, of any version and in any case (RFC 9562). */
+export function isUuid(text: string): boolean {
+  return /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i.test(text);
+}
+
 /** The 16 bytes of a UUID in canonical text. */
 export function uuidToBytes(uuid: string): Buffer {
   return Buffer.from(uuid.replaceAll("-", ""), "hex");

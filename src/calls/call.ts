@@ -97,7 +97,7 @@ export class Call implements HandlerContext {
     return this.run(() => impl(input, this));
   }
 
-  /** Keeps the connection of an admitted call from being closed for want of others. */
+  /** Marks the connection of an admitted call as in use, so that it is not closed for others. */
   keepConnection(): void {
     if (this.wasAdmitted) this.head.exchange.usage.use("call");
   }
@@ -116,7 +116,7 @@ export class Call implements HandlerContext {
     this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
   }
 
-  /** Lets it last as long as its client waits, since its request is there. */
+  /** Sets the deadline of its client in place of the service's, once its request has arrived. */
   limitByClient(): void {
     this.limit(this.timeoutMs() ?? Number.POSITIVE_INFINITY);
   }

@@ -17,8 +17,8 @@ export type Gate = ReturnType<typeof createGate>;
 const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
 
-/** The most unary calls at once on one connection of those that anybody may make. */
-const maxOpenCallsOfConnection = 64;
+/** The most public unary calls, such as health checks, at once on one connection. */
+const maxPublicCallsOfConnection = 64;
 
 /** The most reflection streams, on one connection, and their timeout in milliseconds. */
 const maxReflections = 256;
@@ -44,8 +44,8 @@ export function createGate(options: GateOptions) {
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  // Together they have no limit but memory: whoever held all slots could have health refused.
-  const openCalls = createSlots(Number.POSITIVE_INFINITY, maxOpenCallsOfConnection);
+  // No limit but memory for all together: whoever held every slot could fail health checks.
+  const publicCalls = createSlots(Number.POSITIVE_INFINITY, maxPublicCallsOfConnection);
   const admitting = createSlots(Number.POSITIVE_INFINITY);
   const countInFlight = () => admitting.held + slots.held;
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
@@ -130,12 +130,12 @@ export function createGate(options: GateOptions) {
      *
      * @throws {ConnectError} OVERLOADED
      */
-    open(head: CallHead): Call {
+    admitPublic(head: CallHead): Call {
       const { exchange, method, timeoutMs = Number.POSITIVE_INFINITY } = head;
       const call = new Call(head, peerOf(exchange.socket), options);
       const isWatch = method.methodKind === "server_streaming";
       const isReflection = method.methodKind === "bidi_streaming";
-      const slotsOfKind = isWatch ? watches : isReflection ? reflections : openCalls;
+      const slotsOfKind = isWatch ? watches : isReflection ? reflections : publicCalls;
       try {
         exchange.usage.expectRoom();
         call.onClose(slotsOfKind.acquire(call.peer.address));
@@ -159,8 +159,8 @@ export function createGate(options: GateOptions) {
     /** Resolves when no call is in flight. */
     async whenEmpty(): Promise<void> {
       while (countInFlight() > 0) {
-        await admitting.whenFree();
-        await slots.whenFree();
+        await admitting.whenEmpty();
+        await slots.whenEmpty();
       }
     },
   };

@@ -35,7 +35,7 @@ export function createSlots(count: number, share = count) {
       return held;
     },
     /** Resolves when none is held. */
-    async whenFree(): Promise<void> {
+    async whenEmpty(): Promise<void> {
       if (held === 0) return;
       free ??= Promise.withResolvers();
       await free.promise;

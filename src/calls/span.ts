@@ -9,7 +9,7 @@ import {
   trace,
 } from "@opentelemetry/api";
 import type { Exchange } from "../http/exchange.ts";
-import { isUuid } from "../service/ids.ts";
+import { isUuid } from "../uuid.ts";
 import type { Call } from "./call.ts";
 import { codeOf, nameOf } from "./telemetry.ts";
 
@@ -44,7 +44,7 @@ const faults = new Set([
  */
 export function createTracing(): StartSpan | undefined {
   const provider = trace.getTracerProvider();
-  // It is the placeholder of an SDK.
+  // Without an SDK, it is the placeholder of the API.
   if (provider instanceof ProxyTracerProvider && !provider.getDelegateTracer(tracerName)) {
     return undefined;
   }
@@ -116,7 +116,7 @@ function endSpan(span: Span, call: Call): void {
   // Connect names its errors so, and has no name for success.
   const name = transport === "connect" ? code.toLowerCase().replace("cancelled", "canceled") : code;
   if (transport === "rest") {
-    if (exchange.isBegun) span.setAttribute("http.response.status_code", exchange.status);
+    if (exchange.headersSent) span.setAttribute("http.response.status_code", exchange.status);
   } else if (transport !== "connect" || code !== "OK") {
     span.setAttribute("rpc.status_code", name);
   }

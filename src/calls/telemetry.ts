@@ -6,7 +6,7 @@ import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { readBuild } from "../build.ts";
 import { createdKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
-import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
+import { StoreUnavailableError } from "../store/store.ts";
 import type { Call } from "./call.ts";
 import { InvalidCredentialsError } from "./caller.ts";
 
@@ -115,7 +115,7 @@ export function createTelemetry(log: Logger) {
       refuse({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
     /** Takes what a store tells of its work. */
-    storeObserver(...[operation, seconds, batchSize]: Parameters<StoreObserver>): void {
+    storeObserver(operation: string, seconds: number, batchSize?: number): void {
       storeDurations.observe({ operation }, seconds);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },

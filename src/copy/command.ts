@@ -1,5 +1,5 @@
 import { ConfigError } from "../config.ts";
-import { copyRecords, type Source, type Tally, type Target } from "./copier.ts";
+import { copyRecords, countAll, type Source, type Tally, type Target } from "./copier.ts";
 import { type Endpoint, readEndpoint } from "./endpoint.ts";
 import { LineError } from "./ndjson-source.ts";
 import { openSource, openTarget, refuseSamePlace } from "./open.ts";
@@ -64,7 +64,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     return false;
   }
   const seconds = (performance.now() - start) / 1_000;
-  const rate = inDigits((tally.copied + tally.present) / seconds);
+  const rate = inDigits(countAll(tally) / seconds);
   say(`${describe(tally)}, in ${inTime(seconds)} (${rate} a second)`);
   return true;
 }
@@ -80,10 +80,6 @@ function describe({ copied, present, conflicts, conflictingIds }: Tally): string
 function describeRest(tally: Tally, { name, url, path }: Endpoint): string {
   if (url !== undefined) return describe(tally);
   return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
-}
-
-function countAll({ copied, present, conflicts }: Tally): number {
-  return copied + present + conflicts;
 }
 
 function countOf(records: number): string {

@@ -27,6 +27,11 @@ export interface Tally {
   part: number | undefined;
 }
 
+/** How many records have been dealt with. */
+export function countAll({ copied, present, conflicts }: Tally): number {
+  return copied + present + conflicts;
+}
+
 /** Where records go. */
 export interface Target {
   /**

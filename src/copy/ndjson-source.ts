@@ -3,9 +3,10 @@ import { open, stat } from "node:fs/promises";
 import { addAbortSignal, type Readable } from "node:stream";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
-import { deriveId, isUuid } from "../service/ids.ts";
+import { deriveId } from "../service/ids.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
 import { checkCreate, findViolations } from "../service/validation.ts";
+import { isUuid } from "../uuid.ts";
 import type { Source } from "./copier.ts";
 
 /** How an {@link openNdjsonSource NDJSON source} is read. */

@@ -3,7 +3,7 @@ import { open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
-import { syncFolder } from "../store/sqlite-file.ts";
+import { syncFolder } from "../store/folder.ts";
 import type { Target } from "./copier.ts";
 
 /**

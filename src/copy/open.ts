@@ -1,7 +1,7 @@
 import { ConfigError } from "../config.ts";
 import { expectRecord } from "../investor.ts";
 import { openStore } from "../store/open.ts";
-import { inPlainWords } from "../store/sqlite-file.ts";
+import { inPlainWords } from "../store/sqlite-errors.ts";
 import type { Source, Target } from "./copier.ts";
 import { type Endpoint, identifyFile, requestTimeoutMs } from "./endpoint.ts";
 import { createNdjsonSource, type NdjsonOptions, openNdjsonSource } from "./ndjson-source.ts";

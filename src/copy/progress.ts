@@ -1,5 +1,5 @@
 import { SingleBar } from "cli-progress";
-import type { Tally } from "./copier.ts";
+import { countAll, type Tally } from "./copier.ts";
 
 /** Where a copy shows how far it is. */
 export interface ProgressOptions {
@@ -21,7 +21,7 @@ export function showProgress(tally: Tally, { say, terminal }: ProgressOptions): 
   const start = performance.now();
 
   function state() {
-    const count = tally.copied + tally.present + tally.conflicts;
+    const count = countAll(tally);
     const { part } = tally;
     const seconds = (performance.now() - start) / 1_000;
     const left = part ? inTime(seconds / part - seconds) : "unknown";

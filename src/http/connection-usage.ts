@@ -2,7 +2,7 @@ import type { Socket } from "node:net";
 import { Semaphore } from "../semaphore.ts";
 import type { TotalUsage } from "./total-usage.ts";
 
-/** Replies that one connection may leave unsent before it is served no further, in bytes. */
+/** The bytes of unsent replies above which a connection is served no further. */
 const maxUnsentBytes = 4 * 1024 * 1024;
 
 /** What all connections may keep before calls are refused on those above {@link shareBytes}. */
@@ -17,10 +17,10 @@ const shareBytes = 32 * 1024;
 /** What an exchange takes besides its headers and its bodies, in bytes. */
 export const exchangeBytes = 8 * 1024;
 
-/** What a connection may keep beside that when memory is short, unless it makes calls. */
+/** What a connection may keep on top of that without making calls, when memory is short. */
 const idleBytes = 12 * 1024;
 
-/** How long the last sign of a call spares a connection on which one has run, in milliseconds. */
+/** How long a connection is spared after the last activity of its calls, in milliseconds. */
 const sparedMs = 250;
 
 /** What one connection may keep of calls that were refused. */
@@ -39,7 +39,7 @@ const crowdedTimeoutMs = 100;
  */
 export const partBytes = 8 * 1024;
 
-/** How many parts Node.js may have on one connection, and how many of authorised callers. */
+/** How many parts of a connection Node.js may be writing, and with an authorised caller. */
 const maxParts = 2;
 const maxAuthorisedParts = 8;
 
@@ -50,7 +50,7 @@ export class ConnectionUsage {
   open = 0;
   /** When the last of them closed, or else when it came, by performance.now(). */
   idleSince = performance.now();
-  /** How many admitted calls that run, and watches, are open on it. */
+  /** How many running calls and watches it has. */
   inUse = 0;
   /** How many of them are watches, which end with the connection. */
   watches = 0;
@@ -101,7 +101,7 @@ export class ConnectionUsage {
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
   }
 
-  /** Lets one part more be written, if there is one to spare: others wait for what is not read. */
+  /** Lets one more part be written, if there is a spare one: those before it are not read. */
   widen(): void {
     if (this.#isClosed || this.total.spareParts === 0) return;
     this.total.spareParts -= 1;
@@ -109,7 +109,7 @@ export class ConnectionUsage {
     this.unwritten.widen(partBytes);
   }
 
-  /** Gives back what it has to spare, behind the end of its connection. */
+  /** Gives its spare parts back once its connection has closed. */
   close(): void {
     this.#isClosed = true;
     this.total.spareParts += this.#spareParts;
@@ -128,7 +128,10 @@ export class ConnectionUsage {
     return this.inUse === this.watches && Math.max(this.usedAt, this.cameAt) < sparedFrom;
   }
 
-  /** Whether it may be closed for others. Anybody may watch: where no call has run, that does not count. */
+  /**
+   * Whether it may be closed to make room. Watches, which anybody may open, protect it only once a
+   * call has run on it.
+   */
   get isReplaceable(): boolean {
     return !this.hasRunCall || this.inUse === 0;
   }

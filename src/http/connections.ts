@@ -4,10 +4,10 @@ import { ConnectionUsage } from "./connection-usage.ts";
 import { TotalUsage } from "./total-usage.ts";
 import { type Reading, yieldReading } from "./yield-reading.ts";
 
-/** The share of the limit that those may have on which no call has run when memory is short. */
+/** When memory is short, the share of the limit left to connections on which no call has run. */
 const untriedShare = 1 / 4;
 
-/** How many that keep much are closed in one turn of the event loop. */
+/** How many of those that keep much are closed in one turn of the event loop. */
 const closedAtOnce = 64;
 
 /** See {@link createConnections}. */
@@ -39,9 +39,9 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
     yieldReading(all.values());
   }
 
-  function count(isCounted: (usage: ConnectionUsage) => boolean): number {
+  function countUntried(): number {
     let count = 0;
-    for (const { usage } of all.values()) if (isCounted(usage)) count += 1;
+    for (const { usage } of all.values()) if (usage.isUntried) count += 1;
     return count;
   }
 
@@ -56,15 +56,15 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
   function closeExpendable(): void {
     isRelieving = false;
     let left = closedAtOnce;
-    while (left > 0 && closeIdlest(isExpendable)) left -= 1;
+    while (left > 0 && closeIdlest("isExpendable")) left -= 1;
     if (left === 0 && isMemoryShort()) setImmediate(closeExpendable);
   }
 
-  function closeIdlest(isCandidate: (usage: ConnectionUsage) => boolean): boolean {
+  function closeIdlest(mark: "isUntried" | "isReplaceable" | "isExpendable"): boolean {
     let idlest: string | undefined;
     let since = Number.POSITIVE_INFINITY;
     for (const [key, { usage }] of all) {
-      if (usage.usedAt >= since || !isCandidate(usage)) continue;
+      if (usage.usedAt >= since || !usage[mark]) continue;
       idlest = key;
       since = usage.usedAt;
     }
@@ -77,8 +77,8 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
   return {
     /** Registers a new one. */
     add(socket: Socket): void {
-      if (isMemoryShort() && count(isUntried) > max * untriedShare) closeIdlest(isUntried);
-      if (all.size >= max && !closeIdlest(isReplaceable)) {
+      if (isMemoryShort() && countUntried() > max * untriedShare) closeIdlest("isUntried");
+      if (all.size >= max && !closeIdlest("isReplaceable")) {
         socket.destroy();
         return;
       }
@@ -103,10 +103,6 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
 interface Entry extends Reading {
   readonly socket: Socket;
 }
-
-const isUntried = (usage: ConnectionUsage) => usage.isUntried;
-const isReplaceable = (usage: ConnectionUsage) => usage.isReplaceable;
-const isExpendable = (usage: ConnectionUsage) => usage.isExpendable;
 
 /** The same for a socket and the one that encrypts it. */
 function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {

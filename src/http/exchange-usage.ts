@@ -3,7 +3,7 @@ import type { TLSSocket } from "node:tls";
 import { overloaded } from "../service/errors.ts";
 import { type ConnectionUsage, exchangeBytes, partBytes } from "./connection-usage.ts";
 
-/** How long to wait for a turn to write before others are taken for unread, in milliseconds. */
+/** How long a write waits before the parts ahead of it count as unread, in milliseconds. */
 const widenMs = 100;
 
 /** What a header takes besides its name and its value, in bytes. */
@@ -29,9 +29,8 @@ export class ExchangeUsage {
   #making = 0;
   /** Bytes on TLS that Node.js has yet to write. */
   #unwritten = 0;
-  /** Stops waiting for room, to make a reply, and to write. */
+  /** Stops waiting: for room and then for the turn to make a reply, and to write. */
   #stopWaiting: (() => void) | undefined;
-  #stopWaitingToMake: (() => void) | undefined;
   #stopWaitingToWrite: (() => void) | undefined;
 
   constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {
@@ -65,11 +64,11 @@ export class ExchangeUsage {
     });
   }
 
-  /** Resolves when it is the turn of a caller's reply of this size to be made; never if it closes first. */
+  /** Resolves at the caller's turn to have such a reply made; never if it closes first. */
   beginMaking(bytes: number, caller: string): Promise<void> {
     return new Promise((resolve) => {
       if (this.#isClosed) return;
-      this.#stopWaitingToMake = this.#connection.total.making.acquire(caller, bytes, () => {
+      this.#stopWaiting = this.#connection.total.making.acquire(caller, bytes, () => {
         this.#making += bytes;
         resolve();
       });
@@ -162,7 +161,6 @@ export class ExchangeUsage {
     if (this.#isClosed) return;
     // A call that fails has its reply before its turn.
     this.#stopWaiting?.();
-    this.#stopWaitingToMake?.();
     const taken = this.#copies * bytes;
     this.#reply += taken;
     this.#keep(taken);
@@ -237,7 +235,6 @@ export class ExchangeUsage {
     const connection = this.#connection;
     this.#isClosed = true;
     this.#stopWaiting?.();
-    this.#stopWaitingToMake?.();
     this.#stopWaitingToWrite?.();
     this.#wrote(this.#unwritten);
     this.#endMaking();

@@ -56,11 +56,11 @@ export abstract class Exchange {
     // Node.js emits errors behind the end too, and an error without a listener ends the process.
     response.on("error", ignore);
     if (request !== (response as unknown)) request.on("error", ignore);
-    response.on("close", () => this.onEnd());
+    response.on("close", () => this.onResponseClose());
   }
 
   /** Whether the headers of the response were sent. */
-  abstract readonly isBegun: boolean;
+  abstract readonly headersSent: boolean;
 
   /** The status of the response, once its headers were sent. */
   abstract readonly status: number;
@@ -135,8 +135,8 @@ export abstract class Exchange {
   }
 
   /** Keeps the client from sending much more than is read by {@link Exchange.readChunks}. */
-  holdBack(): void {
-    this.body.leave();
+  stopBuffering(): void {
+    this.body.stopBuffering();
   }
 
   /** The body of the request as it comes. Leaving it early keeps the connection. */
@@ -266,7 +266,7 @@ export abstract class Exchange {
   }
 
   /** Node.js has closed the response. */
-  protected onEnd(): void {
+  protected onResponseClose(): void {
     this.close();
   }
 

@@ -1,18 +1,18 @@
 /**
- * The most turns of the event loop that others have before more begins, and the time, in
- * milliseconds, that the work has to take for each of them. libuv accepts one connection in a turn: without these turns, a
- * crowd that lists 1,000 records each kept a new connection waiting for 9 s.
+ * After work, other calls get a turn of the event loop for each `msPerTurn` milliseconds that it
+ * took, and at most `maxTurns`. libuv accepts one connection a turn: without these turns, a crowd
+ * that lists 1,000 records each kept a new connection waiting for 9 s.
  */
 const maxTurns = 4;
 const msPerTurn = 2;
 
-/** What waits of one caller, and the amount of each; all are about as large. */
+/** What waits of one caller in one size class, each with its amount. */
 type Lane = Map<() => void, number>;
 
 /**
- * Bounds how much is done at once, and how much begins before others do what they can. Callers take
- * turns, and so do the sizes of what one caller asks for: one who asks for a lot, over and over, holds
- * up neither others nor what is small.
+ * Bounds how much runs at once, and how much starts before other work gets its turns. Callers take
+ * turns, and so do the size classes of one caller: one that keeps asking for much delays neither
+ * others nor its own small requests.
  */
 export class FairQueue {
   #free: number;
@@ -23,7 +23,7 @@ export class FairQueue {
 
   /**
    * @param max the most that is done at once
-   * @param maxBegun after how much no more begins for some turns of the event loop
+   * @param maxBegun how much may start before it pauses for some turns of the event loop
    */
   constructor(max: number, maxBegun: number) {
     this.#free = max;

@@ -124,7 +124,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     function refuse({ code = "" }: NodeJS.ErrnoException): void {
       if (socket.writableEnded) return;
       const awaited = exchanges.find(({ isEnded }) => !isEnded);
-      if (!socket.writable || awaited?.isComplete || awaited?.isBegun) {
+      if (!socket.writable || awaited?.isComplete || awaited?.headersSent) {
         socket.destroy();
         return;
       }
@@ -229,7 +229,7 @@ class Http1Exchange extends Exchange {
     this.url = (req.url ?? "").replace(absoluteForm, "");
     this.fault = findFault(req);
     const { "content-length": length, "transfer-encoding": encoding } = req.headers;
-    if (length !== undefined || encoding !== undefined) this.body.hold();
+    if (length !== undefined || encoding !== undefined) this.body.buffer();
   }
 
   /** How much of the body has come, in bytes. */
@@ -255,7 +255,7 @@ class Http1Exchange extends Exchange {
     return absoluteForm.exec(this.#req.url ?? "")?.[1] ?? this.headers.host ?? "";
   }
 
-  get isBegun(): boolean {
+  get headersSent(): boolean {
     return this.#res.headersSent;
   }
 
@@ -269,7 +269,7 @@ class Http1Exchange extends Exchange {
 
   /** Makes the response the last one of its connection, if that can still be said. */
   announceClose(): void {
-    if (!this.isBegun) this.addHeader("connection", "close");
+    if (!this.headersSent) this.addHeader("connection", "close");
   }
 
   /** Closes a response that Node.js does not. */

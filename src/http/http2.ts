@@ -28,8 +28,8 @@ const idleTimeoutMs = 5 * 60_000;
 const maxSessionMemory = 2 ** 32 - 1;
 
 /**
- * How many streams beyond that it may open until it is closed. Clients open new ones in place of those
- * that they reset, which Node.js still counts if it reads both at once.
+ * How many streams beyond {@link maxConcurrentStreams} a connection may open before it is closed. A
+ * client may replace streams that it resets, which Node.js still counts if it reads both at once.
  */
 const maxSessionRejectedStreams = 1_000;
 
@@ -39,7 +39,7 @@ const pingIntervalMs = 60_000;
 /** How often to look whether a response was sent, in milliseconds. */
 const sentCheckMs = 100;
 
-/** Timeout of a client that is asked whether all it has sent is here, in milliseconds. */
+/** Timeout of the ping that shows that all the client had sent has arrived, in milliseconds. */
 const drainPingMs = 1_000;
 
 /** Speaks HTTP/2 (RFC 9113) on a connection. */
@@ -67,7 +67,7 @@ export function acceptHttp2(
   });
 
   const pings = setInterval(() => {
-    // What running calls wait for is limited, and a response to a ping waits behind their replies.
+    // Running calls have deadlines, and the reply to a ping would wait behind theirs.
     if (usage.inUse > usage.watches) return;
     // Nobody replies to the ping of a session that has ended, and Node.js waits for its client.
     const isOver = session.closed || session.destroyed;
@@ -119,7 +119,7 @@ class Http2Exchange extends Exchange {
     const abort = () => process.nextTick(() => stream.destroy());
     if (stream.aborted) abort();
     else stream.once("aborted", abort);
-    if (!stream.endAfterHeaders) this.body.hold();
+    if (!stream.endAfterHeaders) this.body.buffer();
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {
       // While it listens for removals, each one is an event.
@@ -140,7 +140,7 @@ class Http2Exchange extends Exchange {
     return this.headers[":authority"] ?? this.headers.host ?? "";
   }
 
-  get isBegun(): boolean {
+  get headersSent(): boolean {
     return this.#stream.headersSent;
   }
 
@@ -162,7 +162,7 @@ class Http2Exchange extends Exchange {
   }
 
   /** Node.js closes a stream once its session has all of it, which may not be written yet. */
-  protected override onEnd(): void {
+  protected override onResponseClose(): void {
     if (!this.#isWhole || this.unwritten === 0 || this.socket.destroyed) {
       this.close();
       return;

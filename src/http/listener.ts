@@ -100,7 +100,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     socket.once("close", () => clearTimeout(timer));
   }
 
-  /** Also for connections whose handshake is not over yet. */
+  /** Registers a connection before its TLS handshake, so that limits and shutdown cover it. */
   function receive(socket: Socket): void {
     open.set(socket, undefined);
     socket.on("error", () => {});

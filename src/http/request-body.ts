@@ -3,7 +3,7 @@ import { messageTooLarge, overloaded } from "../service/errors.ts";
 import type { ExchangeUsage } from "./exchange-usage.ts";
 
 /** The most bytes to keep of a body before it is read. */
-const maxHeldBytes = 68 * 1024;
+const maxBufferedBytes = 68 * 1024;
 
 /** The most parts in which a body is kept: a chunk of one byte takes some hundred. */
 const maxParts = 64;
@@ -21,8 +21,8 @@ export class RequestBody {
   readonly #usage: ExchangeUsage;
   #parts: Uint8Array[] = [];
   #size = 0;
-  #maxBytes = maxHeldBytes;
-  #isHeld = false;
+  #maxBytes = maxBufferedBytes;
+  #isBuffered = false;
   #isDropped = false;
   #isWhole = false;
   #failure: Error | undefined;
@@ -39,9 +39,9 @@ export class RequestBody {
   }
 
   /** Takes what comes of it from now on. */
-  hold(): void {
-    if (this.#isHeld) return;
-    this.#isHeld = true;
+  buffer(): void {
+    if (this.#isBuffered) return;
+    this.#isBuffered = true;
     // Listeners, since an iterator takes as long as all the rest of a short request.
     this.#request.on("data", this.#take);
     this.#request.on("end", this.#end);
@@ -68,12 +68,12 @@ export class RequestBody {
         this.#onChange = undefined;
       };
       this.#onChange();
-      this.hold();
+      this.buffer();
     });
   }
 
-  /** Leaves what still comes in the stream, whose client waits once that is full. */
-  leave(): void {
+  /** Leaves what still comes in the stream; once that is full, the client has to wait. */
+  stopBuffering(): void {
     this.#request.off("data", this.#take).off("end", this.#end).pause();
     this.#request.push = pushSparingly;
   }
@@ -84,7 +84,7 @@ export class RequestBody {
    * @throws {ConnectError} OVERLOADED, if too much came before it was read
    */
   async *readChunks(): AsyncGenerator<Uint8Array> {
-    this.leave();
+    this.stopBuffering();
     const request = this.#request;
     const chunks = request.iterator({ destroyOnReturn: false });
     try {

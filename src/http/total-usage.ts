@@ -1,17 +1,17 @@
 import { FairQueue } from "./fair-queue.ts";
 
-/** What pages may take, at their largest, that are made at once: sixteen of 124 records or more. */
+/** The most bytes of pages made at once, each counted at its largest: 16 of 124 records or more. */
 const maxMakingBytes = 16 * 1024 * 1024;
 
-/** The same of those that are begun before other calls have their turns. */
+/** The most of them that start before other calls get their turns. */
 const maxBegunBytes = 2 * 1024 * 1024;
 
-/** How many parts more all connections may have beside replies that their clients do not read. */
+/** How many spare parts all connections share, to write behind parts that clients do not read. */
 const maxSpareParts = 1_024;
 
 /**
- * How many exchanges may begin before a turn of the event loop is counted at all, and how many more
- * may begin in that turn: nothing that they took is given back before it ends.
+ * How many exchanges may begin before those of a turn of the event loop are counted, and how many
+ * more may begin in that turn: nothing that they take is released before it ends.
  */
 const uncounted = 256;
 const maxCounted = 1_024;

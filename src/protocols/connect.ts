@@ -78,8 +78,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
         type === proto
           ? toBinary(method.output, output)
           : toJsonString(method.output, output, jsonOptions);
-      const headers = header ? toFields(header) : {};
-      if (trailer) Object.assign(headers, toFields(trailer, "trailer-"));
+      const headers = Object.assign(toFields(header), toFields(trailer, "trailer-"));
       headers["content-type"] = type;
       headers["cache-control"] = "no-store";
       const isLarge = Buffer.byteLength(message) >= compressMinBytes;

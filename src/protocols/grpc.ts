@@ -87,7 +87,7 @@ export function envelop(method: DescMethod, output: Message): Buffer {
 
 /** The headers of a reply. */
 export function headersOf(exchange: Exchange, call: Call | undefined): OutgoingHttpHeaders {
-  const headers = call?.header ? toFields(call.header) : {};
+  const headers = toFields(call?.header);
   headers["content-type"] = exchange.headers["content-type"];
   return headers;
 }
@@ -95,7 +95,7 @@ export function headersOf(exchange: Exchange, call: Call | undefined): OutgoingH
 /** The trailers of a call that replied with messages, and may have failed behind them. */
 export function trailersOf({ trailer, failure }: Call): OutgoingHttpHeaders {
   if (failure) return toTrailers(setTrailerStatus(new Headers(trailer), failure));
-  const trailers = trailer ? toFields(trailer) : {};
+  const trailers = toFields(trailer);
   trailers["grpc-status"] = "0";
   return trailers;
 }

@@ -1,10 +1,9 @@
-import type { DescMethod, Message } from "@bufbuild/protobuf";
+import type { Message } from "@bufbuild/protobuf";
 import type { ConnectError, ServiceImplSpec } from "@connectrpc/connect";
-import {
-  type Investor,
-  InvestorService,
-  type ListInvestorsRequest,
-  type ListInvestorsResponse,
+import type {
+  Investor,
+  ListInvestorsRequest,
+  ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, UnarySpec } from "../calls/call.ts";
 import { createSlots } from "../calls/slots.ts";
@@ -14,7 +13,7 @@ import { toJson } from "../service/plain-json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import type { Handler } from "./router.ts";
-import { type Codec, createUnary, type UnaryOptions } from "./unary.ts";
+import { type Codec, createUnary, type ProtocolOptions } from "./unary.ts";
 
 /** How many callers may stream the whole list at once; each can take long. */
 const maxStreams = 8;
@@ -25,27 +24,25 @@ const maxStreamsOfCaller = 6;
 /** Pages of 100 records are collected young; most of 1,000 would reach the old generation. */
 const streamedPageSize = 100;
 
-const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
-
 /**
  * Serves the investors as plain JSON over HTTP.
  *
  * @param service an implementation of the InvestorService
  */
-export function createRest(service: ServiceImplSpec, options: UnaryOptions): Handler {
+export function createRest(service: ServiceImplSpec, options: ProtocolOptions): Handler {
   const { gate } = options;
   const serveUnary = createUnary(options);
   const streams = createSlots(maxStreams, maxStreamsOfCaller);
-  const specOf = ({ localName }: DescMethod) => service.methods[localName] as UnarySpec;
-  const createSpec = specOf(createInvestor);
-  const getSpec = specOf(getInvestor);
-  const listSpec = specOf(listInvestors);
+  const { createInvestor, getInvestor, listInvestors } = service.methods as Record<
+    "createInvestor" | "getInvestor" | "listInvestors",
+    UnarySpec
+  >;
 
   async function serveAll(exchange: Exchange): Promise<void> {
     let call: Call | undefined;
     try {
       call = await gate.admit({
-        method: listInvestors,
+        method: listInvestors.method,
         transport: "rest",
         route: collection,
         exchange,
@@ -56,7 +53,7 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
       const error = call?.fail(reason) ?? reason;
       exchange.usage.refuse();
       // Without its end, nobody takes a part for the whole.
-      if (exchange.isBegun) exchange.destroy();
+      if (exchange.headersSent) exchange.destroy();
       else fail(exchange, error as ConnectError, call);
     }
   }
@@ -66,7 +63,7 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     const read = async (pageToken: string) => {
       call.limit();
       const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
-      const page = (await call.invoke(listSpec, input)) as ListInvestorsResponse;
+      const page = (await call.invoke(listInvestors, input)) as ListInvestorsResponse;
       const text = page.investors.map(toJson).join(",");
       exchange.usage.settle(Buffer.byteLength(text));
       // Until the next one, it is the caller who takes time.
@@ -100,14 +97,15 @@ export function createRest(service: ServiceImplSpec, options: UnaryOptions): Han
     const { path, query } = exchange;
     const method = exchange.method === "HEAD" ? "GET" : exchange.method;
     if (path === collection) {
-      if (method === "POST") return serveUnary(createCodec, createSpec, exchange);
+      if (method === "POST") return serveUnary(createCodec, createInvestor, exchange);
       if (method === "GET") {
-        return query.length <= 1 ? serveAll(exchange) : serveUnary(listCodec, listSpec, exchange);
+        if (query.length <= 1) return serveAll(exchange);
+        return serveUnary(listCodec, listInvestors, exchange);
       }
       throw methodNotAllowed(exchange, "GET, HEAD, POST");
     }
     if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
-    if (method === "GET") return serveUnary(getCodec, getSpec, exchange);
+    if (method === "GET") return serveUnary(getCodec, getInvestor, exchange);
     throw methodNotAllowed(exchange, "GET, HEAD");
   };
 }

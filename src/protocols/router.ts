@@ -67,7 +67,7 @@ export function createRouter(options: RouterOptions) {
     const isFault = !(error instanceof ConnectError);
     if (isFault) log.error({ err: error, traceId: id }, "internal error");
     try {
-      if (exchange.isBegun) throw error;
+      if (exchange.headersSent) throw error;
       const reply = isFault ? internal(id, error) : error;
       if (isGrpc(exchange) && exchange.httpVersion === "2") sendStatus(exchange, reply);
       else sendProblem(exchange, reply);

@@ -7,25 +7,25 @@ import { grpcCodec, isCommonGrpc, isGrpc } from "./grpc.ts";
 import { createGrpcStream } from "./grpc-stream.ts";
 import { httpError } from "./problem.ts";
 import type { Handler } from "./router.ts";
-import { createUnary, type UnaryOptions } from "./unary.ts";
+import { createUnary, type ProtocolOptions } from "./unary.ts";
 import { createUniversal, type Rpc } from "./universal.ts";
 
 /** What {@link createRpc} serves, and within which limits. */
-interface RpcOptions extends UnaryOptions {
+interface RpcOptions extends ProtocolOptions {
   /** Those whose calls the gate is asked about. */
   services: ServiceImplSpec[];
   /** Those that anybody may call. */
-  openServices: ServiceImplSpec[];
+  publicServices: ServiceImplSpec[];
 }
 
 /** Serves gRPC, Connect and gRPC-Web on the paths of the services' methods. */
 export function createRpc(options: RpcOptions): Handler {
-  const { services, openServices } = options;
-  const toRpcs = (specs: ServiceImplSpec[], isOpen: boolean) =>
+  const { services, publicServices } = options;
+  const toRpcs = (specs: ServiceImplSpec[], isPublic: boolean) =>
     specs
       .flatMap(({ methods }) => Object.values(methods))
-      .map((spec): [string, Rpc] => [createMethodUrl("", spec.method), { spec, isOpen }]);
-  const rpcs = new Map([...toRpcs(services, false), ...toRpcs(openServices, true)]);
+      .map((spec): [string, Rpc] => [createMethodUrl("", spec.method), { spec, isPublic }]);
+  const rpcs = new Map([...toRpcs(services, false), ...toRpcs(publicServices, true)]);
   const jsonOptions = {
     alwaysEmitImplicit: true,
     ignoreUnknownFields: false,
@@ -41,13 +41,13 @@ export function createRpc(options: RpcOptions): Handler {
   return (exchange) => {
     const rpc = rpcs.get(exchange.path);
     if (rpc === undefined) return undefined;
-    const { spec, isOpen } = rpc;
+    const { spec, isPublic } = rpc;
     if (spec.kind === "server_streaming" && isCommonGrpc(exchange)) {
-      return serveStream(spec, exchange, isOpen);
+      return serveStream(spec, exchange, isPublic);
     }
     if (spec.kind === "unary") {
-      if (isCommonGrpc(exchange)) return serveUnary(grpcCodec, spec, exchange, isOpen);
-      if (isCommonConnect(exchange)) return serveUnary(connectCodec, spec, exchange, isOpen);
+      if (isCommonGrpc(exchange)) return serveUnary(grpcCodec, spec, exchange, isPublic);
+      if (isCommonConnect(exchange)) return serveUnary(connectCodec, spec, exchange, isPublic);
     }
     if (isGrpc(exchange) && exchange.httpVersion !== "2") {
       throw httpError(415, "gRPC needs HTTP/2");

@@ -5,7 +5,7 @@ import type { Gate } from "../calls/gate.ts";
 import type { Exchange } from "../http/exchange.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
-export const maxOpenBytes = 4 * 1024;
+export const maxPublicBytes = 4 * 1024;
 
 /**
  * How binary messages are read. Of 64 KiB of fields that it does not know, a decoder would keep
@@ -30,7 +30,7 @@ export interface Codec {
 }
 
 /** What a {@link createUnary unary path} needs. */
-export interface UnaryOptions {
+export interface ProtocolOptions {
   gate: Gate;
   /** The largest message to take, unpacked, in bytes. */
   maxMessageBytes: number;
@@ -40,17 +40,17 @@ export interface UnaryOptions {
  * Makes the straight way that the common form of a unary call takes on every protocol, from its
  * request to its reply.
  */
-export function createUnary({ gate, maxMessageBytes }: UnaryOptions) {
-  return async (codec: Codec, spec: UnarySpec, exchange: Exchange, isOpen = false) => {
+export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
+  return async (codec: Codec, spec: UnarySpec, exchange: Exchange, isPublic = false) => {
     const { method } = spec;
     const { transport, route, overhead } = codec;
     let call: Call | undefined;
     try {
       const head = { method, transport, route, exchange, timeoutMs: codec.timeoutMs(exchange) };
-      const admitted = isOpen ? gate.open(head) : gate.admit(head);
+      const admitted = isPublic ? gate.admitPublic(head) : gate.admit(head);
       // What is there is not awaited: each await makes objects that the collector has to copy.
       call = admitted instanceof Promise ? await admitted : admitted;
-      const body = await exchange.readBody(isOpen ? maxOpenBytes : maxMessageBytes, overhead);
+      const body = await exchange.readBody(isPublic ? maxPublicBytes : maxMessageBytes, overhead);
       const output = await call.invoke(spec, codec.decode(method, body, call));
       // An implementation may reply with a plain object instead of a message.
       const sending = codec.reply(exchange, create(method.output, output), call);

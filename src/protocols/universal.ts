@@ -15,12 +15,12 @@ import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendTrailers, toTrailers } from "./grpc.ts";
 import { httpError } from "./problem.ts";
-import { binaryOptions, maxOpenBytes, type UnaryOptions } from "./unary.ts";
+import { binaryOptions, maxPublicBytes, type ProtocolOptions } from "./unary.ts";
 
 /** A method, and whether anybody may call it. */
 export interface Rpc {
   readonly spec: MethodImplSpec;
-  readonly isOpen: boolean;
+  readonly isPublic: boolean;
 }
 
 /** A request on its way through Connect's handlers, which know nothing of exchanges. */
@@ -36,14 +36,14 @@ interface UniversalRequest {
   isDecoded: boolean;
 }
 
-/** Every request has it that Connect's handlers are given. */
+/** Carries a request through Connect's handlers, in its context values. */
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /** Whether its requests have one message, at most. */
 const hasOneMessage = ({ spec: { kind } }: Rpc) => kind === "unary" || kind === "server_streaming";
 
 /** What {@link createUniversal} needs. */
-interface UniversalOptions extends UnaryOptions {
+interface UniversalOptions extends ProtocolOptions {
   jsonOptions: JsonOptions;
   compressions: Compression[];
 }
@@ -53,7 +53,7 @@ export function createUniversal(
   { gate, maxMessageBytes, jsonOptions, compressions }: UniversalOptions,
   rpcs: Iterable<Rpc>,
 ) {
-  const limitOf = ({ isOpen }: Rpc) => (isOpen ? maxOpenBytes : maxMessageBytes);
+  const limitOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
 
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
@@ -62,7 +62,7 @@ export function createUniversal(
     const { rpc, exchange, controller, timeoutMs } = request;
     const transport = protocolName as TransportName;
     const head = { method, transport, exchange, values, timeoutMs };
-    const call = rpc.isOpen ? gate.open(head) : await gate.admit(head);
+    const call = rpc.isPublic ? gate.admitPublic(head) : await gate.admit(head);
     request.call = call;
     call.signal.addEventListener("abort", () => controller.abort(call.signal.reason));
     // Connect calls the context's abort(), which its type does not declare, with the error of a
@@ -77,7 +77,7 @@ export function createUniversal(
     });
   }
 
-  /** The body of a request, whose end by the call is noted. */
+  /** The body of a request; if it cannot be read, that is noted in its call. */
   async function* readBody(request: UniversalRequest) {
     const { rpc, exchange } = request;
     try {
@@ -115,7 +115,7 @@ export function createUniversal(
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
-    if (!hasOneMessage(rpc)) exchange.holdBack();
+    if (!hasOneMessage(rpc)) exchange.stopBuffering();
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
@@ -141,7 +141,7 @@ export function createUniversal(
               415,
               "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web",
             );
-      if (!rpc.isOpen) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
+      if (!rpc.isPublic) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
       if (transport === "connect") throw error;
     }
     await send(response, exchange).catch((error) => {
@@ -152,12 +152,12 @@ export function createUniversal(
 
 const noteFailures: Interceptor = (next) => async (req) => {
   const request = req.contextValues.get(requestKey) as UniversalRequest;
-  const { spec, isOpen } = request.rpc;
+  const { spec, isPublic } = request.rpc;
   const call = request.call as Call;
   request.isDecoded = true;
   try {
     call.signal.throwIfAborted();
-    if (isOpen && spec.kind === "server_streaming") call.limitByClient();
+    if (isPublic && spec.kind === "server_streaming") call.limitByClient();
     const res = await call.run(() => next(req));
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
@@ -193,13 +193,13 @@ async function send(response: UniversalServerResponse, exchange: Exchange): Prom
   if (!isGrpc(exchange)) headers["cache-control"] = "no-store";
   for await (const part of body) {
     if (exchange.isClosed) return;
-    if (!exchange.isBegun) {
+    if (!exchange.headersSent) {
       exchange.usage.expectRoomFor(part.length);
       exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
     }
     await exchange.write(part);
   }
-  if (exchange.isBegun) exchange.end();
+  if (exchange.headersSent) exchange.end();
   else if (trailer) sendTrailers(exchange, headers, trailer);
   else exchange.send(status, headers, "");
 }

@@ -1,13 +1,10 @@
 import { randomUUIDv7 } from "node:crypto";
 import { create, equals } from "@bufbuild/protobuf";
-import type { HandlerContext, ServiceImpl } from "@connectrpc/connect";
+import type { ServiceImpl } from "@connectrpc/connect";
 import {
-  type CreateInvestorRequest,
-  type GetInvestorRequest,
   type Investor,
   InvestorSchema,
   type InvestorService,
-  type ListInvestorsRequest,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
 import { expectRecord, maxSerialisedSize } from "../investor.ts";
@@ -42,33 +39,29 @@ const mayBeStored = "the record may or may not be stored";
 /** The three operations over a store, as proto/investor/v1/investor.proto promises them. */
 export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
   return {
-    async createInvestor(request: CreateInvestorRequest, context: HandlerContext) {
+    async createInvestor(request, { signal, values }) {
       const investor = checkCreate(request);
       const { requestId } = request;
       // A new id ascends with time, which keeps inserts local.
       investor.id =
-        requestId === undefined
-          ? randomUUIDv7()
-          : deriveId(context.values.get(principalKey), requestId);
+        requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
       try {
-        await store.insert(investor, context.signal);
-        context.values.set(createdKey, investor.id);
+        await store.insert(investor, signal);
+        values.set(createdKey, investor.id);
         return investor;
       } catch (error) {
         if (requestId !== undefined && error instanceof DuplicateIdError) {
-          return await replay(store, investor, context.signal);
+          return await replay(store, investor, signal);
         }
         if (!(error instanceof OutcomeUnknownError)) return rethrow(error);
-        if (context.signal.aborted) {
-          throw interrupted(context.signal.reason, mayBeStored);
-        }
+        if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
         throw requestId === undefined
           ? outcomeUnknownFor(investor.id, error)
           : outcomeUnknown(error);
       }
     },
 
-    async getInvestor(request: GetInvestorRequest, { signal }: HandlerContext) {
+    async getInvestor(request, { signal }) {
       const id = checkGet(request);
       const investor = id && (await store.find(id, signal).catch(rethrow));
       if (!investor) throw investorNotFound(id);
@@ -76,12 +69,12 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       return investor;
     },
 
-    async listInvestors(request: ListInvestorsRequest, context: HandlerContext) {
+    async listInvestors(request, { signal, values }) {
       const { after, limit } = checkList(request);
       // One more than wanted tells whether there is a next page.
       const range = { after, limit: limit + 1 };
-      await context.values.get(reserveKey)(Math.min(limit * maxRecordBytes, maxPageBytes));
-      const found = await store.list(range, context.signal).catch(rethrow);
+      await values.get(reserveKey)(Math.min(limit * maxRecordBytes, maxPageBytes));
+      const found = await store.list(range, signal).catch(rethrow);
       found.forEach(expectRecord);
       const investors = found.slice(0, pageLength(found, limit));
       const last = investors.at(-1);

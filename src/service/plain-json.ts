@@ -1,12 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import {
-  type CreateInvestorRequest,
   CreateInvestorRequestSchema,
   type Investor,
   InvestorType,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields, typeNames, typesByName } from "../investor.ts";
+import { type TextField, textFields, typeNames, typesByName } from "../investor.ts";
 import type { Violation } from "./errors.ts";
 
 /** The most mistakes to tell of at once: 64 KiB can have eight thousand. */
@@ -27,10 +26,7 @@ export function toJson(investor: Investor): string {
  *
  * @returns a violation for each member that is none of the eleven or not a string, by its own name
  */
-export function fromMembers(object: Record<string, unknown>): {
-  request: CreateInvestorRequest;
-  violations: Violation[];
-} {
+export function fromMembers(object: Record<string, unknown>) {
   const request = create(CreateInvestorRequestSchema);
   const violations: Violation[] = [];
   for (const [member, value] of Object.entries(object)) {
@@ -42,7 +38,7 @@ export function fromMembers(object: Record<string, unknown>): {
     } else if (member === "type") {
       request.type = typesByName.get(value) ?? InvestorType.UNSPECIFIED;
     } else {
-      request[member as (typeof textFields)[number]] = value;
+      request[member as TextField] = value;
     }
   }
   return { request, violations };

@@ -10,9 +10,8 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { textFields, typeNames } from "../investor.ts";
 import type { Range } from "../store/store.ts";
-import { maxUuid, nilUuid } from "../uuid.ts";
+import { isUuid, maxUuid, nilUuid } from "../uuid.ts";
 import { invalidFields, type Violation } from "./errors.ts";
-import { isUuid } from "./ids.ts";
 import { decodePageToken } from "./page-token.ts";
 
 const maxTextLength = 256;

@@ -68,13 +68,12 @@ export class Batcher<Item, Result> {
       const entry: Entry<Item, Result> = {
         item,
         settle(outcome) {
-          if (outcome instanceof Promise) {
-            outcome.then(entry.settle, entry.fail);
-            return;
+          if (outcome instanceof Promise) outcome.then(entry.settle, entry.fail);
+          else if (outcome instanceof Error) entry.fail(outcome);
+          else {
+            signal?.removeEventListener("abort", onAbort);
+            resolve(outcome);
           }
-          signal?.removeEventListener("abort", onAbort);
-          if (outcome instanceof Error) reject(outcome);
-          else resolve(outcome);
         },
         fail(reason) {
           signal?.removeEventListener("abort", onAbort);

@@ -1,17 +1,14 @@
 import { create } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { textFields, typeNames, typesByName } from "../investor.ts";
+import { type TextField, textFields, typeNames, typesByName } from "../investor.ts";
 import { uuidFromHex, uuidToBytes } from "../uuid.ts";
 
 /** The collection of the records. */
 export const collectionName = "investors";
 
 /** A record as the collection holds it. */
-export type InvestorDocument = { _id: Binary; type: string } & Pick<
-  Investor,
-  (typeof textFields)[number]
->;
+export type InvestorDocument = { _id: Binary; type: string } & Pick<Investor, TextField>;
 
 /** What to read of a document. */
 export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));

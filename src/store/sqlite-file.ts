@@ -2,7 +2,6 @@ import {
   closeSync,
   existsSync,
   fsyncSync,
-  mkdirSync,
   openSync,
   readlinkSync,
   readSync,
@@ -13,6 +12,8 @@ import {
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
+import { makeFolder, syncFolder } from "./folder.ts";
+import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -37,32 +38,6 @@ const migrations = [
 
 /** Timeout for a lock of another process, in milliseconds. */
 export const busyTimeoutMs = 5_000;
-
-/** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
-export const resultCode = {
-  busy: 5,
-  ioError: 10,
-  corrupt: 11,
-  full: 13,
-  cannotOpen: 14,
-  constraint: 19,
-  notADatabase: 26,
-  writeError: 778,
-  syncError: 1034,
-  folderSyncError: 1290,
-  indexSizeError: 4874,
-} as const;
-
-/** The extended result code of an error of SQLite, or undefined for any other error. */
-export function extendedCodeOf(error: unknown): number | undefined {
-  return error instanceof Error && "errcode" in error ? Number(error.errcode) : undefined;
-}
-
-/** The primary result code of an error of SQLite, or undefined for any other error. */
-export function resultCodeOf(error: unknown): number | undefined {
-  const code = extendedCodeOf(error);
-  return code === undefined ? undefined : code & 0xff;
-}
 
 /**
  * Makes the file and its folder, if they are missing, for their owner alone; SQLite gives the files
@@ -235,33 +210,6 @@ function rewriteLog(db: DatabaseSync, path: string): boolean {
   }
 }
 
-/**
- * Makes a folder that survives a loss of power: each new entry is synced in its parent. Node.js
- * itself never ends if the parent was deleted under it.
- */
-function makeFolder(folder: string): void {
-  const parent = dirname(folder);
-  if (parent === folder || statSync(folder, { throwIfNoEntry: false })?.isDirectory()) return;
-  makeFolder(parent);
-  try {
-    mkdirSync(folder, { mode: 0o700 });
-  } catch (error) {
-    // Another process may have made it.
-    if (!statSync(folder, { throwIfNoEntry: false })?.isDirectory()) throw error;
-  }
-  syncFolder(parent);
-}
-
-/** Makes the entries of a folder survive a loss of power. */
-export function syncFolder(folder: string): void {
-  const descriptor = openSync(folder, "r");
-  try {
-    fsyncSync(descriptor);
-  } finally {
-    closeSync(descriptor);
-  }
-}
-
 function pragma(db: DatabaseSync, name: string): number {
   return Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
 }
@@ -293,16 +241,4 @@ function migrate(db: DatabaseSync): void {
   } finally {
     if (db.isTransaction) db.exec("ROLLBACK");
   }
-}
-
-/** Why something failed, for operators: SQLite in plain words, anything else by its message. */
-export function inPlainWords(error: unknown): string {
-  const { corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
-  const code = resultCodeOf(error);
-  if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
-  const message = error instanceof Error ? error.message : String(error);
-  const noRoom: unknown[] = [full, writeError, indexSizeError];
-  return noRoom.includes(extendedCodeOf(error))
-    ? `its disk is full, a quota is used up, or the disk fails (${message})`
-    : message;
 }

@@ -1,9 +1,9 @@
 import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../investor.ts";
+import { type TextField, textFields } from "../investor.ts";
 import { uuidFromHex } from "../uuid.ts";
-import { resultCode, resultCodeOf } from "./sqlite-file.ts";
+import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
 import type { Range, StoreObserver } from "./store.ts";
 
 interface Lookup {
@@ -112,7 +112,7 @@ function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   investor.id = id;
   investor.type = row[0] as number;
   for (let i = 0; i < textFields.length; i += 1) {
-    investor[textFields[i] as (typeof textFields)[number]] = row[i + 1] as string;
+    investor[textFields[i] as TextField] = row[i + 1] as string;
   }
   return investor;
 }

@@ -5,13 +5,8 @@
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
-import {
-  busyTimeoutMs,
-  extendedCodeOf,
-  openSqliteFile,
-  resultCode,
-  resultCodeOf,
-} from "./sqlite-file.ts";
+import { extendedCodeOf, resultCode, resultCodeOf } from "./sqlite-errors.ts";
+import { busyTimeoutMs, openSqliteFile } from "./sqlite-file.ts";
 import { checkIdentity, createIdentityCheck, identify } from "./sqlite-identity.ts";
 
 /**

@@ -16,7 +16,7 @@ async function hold(bytes: number) {
   const usage = new ExchangeUsage(new ConnectionUsage(total), {} as Socket, []);
   const request = new PassThrough({ highWaterMark: mebibyte });
   const body = new RequestBody(request, usage);
-  body.hold();
+  body.buffer();
   total.keep(17 * mebibyte);
   request.write(Buffer.alloc(bytes));
   await delay(10);

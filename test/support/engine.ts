@@ -36,13 +36,13 @@ export async function startEngine(options: EngineOptions): Promise<Listener> {
     requestTimeoutMs = 5_000,
     maxMessageBytes = 65_536,
   } = options;
-  const openServices = [
+  const publicServices = [
     ...(health ? [createServiceImplSpec<typeof Health>(Health, health)] : []),
     ...(reflection
       ? [createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection)]
       : []),
   ];
-  const rpc = createRpc({ services, openServices, gate, maxMessageBytes });
+  const rpc = createRpc({ services, publicServices, gate, maxMessageBytes });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)
     .map((service) => createRest(service, { gate, maxMessageBytes }));

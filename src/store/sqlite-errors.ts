@@ -1,0 +1,37 @@
+/** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
+export const resultCode = {
+  busy: 5,
+  ioError: 10,
+  corrupt: 11,
+  full: 13,
+  cannotOpen: 14,
+  constraint: 19,
+  notADatabase: 26,
+  writeError: 778,
+  syncError: 1034,
+  folderSyncError: 1290,
+  indexSizeError: 4874,
+} as const;
+
+/** The extended result code of an error of SQLite, or undefined for any other error. */
+export function extendedCodeOf(error: unknown): number | undefined {
+  return error instanceof Error && "errcode" in error ? Number(error.errcode) : undefined;
+}
+
+/** The primary result code of an error of SQLite, or undefined for any other error. */
+export function resultCodeOf(error: unknown): number | undefined {
+  const code = extendedCodeOf(error);
+  return code === undefined ? undefined : code & 0xff;
+}
+
+/** Why something failed, for operators: SQLite in plain words, anything else by its message. */
+export function inPlainWords(error: unknown): string {
+  const { corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
+  const code = resultCodeOf(error);
+  if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
+  const message = error instanceof Error ? error.message : String(error);
+  const noRoom: unknown[] = [full, writeError, indexSizeError];
+  return noRoom.includes(extendedCodeOf(error))
+    ? `its disk is full, a quota is used up, or the disk fails (${message})`
+    : message;
+}
