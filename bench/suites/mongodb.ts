@@ -75,7 +75,7 @@ export async function measureMongo(
   const gets = await hold({
     title: "Get, MongoDB",
     meaning:
-      "One find a call beside one find for all calls that came meanwhile, of majority reads.",
+      "The others send one find per call; the service sends one find for all calls that arrived meanwhile. All use read concern majority.",
     callers: 128,
     ours: getting(ours),
     others: [

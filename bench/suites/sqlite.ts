@@ -82,7 +82,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   });
   await hold({
     title: "Create by a lone caller, SQLite",
-    meaning: "Nothing comes that could go into one commit: what the thread that commits costs.",
+    meaning: "Nothing can share a commit: what the separate writer thread costs.",
     callers: 1,
     ours: creating(ours),
     others: [[creating(grpcJs)], [grpcGo && creating(grpcGo), { measure: "p50", aim: 1.3 }]],
@@ -91,7 +91,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   await hold({
     title: "Get, SQLite",
     meaning:
-      "Little but gRPC itself. The bare servers reply with a constant: what Node.js and grpc-js make at most. grpc-go uses all cores, a process of Node.js one: see the CPU.",
+      "Mostly the cost of gRPC itself. The bare servers reply with a constant: what Node.js and grpc-js make at most. grpc-go uses all cores, a process of Node.js one: see the CPU.",
     callers: 128,
     ours: getting(ours),
     others: [

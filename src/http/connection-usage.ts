@@ -129,11 +129,11 @@ export class ConnectionUsage {
   }
 
   /**
-   * Whether it may be closed to make room. Watches, which anybody may open, protect it only once a
-   * call has run on it.
+   * Whether it may be closed to make room. Watches and calls that are being admitted, which anybody
+   * may have, protect it only once a call has run on it.
    */
   get isReplaceable(): boolean {
-    return !this.hasRunCall || this.inUse === 0;
+    return !this.hasRunCall || (this.inUse === 0 && this.admitting === 0);
   }
 
   /** Whether it keeps more than its share while all together keep too much. */

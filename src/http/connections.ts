@@ -91,11 +91,14 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
         if (all.get(key) === entry) all.delete(key);
       });
     },
-    /** The usage of one, given what requests are read from: on TLS, the socket that encrypts it. */
-    usageOf(socket: Socket): ConnectionUsage {
+    /**
+     * The usage of one, given what requests are read from: on TLS, the socket that encrypts it.
+     * Undefined if it was closed meanwhile.
+     */
+    usageOf(socket: Socket): ConnectionUsage | undefined {
       const entry = all.get(keyOf(socket));
       if (entry) entry.reader = socket;
-      return entry?.usage ?? new ConnectionUsage(total);
+      return entry?.usage;
     },
   };
 }

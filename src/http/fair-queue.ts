@@ -1,7 +1,9 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+
 /**
  * After work, other calls get a turn of the event loop for each `msPerTurn` milliseconds that it
- * took, and at most `maxTurns`. libuv accepts one connection a turn: without these turns, a crowd
- * that lists 1,000 records each kept a new connection waiting for 9 s.
+ * took at once, and at most `maxTurns`. libuv accepts one connection a turn: without these turns, a
+ * crowd that lists 1,000 records each kept a new connection waiting for 9 s.
  */
 const maxTurns = 4;
 const msPerTurn = 2;
@@ -11,19 +13,22 @@ type Lane = Map<() => void, number>;
 
 /**
  * Bounds how much runs at once, and how much starts before other work gets its turns. Callers take
- * turns, and so do the size classes of one caller: one that keeps asking for much delays neither
- * others nor its own small requests.
+ * turns of about the same amount, and so do the size classes of one caller: one that keeps asking
+ * for much delays neither others nor its own small requests.
  */
 export class FairQueue {
   #free: number;
   readonly #maxBegun: number;
   /** What has begun since others had their turns. */
   #begun = 0;
+  /** In the order of their turns. */
   readonly #lanes = new Map<string, Lane>();
+  /** What has begun in the turn of the first lane. */
+  #inTurn = 0;
 
   /**
    * @param max the most that is done at once
-   * @param maxBegun how much may start before it pauses for some turns of the event loop
+   * @param maxBegun after how much a turn is over, and no more begins for some turns of the event loop
    */
   constructor(max: number, maxBegun: number) {
     this.#free = max;
@@ -55,39 +60,33 @@ export class FairQueue {
 
   #wake(): void {
     for (const [key, lane] of this.#lanes) {
-      const [next] = lane;
-      if (next === undefined) {
-        this.#lanes.delete(key);
-        continue;
+      for (const [onAcquired, amount] of lane) {
+        if (amount > this.#free || this.#begun >= this.#maxBegun) return;
+        lane.delete(onAcquired);
+        this.#begin(amount);
+        onAcquired();
+        this.#inTurn += amount;
+        if (this.#inTurn >= this.#maxBegun) break;
       }
-      const [onAcquired, amount] = next;
-      if (amount > this.#free || this.#begun >= this.#maxBegun) return;
-      lane.delete(onAcquired);
       // Behind all others, which this loop comes to first.
+      this.#inTurn = 0;
       this.#lanes.delete(key);
       if (lane.size > 0) this.#lanes.set(key, lane);
-      this.#begin(amount);
-      onAcquired();
     }
   }
 
   #begin(amount: number): void {
     this.#free -= amount;
-    if (this.#begun === 0) {
-      const start = performance.now();
-      setImmediate(() => {
-        const turns = Math.floor((performance.now() - start) / msPerTurn);
-        afterTurns(Math.min(turns, maxTurns), () => {
-          this.#begun = 0;
-          this.#wake();
-        });
-      });
-    }
+    if (this.#begun === 0) void this.#letOthers();
     this.#begun += amount;
   }
-}
 
-function afterTurns(turns: number, callback: () => void): void {
-  if (turns === 0) callback();
-  else setImmediate(() => afterTurns(turns - 1, callback));
+  async #letOthers(): Promise<void> {
+    const start = performance.now();
+    await nextTurn();
+    let turns = Math.min(Math.floor((performance.now() - start) / msPerTurn), maxTurns);
+    for (; turns > 0; turns -= 1) await nextTurn();
+    this.#begun = 0;
+    this.#wake();
+  }
 }

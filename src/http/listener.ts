@@ -73,9 +73,11 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
 
   /** @param version negotiated by ALPN (RFC 7301), or the only one of the port */
   function accept(socket: Socket, version: string): void {
-    if (!versions.some((each) => each === version)) socket.destroy();
-    if (socket.destroyed) return;
     const usage = connections.usageOf(socket);
+    if (!usage || socket.destroyed || !versions.some((each) => each === version)) {
+      socket.destroy();
+      return;
+    }
     const connection =
       version === "h2" ? acceptHttp2(socket, usage, options) : http1.accept(socket, usage);
     open.set(socket, connection);

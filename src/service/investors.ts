@@ -11,6 +11,7 @@ import { expectRecord, maxSerialisedSize } from "../investor.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
+  type Range,
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
@@ -32,6 +33,9 @@ const maxPageBytes = 1024 * 1024 - 64;
 
 /** The most that one record weighs, roughly: eight texts of 256 code points of four bytes. */
 const maxRecordBytes = 8_500;
+
+/** The least number of records to read at once: one more than a page holds of the largest. */
+const minRead = 128;
 
 /** What became of a create that nobody waits for any more. */
 const mayBeStored = "the record may or may not be stored";
@@ -70,17 +74,10 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
     },
 
     async listInvestors(request, { signal, values }) {
-      const { after, limit } = checkList(request);
-      // One more than wanted tells whether there is a next page.
-      const range = { after, limit: limit + 1 };
-      await values.get(reserveKey)(Math.min(limit * maxRecordBytes, maxPageBytes));
-      const found = await store.list(range, signal).catch(rethrow);
-      found.forEach(expectRecord);
-      const investors = found.slice(0, pageLength(found, limit));
-      const last = investors.at(-1);
-      const nextPageToken =
-        last === undefined || investors.length === found.length ? "" : encodePageToken(last.id);
-      return create(ListInvestorsResponseSchema, { investors, nextPageToken });
+      const range = checkList(request);
+      const maxReadBytes = range.limit * maxRecordBytes;
+      await values.get(reserveKey)(Math.min(maxReadBytes, maxPageBytes), maxReadBytes);
+      return readPage((part) => store.list(part, signal).catch(rethrow), range);
     },
   };
 }
@@ -98,14 +95,33 @@ async function replay(store: Store, investor: Investor, signal: AbortSignal): Pr
   return stored;
 }
 
-/** How many of the records make a page of at most `limit` records and a bounded size. */
-function pageLength(records: Investor[], limit: number): number {
+/**
+ * Reads a page of at most `limit` records and a bounded size: of large ones, first as many as it can
+ * hold, rather than a thousand of which most are left out.
+ */
+async function readPage(list: (range: Range) => Promise<Investor[]>, { after, limit }: Range) {
+  const investors: Investor[] = [];
+  let last: Investor | undefined;
   let bytes = 0;
-  for (const [i, record] of records.entries()) {
-    bytes += maxSerialisedSize(record);
-    if (i === limit || (i > 0 && bytes > maxPageBytes)) return i;
+  let wanted = minRead;
+  for (;;) {
+    // One more than the page may have tells whether there is a next one.
+    const count = Math.min(wanted, limit + 1 - investors.length);
+    const found = await list({ after: last?.id ?? after, limit: count });
+    for (const investor of found) {
+      expectRecord(investor);
+      bytes += maxSerialisedSize(investor);
+      if (last && (investors.length === limit || bytes > maxPageBytes)) {
+        const nextPageToken = encodePageToken(last.id);
+        return create(ListInvestorsResponseSchema, { investors, nextPageToken });
+      }
+      investors.push(investor);
+      last = investor;
+    }
+    if (found.length < count) return create(ListInvestorsResponseSchema, { investors });
+    // As many as there is room for if they are like those.
+    wanted = Math.max(minRead, Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length));
   }
-  return records.length;
 }
 
 /** Rethrows an error of the store as one of the contract, as the reason of an abort is already. */

@@ -1,5 +1,6 @@
 import { once } from "node:events";
-import { connect, type Socket } from "node:net";
+import type { ClientHttp2Session } from "node:http2";
+import { connect, Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
@@ -8,6 +9,7 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Scope } from "../../src/calls/caller.ts";
 import { createGate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
+import { createConnections } from "../../src/http/connections.ts";
 import { startEngine } from "../support/engine.ts";
 import { openGate } from "../support/gate.ts";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
@@ -40,6 +42,35 @@ async function openKnown(port: number) {
   expect((await rawCall(session, list, empty)).status).toBe(0);
   return session;
 }
+
+it("at the limit, connections stay on which a call is being admitted", async () => {
+  const log = pino({ level: "silent" });
+  const limits = { maxInFlight: 1_000, requestTimeoutMs: 5_000 };
+  let admitted = Promise.resolve();
+  const gate = createGate({
+    ...{ ...limits, telemetry: createTelemetry(log), log },
+    authenticate: async () => {
+      await admitted;
+      return { principal: "one", name: "one", scopes: new Set<Scope>(["investors:read"]) };
+    },
+  });
+  const port = await serve(gate);
+  const known = [];
+  for (let i = 0; i < 32; i += 1) known.push(await openKnown(port));
+  const { promise, resolve } = Promise.withResolvers<void>();
+  admitted = promise;
+  const [idlest, next] = known as [ClientHttp2Session, ClientHttp2Session];
+  const reply = rawCall(idlest, list, empty);
+  await delay(100);
+  await openTcp(port);
+  await expect.poll(() => next.destroyed).toBe(true);
+  resolve();
+  expect((await reply).status).toBe(0);
+});
+
+it("there is no usage of a connection that was closed meanwhile", () => {
+  expect(createConnections(1).usageOf(new Socket())).toBeUndefined();
+});
 
 describe("when memory is short", () => {
   it("connections on which a call has run stay, and others make room", async () => {

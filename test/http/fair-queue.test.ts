@@ -17,6 +17,20 @@ it("gives callers turns, and the amounts that one caller asks for", async () => 
   expect(begun).toEqual(["greedy 0", "greedy 1", "small", "other", "greedy 2", "greedy 3"]);
 });
 
+it("gives as much to what is small as to what is large", async () => {
+  const queue = new FairQueue(1, 1);
+  let begun = "";
+  const work = (amount: number, name: string) =>
+    queue.acquire("", amount, () => {
+      begun += name;
+      queue.release(amount);
+    });
+  for (let i = 0; i < 3; i += 1) work(1, "L");
+  for (let i = 0; i < 16; i += 1) work(1 / 8, "s");
+  while (begun.length < 19) await nextTurn();
+  expect(begun).toBe("LLssssssssLssssssss");
+});
+
 it.each([
   [1, 0],
   [5, 10],

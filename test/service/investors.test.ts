@@ -10,7 +10,7 @@ import { textFields } from "../../src/investor.ts";
 import { deriveId } from "../../src/service/ids.ts";
 import { findViolations } from "../../src/service/validation.ts";
 import { failureOf } from "../support/errors.ts";
-import { openService } from "../support/in-process.ts";
+import { openService, serviceOver } from "../support/in-process.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { acceptedChanges, refusedChanges } from "./rules.ts";
 
@@ -221,6 +221,32 @@ describe("list", () => {
       pageToken = next.nextPageToken;
     } while (pageToken !== "");
     expect(count).toBe(1_301);
+  });
+
+  it("reads as many large records as a page holds, and all that is small at once", async () => {
+    const { client, store } = await openService();
+    const wide = "\u{1F600}".repeat(256);
+    const large = Object.fromEntries(textFields.slice(0, 8).map((field) => [field, wide]));
+    await Promise.all(Array.from({ length: 300 }, () => client.createInvestor(aCreate(large))));
+    await Promise.all(Array.from({ length: 500 }, () => client.createInvestor(aCreate())));
+    const limits: number[] = [];
+    const observed = serviceOver({
+      ...store,
+      list(range, signal) {
+        limits.push(range.limit);
+        return store.list(range, signal);
+      },
+    });
+    const sizes: number[] = [];
+    let pageToken = "";
+    do {
+      const page = await observed.listInvestors({ pageSize: 1_000, pageToken });
+      sizes.push(page.investors.length);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+    expect(sizes.reduce((sum, size) => sum + size)).toBe(800);
+    expect(limits.slice(0, 3)).toEqual([128, 128, 128]);
+    expect(limits.length).toBeLessThan(7);
   });
 
   it("refuses a negative size and a token that is not its own, together", async () => {
