@@ -12,7 +12,7 @@ const defaultMaxConnections = 1_024;
 const emptyMb = 115;
 const connectionsMb = 100;
 
-/** Below this fraction of that it no longer is. */
+/** The fraction of that below which it no longer is. */
 const enoughPart = 0.95;
 
 /** How often to look at the memory, in milliseconds. */

@@ -83,8 +83,8 @@ export class Call implements HandlerContext {
     this.head = head;
     this.peer = peer;
     this.#options = options;
-    this.values = (head.values ?? createContextValues()).set(reserveKey, (...sizes) =>
-      this.reserve(...sizes),
+    this.values = (head.values ?? createContextValues()).set(reserveKey, (bytes) =>
+      this.reserve(bytes),
     );
     this.limit(Math.min(timeoutMs, options.requestTimeoutMs));
     exchange.onClose(() => this.#abort(clientLeft));
@@ -136,16 +136,11 @@ export class Call implements HandlerContext {
     this.head.exchange.onClose(listener);
   }
 
-  /**
-   * Waits until a reply of so many bytes may be made, for which so many may be read.
-   *
-   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
-   */
-  reserve(replyBytes: number, readBytes: number): Promise<void> {
+  /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
+  reserve(bytes: number): Promise<void> {
     const { usage } = this.head.exchange;
     const caller = this.values.get(principalKey);
-    const waiting = usage.reserve(replyBytes).then(() => usage.beginMaking(readBytes, caller));
-    return this.untilEnd(waiting);
+    return this.untilEnd(usage.reserve(bytes).then(() => usage.beginMaking(bytes, caller)));
   }
 
   /**

@@ -39,7 +39,7 @@ const crowdedTimeoutMs = 100;
  */
 export const partBytes = 8 * 1024;
 
-/** How many parts of a connection Node.js may be writing, and with an authorised caller. */
+/** How many parts Node.js may be writing on a connection, and on one of an authorised caller. */
 const maxParts = 2;
 const maxAuthorisedParts = 8;
 
@@ -101,7 +101,7 @@ export class ConnectionUsage {
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
   }
 
-  /** Lets one more part be written, if there is a spare one: those before it are not read. */
+  /** Lets one more part be written, if there is a spare one, behind parts that the client does not read. */
   widen(): void {
     if (this.#isClosed || this.total.spareParts === 0) return;
     this.total.spareParts -= 1;

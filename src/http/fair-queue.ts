@@ -8,46 +8,54 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 const maxTurns = 4;
 const msPerTurn = 2;
 
-/** What waits of one caller in one size class, each with its amount. */
-type Lane = Map<() => void, number>;
+/** What waits of one caller in one size class. */
+interface Lane {
+  /** Its callbacks in their order, each with its amount. */
+  readonly waiting: Map<() => void, number>;
+  /** How much more may begin in its turn; what has begun beyond that, if negative. */
+  credit: number;
+}
 
 /**
  * Bounds how much runs at once, and how much starts before other work gets its turns. Callers take
- * turns of about the same amount, and so do the size classes of one caller: one that keeps asking
- * for much delays neither others nor its own small requests.
+ * turns, and so do the size classes of one caller, so that all of them get the same amount (deficit
+ * round robin): one that keeps asking for much delays neither others nor its own small requests.
  */
 export class FairQueue {
   #free: number;
   readonly #maxBegun: number;
+  readonly #turn: number;
   /** What has begun since others had their turns. */
   #begun = 0;
   /** In the order of their turns. */
   readonly #lanes = new Map<string, Lane>();
-  /** What has begun in the turn of the first lane. */
-  #inTurn = 0;
 
   /**
    * @param max the most that is done at once
-   * @param maxBegun after how much a turn is over, and no more begins for some turns of the event loop
+   * @param maxBegun after how much no more begins for some turns of the event loop
+   * @param turn how much a caller's size class has in its turn
    */
-  constructor(max: number, maxBegun: number) {
+  constructor(max: number, maxBegun: number, turn: number) {
     this.#free = max;
     this.#maxBegun = maxBegun;
+    this.#turn = turn;
   }
 
   /**
    * Calls back once it is the turn of an amount, at once if nothing prevents it.
    *
    * @param amount must not be more than may be done at once
+   * @param onAcquired must not release it before it returns
    * @returns a function that stops waiting
    */
   acquire(caller: string, amount: number, onAcquired: () => void): () => void {
     const key = `${Math.ceil(Math.log2(amount))} ${caller}`;
-    const lane = this.#lanes.get(key) ?? new Map();
-    this.#lanes.set(key, lane.set(onAcquired, amount));
+    const lane = this.#lanes.get(key) ?? { waiting: new Map(), credit: this.#turn };
+    lane.waiting.set(onAcquired, amount);
+    this.#lanes.set(key, lane);
     this.#wake();
     return () => {
-      lane.delete(onAcquired);
+      lane.waiting.delete(onAcquired);
       this.#wake();
     };
   }
@@ -60,18 +68,19 @@ export class FairQueue {
 
   #wake(): void {
     for (const [key, lane] of this.#lanes) {
-      for (const [onAcquired, amount] of lane) {
+      for (const [onAcquired, amount] of lane.waiting) {
+        if (lane.credit <= 0) break;
         if (amount > this.#free || this.#begun >= this.#maxBegun) return;
-        lane.delete(onAcquired);
+        lane.waiting.delete(onAcquired);
+        lane.credit -= amount;
         this.#begin(amount);
         onAcquired();
-        this.#inTurn += amount;
-        if (this.#inTurn >= this.#maxBegun) break;
       }
       // Behind all others, which this loop comes to first.
-      this.#inTurn = 0;
       this.#lanes.delete(key);
-      if (lane.size > 0) this.#lanes.set(key, lane);
+      if (lane.waiting.size === 0) continue;
+      lane.credit += this.#turn;
+      this.#lanes.set(key, lane);
     }
   }
 

@@ -67,7 +67,7 @@ export function acceptHttp2(
   });
 
   const pings = setInterval(() => {
-    // Running calls have deadlines, and the reply to a ping would wait behind theirs.
+    // Running calls have deadlines, and the reply to a ping would wait behind those to the calls.
     if (usage.inUse > usage.watches) return;
     // Nobody replies to the ping of a session that has ended, and Node.js waits for its client.
     const isOver = session.closed || session.destroyed;

@@ -1,13 +1,13 @@
 import { FairQueue } from "./fair-queue.ts";
 
-/**
- * The most bytes to be read at once for pages, each counted at its largest: two of 1,000 records, 20
- * of 100.
- */
-const maxMakingBytes = 17 * 1024 * 1024;
+/** The most bytes of pages made at once, each counted at its largest: 16 of 124 records or more. */
+const maxMakingBytes = 16 * 1024 * 1024;
 
 /** After how much of that no more is begun until other calls have had their turns. */
 const maxBegunBytes = 2 * 1024 * 1024;
+
+/** How much of that a caller has in a turn. */
+const turnBytes = 256 * 1024;
 
 /** How many spare parts all connections share, to write behind parts that clients do not read. */
 const maxSpareParts = 1_024;
@@ -33,8 +33,8 @@ interface UsageListeners {
 /** What all connections of a server have together. */
 export class TotalUsage {
   spareParts = maxSpareParts;
-  /** Bytes to be read for pages that are being made. */
-  readonly making = new FairQueue(maxMakingBytes, maxBegunBytes);
+  /** Bytes that pages may take which are being made. */
+  readonly making = new FairQueue(maxMakingBytes, maxBegunBytes, turnBytes);
   /** Changes when those that begin are counted anew. */
   round = 0;
   #begun = 0;

@@ -34,7 +34,7 @@ const maxPageBytes = 1024 * 1024 - 64;
 /** The most that one record weighs, roughly: eight texts of 256 code points of four bytes. */
 const maxRecordBytes = 8_500;
 
-/** The least number of records to read at once: one more than a page holds of the largest. */
+/** The least number of records to read at once: more than a page holds of the largest. */
 const minRead = 128;
 
 /** What became of a create that nobody waits for any more. */
@@ -75,8 +75,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
     async listInvestors(request, { signal, values }) {
       const range = checkList(request);
-      const maxReadBytes = range.limit * maxRecordBytes;
-      await values.get(reserveKey)(Math.min(maxReadBytes, maxPageBytes), maxReadBytes);
+      await values.get(reserveKey)(Math.min(range.limit * maxRecordBytes, maxPageBytes));
       return readPage((part) => store.list(part, signal).catch(rethrow), range);
     },
   };
@@ -96,8 +95,8 @@ async function replay(store: Store, investor: Investor, signal: AbortSignal): Pr
 }
 
 /**
- * Reads a page of at most `limit` records and a bounded size: of large ones, first as many as it can
- * hold, rather than a thousand of which most are left out.
+ * Reads a page of at most `limit` records and a bounded size: first {@link minRead}, then as many as
+ * still fit if they weigh as much on average. Of large records a page of 1,000 holds 126.
  */
 async function readPage(list: (range: Range) => Promise<Investor[]>, { after, limit }: Range) {
   const investors: Investor[] = [];
@@ -119,7 +118,6 @@ async function readPage(list: (range: Range) => Promise<Investor[]>, { after, li
       last = investor;
     }
     if (found.length < count) return create(ListInvestorsResponseSchema, { investors });
-    // As many as there is room for if they are like those.
     wanted = Math.max(minRead, Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length));
   }
 }
