@@ -83,8 +83,8 @@ export class Call implements HandlerContext {
     this.head = head;
     this.peer = peer;
     this.#options = options;
-    this.values = (head.values ?? createContextValues()).set(reserveKey, (bytes) =>
-      this.reserve(bytes),
+    this.values = (head.values ?? createContextValues()).set(reserveKey, (...sizes) =>
+      this.reserve(...sizes),
     );
     this.limit(Math.min(timeoutMs, options.requestTimeoutMs));
     exchange.onClose(() => this.#abort(clientLeft));
@@ -136,11 +136,16 @@ export class Call implements HandlerContext {
     this.head.exchange.onClose(listener);
   }
 
-  /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more */
-  reserve(bytes: number): Promise<void> {
+  /**
+   * Waits until a reply of `replyBytes` may be made, for which `readBytes` may be read at once.
+   *
+   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
+   */
+  reserve(replyBytes: number, readBytes: number): Promise<void> {
     const { usage } = this.head.exchange;
     const caller = this.values.get(principalKey);
-    return this.untilEnd(usage.reserve(bytes).then(() => usage.beginMaking(bytes, caller)));
+    const waiting = usage.reserve(replyBytes).then(() => usage.beginMaking(readBytes, caller));
+    return this.untilEnd(waiting);
   }
 
   /**

@@ -8,6 +8,9 @@ const maxUnsentBytes = 4 * 1024 * 1024;
 /** What all connections may keep before calls are refused on those above {@link shareBytes}. */
 const maxTotalBytes = 64 * 1024 * 1024;
 
+/** The same when memory is short. */
+const maxShortBytes = 32 * 1024 * 1024;
+
 /** The same on connections on which no authorised caller has made a call. */
 const maxStrangersBytes = 16 * 1024 * 1024;
 
@@ -147,7 +150,8 @@ export class ConnectionUsage {
   }
 
   get #maxTotalBytes(): number {
-    return this.#isAuthorised ? maxTotalBytes : maxStrangersBytes;
+    if (!this.#isAuthorised) return maxStrangersBytes;
+    return this.total.isMemoryShort() ? maxShortBytes : maxTotalBytes;
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */

@@ -26,7 +26,7 @@ export function createConnections(max: number, memoryBytes = residentBytes) {
   const all = new Map<string, Entry>();
   const shortAbove = shortBytes(max);
   const isMemoryShort = () => memoryBytes() > shortAbove;
-  const total = new TotalUsage({ onFlood: pauseReading, onGrowth: relieve });
+  const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
   let isPaused = false;
   let isRelieving = false;
 

@@ -25,7 +25,7 @@ export class ExchangeUsage {
   #reply = 0;
   /** Bytes that its reply may take, until it has one. */
   #reserved = 0;
-  /** Bytes that its reply may take while it is being made. */
+  /** Bytes that may be read at once while its reply is being made. */
   #making = 0;
   /** Bytes on TLS that Node.js has yet to write. */
   #unwritten = 0;
@@ -64,7 +64,7 @@ export class ExchangeUsage {
     });
   }
 
-  /** Resolves at the caller's turn to have such a reply made; never if it closes first. */
+  /** Resolves at the caller's turn to read so many bytes for a reply; never if it closes first. */
   beginMaking(bytes: number, caller: string): Promise<void> {
     return new Promise((resolve) => {
       if (this.#isClosed) return;

@@ -1,6 +1,6 @@
 import { FairQueue } from "./fair-queue.ts";
 
-/** The most bytes of pages made at once, each counted at its largest: 16 of 124 records or more. */
+/** The most bytes that may be read at once for pages, each counted at its largest. */
 const maxMakingBytes = 16 * 1024 * 1024;
 
 /** After how much of that no more is begun until other calls have had their turns. */
@@ -22,8 +22,9 @@ const maxCounted = 1_024;
 /** How much more all connections may keep until memory is looked at, in bytes. */
 const growthBytes = 1024 * 1024;
 
-/** What is to be done when connections take much. */
-interface UsageListeners {
+/** What the usage of all connections depends on, and what is to be done when they take much. */
+interface TotalUsageOptions {
+  isMemoryShort(): boolean;
   /** Too many exchanges begin in one turn of the event loop. */
   onFlood(): void;
   /** All connections together keep a good deal more than the least since the last call. */
@@ -33,7 +34,7 @@ interface UsageListeners {
 /** What all connections of a server have together. */
 export class TotalUsage {
   spareParts = maxSpareParts;
-  /** Bytes that pages may take which are being made. */
+  /** Bytes that may be read for pages that are being made. */
   readonly making = new FairQueue(maxMakingBytes, maxBegunBytes, turnBytes);
   /** Changes when those that begin are counted anew. */
   round = 0;
@@ -41,10 +42,14 @@ export class TotalUsage {
   #kept = 0;
   /** The least that was kept since memory was looked at. */
   #leastKept = 0;
-  readonly #listeners: UsageListeners;
+  readonly #options: TotalUsageOptions;
 
-  constructor(listeners: UsageListeners) {
-    this.#listeners = listeners;
+  constructor(options: TotalUsageOptions) {
+    this.#options = options;
+  }
+
+  isMemoryShort(): boolean {
+    return this.#options.isMemoryShort();
   }
 
   /** What they keep in memory until something was sent, in bytes. */
@@ -58,7 +63,7 @@ export class TotalUsage {
     if (this.#kept < this.#leastKept) this.#leastKept = this.#kept;
     if (this.#kept < this.#leastKept + growthBytes) return;
     this.#leastKept = this.#kept;
-    this.#listeners.onGrowth();
+    this.#options.onGrowth();
   }
 
   /** Counts an exchange that begins. */
@@ -70,7 +75,7 @@ export class TotalUsage {
         this.round += 1;
       });
     } else if (this.#begun === uncounted + maxCounted) {
-      this.#listeners.onFlood();
+      this.#options.onFlood();
     }
   }
 }

@@ -73,9 +73,9 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions): 
     // A failure of the first page still has its own status.
     let page = await read("");
     // From here on, it is clients who make room by reading, and others who make pages in turn.
-    call.values.set(reserveKey, async (bytes) => {
+    call.values.set(reserveKey, async (...sizes) => {
       call.limit(Number.POSITIVE_INFINITY);
-      await call.reserve(bytes);
+      await call.reserve(...sizes);
       call.limit();
     });
     exchange.begin(200, { ...jsonHeaders });

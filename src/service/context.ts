@@ -8,7 +8,8 @@ export const createdKey = createContextKey<string | undefined>(undefined, {
   description: "created",
 });
 
-/** Resolves when a reply of so many bytes may be made. */
-export const reserveKey = createContextKey(async (_bytes: number): Promise<void> => {}, {
-  description: "reservation for the reply",
-});
+/** Resolves when a reply of `replyBytes` may be made, for which `readBytes` may be read at once. */
+export const reserveKey = createContextKey(
+  async (_replyBytes: number, _readBytes: number): Promise<void> => {},
+  { description: "reservation for the reply" },
+);

@@ -34,8 +34,12 @@ const maxPageBytes = 1024 * 1024 - 64;
 /** The most that one record weighs, roughly: eight texts of 256 code points of four bytes. */
 const maxRecordBytes = 8_500;
 
-/** The least number of records to read at once: more than a page holds of the largest. */
+/** The most bytes to read at once. */
+const maxReadBytes = 4 * 1024 * 1024;
+
+/** How many records to read at once: at least more than a page holds of the largest. */
 const minRead = 128;
+const maxRead = Math.floor(maxReadBytes / maxRecordBytes);
 
 /** What became of a create that nobody waits for any more. */
 const mayBeStored = "the record may or may not be stored";
@@ -75,7 +79,8 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
     async listInvestors(request, { signal, values }) {
       const range = checkList(request);
-      await values.get(reserveKey)(Math.min(range.limit * maxRecordBytes, maxPageBytes));
+      const bytes = range.limit * maxRecordBytes;
+      await values.get(reserveKey)(Math.min(bytes, maxPageBytes), Math.min(bytes, maxReadBytes));
       return readPage((part) => store.list(part, signal).catch(rethrow), range);
     },
   };
@@ -118,7 +123,8 @@ async function readPage(list: (range: Range) => Promise<Investor[]>, { after, li
       last = investor;
     }
     if (found.length < count) return create(ListInvestorsResponseSchema, { investors });
-    wanted = Math.max(minRead, Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length));
+    const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
+    wanted = Math.min(Math.max(minRead, fitting), maxRead);
   }
 }
 

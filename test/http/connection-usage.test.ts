@@ -5,10 +5,10 @@ import { ExchangeUsage } from "../../src/http/exchange-usage.ts";
 import { TotalUsage } from "../../src/http/total-usage.ts";
 
 const mebibyte = 1024 * 1024;
-const listeners = { onFlood() {}, onGrowth() {} };
+const options = { isMemoryShort: () => false, onFlood() {}, onGrowth() {} };
 
 it("lets go on what waits behind a reply that is waited for no more", () => {
-  const usage = new ConnectionUsage(new TotalUsage(listeners));
+  const usage = new ConnectionUsage(new TotalUsage(options));
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));
   const giveUp = usage.unsent.acquire(2 * mebibyte, () => going.push("large"));
@@ -19,7 +19,7 @@ it("lets go on what waits behind a reply that is waited for no more", () => {
 });
 
 it("makes no reply for a call that has one while it waits for its turn", async () => {
-  const total = new TotalUsage(listeners);
+  const total = new TotalUsage(options);
   const usage = new ExchangeUsage(new ConnectionUsage(total), {} as Socket, []);
   const all = 16 * mebibyte;
   total.making.acquire("one", all, () => {});
@@ -34,7 +34,7 @@ it("makes no reply for a call that has one while it waits for its turn", async (
 });
 
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
-  const total = new TotalUsage(listeners);
+  const total = new TotalUsage(options);
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
   caller.authorise();
   stranger.keep(20 * mebibyte);
@@ -42,4 +42,17 @@ it("leaves room for those whose calls were admitted, whatever others leave unrea
   expect(stranger.isCrowded).toBe(true);
   expect(caller.isCrowded).toBe(false);
   expect([stranger.canTake(mebibyte), caller.canTake(mebibyte)]).toEqual([false, true]);
+});
+
+it.each([
+  [false, [true, false]],
+  [true, [false, false]],
+])("bounds what callers leave unread, and more if memory is short: %s", (isShort, canTake) => {
+  const total = new TotalUsage({ ...options, isMemoryShort: () => isShort });
+  const usage = new ConnectionUsage(total);
+  usage.authorise();
+  usage.keep(40 * mebibyte);
+  const canTakeAt40 = usage.canTake(mebibyte);
+  usage.keep(24 * mebibyte);
+  expect([canTakeAt40, usage.canTake(mebibyte)]).toEqual(canTake);
 });

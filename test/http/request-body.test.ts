@@ -12,7 +12,7 @@ const mebibyte = 1024 * 1024;
 
 /** A body that is held, of which so many bytes have come. */
 async function hold(bytes: number) {
-  const total = new TotalUsage({ onFlood() {}, onGrowth() {} });
+  const total = new TotalUsage({ isMemoryShort: () => false, onFlood() {}, onGrowth() {} });
   const usage = new ExchangeUsage(new ConnectionUsage(total), {} as Socket, []);
   const request = new PassThrough({ highWaterMark: mebibyte });
   const body = new RequestBody(request, usage);

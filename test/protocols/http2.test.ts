@@ -121,7 +121,7 @@ async function serveSecure(settings: Settings = {}) {
   const methods: Partial<ServiceImpl<typeof InvestorService>> = {
     async listInvestors(_, { values }) {
       // As much as a page of the largest records takes.
-      await values.get(reserveKey)(850_000);
+      await values.get(reserveKey)(850_000, 850_000);
       return { investors: aPage.slice(0, 100), nextPageToken: "more" };
     },
   };

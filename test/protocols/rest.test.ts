@@ -102,7 +102,7 @@ describe("the whole list by REST", () => {
     const heapAt = new Map<number, number>();
     let pages = 0;
     const { url } = await serve(async (_, { values }) => {
-      await values.get(reserveKey)(1_000);
+      await values.get(reserveKey)(1_000, 1_000);
       pages += 1;
       if (pages === 20_000 || pages === 40_000) {
         collectGarbage();
