@@ -13,14 +13,16 @@ const emptyMb = 115;
 const connectionsMb = 100;
 
 /** The fraction of that below which it no longer is. */
-const enoughPart = 0.95;
+const enoughShare = 0.95;
 
 /** How often to look at the memory, in milliseconds. */
 const checkMs = 100;
 
-/** By how much V8 lets its heap grow until it collects all garbage, in percent: usually as in `npm start`. */
-const usualGrowth = 70;
-const savingGrowth = 10;
+/** By how much V8 lets its heap grow until it collects all garbage, in percent; 0 is for V8 to decide. */
+const growthFlag = "--heap-growing-percent=";
+const startedWith = process.execArgv.find((flag) => flag.startsWith(growthFlag));
+const usualGrowth = startedWith ?? `${growthFlag}0`;
+const savingGrowth = `${growthFlag}10`;
 
 /** How long a measurement counts, in milliseconds: each takes some 20 µs. */
 const freshMs = 5;
@@ -41,8 +43,8 @@ export function residentBytes(): number {
 
 /** The memory of the process above which it is short, in bytes. */
 export function shortBytes(maxConnections: number): number {
-  const part = Math.max(1, maxConnections / defaultMaxConnections);
-  return (emptyMb + part * connectionsMb) * megabyte;
+  const factor = Math.max(1, maxConnections / defaultMaxConnections);
+  return (emptyMb + factor * connectionsMb) * megabyte;
 }
 
 /**
@@ -54,9 +56,9 @@ export function saveMemory(maxConnections: number): void {
   const bytes = shortBytes(maxConnections);
   let isSaving = false;
   setInterval(() => {
-    if (residentBytes() > (isSaving ? enoughPart : 1) * bytes === isSaving) return;
+    if (residentBytes() > (isSaving ? enoughShare : 1) * bytes === isSaving) return;
     isSaving = !isSaving;
     setFlagsFromString(isSaving ? "--memory-saver-mode" : "--no-memory-saver-mode");
-    setFlagsFromString(`--heap-growing-percent=${isSaving ? savingGrowth : usualGrowth}`);
+    setFlagsFromString(isSaving ? savingGrowth : usualGrowth);
   }, checkMs).unref();
 }
