@@ -18,9 +18,9 @@ const enoughShare = 0.95;
 /** How often to look at the memory, in milliseconds. */
 const checkMs = 100;
 
-/** By how much V8 lets its heap grow until it collects all garbage, in percent; 0 is for V8 to decide. */
+/** By how much V8 lets its heap grow until it collects all garbage, in percent; 0 lets V8 decide. */
 const growthFlag = "--heap-growing-percent=";
-const startedWith = process.execArgv.find((flag) => flag.startsWith(growthFlag));
+const startedWith = process.execArgv.findLast((flag) => flag.startsWith(growthFlag));
 const usualGrowth = startedWith ?? `${growthFlag}0`;
 const savingGrowth = `${growthFlag}10`;
 

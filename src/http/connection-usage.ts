@@ -11,7 +11,7 @@ const maxTotalBytes = 64 * 1024 * 1024;
 /** The same when memory is short. */
 const maxShortBytes = 32 * 1024 * 1024;
 
-/** The same on connections on which no authorised caller has made a call. */
+/** What all may keep before calls are refused on connections on which no authorised caller has made one. */
 const maxStrangersBytes = 16 * 1024 * 1024;
 
 /** What each connection may keep, whatever the others do. */

@@ -29,8 +29,9 @@ export class ExchangeUsage {
   #making = 0;
   /** Bytes on TLS that Node.js has yet to write. */
   #unwritten = 0;
-  /** Stops waiting: for room and then for the turn to make a reply, and to write. */
+  /** Stops waiting for room, and then for the turn to make a reply. */
   #stopWaiting: (() => void) | undefined;
+  /** Stops waiting to write. */
   #stopWaitingToWrite: (() => void) | undefined;
 
   constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {

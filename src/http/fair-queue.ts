@@ -1,8 +1,8 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 
 /**
- * After work, other calls get a turn of the event loop for each `msPerTurn` milliseconds that it
- * took at once, and at most `maxTurns`. libuv accepts one connection a turn: without these turns, a
+ * After work, other calls get one turn of the event loop, and one more for each `msPerTurn`
+ * milliseconds that it took at once, up to `maxTurns` more. libuv accepts one connection a turn: without these turns, a
  * crowd that lists 1,000 records each kept a new connection waiting for 9 s.
  */
 const maxTurns = 4;
@@ -12,7 +12,7 @@ const msPerTurn = 2;
 interface Lane {
   /** Its callbacks in their order, each with its amount. */
   readonly waiting: Map<() => void, number>;
-  /** How much more may begin in its turn; what has begun beyond that, if negative. */
+  /** How much more may begin in its turn; what has begun beyond that, if negative, counts later on. */
   credit: number;
 }
 
@@ -78,8 +78,8 @@ export class FairQueue {
       }
       // Behind all others, which this loop comes to first.
       this.#lanes.delete(key);
-      if (lane.waiting.size === 0) continue;
       lane.credit += this.#turn;
+      if (lane.waiting.size === 0 && lane.credit > 0) continue;
       this.#lanes.set(key, lane);
     }
   }

@@ -1,12 +1,12 @@
 import { FairQueue } from "./fair-queue.ts";
 
-/** The most bytes that may be read at once for pages, each counted at its largest. */
+/** The most bytes that may be read at once for all pages, as reserved before they are read. */
 const maxMakingBytes = 16 * 1024 * 1024;
 
 /** After how much of that no more is begun until other calls have had their turns. */
 const maxBegunBytes = 2 * 1024 * 1024;
 
-/** How much of that a caller has in a turn. */
+/** How much of that one size class of a caller may begin in its turn; one page may be more. */
 const turnBytes = 256 * 1024;
 
 /** How many spare parts all connections share, to write behind parts that clients do not read. */

@@ -37,7 +37,7 @@ const maxRecordBytes = 8_500;
 /** The most bytes to read at once. */
 const maxReadBytes = 4 * 1024 * 1024;
 
-/** How many records to read at once: at least more than a page holds of the largest. */
+/** The fewest and the most records to read at once; the fewest is more than a page holds of the largest. */
 const minRead = 128;
 const maxRead = Math.floor(maxReadBytes / maxRecordBytes);
 
@@ -101,7 +101,7 @@ async function replay(store: Store, investor: Investor, signal: AbortSignal): Pr
 
 /**
  * Reads a page of at most `limit` records and a bounded size: first {@link minRead}, then as many as
- * still fit if they weigh as much on average. Of large records a page of 1,000 holds 126.
+ * would fill it at the average size so far. Of the largest records it holds 126.
  */
 async function readPage(list: (range: Range) => Promise<Investor[]>, { after, limit }: Range) {
   const investors: Investor[] = [];

@@ -47,7 +47,7 @@ it("leaves room for those whose calls were admitted, whatever others leave unrea
 it.each([
   [false, [true, false]],
   [true, [false, false]],
-])("bounds what callers leave unread, and more if memory is short: %s", (isShort, canTake) => {
+])("bounds what callers leave unread, more tightly if memory is short: %s", (isShort, canTake) => {
   const total = new TotalUsage({ ...options, isMemoryShort: () => isShort });
   const usage = new ConnectionUsage(total);
   usage.authorise();

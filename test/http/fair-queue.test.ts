@@ -31,6 +31,24 @@ it.each([1, 4])("gives as much to what is small as to what is large, such as %i"
   expect(begun).toBe("LLssssssssLssssssss");
 });
 
+it("gives as much to who waits with one at a time as to who waits with many", async () => {
+  const queue = new FairQueue(4, 4, 1);
+  const had = { one: 0, many: 0 };
+  const ask = (caller: "one" | "many", amount: number) =>
+    queue.acquire(caller, amount, () => {
+      had[caller] += amount;
+      queueMicrotask(() => {
+        queue.release(amount);
+        ask(caller, amount);
+      });
+    });
+  ask("one", 4);
+  for (let i = 0; i < 16; i += 1) ask("many", 0.5);
+  while (had.one + had.many < 200) await nextTurn();
+  expect(had.one / had.many).toBeGreaterThan(0.8);
+  expect(had.one / had.many).toBeLessThan(1.25);
+});
+
 it.each([
   [1, 0],
   [5, 10],
