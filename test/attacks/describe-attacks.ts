@@ -36,7 +36,7 @@ const { ATTACK } = process.env;
  * the other, of which malloc keeps what a thousand connections of TLS once took.
  */
 const maxResidentMb = 300;
-const maxResidentInRowMb = 350;
+const maxResidentInRowMb = 320;
 
 /** How many attacks of a test may be repeated; a fault that shows now and then exceeds it. */
 const maxRepeats = 3;
