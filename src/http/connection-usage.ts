@@ -8,10 +8,10 @@ const maxUnsentBytes = 4 * 1024 * 1024;
 /** What all connections may keep before calls are refused on those above {@link shareBytes}. */
 const maxTotalBytes = 64 * 1024 * 1024;
 
-/** The same when memory is short. */
+/** {@link maxTotalBytes} when memory is short. */
 const maxShortBytes = 32 * 1024 * 1024;
 
-/** What all may keep before calls are refused on connections on which no authorised caller has made one. */
+/** {@link maxTotalBytes} for connections on which no authorised caller has made a call. */
 const maxStrangersBytes = 16 * 1024 * 1024;
 
 /** What each connection may keep, whatever the others do. */
@@ -104,7 +104,7 @@ export class ConnectionUsage {
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
   }
 
-  /** Lets one more part be written, if there is a spare one, behind parts that the client does not read. */
+  /** Lets one more part be written, if there is a spare one, behind those that are not read. */
   widen(): void {
     if (this.#isClosed || this.total.spareParts === 0) return;
     this.total.spareParts -= 1;

@@ -2,8 +2,8 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 
 /**
  * After work, other calls get one turn of the event loop, and one more for each `msPerTurn`
- * milliseconds that it took at once, up to `maxTurns` more. libuv accepts one connection a turn: without these turns, a
- * crowd that lists 1,000 records each kept a new connection waiting for 9 s.
+ * milliseconds that it took at once, up to `maxTurns` more. libuv accepts one connection a turn:
+ * without these turns, a crowd that lists 1,000 records each kept a new connection waiting for 9 s.
  */
 const maxTurns = 4;
 const msPerTurn = 2;

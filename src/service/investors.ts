@@ -37,7 +37,7 @@ const maxRecordBytes = 8_500;
 /** The most bytes to read at once. */
 const maxReadBytes = 4 * 1024 * 1024;
 
-/** The fewest and the most records to read at once; the fewest is more than a page holds of the largest. */
+/** The fewest records to read at once, more than a page holds of the largest, and the most. */
 const minRead = 128;
 const maxRead = Math.floor(maxReadBytes / maxRecordBytes);
 
