@@ -27,18 +27,22 @@ const savingGrowth = `${growthFlag}10`;
 /** How long a measurement counts, in milliseconds: each takes some 20 µs. */
 const freshMs = 5;
 
-let lastBytes = 0;
-let measuredAt = Number.NEGATIVE_INFINITY;
-
-/** The memory of the process in bytes, or what it last was if no file descriptor is left to read it. */
-export function residentBytes(): number {
-  const now = performance.now();
-  if (now - measuredAt < freshMs) return lastBytes;
-  measuredAt = now;
-  try {
-    lastBytes = process.memoryUsage.rss();
-  } catch {}
-  return lastBytes;
+/**
+ * Makes what measures the memory of the process in bytes, or tells what it last was if no file
+ * descriptor is left to read it.
+ */
+export function createMemoryGauge(): () => number {
+  let bytes = 0;
+  let measuredAt = Number.NEGATIVE_INFINITY;
+  return () => {
+    const now = performance.now();
+    if (now - measuredAt < freshMs) return bytes;
+    measuredAt = now;
+    try {
+      bytes = process.memoryUsage.rss();
+    } catch {}
+    return bytes;
+  };
 }
 
 /** The memory of the process above which it is short, in bytes. */
@@ -53,10 +57,11 @@ export function shortBytes(maxConnections: number): number {
  * takes 15 to 35 % more CPU.
  */
 export function saveMemory(maxConnections: number): void {
+  const memoryBytes = createMemoryGauge();
   const bytes = shortBytes(maxConnections);
   let isSaving = false;
   setInterval(() => {
-    if (residentBytes() > (isSaving ? enoughShare : 1) * bytes === isSaving) return;
+    if (memoryBytes() > (isSaving ? enoughShare : 1) * bytes === isSaving) return;
     isSaving = !isSaving;
     setFlagsFromString(isSaving ? "--memory-saver-mode" : "--no-memory-saver-mode");
     setFlagsFromString(isSaving ? savingGrowth : usualGrowth);

@@ -141,17 +141,20 @@ export class ConnectionUsage {
 
   /** Whether it keeps more than its share while all together keep too much. */
   get isCrowded(): boolean {
-    return this.#kept > shareBytes && this.total.kept > this.#maxTotalBytes;
+    return this.#kept > shareBytes && this.#isTotalExceeded();
   }
 
   /** Whether a reply of this size may wait to be sent. */
   canTake(bytes: number): boolean {
-    return bytes <= shareBytes || this.total.kept + bytes <= this.#maxTotalBytes;
+    return bytes <= shareBytes || !this.#isTotalExceeded(bytes);
   }
 
-  get #maxTotalBytes(): number {
-    if (!this.#isAuthorised) return maxStrangersBytes;
-    return this.total.isMemoryShort() ? maxShortBytes : maxTotalBytes;
+  /** Whether all connections together keep too much, with so many bytes more. */
+  #isTotalExceeded(bytes = 0): boolean {
+    const kept = this.total.kept + bytes;
+    if (!this.#isAuthorised) return kept > maxStrangersBytes;
+    // Every call comes here, and looking at the memory takes nearly as long as a call does.
+    return kept > maxShortBytes && (kept > maxTotalBytes || this.total.isMemoryShort());
   }
 
   /** Counts bytes that are kept until something was sent; fewer, if negative. */
@@ -167,7 +170,7 @@ export class ConnectionUsage {
       clearTimeout(this.#refusedTimer);
       this.#refusedTimer = undefined;
     } else {
-      const ms = this.total.kept > this.#maxTotalBytes ? crowdedTimeoutMs : refusedTimeoutMs;
+      const ms = this.#isTotalExceeded() ? crowdedTimeoutMs : refusedTimeoutMs;
       this.#refusedTimer ??= setTimeout(() => socket.destroy(), ms).unref();
     }
   }

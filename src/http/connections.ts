@@ -1,5 +1,5 @@
 import type { Socket } from "node:net";
-import { residentBytes, shortBytes } from "../memory.ts";
+import { createMemoryGauge, shortBytes } from "../memory.ts";
 import { ConnectionUsage } from "./connection-usage.ts";
 import { TotalUsage } from "./total-usage.ts";
 import { type Reading, yieldReading } from "./yield-reading.ts";
@@ -22,7 +22,7 @@ export type Connections = ReturnType<typeof createConnections>;
  * @param max how many there may be
  * @param memoryBytes tells the memory of the process
  */
-export function createConnections(max: number, memoryBytes = residentBytes) {
+export function createConnections(max: number, memoryBytes = createMemoryGauge()) {
   const all = new Map<string, Entry>();
   const shortAbove = shortBytes(max);
   const isMemoryShort = () => memoryBytes() > shortAbove;

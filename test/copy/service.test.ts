@@ -6,6 +6,7 @@ import { describe, expect, it } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "../support/folder.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
+import { listAll } from "../support/pages.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, type Service, startService } from "../support/service.ts";
 import { copy, makeSqlite, openSqlite } from "./copying.ts";
@@ -111,15 +112,8 @@ await describeWithMongo("the move from SQLite to MongoDB", "set of one", (mongo)
     isOver = true;
     await Promise.all(writers);
 
-    const stored = new Map<string, Investor>();
-    const client = grpcClient(service);
-    let pageToken = "";
-    do {
-      const page = await client.listInvestors({ pageSize: 1_000, pageToken });
-      for (const investor of page.investors) stored.set(investor.id, investor);
-      pageToken = page.nextPageToken;
-    } while (pageToken !== "");
     expect(created.size).toBe(requests);
-    expect(stored).toEqual(new Map([...created].toSorted(([a], [b]) => (a < b ? -1 : 1))));
+    const stored = await listAll(grpcClient(service));
+    expect(stored).toEqual([...created.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1)));
   });
 });

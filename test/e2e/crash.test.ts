@@ -6,6 +6,7 @@ import { describe, expect, it } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { listAll } from "../support/pages.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, startService } from "../support/service.ts";
 
@@ -13,20 +14,6 @@ const failingCommit = resolve(import.meta.dirname, "../support/failing-commit.ts
 
 const rounds = 12;
 const callers = 64;
-
-async function listAll(client: ReturnType<typeof grpcClient>): Promise<Map<string, Investor>> {
-  const all = new Map<string, Investor>();
-  let pageToken = "";
-  do {
-    const page = await client.listInvestors({ pageSize: 1_000, pageToken });
-    for (const investor of page.investors) {
-      expect(all.has(investor.id)).toBe(false);
-      all.set(investor.id, investor);
-    }
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "");
-  return all;
-}
 
 describe("kill -9 in the middle of creates", () => {
   it("loses no acknowledged record, and replays double none", { timeout: 180_000 }, async () => {
@@ -70,7 +57,9 @@ describe("kill -9 in the middle of creates", () => {
       const investor = await client.createInvestor(request);
       acknowledged.set(investor.id, investor);
     }
-    const stored = await listAll(client);
+    const all = await listAll(client);
+    expect(all).toHaveLength(requests);
+    const stored = new Map(all.map((investor) => [investor.id, investor]));
     for (const [id, investor] of acknowledged) expect(stored.get(id)).toEqual(investor);
     expect(stored.size).toBe(requests);
     expect(acknowledged.size).toBe(requests);

@@ -23,6 +23,7 @@ import { textFields, typeNames } from "../../src/investor.ts";
 import { acceptedChanges } from "../service/rules.ts";
 import { failureOf } from "../support/errors.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
+import { listAll } from "../support/pages.ts";
 import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import {
@@ -214,14 +215,8 @@ function describeRules(name: string, env: () => NodeJS.ProcessEnv): void {
       const created = await Promise.all(
         Array.from({ length: 257 }, () => client.createInvestor(aCreate())),
       );
-      const seen: string[] = [];
-      let pageToken = "";
-      do {
-        const page = await client.listInvestors({ pageToken });
-        seen.push(...page.investors.map(({ id }) => id));
-        pageToken = page.nextPageToken;
-      } while (pageToken !== "");
-      expect(seen).toEqual(created.map(({ id }) => id).sort());
+      const all = await listAll(client, 100);
+      expect(all.map(({ id }) => id)).toEqual(created.map(({ id }) => id).sort());
     });
   });
 }

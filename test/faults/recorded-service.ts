@@ -19,6 +19,7 @@ import { v4, v7 } from "uuid";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../../src/investor.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { listAll } from "../support/pages.ts";
 import type { Random } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, type Service, startService, waitFor } from "../support/service.ts";
@@ -174,12 +175,7 @@ export function recordService(
       const requests = unanswered;
       unanswered = [];
       await send(service, requests);
-      const client = grpcClient(service);
-      for (let pageToken: string | undefined; pageToken !== ""; ) {
-        const page = await client.listInvestors({ pageSize: 1_000, pageToken: pageToken ?? "" });
-        for (const investor of page.investors) promise(investor);
-        pageToken = page.nextPageToken;
-      }
+      for (const investor of await listAll(grpcClient(service))) promise(investor);
     },
 
     async struck() {

@@ -1,10 +1,8 @@
 import { create, toBinary } from "@bufbuild/protobuf";
-import type { Client } from "@connectrpc/connect";
 import { v1, v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import {
   CreateInvestorRequestSchema,
-  type InvestorService,
   type InvestorType,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
@@ -13,21 +11,9 @@ import { deriveId } from "../../src/service/ids.ts";
 import { findViolations } from "../../src/service/validation.ts";
 import { failureOf } from "../support/errors.ts";
 import { openService, serviceOver } from "../support/in-process.ts";
+import { listAll, pagesOf } from "../support/pages.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { acceptedChanges, refusedChanges } from "./rules.ts";
-
-/** The ids of all records, page by page. */
-async function walk(client: Client<typeof InvestorService>, pageSize: number): Promise<string[]> {
-  const ids: string[] = [];
-  let pageToken = "";
-  do {
-    const page = await client.listInvestors({ pageSize, pageToken });
-    expect(page.investors.length).toBeGreaterThan(0);
-    ids.push(...page.investors.map(({ id }) => id));
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "");
-  return ids;
-}
 
 const nameOf = (key: keyof typeof CreateInvestorRequestSchema.field) =>
   CreateInvestorRequestSchema.field[key].name;
@@ -195,14 +181,11 @@ describe("list", () => {
     );
     const seen: string[] = [];
     const sizes: number[] = [];
-    let pageToken = "";
-    do {
-      const page = await client.listInvestors({ pageToken });
-      seen.push(...page.investors.map(({ id }) => id));
-      sizes.push(page.investors.length);
-      expect(page.nextPageToken).toMatch(/^[A-Za-z0-9_-]*$/);
-      pageToken = page.nextPageToken;
-    } while (pageToken !== "");
+    for await (const { investors, nextPageToken } of pagesOf(client)) {
+      seen.push(...investors.map(({ id }) => id));
+      sizes.push(investors.length);
+      expect(nextPageToken).toMatch(/^[A-Za-z0-9_-]*$/);
+    }
     expect(sizes).toEqual([100, 100, 57]);
     expect(seen).toEqual(created.map(({ id }) => id).sort());
   });
@@ -211,7 +194,10 @@ describe("list", () => {
     const { client } = await openService();
     const creates = Array.from({ length: 257 }, () => client.createInvestor(aCreate()));
     const ids = (await Promise.all(creates)).map(({ id }) => id);
-    expect(await walk(client, pageSize)).toEqual(ids.sort());
+    const pages = await Array.fromAsync(pagesOf(client, pageSize));
+    expect(pages).toHaveLength(Math.ceil(ids.length / pageSize));
+    const listed = pages.flatMap(({ investors }) => investors.map(({ id }) => id));
+    expect(listed).toEqual(ids.sort());
   });
 
   it("has no next page exactly at the end", async () => {
@@ -233,15 +219,12 @@ describe("list", () => {
     const large = { ...fields, addressLine2: wide, city: wide, state: wide, zipCode: wide };
     await Promise.all(Array.from({ length: 300 }, () => client.createInvestor(aCreate(large))));
     let count = 0;
-    let pageToken = "";
-    do {
-      const next = await client.listInvestors({ pageSize: 1_000, pageToken });
+    for await (const next of pagesOf(client, 1_000)) {
       const size = toBinary(ListInvestorsResponseSchema, next).length;
       expect(size).toBeLessThanOrEqual(1024 * 1024);
       if (next.nextPageToken !== "" && count > 1_000) expect(size).toBeGreaterThan(1_000_000);
       count += next.investors.length;
-      pageToken = next.nextPageToken;
-    } while (pageToken !== "");
+    }
     expect(count).toBe(1_301);
   });
 
@@ -259,7 +242,8 @@ describe("list", () => {
         return store.list(range, signal);
       },
     });
-    expect(new Set(await walk(observed, 1_000)).size).toBe(800);
+    const all = await listAll(observed);
+    expect(new Set(all.map(({ id }) => id)).size).toBe(800);
     expect(limits.slice(0, 3)).toEqual([128, 128, 128]);
     expect(limits.length).toBeLessThan(7);
   });
