@@ -21,7 +21,7 @@ export const settings = {
   ],
   "--host": [
     "<host>",
-    text,
+    host,
     "127.0.0.1",
     "the address to listen on; beyond loopback, TLS and authentication are required",
   ],
@@ -231,6 +231,11 @@ function optional<T>(read: (text: string, flag: string) => T) {
 function text(text: string, flag: string): string {
   if (text === "") throw new ConfigError(`${flag} must not be empty`);
   return text;
+}
+
+function host(text: string, flag: string): string {
+  if (text !== "" && !/^\[|^[^:]+:\d+$/.test(text)) return text;
+  throw refusal(text, flag, "an address or a name, without brackets and port");
 }
 
 function databaseUrl(text: string, flag: string): string {

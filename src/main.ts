@@ -4,7 +4,6 @@ import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
 import {
-  type Config,
   ConfigError,
   environmentName,
   type Given,
@@ -29,7 +28,7 @@ const program = new Command("investor-records")
 
 const serve = program
   .command("serve", { isDefault: true })
-  .description("Serve records until SIGTERM or SIGINT.")
+  .description("Serve records until SIGTERM or SIGINT; the default command.")
   .configureHelp({ optionDescription: ({ description }) => description })
   .action(async () => {
     const options = serve.options.map((each) => [each.long, serve.opts()[each.attributeName()]]);
@@ -98,7 +97,7 @@ async function start(given: Given): Promise<void> {
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);
-  reloadOnSignal(starting, config, log, given);
+  reloadOnSignal(starting, log, given);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
@@ -113,13 +112,7 @@ async function start(given: Given): Promise<void> {
   );
 }
 
-function reloadOnSignal(
-  starting: Promise<RunningServer>,
-  { tls, authentication }: Config,
-  log: Logger,
-  given: Given,
-): void {
-  const files = [tls && "certificates", authentication?.tokensFile && "tokens"].filter(Boolean);
+function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Given): void {
   // One after the other, so that what was read last is what stays.
   let last: Promise<unknown> = starting;
   process.on("SIGHUP", () => {
@@ -129,13 +122,12 @@ function reloadOnSignal(
   });
 
   async function reload(): Promise<void> {
-    const errors = await (await starting).reload();
+    const { reloaded, errors } = await (await starting).reload();
     for (const error of errors) {
       log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);
     }
-    if (errors.length === 0) {
-      log.info(files.length === 0 ? "nothing to reload" : `reloaded ${files.join(" and ")}`);
-    }
+    if (reloaded.length > 0) log.info(`reloaded ${reloaded.join(" and ")}`);
+    else if (errors.length === 0) log.info("nothing to reload");
   }
 }
 

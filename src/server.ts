@@ -22,9 +22,9 @@ export interface RunningServer {
    * Reads the certificates and tokens again, without dropping a call. What cannot be used
    * stays as it was.
    *
-   * @returns what could not be used
+   * @returns what was read, and what could not be used
    */
-  reload(): Promise<Error[]>;
+  reload(): Promise<{ reloaded: string[]; errors: Error[] }>;
   /**
    * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
    * those in flight finish, the store is closed. The signal cuts what is left at once.
@@ -115,8 +115,18 @@ export async function startServer(
     grpcPort,
     httpPort,
     async reload() {
-      const reloads = await Promise.allSettled([authentication?.reload(), tls?.reload()]);
-      return reloads.flatMap((each) => (each.status === "rejected" ? [each.reason] : []));
+      const reloaded: string[] = [];
+      const errors: Error[] = [];
+      const reloads = { certificates: tls?.reload, tokens: authentication?.reload };
+      for (const [what, reload] of Object.entries(reloads)) {
+        try {
+          await reload?.();
+          if (reload) reloaded.push(what);
+        } catch (error) {
+          errors.push(error as Error);
+        }
+      }
+      return { reloaded, errors };
     },
     async stop(cut = new AbortController().signal) {
       stopFollowing();

@@ -119,6 +119,13 @@ describe("the configuration", () => {
     },
   );
 
+  it.each(["127.0.0.1:8080", "localhost:80", "[::1]", "[::1]:80", ""])(
+    "refuses the host %j",
+    (host) => {
+      expect(() => readFlags({ "--host": host })).toThrow("--host must be an address or a name");
+    },
+  );
+
   it("says of a name, which may not resolve, only that it is not a loopback address", () => {
     const read = () => readFlags({ "--host": "investors.invalid" });
     expect(read).toThrow("--host investors.invalid is not a loopback address, and calls are not");

@@ -39,9 +39,11 @@ export async function createAuthentication(
    *
    * @throws {ConfigError} it cannot be read or has a wrong line
    */
-  async function reload(): Promise<void> {
-    if (tokensFile !== undefined) tokens = await readTokensFile(tokensFile, onWarning);
-  }
+  const reload = tokensFile
+    ? async () => {
+        tokens = await readTokensFile(tokensFile, onWarning);
+      }
+    : undefined;
 
   function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller {
     const { holder, isTrusted, validFrom, validTo } = certificate;
@@ -76,6 +78,6 @@ export async function createAuthentication(
     throw credentialsMissing(needed);
   };
 
-  await reload();
+  await reload?.();
   return { authenticate, reload };
 }

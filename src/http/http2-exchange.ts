@@ -25,7 +25,7 @@ export class Http2Exchange extends Exchange {
     // If a client resets it with NO_ERROR, Node.js waits for what was to be written.
     const abort = () => process.nextTick(() => stream.destroy());
     if (stream.aborted) abort();
-    else stream.once("aborted", abort);
+    else stream.on("aborted", abort);
     if (!stream.endAfterHeaders) this.body.buffer();
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {

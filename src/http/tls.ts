@@ -87,7 +87,10 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     ...(clientCaFile !== undefined && { ca: await read("--tls-client-ca", clientCaFile) }),
   };
   check({ cert: context.cert }, `--tls-cert ${certFile} is not a certificate in PEM`);
-  check({ key: context.key }, `--tls-key ${keyFile} is not a private key in PEM`);
+  check(
+    { key: context.key },
+    `--tls-key ${keyFile} is not a private key in PEM without a passphrase`,
+  );
   if (!holdsCertificates(context.ca)) {
     throw new ConfigError(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
   }

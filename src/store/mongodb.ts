@@ -133,7 +133,7 @@ export function createMongoClient(url: string, attemptMs: number) {
   } catch (error) {
     // The message may hold the URL, and the URL a password.
     throw new ConfigError(
-      `not a MongoDB connection string (${(error as Error).name}); percent-encode the user and the password in it`,
+      `not a MongoDB connection string (${(error as Error).name}); check its hosts and options, and percent-encode the user and the password in it`,
     );
   }
 }

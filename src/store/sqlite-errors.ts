@@ -26,10 +26,13 @@ export function resultCodeOf(error: unknown): number | undefined {
 
 /** Why something failed, for operators: SQLite in plain words, anything else by its message. */
 export function inPlainWords(error: unknown): string {
-  const { corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
+  const { cannotOpen, corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
   const code = resultCodeOf(error);
   if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
+  if (code === cannotOpen) {
+    return `it cannot be opened: this user must be able to read and write it and its folder (${message})`;
+  }
   const noRoom: unknown[] = [full, writeError, indexSizeError];
   return noRoom.includes(extendedCodeOf(error))
     ? `its disk is full, a quota is used up, or the disk fails (${message})`

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { writeFileSync } from "node:fs";
+import { chmodSync, writeFileSync } from "node:fs";
 import { Agent, request } from "node:http";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
@@ -247,14 +247,16 @@ describe("bearer tokens from a file", () => {
     expect(output().trim().split("\n")).toHaveLength(1);
   });
 
-  it("are warned of if others than the owner may read the file", async () => {
+  it("are warned of if others than the owner and its group may read the file", async () => {
     for (const [mode, isWarned] of [
       [0o600, false],
-      [0o640, true],
+      [0o640, false],
+      [0o620, true],
       [0o604, true],
     ] as const) {
       const folder = temporaryFolder();
-      writeFileSync(join(folder, "tokens"), tokens, { mode });
+      writeFileSync(join(folder, "tokens"), tokens);
+      chmodSync(join(folder, "tokens"), mode);
       const service = await startService({ AUTH_TOKENS_FILE: "tokens" }, folder);
       expect(service.output().includes("tokens is open to others")).toBe(isWarned);
     }

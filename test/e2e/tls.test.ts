@@ -188,6 +188,20 @@ describe("TLS", () => {
     await Promise.all(calls);
   });
 
+  it("reads tokens again on SIGHUP though a certificate cannot be used, and says both", async () => {
+    const folder = temporaryFolder();
+    const files = await writeServerFiles(folder, await createAuthority());
+    writeFileSync(join(folder, "tokens"), "token-of-sixteen-1\n");
+    const service = await startService({ ...files, AUTH_TOKENS_FILE: "tokens" }, folder);
+    writeFileSync(join(folder, "server.crt"), "no certificate");
+    writeFileSync(join(folder, "tokens"), "token-of-sixteen-2\n");
+    service.child.kill("SIGHUP");
+    await expect.poll(() => service.output()).toContain('"reloaded tokens"');
+    expect(service.output()).toMatch(
+      /TLS_CERT .* is not a certificate in PEM; the previous one stays/,
+    );
+  });
+
   it("takes no file of client authorities that holds anything but certificates", async () => {
     const authority = await createAuthority();
     const { service } = await startWithClientCa(authority);
