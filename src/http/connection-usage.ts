@@ -61,6 +61,8 @@ export class ConnectionUsage {
   admitting = 0;
   /** Whether any admitted call has run on it. */
   hasRunCall = false;
+  /** Whether an authorised caller has made a call on it. */
+  isAuthorised = false;
   /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   /** When a part of a body last came. */
@@ -73,10 +75,12 @@ export class ConnectionUsage {
   written = 0;
   /** Bytes that it keeps in memory until something was sent. */
   #kept = 0;
-  #isAuthorised = false;
   #spareParts = 0;
   #isClosed = false;
-  #begunIn: number | undefined;
+  #spentMs = 0;
+  #spentIn = 0;
+  #mostMs = 0;
+  #mostAt = 0;
   #refused = 0;
   #refusedTimer: NodeJS.Timeout | undefined;
 
@@ -87,20 +91,32 @@ export class ConnectionUsage {
   /** Counts an exchange that is open from now on. */
   begin(): void {
     this.open += 1;
-    this.#begunIn = this.total.round;
-    this.total.begin();
+    this.total.begin(this);
   }
 
-  /** Whether an exchange has begun on it since they were counted anew. */
-  get hasBegun(): boolean {
-    return this.#begunIn === this.total.round;
+  /** Counts time that its exchanges take in this turn of the event loop, in milliseconds. */
+  spend(ms: number): void {
+    if (this.#spentIn !== this.total.turn) this.#spentMs = 0;
+    this.#spentIn = this.total.turn;
+    this.#spentMs += ms;
+  }
+
+  /**
+   * Looks how much that was. Returns the most it has been whenever that was looked at; after two
+   * seconds, half as much counts.
+   */
+  updateMostMs(now: number): number {
+    const spentMs = this.#spentIn === this.total.turn ? this.#spentMs : 0;
+    this.#mostMs = Math.max(spentMs, this.#mostMs * 2 ** ((this.#mostAt - now) / 2_000));
+    this.#mostAt = now;
+    return this.#mostMs;
   }
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */
   authorise(): void {
     this.usedAt = performance.now();
-    if (this.#isAuthorised) return;
-    this.#isAuthorised = true;
+    if (this.isAuthorised) return;
+    this.isAuthorised = true;
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
   }
 
@@ -152,7 +168,7 @@ export class ConnectionUsage {
   /** Whether all connections together keep too much, with so many bytes more. */
   #isTotalExceeded(bytes = 0): boolean {
     const kept = this.total.kept + bytes;
-    if (!this.#isAuthorised) return kept > maxStrangersBytes;
+    if (!this.isAuthorised) return kept > maxStrangersBytes;
     // Every call comes here, and looking at the memory takes nearly as long as a call does.
     return kept > maxShortBytes && (kept > maxTotalBytes || this.total.isMemoryShort());
   }

@@ -1,6 +1,7 @@
 import type { Socket } from "node:net";
 import { createMemoryGauge, shortBytes } from "../memory.ts";
 import { ConnectionUsage } from "./connection-usage.ts";
+import { createHandshakes } from "./handshakes.ts";
 import { TotalUsage } from "./total-usage.ts";
 import { type Reading, yieldReading } from "./yield-reading.ts";
 
@@ -26,8 +27,10 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
   const all = new Map<string, Entry>();
   const shortAbove = shortBytes(max);
   const isMemoryShort = () => memoryBytes() > shortAbove;
+  const handshakes = createHandshakes();
   const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
   let isPaused = false;
+  let stopResuming = () => {};
   let isRelieving = false;
 
   function pauseReading(): void {
@@ -36,7 +39,8 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
     setImmediate(() => {
       isPaused = false;
     });
-    yieldReading(all.values());
+    stopResuming();
+    stopResuming = yieldReading(all.values());
   }
 
   function countUntried(): number {
@@ -69,7 +73,8 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
       since = usage.usedAt;
     }
     if (idlest === undefined) return false;
-    all.get(idlest)?.socket.destroy();
+    const entry = all.get(idlest);
+    (entry?.reader ?? entry?.socket)?.destroy();
     // It tells of its end some turns later, when many more may have come.
     return all.delete(idlest);
   }
@@ -86,6 +91,7 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
       const usage = new ConnectionUsage(total);
       const entry: Entry = { socket, usage, reader: undefined };
       all.set(key, entry);
+      handshakes.begin(socket);
       socket.once("close", () => {
         usage.close();
         if (all.get(key) === entry) all.delete(key);
@@ -97,8 +103,10 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
      */
     usageOf(socket: Socket): ConnectionUsage | undefined {
       const entry = all.get(keyOf(socket));
-      if (entry) entry.reader = socket;
-      return entry?.usage;
+      if (!entry) return undefined;
+      entry.reader = socket;
+      handshakes.end(entry.socket);
+      return entry.usage;
     },
   };
 }

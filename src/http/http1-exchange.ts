@@ -3,7 +3,10 @@ import type { ConnectionUsage } from "./connection-usage.ts";
 import { Exchange } from "./exchange.ts";
 
 /** The most fields that a request may have. */
-const maxFields = 128;
+export const maxFields = 128;
+
+/** The most trailers that a request may have, which nothing reads. */
+const maxTrailers = 16;
 
 /** The status and the text with which a request is refused that is none of HTTP/1.1 (RFC 9112). */
 function findFault({ httpVersion, rawHeaders }: IncomingMessage): [number, string] | undefined {
@@ -31,13 +34,14 @@ export class Http1Exchange extends Exchange {
   readonly #res: ServerResponse;
 
   constructor(req: IncomingMessage, res: ServerResponse, usage: ConnectionUsage) {
-    super(req.socket, req.headers, req.rawHeaders, req, res, usage);
+    super(req.socket, req.headers, [req.url ?? "", ...req.rawHeaders], req, res, usage);
     this.#req = req;
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
     this.fault = findFault(req);
     const { "content-length": length, "transfer-encoding": encoding } = req.headers;
     if (length !== undefined || encoding !== undefined) this.body.buffer();
+    if (encoding !== undefined) req.once("end", () => this.#dropTrailers());
   }
 
   /** How much of the body has come, in bytes. */
@@ -73,6 +77,12 @@ export class Http1Exchange extends Exchange {
 
   get wasSent(): boolean {
     return this.#res.writableFinished;
+  }
+
+  /** Thousands can come in one packet, and would be kept as long as the exchange. */
+  #dropTrailers(): void {
+    if (this.#req.rawTrailers.length > 2 * maxTrailers) this.destroy();
+    this.#req.rawTrailers = [];
   }
 
   /** Makes the response the last one of its connection, if that can still be said. */

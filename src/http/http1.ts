@@ -9,7 +9,7 @@ import type { Socket } from "node:net";
 import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promises";
 import { type Connection, type EngineOptions, maxHeaderBytes } from "./connection.ts";
 import type { ConnectionUsage } from "./connection-usage.ts";
-import { Http1Exchange } from "./http1-exchange.ts";
+import { Http1Exchange, maxFields } from "./http1-exchange.ts";
 
 /** Longer than the idle timeout of common load balancers, which then never lose a race. */
 const keepAliveTimeoutMs = 75_000;
@@ -51,6 +51,8 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     },
     receive,
   );
+  // Of trailers, too, Node.js keeps no more.
+  server.maxHeadersCount = maxFields + 1;
   // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", receive);
   // The body is asked for when it is read, which is behind the gate.

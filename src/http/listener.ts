@@ -151,7 +151,9 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     destroy() {
       server.close();
       http1.close();
-      for (const socket of open.keys()) socket.destroy();
+      // What encrypts another socket comes behind that. Node.js crashes if it is destroyed second, in
+      // the same turn of the event loop, while something is to be written.
+      for (const socket of [...open.keys()].reverse()) socket.destroy();
     },
   };
 }

@@ -13,6 +13,13 @@ const maxWaitingChunks = 512;
 const smallChunkBytes = 64;
 
 /**
+ * The most chunks of a body that is not read as a stream, if they are that small on average: each
+ * takes half a microsecond, and of one byte 100 connections can send more than is ever parsed.
+ */
+const maxChunks = 512;
+const smallAverageBytes = 256;
+
+/**
  * The body of a request. However it comes, and whether it is read or not, it is kept in few parts:
  * Node.js would keep each chunk, and with it the buffer that it came in.
  */
@@ -21,6 +28,7 @@ export class RequestBody {
   readonly #usage: ExchangeUsage;
   #parts: Uint8Array[] = [];
   #size = 0;
+  #chunks = 0;
   #maxBytes = maxBufferedBytes;
   #isBuffered = false;
   #isDropped = false;
@@ -122,6 +130,11 @@ export class RequestBody {
 
   #take = (chunk: Buffer): void => {
     this.#size += chunk.length;
+    this.#chunks += 1;
+    if (this.#chunks > maxChunks && this.#size < this.#chunks * smallAverageBytes) {
+      this.#request.destroy(new Error(tooSmall));
+      return;
+    }
     // What is too much is dropped as it comes.
     if (this.#failure || this.#isTooLarge) {
       this.#isDropped = true;
@@ -155,13 +168,15 @@ export class RequestBody {
   }
 }
 
+const tooSmall = "the request comes in too small parts";
+
 /** Ends a stream that fills up with small chunks while it is not read. */
 function pushSparingly(this: Readable & { waitingChunks?: number }, chunk: Uint8Array | null) {
   this.waitingChunks = this.readableLength === 0 ? 0 : (this.waitingChunks ?? 0) + 1;
   const isTooMuch =
     this.waitingChunks > maxWaitingChunks &&
     this.readableLength < this.waitingChunks * smallChunkBytes;
-  if (isTooMuch) this.destroy(new Error("the request comes in too small parts"));
+  if (isTooMuch) this.destroy(new Error(tooSmall));
   return Object.getPrototypeOf(this).push.call(this, chunk && detach(chunk));
 }
 

@@ -1,3 +1,4 @@
+import type { ConnectionUsage } from "./connection-usage.ts";
 import { FairQueue } from "./fair-queue.ts";
 
 /** The most bytes that may be read at once for all pages, as reserved before they are read. */
@@ -13,11 +14,11 @@ const turnBytes = 256 * 1024;
 const maxSpareParts = 1_024;
 
 /**
- * How many exchanges may begin before those of a turn of the event loop are counted, and how many
- * more may begin in that turn: nothing that they take is released before it ends.
+ * How many exchanges may begin in one turn of the event loop, since nothing that they take is
+ * released before it ends, and for how long, in milliseconds: others wait meanwhile.
  */
-const uncounted = 256;
-const maxCounted = 1_024;
+const maxBegun = 1_024;
+const maxBeginningMs = 25;
 
 /** How much more all connections may keep until memory is looked at, in bytes. */
 const growthBytes = 1024 * 1024;
@@ -25,7 +26,7 @@ const growthBytes = 1024 * 1024;
 /** What the usage of all connections depends on, and what is to be done when they take much. */
 interface TotalUsageOptions {
   isMemoryShort(): boolean;
-  /** Too many exchanges begin in one turn of the event loop. */
+  /** Too many exchanges begin in one turn of the event loop, or it takes too long. */
   onFlood(): void;
   /** All connections together keep a good deal more than the least since the last call. */
   onGrowth(): void;
@@ -36,9 +37,14 @@ export class TotalUsage {
   spareParts = maxSpareParts;
   /** Bytes that may be read for pages that are being made. */
   readonly making = new FairQueue(maxMakingBytes, maxBegunBytes, turnBytes);
-  /** Changes when those that begin are counted anew. */
-  round = 0;
+  /** Changes with each turn of the event loop in which exchanges begin. */
+  turn = 0;
+  /** How many have begun in this turn, and since when. */
   #begun = 0;
+  #beganAt = 0;
+  /** The connection of the last of them, and when it began. */
+  #last: ConnectionUsage | undefined;
+  #lastAt = 0;
   #kept = 0;
   /** The least that was kept since memory was looked at. */
   #leastKept = 0;
@@ -66,16 +72,21 @@ export class TotalUsage {
     this.#options.onGrowth();
   }
 
-  /** Counts an exchange that begins. */
-  begin(): void {
+  /** Counts an exchange that begins on a connection, which takes the time until the next one. */
+  begin(connection: ConnectionUsage): void {
+    const now = performance.now();
     this.#begun += 1;
-    if (this.#begun === uncounted) {
+    if (this.#begun === 1) {
+      this.#beganAt = now;
       setImmediate(() => {
         this.#begun = 0;
-        this.round += 1;
+        this.#last = undefined;
+        this.turn += 1;
       });
-    } else if (this.#begun === uncounted + maxCounted) {
-      this.#options.onFlood();
     }
+    this.#last?.spend(now - this.#lastAt);
+    this.#last = connection;
+    this.#lastAt = now;
+    if (this.#begun > maxBegun || now - this.#beganAt > maxBeginningMs) this.#options.onFlood();
   }
 }

@@ -18,36 +18,58 @@ interface Handle {
   readStart(): number;
 }
 
+/** What reads from a socket, unless that has closed. */
+export function handleOf(socket: Socket | undefined): Handle | undefined {
+  return (socket as { _handle?: Handle } | undefined)?._handle;
+}
+
+/** How long the requests of a connection may take in one turn to come first, in milliseconds. */
+const littleMs = 4;
+
 /** How often to look whether what is to be written was, in milliseconds. */
 const writtenCheckMs = 100;
 
 /**
  * Leaves the rest of what clients have sent to the next turns of the event loop: in one turn, much
- * could be read from many connections before anything of it can end. Those from which nothing was
- * read come first.
+ * could be read from many connections before anything of it can end. Those that take little time in
+ * a turn come first; of these and of the others, those of authorised callers.
+ *
+ * @returns a function that leaves it to another call to go on reading
  */
-export function yieldReading(connections: Iterable<Reading>): void {
-  const [idle, busy]: [Handle[], Handle[]] = [[], []];
+export function yieldReading(connections: Iterable<Reading>): () => void {
+  const now = performance.now();
+  const ranks: Handle[][] = [[], [], [], []];
   for (const { reader, usage } of connections) {
-    const handle = (reader as { _handle?: Handle } | undefined)?._handle;
+    const handle = handleOf(reader);
+    if (!handle) continue;
+    const isStopped = Object.hasOwn(handle, "readStart");
     // While something is to be written, HTTP/2 itself does not read.
-    if (!handle?.reading || handle.writeQueueSize > 0) continue;
+    if (!isStopped && (!handle.reading || handle.writeQueueSize > 0)) continue;
     handle.readStop();
-    (usage.hasBegun ? busy : idle).push(handle);
+    // HTTP/1.1 would go on behind each request of what it has read.
+    handle.readStart = () => 0;
+    const rank = 2 * Number(usage.updateMostMs(now) > littleMs) + Number(!usage.isAuthorised);
+    ranks[rank]?.push(handle);
   }
-  setImmediate(() => {
-    startReading(idle);
-    setImmediate(startReading, busy);
-  });
+  const startNext = () => {
+    startReading(ranks.shift() ?? []);
+    if (ranks.length > 0) next = setImmediate(startNext);
+  };
+  let next = setImmediate(startNext);
+  return () => clearImmediate(next);
 }
 
 /** Goes on reading, from what has something to write once that was written. */
 function startReading(handles: Handle[]): void {
   const waiting: Handle[] = [];
   for (const handle of handles) {
-    if (!handle.reading) continue;
-    if (handle.writeQueueSize > 0) waiting.push(handle);
-    else handle.readStart();
+    if (handle.reading && handle.writeQueueSize > 0) {
+      waiting.push(handle);
+      continue;
+    }
+    // What is left is that of its prototype.
+    Reflect.deleteProperty(handle, "readStart");
+    if (handle.reading) handle.readStart();
   }
   if (waiting.length > 0) setTimeout(startReading, writtenCheckMs, waiting).unref();
 }

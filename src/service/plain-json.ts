@@ -9,7 +9,7 @@ import { type TextField, textFields, typeNames, typesByName } from "../investor.
 import type { Violation } from "./errors.ts";
 
 /** The most mistakes to tell of at once: 64 KiB can have eight thousand. */
-const maxViolations = 100;
+export const maxViolations = 100;
 
 const members = new Set<string>(["type", ...textFields]);
 

@@ -12,7 +12,8 @@ import {
 } from "../support/http2-frames.ts";
 import { frame } from "../support/raw-grpc.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
-import { grpcHeaders, http1, http1Requests, rpc } from "./requests.ts";
+import { pour } from "./pour.ts";
+import { grpcHeaders, http1, http1Requests, rpc, withTrailers } from "./requests.ts";
 import { type PortName, type Target, within } from "./target.ts";
 
 const { data, headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
@@ -296,4 +297,39 @@ const pipeline: Attack = {
   },
 };
 
-describeAttacks("floods", [...floods, bombsByHttp1, bombsByGrpc, churn, pipeline]);
+const chunks: Attack = {
+  name: "bodies in chunks of a byte",
+  run: (target) =>
+    pour(target, {
+      first: Buffer.from(
+        "POST /v1/investors HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n",
+      ),
+      bytes: Buffer.from("1\r\nx\r\n".repeat(20_000)),
+    }),
+};
+
+const trailers: Attack = {
+  name: "requests with a thousand trailers",
+  run: (target) => pour(target, { bytes: withTrailers("/v1/investors/x", {}) }),
+};
+
+const manyHeaders: Attack = {
+  name: "pipelines of requests with many headers",
+  run(target) {
+    // Behind 32 of them, Node.js handles what came before at once.
+    const fields = Object.fromEntries(Array.from({ length: 40 }, (_, i) => [`x${i}`, "x"]));
+    const some = Array(400).fill(http1("GET", "/v1/investors/x", fields));
+    return pour(target, { bytes: Buffer.concat(some) });
+  },
+};
+
+describeAttacks("floods", [
+  ...floods,
+  bombsByHttp1,
+  bombsByGrpc,
+  churn,
+  pipeline,
+  chunks,
+  trailers,
+  manyHeaders,
+]);

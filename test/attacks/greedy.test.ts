@@ -4,7 +4,8 @@ import { setTimeout as delay } from "node:timers/promises";
 import { expect } from "vitest";
 import { frame } from "../support/raw-grpc.ts";
 import { type Attack, describeAttacks } from "./describe-attacks.ts";
-import { grpcHeaders, http1, plainJson, rpc } from "./requests.ts";
+import { pour } from "./pour.ts";
+import { grpcHeaders, http1, plainJson, rpc, withTrailers } from "./requests.ts";
 import type { Target } from "./target.ts";
 
 /** The longest text that a field takes, in 1 KiB. */
@@ -129,6 +130,21 @@ const attacks: Attack[] = [
       }
       await delay(1_500);
       return 9 * 128;
+    },
+  },
+  {
+    name: "pages whose requests have a thousand trailers",
+    isAlone: true,
+    async run(target) {
+      await fill(target);
+      return pour(target, { bytes: withTrailers("/v1/investors?pageSize=1000", target.greedy) });
+    },
+  },
+  {
+    name: "queries of thousands of parameters",
+    run(target) {
+      const names = Array.from({ length: 4_000 }, (_, i) => i.toString(36)).join("&");
+      return pour(target, { bytes: http1("GET", `/v1/investors/x?${names}`, target.greedy) });
     },
   },
   {

@@ -93,6 +93,15 @@ const fillers = Object.fromEntries(
   Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(100)]),
 );
 
+/** The most of the longest ClientHello that OpenSSL takes (RFC 8446, 4 and 5.1), and not its end. */
+const longHello = Buffer.concat(
+  Array.from({ length: 8 }, (_, i) => {
+    const part = Buffer.alloc(16_384);
+    if (i === 0) part.writeUInt32BE((1 << 24) | 131_396);
+    return Buffer.concat([Buffer.from([22, 3, 1, 0x40, 0]), part]);
+  }),
+);
+
 /** What is written on all connections. */
 interface Wave extends Omit<OpenOptions, "port"> {
   port: PortName;
@@ -415,6 +424,19 @@ const attacks: Attack[] = [
       );
       const packet = Buffer.concat([clientPreface, ...gets]);
       return sendInWaves(target, { port: "http", protocol: "h2", bytes: packet });
+    },
+  },
+  {
+    name: "handshakes that do not end, on all connections",
+    isAlone: true,
+    on: "TLS",
+    async run(target) {
+      const connections = await Promise.all(
+        Array.from({ length: 1_020 }, () => target.openTcp("http")),
+      );
+      for (const { socket } of connections) socket.write(longHello);
+      await delay(2_000);
+      return connections.length;
     },
   },
   {

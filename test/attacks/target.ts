@@ -194,7 +194,7 @@ export async function startTarget(
     { mayFail = false, ...options }: ConnectionOptions & Pick<OpenOptions, "mayFail"> = {},
   ) {
     const tcp = await connectTcp(port);
-    if (!isTls) return { tcp, socket: tcp };
+    if (!isTls || tcp.destroyed) return { tcp, socket: tcp };
     const socket = own(
       connectTls({
         socket: tcp,
@@ -292,7 +292,8 @@ export async function startTarget(
       }
     },
     release() {
-      for (const each of open) each.destroy();
+      // What encrypts another socket comes behind that. Node.js crashes if it is destroyed second.
+      for (const each of [...open].reverse()) each.destroy();
     },
     async stop() {
       target.release();
