@@ -434,6 +434,16 @@ describe("requests by HTTP/1.1", () => {
     const [reply] = (await once(socket, "data")) as [Buffer];
     expect(String(reply)).toMatch(new RegExp(`^HTTP/1.1 ${status} [^]*\r\n\r\n[^]+$`));
   });
+
+  it.each([
+    ["more than 16 trailers", `0\r\n${"a: b\r\n".repeat(16)}`, "a: b\r\n\r\n"],
+    ["more than 512 chunks that are small", "1\r\nx\r\n".repeat(512), "1\r\nx\r\n"],
+  ])("close the connection with %s", async (_, most, more) => {
+    const { httpPort } = await startService();
+    const head = `POST /v1/investors HTTP/1.1\r\n${host}transfer-encoding: chunked\r\n\r\n`;
+    expect(await isKept(httpPort, head + most)).toBe(true);
+    expect(await isClosed(httpPort, head + most + more)).toBe(true);
+  });
 });
 
 describe.runIf(process.platform === "linux")("requests that come all at once", () => {
