@@ -1,3 +1,4 @@
+import { isIP } from "node:net";
 import type { Level } from "pino";
 
 /** Reads the text of a setting, or throws a {@link ConfigError} that says what its flag accepts. */
@@ -234,7 +235,7 @@ function text(text: string, flag: string): string {
 }
 
 function host(text: string, flag: string): string {
-  if (text !== "" && !/^\[|^[^:]+:\d+$/.test(text)) return text;
+  if (isIP(text) !== 0 || /^[^\s:/[\]]+$/.test(text)) return text;
   throw refusal(text, flag, "an address or a name, without brackets and port");
 }
 

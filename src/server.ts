@@ -117,7 +117,7 @@ export async function startServer(
     async reload() {
       const reloaded: string[] = [];
       const errors: Error[] = [];
-      const reloads = { certificates: tls?.reload, tokens: authentication?.reload };
+      const reloads = { tokens: authentication?.reload, certificates: tls?.reload };
       for (const [what, reload] of Object.entries(reloads)) {
         try {
           await reload?.();

@@ -119,7 +119,7 @@ describe("the configuration", () => {
     },
   );
 
-  it.each(["127.0.0.1:8080", "localhost:80", "[::1]", "[::1]:80", ""])(
+  it.each(["127.0.0.1:8080", "localhost:", "[::1]:80", "http://localhost", "a b", ""])(
     "refuses the host %j",
     (host) => {
       expect(() => readFlags({ "--host": host })).toThrow("--host must be an address or a name");

@@ -49,7 +49,7 @@ export async function readTokensFile(
   if (callers.size === 0) throw new ConfigError(`--auth-tokens-file ${path} holds no token`);
   // A group may read it: that is how Kubernetes and systemd hand a secret to the user of a process.
   if ((mode & 0o037) !== 0)
-    onWarning(`${path} is open to others than its owner and group: chmod 600 it`);
+    onWarning(`${path} can be written by its group, or is open to others: chmod 640 it`);
   return callers;
 }
 

@@ -61,7 +61,7 @@ export class ConnectionUsage {
   admitting = 0;
   /** Whether any admitted call has run on it. */
   hasRunCall = false;
-  /** Whether an authorised caller has made a call on it. */
+  /** Whether a call on it was admitted, which anybody may make where nobody needs credentials. */
   isAuthorised = false;
   /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
@@ -101,10 +101,7 @@ export class ConnectionUsage {
     this.#spentMs += ms;
   }
 
-  /**
-   * Looks how much that was. Returns the most it has been whenever that was looked at; after two
-   * seconds, half as much counts.
-   */
+  /** The most that it spent in a turn in which this was asked; after two seconds, half as much counts. */
   updateMostMs(now: number): number {
     const spentMs = this.#spentIn === this.total.turn ? this.#spentMs : 0;
     this.#mostMs = Math.max(spentMs, this.#mostMs * 2 ** ((this.#mostAt - now) / 2_000));

@@ -30,7 +30,6 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
   const handshakes = createHandshakes();
   const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
   let isPaused = false;
-  let stopResuming = () => {};
   let isRelieving = false;
 
   function pauseReading(): void {
@@ -39,8 +38,7 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
     setImmediate(() => {
       isPaused = false;
     });
-    stopResuming();
-    stopResuming = yieldReading(all.values());
+    yieldReading(all.values());
   }
 
   function countUntried(): number {

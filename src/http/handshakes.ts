@@ -1,11 +1,14 @@
 import type { Socket } from "node:net";
 import { handleOf } from "./yield-reading.ts";
 
-/** How many connections are read at once before their handshake is over, and how long, in ms. */
-const maxRead = 64;
+/** How many connections are read at once before their handshake is over, at least, and which part of them. */
+const minRead = 64;
+const readPart = 1 / 16;
+
+/** How long they are read until others are, in milliseconds. */
 const turnMs = 10;
 
-/** What a client may send meanwhile, if others wait: its chain of certificates fits. */
+/** The most that a client may send meanwhile, if others wait: its chain of certificates fits. */
 const maxBytes = 32 * 1024;
 
 /**
@@ -19,6 +22,7 @@ export function createHandshakes() {
   let timer: NodeJS.Timeout | undefined;
 
   function takeTurns(): void {
+    const maxRead = Math.max(minRead, pending.size * readPart);
     for (const socket of [...pending].slice(0, maxRead)) {
       pending.delete(socket);
       if (socket.bytesRead > maxBytes) socket.destroy();
@@ -39,7 +43,7 @@ export function createHandshakes() {
     begin(socket: Socket): void {
       pending.add(socket);
       socket.once("close", () => pending.delete(socket));
-      if (pending.size > maxRead) timer ??= setInterval(takeTurns, turnMs).unref();
+      if (pending.size > minRead) timer ??= setInterval(takeTurns, turnMs).unref();
     },
     end(socket: Socket): void {
       pending.delete(socket);

@@ -51,7 +51,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
     },
     receive,
   );
-  // Of trailers, too, Node.js keeps no more.
+  // This bounds what is kept of trailers, too.
   server.maxHeadersCount = maxFields + 1;
   // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", receive);

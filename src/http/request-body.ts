@@ -1,5 +1,5 @@
 import type { Readable } from "node:stream";
-import { messageTooLarge, overloaded } from "../service/errors.ts";
+import { malformedRequest, messageTooLarge, overloaded } from "../service/errors.ts";
 import type { ExchangeUsage } from "./exchange-usage.ts";
 
 /** The most bytes to keep of a body before it is read. */
@@ -13,8 +13,9 @@ const maxWaitingChunks = 512;
 const smallChunkBytes = 64;
 
 /**
- * The most chunks of a body that is not read as a stream, if they are that small on average: each
- * takes half a microsecond, and of one byte 100 connections can send more than is ever parsed.
+ * The most chunks of a body that is not read as a stream, if they are that small on average, and half
+ * the most until it ends the request: each takes half a microsecond, and of one byte, 100 connections
+ * can send more than is ever parsed.
  */
 const maxChunks = 512;
 const smallAverageBytes = 256;
@@ -132,8 +133,9 @@ export class RequestBody {
     this.#size += chunk.length;
     this.#chunks += 1;
     if (this.#chunks > maxChunks && this.#size < this.#chunks * smallAverageBytes) {
-      this.#request.destroy(new Error(tooSmall));
-      return;
+      this.#failure ??= malformedRequest(undefined, tooSmall);
+      // The client does not heed the reply.
+      if (this.#chunks > 2 * maxChunks) this.#request.destroy(this.#failure);
     }
     // What is too much is dropped as it comes.
     if (this.#failure || this.#isTooLarge) {

@@ -20,6 +20,9 @@ const maxSpareParts = 1_024;
 const maxBegun = 1_024;
 const maxBeginningMs = 25;
 
+/** The most time that one exchange is charged with, in milliseconds, since others can take some of it. */
+const maxChargeMs = 1;
+
 /** How much more all connections may keep until memory is looked at, in bytes. */
 const growthBytes = 1024 * 1024;
 
@@ -72,7 +75,7 @@ export class TotalUsage {
     this.#options.onGrowth();
   }
 
-  /** Counts an exchange that begins on a connection, which takes the time until the next one. */
+  /** Counts an exchange that begins on a connection, which is charged the time until the next one. */
   begin(connection: ConnectionUsage): void {
     const now = performance.now();
     this.#begun += 1;
@@ -84,7 +87,7 @@ export class TotalUsage {
         this.turn += 1;
       });
     }
-    this.#last?.spend(now - this.#lastAt);
+    this.#last?.spend(Math.min(now - this.#lastAt, maxChargeMs));
     this.#last = connection;
     this.#lastAt = now;
     if (this.#begun > maxBegun || now - this.#beganAt > maxBeginningMs) this.#options.onFlood();

@@ -23,7 +23,7 @@ export function handleOf(socket: Socket | undefined): Handle | undefined {
   return (socket as { _handle?: Handle } | undefined)?._handle;
 }
 
-/** How long the requests of a connection may take in one turn to come first, in milliseconds. */
+/** How much time of a turn a connection may take and still be read among the first, in milliseconds. */
 const littleMs = 4;
 
 /** How often to look whether what is to be written was, in milliseconds. */
@@ -33,18 +33,16 @@ const writtenCheckMs = 100;
  * Leaves the rest of what clients have sent to the next turns of the event loop: in one turn, much
  * could be read from many connections before anything of it can end. Those that take little time in
  * a turn come first; of these and of the others, those of authorised callers.
- *
- * @returns a function that leaves it to another call to go on reading
  */
-export function yieldReading(connections: Iterable<Reading>): () => void {
+export function yieldReading(connections: Iterable<Reading>): void {
   const now = performance.now();
   const ranks: Handle[][] = [[], [], [], []];
   for (const { reader, usage } of connections) {
     const handle = handleOf(reader);
-    if (!handle) continue;
-    const isStopped = Object.hasOwn(handle, "readStart");
     // While something is to be written, HTTP/2 itself does not read.
-    if (!isStopped && (!handle.reading || handle.writeQueueSize > 0)) continue;
+    if (!handle?.reading || handle.writeQueueSize > 0) continue;
+    // It is about to be read again, so that those of all ranks are.
+    if (Object.hasOwn(handle, "readStart")) continue;
     handle.readStop();
     // HTTP/1.1 would go on behind each request of what it has read.
     handle.readStart = () => 0;
@@ -53,10 +51,9 @@ export function yieldReading(connections: Iterable<Reading>): () => void {
   }
   const startNext = () => {
     startReading(ranks.shift() ?? []);
-    if (ranks.length > 0) next = setImmediate(startNext);
+    if (ranks.length > 0) setImmediate(startNext);
   };
-  let next = setImmediate(startNext);
-  return () => clearImmediate(next);
+  setImmediate(startNext);
 }
 
 /** Goes on reading, from what has something to write once that was written. */
@@ -67,7 +64,7 @@ function startReading(handles: Handle[]): void {
       waiting.push(handle);
       continue;
     }
-    // What is left is that of its prototype.
+    // This uncovers the method of its prototype.
     Reflect.deleteProperty(handle, "readStart");
     if (handle.reading) handle.readStart();
   }

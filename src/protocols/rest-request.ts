@@ -109,7 +109,7 @@ function requireJson({ headers }: Exchange): void {
 /** The parameters of a request, as many of them as mistakes are told: 16 KiB can have eight thousand. */
 function parametersOf({ query }: Exchange): URLSearchParams {
   const parameters = query.slice(1).split("&").filter(Boolean);
-  return new URLSearchParams(parameters.slice(0, maxViolations).join("&"));
+  return new URLSearchParams(`?${parameters.slice(0, maxViolations).join("&")}`);
 }
 
 /** What of a query is not accepted, or given more than once. */

@@ -437,7 +437,7 @@ describe("requests by HTTP/1.1", () => {
 
   it.each([
     ["more than 16 trailers", `0\r\n${"a: b\r\n".repeat(16)}`, "a: b\r\n\r\n"],
-    ["more than 512 chunks that are small", "1\r\nx\r\n".repeat(512), "1\r\nx\r\n"],
+    ["more than 1,024 chunks that are small", "1\r\nx\r\n".repeat(1_024), "1\r\nx\r\n"],
   ])("close the connection with %s", async (_, most, more) => {
     const { httpPort } = await startService();
     const head = `POST /v1/investors HTTP/1.1\r\n${host}transfer-encoding: chunked\r\n\r\n`;

@@ -239,7 +239,10 @@ describe("REST", () => {
 
   it("refuses a query that is no page, and names the parameters", async () => {
     const service = await startService();
+    const names = Array.from({ length: 200 }, (_, i) => `p${i}`);
     for (const [query, parameters] of [
+      ["?pageSize=5", ["?pageSize"]],
+      ["&?pageSize=5", ["?pageSize"]],
       ["pagesize=1", ["pagesize"]],
       ["pageSize=1&pageSize=2", ["pageSize"]],
       ["pageSize=ten", ["pageSize"]],
@@ -249,6 +252,7 @@ describe("REST", () => {
       ["pageToken=nonsense", ["pageToken"]],
       ["pageSize=-1&pageToken=x", ["pageSize", "pageToken"]],
       ["limit=1&offset=2", ["limit", "offset"]],
+      [names.join("&"), names.slice(0, 100)],
     ] as const) {
       const { status, body } = await ask(service, `/v1/investors?${query}`);
       expect(status, query).toBe(400);
