@@ -109,14 +109,14 @@ export class Call implements HandlerContext {
   }
 
   /**
-   * Sets its deadline, in milliseconds from now, in place of the previous one; by default that of
+   * Sets its deadline, in milliseconds from now, instead of the previous one; by default that of
    * any call.
    */
   limit(ms = this.#options.requestTimeoutMs): void {
     this.head.exchange.limit(ms, () => this.#abort(deadlinePassed));
   }
 
-  /** Sets the deadline of its client in place of the service's, once its request has arrived. */
+  /** Sets the deadline of its client instead of the service's, once its request has arrived. */
   limitByClient(): void {
     this.limit(this.timeoutMs() ?? Number.POSITIVE_INFINITY);
   }

@@ -158,7 +158,7 @@ export class ExchangeUsage {
     this.#endMaking();
   }
 
-  /** Counts a reply of this size, in place of what was reserved for it. */
+  /** Counts a reply of this size, instead of what was reserved for it. */
   keepReply(bytes: number): void {
     if (this.#isClosed) return;
     // A call that fails has its reply before its turn.

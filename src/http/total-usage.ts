@@ -15,7 +15,7 @@ const maxSpareParts = 1_024;
 
 /**
  * How many exchanges may begin in one turn of the event loop, since nothing that they take is
- * released before it ends, and for how long, in milliseconds: others wait meanwhile.
+ * released before it ends, and the time that may take, in milliseconds, since others wait.
  */
 const maxBegun = 1_024;
 const maxBeginningMs = 25;

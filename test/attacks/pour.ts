@@ -10,8 +10,8 @@ interface Stream {
 }
 
 /**
- * Writes the same over and over on 100 connections by HTTP/1.1, and on new ones in place of those
- * that are closed, for three seconds.
+ * Writes the same over and over on 100 connections by HTTP/1.1, and on a new one for each that is
+ * closed, for three seconds.
  */
 export async function pour(target: Target, { first, bytes }: Stream): Promise<number> {
   const end = performance.now() + 3_000;

@@ -38,7 +38,7 @@ async function countRecords(service: Service): Promise<number> {
     .length;
 }
 
-it("a service whose file was moved reads and writes nothing of the service in its place", async () => {
+it("a service whose file was moved reads and writes nothing of the service that has its path now", async () => {
   const folder = temporaryFolder();
   const env = { DATABASE_URL: "sqlite:investors.db" };
   const first = await startService(env, folder);
