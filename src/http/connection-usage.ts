@@ -101,10 +101,10 @@ export class ConnectionUsage {
     this.#spentMs += ms;
   }
 
-  /** The most that it spent in a turn in which this was asked; after two seconds, half as much counts. */
+  /** The most that it spent in a turn behind which this was asked; half as much counts after 10 s. */
   updateMostMs(now: number): number {
-    const spentMs = this.#spentIn === this.total.turn ? this.#spentMs : 0;
-    this.#mostMs = Math.max(spentMs, this.#mostMs * 2 ** ((this.#mostAt - now) / 2_000));
+    const spentMs = this.#spentIn === this.total.turn - 1 ? this.#spentMs : 0;
+    this.#mostMs = Math.max(spentMs, this.#mostMs * 2 ** ((this.#mostAt - now) / 10_000));
     this.#mostAt = now;
     return this.#mostMs;
   }

@@ -83,13 +83,18 @@ export class TotalUsage {
       this.#beganAt = now;
       setImmediate(() => {
         this.#begun = 0;
+        this.#charge(performance.now());
         this.#last = undefined;
         this.turn += 1;
       });
     }
-    this.#last?.spend(Math.min(now - this.#lastAt, maxChargeMs));
+    this.#charge(now);
     this.#last = connection;
     this.#lastAt = now;
     if (this.#begun > maxBegun || now - this.#beganAt > maxBeginningMs) this.#options.onFlood();
+  }
+
+  #charge(now: number): void {
+    this.#last?.spend(Math.min(now - this.#lastAt, maxChargeMs));
   }
 }

@@ -35,8 +35,7 @@ const writtenCheckMs = 100;
  * a turn come first; of these and of the others, those of authorised callers.
  */
 export function yieldReading(connections: Iterable<Reading>): void {
-  const now = performance.now();
-  const ranks: Handle[][] = [[], [], [], []];
+  const stopped: [Handle, ConnectionUsage][] = [];
   for (const { reader, usage } of connections) {
     const handle = handleOf(reader);
     // While something is to be written, HTTP/2 itself does not read.
@@ -46,14 +45,24 @@ export function yieldReading(connections: Iterable<Reading>): void {
     handle.readStop();
     // HTTP/1.1 would go on behind each request of what it has read.
     handle.readStart = () => 0;
-    const rank = 2 * Number(usage.updateMostMs(now) > littleMs) + Number(!usage.isAuthorised);
-    ranks[rank]?.push(handle);
+    stopped.push([handle, usage]);
   }
-  const startNext = () => {
-    startReading(ranks.shift() ?? []);
-    if (ranks.length > 0) setImmediate(startNext);
-  };
-  setImmediate(startNext);
+  // What they take in this turn is known at its end.
+  setImmediate(() => {
+    const now = performance.now();
+    const ranks: Handle[][] = [[], [], [], []];
+    for (const [handle, usage] of stopped) {
+      const rank = 2 * Number(usage.updateMostMs(now) > littleMs) + Number(!usage.isAuthorised);
+      ranks[rank]?.push(handle);
+    }
+    startInTurn(ranks);
+  });
+}
+
+/** Goes on reading, from those of one rank in each turn. */
+function startInTurn([first = [], ...others]: Handle[][]): void {
+  startReading(first);
+  if (others.length > 0) setImmediate(startInTurn, others);
 }
 
 /** Goes on reading, from what has something to write once that was written. */

@@ -1,4 +1,4 @@
-import { setImmediate as nextTurn } from "node:timers/promises";
+import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promises";
 import { type Target, within } from "./target.ts";
 
 /** What is sent on every connection. */
@@ -26,6 +26,8 @@ export async function pour(target: Target, { first, bytes }: Stream): Promise<nu
         await within(new Promise((resolve) => socket.write(bytes, resolve)), 1_000, undefined);
         await nextTurn();
       }
+      // Handshakes take time by themselves.
+      await delay(250);
     }
   });
   await Promise.all(connections);
