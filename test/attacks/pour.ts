@@ -10,14 +10,14 @@ interface Stream {
 }
 
 /**
- * Writes the same over and over on 100 connections by HTTP/1.1, and on a new one for each that is
+ * Writes the same over and over on 60 connections by HTTP/1.1, and on a new one for each that is
  * closed, for three seconds.
  */
 export async function pour(target: Target, { first, bytes }: Stream): Promise<number> {
   const end = performance.now() + 3_000;
   const isOver = () => performance.now() > end;
   let count = 0;
-  const connections = Array.from({ length: 100 }, async () => {
+  const connections = Array.from({ length: 60 }, async () => {
     while (!isOver()) {
       const { socket, tcp } = await target.open("http", { isKnown: true, mayFail: true });
       if (first) socket.write(first);
