@@ -301,9 +301,7 @@ const chunks: Attack = {
   name: "bodies in chunks of a byte",
   run: (target) =>
     pour(target, {
-      first: Buffer.from(
-        "POST /v1/investors HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n",
-      ),
+      first: http1("POST", "/v1/investors", { "transfer-encoding": "chunked" }),
       bytes: Buffer.from("1\r\nx\r\n".repeat(20_000)),
     }),
 };

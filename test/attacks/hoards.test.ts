@@ -3,6 +3,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
 import { expect } from "vitest";
+import { unfinishedHello } from "../support/client-hello.ts";
 import {
   clientPreface,
   closedWindows,
@@ -91,15 +92,6 @@ async function writeToAll(target: Target, count: number, bytes: Buffer): Promise
 /** Headers that are about as long as they may be. */
 const fillers = Object.fromEntries(
   Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(100)]),
-);
-
-/** The most of the longest ClientHello that OpenSSL takes (RFC 8446, 4 and 5.1), and not its end. */
-const longHello = Buffer.concat(
-  Array.from({ length: 8 }, (_, i) => {
-    const part = Buffer.alloc(16_384);
-    if (i === 0) part.writeUInt32BE((1 << 24) | 131_396);
-    return Buffer.concat([Buffer.from([22, 3, 1, 0x40, 0]), part]);
-  }),
 );
 
 /** What is written on all connections. */
@@ -431,10 +423,11 @@ const attacks: Attack[] = [
     isAlone: true,
     on: "TLS",
     async run(target) {
+      const hello = unfinishedHello(8);
       const connections = await Promise.all(
         Array.from({ length: 1_020 }, () => target.openTcp("http")),
       );
-      for (const { socket } of connections) socket.write(longHello);
+      for (const { socket } of connections) socket.write(hello);
       await delay(2_000);
       return connections.length;
     },

@@ -75,10 +75,9 @@ type Fields = Record<string, string>;
 
 /** Requests by HTTP/1.1 of a path, each with a thousand trailers. */
 export function withTrailers(path: string, fields: Record<string, string>): Buffer {
-  const chunked = { ...fields, "transfer-encoding": "chunked" };
-  const lines = Object.entries({ host: "localhost", ...chunked }).map((each) => each.join(": "));
-  const head = [`GET ${path} HTTP/1.1`, ...lines].join("\r\n");
-  return Buffer.from(`${head}\r\n\r\n0\r\n${"x:y\r\n".repeat(1_000)}\r\n`.repeat(400));
+  const head = http1("GET", path, { ...fields, "transfer-encoding": "chunked" });
+  const body = Buffer.from(`0\r\n${"x:y\r\n".repeat(1_000)}\r\n`);
+  return Buffer.concat(Array(400).fill([head, body]).flat());
 }
 
 /** A request of HTTP/1.1. */

@@ -1,6 +1,5 @@
-import { once } from "node:events";
 import type { ClientHttp2Session } from "node:http2";
-import { connect, Socket } from "node:net";
+import { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
@@ -13,6 +12,7 @@ import { createConnections } from "../../src/http/connections.ts";
 import { startEngine } from "../support/engine.ts";
 import { openGate } from "../support/gate.ts";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "../support/raw-grpc.ts";
+import { openTcp } from "../support/tcp.ts";
 
 const list = "/investor.v1.InvestorService/ListInvestors";
 const empty = frame(Buffer.alloc(0));
@@ -27,13 +27,6 @@ async function serve(gate = openGate(1_000)) {
   });
   onTestFinished(destroy);
   return port;
-}
-
-async function openTcp(port: number): Promise<Socket> {
-  const socket = connect(port, "127.0.0.1").on("error", () => {});
-  onTestFinished(() => void socket.destroy());
-  await once(socket, "connect");
-  return socket.resume();
 }
 
 /** A connection on which a call has run. */
