@@ -1,4 +1,4 @@
-import { performServerHandshake } from "node:http2";
+import { performServerHandshake, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import {
   type Connection,
@@ -28,6 +28,13 @@ const maxSessionMemory = 2 ** 32 - 1;
  */
 const maxSessionRejectedStreams = 1_000;
 
+/**
+ * How many streams a session opens until it gets another Map of them. As streams come and go, V8
+ * gives a Map new tables, and the old ones refer to the newer: once a table is in the old generation,
+ * it keeps all streams that come later in memory until all of the heap is collected.
+ */
+const streamsPerMap = 64;
+
 /** How often a connection is asked whether its client is still there, in milliseconds. */
 const pingIntervalMs = 60_000;
 
@@ -53,7 +60,11 @@ export function acceptHttp2(
   session.once("remoteSettings", () => clearTimeout(handshake));
   // A client that breaks off, or the protocol, has lost its connection already.
   session.on("error", () => {});
+  const state = stateOf(session);
+  let opened = 0;
   session.on("stream", (stream, headers, _, rawHeaders) => {
+    opened += 1;
+    if (opened % streamsPerMap === 0) state.streams = new Map(state.streams);
     const exchange = new Http2Exchange(stream, headers, rawHeaders, socket, usage);
     exchange.usage.waitForRoom(() => serve(exchange));
   });
@@ -91,4 +102,12 @@ export function acceptHttp2(
   }
 
   return { retire: () => void drain(), drain };
+}
+
+/** What Node.js knows of a session. */
+function stateOf(session: ServerHttp2Session): { streams?: Map<number, unknown> } {
+  const key = Object.getOwnPropertySymbols(session).find(
+    ({ description }) => description === "state",
+  );
+  return (session as never)[key as never] ?? {};
 }
