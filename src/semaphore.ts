@@ -5,7 +5,8 @@ const littlePart = 1 / 128;
 export class Semaphore {
   #max: number;
   #held = 0;
-  readonly #waiting = new Map<() => void, number>();
+  /** In the order of their turns: little amounts, which need not wait for others, and the others. */
+  readonly #waiting = [new Map<() => void, number>(), new Map<() => void, number>()] as const;
 
   /** @param max the most that may be held, but for what is added by {@link Semaphore.hold} */
   constructor(max: number) {
@@ -19,7 +20,7 @@ export class Semaphore {
 
   /** Acquires an amount now, or returns false if too little is free or others wait. */
   tryAcquire(amount: number): boolean {
-    if (this.#waiting.size > 0 || !this.#fits(amount)) return false;
+    if (this.#waiting.some(({ size }) => size > 0) || !this.#fits(amount)) return false;
     this.#held += amount;
     return true;
   }
@@ -31,15 +32,16 @@ export class Semaphore {
    * @returns a function that stops waiting
    */
   acquire(amount: number, onAcquired: () => void): () => void {
+    const waiting = this.#waiting[amount <= this.#max * littlePart ? 0 : 1];
     const proceed = () => {
-      this.#waiting.delete(proceed);
+      waiting.delete(proceed);
       this.#held += amount;
       onAcquired();
     };
-    this.#waiting.set(proceed, amount);
+    waiting.set(proceed, amount);
     this.#wake();
     return () => {
-      if (this.#waiting.delete(proceed)) this.#wake();
+      if (waiting.delete(proceed)) this.#wake();
     };
   }
 
@@ -65,11 +67,11 @@ export class Semaphore {
   }
 
   #wake(): void {
-    let isFirst = true;
-    for (const [proceed, amount] of this.#waiting) {
-      const isLittle = amount <= this.#max * littlePart;
-      if (this.#fits(amount) && (isFirst || isLittle)) proceed();
-      else isFirst = false;
+    for (const waiting of this.#waiting) {
+      for (const [proceed, amount] of waiting) {
+        if (!this.#fits(amount)) break;
+        proceed();
+      }
     }
   }
 }

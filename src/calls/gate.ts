@@ -64,9 +64,10 @@ export function createGate(options: GateOptions) {
   function acquireSlot(call: Call): Call {
     const { exchange } = call.head;
     call.signal.throwIfAborted();
-    exchange.usage.authorise();
+    const caller = call.values.get(principalKey);
+    exchange.usage.authorise(caller);
     exchange.usage.expectRoom();
-    call.onClose(slots.acquire(call.values.get(principalKey)));
+    call.onClose(slots.acquire(caller));
     call.wasAdmitted = true;
     return call;
   }

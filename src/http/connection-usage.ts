@@ -49,6 +49,8 @@ const maxAuthorisedParts = 8;
 /** How a connection is used, and what it keeps in memory until its client reads. */
 export class ConnectionUsage {
   readonly total: TotalUsage;
+  /** Whether it had no exchange so far. */
+  isNew = true;
   /** How many exchanges are open on it. */
   open = 0;
   /** When the last of them closed, or else when it came, by performance.now(). */
@@ -63,6 +65,8 @@ export class ConnectionUsage {
   hasRunCall = false;
   /** Whether a call on it was admitted, which anybody may make where nobody needs credentials. */
   isAuthorised = false;
+  /** Whose call was last admitted on it; empty for nobody in particular. */
+  caller = "";
   /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   /** When a part of a body last came. */
@@ -77,6 +81,8 @@ export class ConnectionUsage {
   #kept = 0;
   #spareParts = 0;
   #isClosed = false;
+  #readBytes = 0;
+  #readAt = this.idleSince;
   #spentMs = 0;
   #spentIn = 0;
   #mostMs = 0;
@@ -90,8 +96,16 @@ export class ConnectionUsage {
 
   /** Counts an exchange that is open from now on. */
   begin(): void {
+    this.isNew = false;
     this.open += 1;
     this.total.begin(this);
+  }
+
+  /** Counts one that has closed. */
+  end(): void {
+    this.open -= 1;
+    this.idleSince = performance.now();
+    if (this.open === 0) this.#returnSpareParts();
   }
 
   /** Counts time that its exchanges take in this turn of the event loop, in milliseconds. */
@@ -101,16 +115,25 @@ export class ConnectionUsage {
     this.#spentMs += ms;
   }
 
+  /** When it was found to have been read last, given the number of bytes read so far. */
+  updateReadAt(bytes: number, now: number): number {
+    if (bytes !== this.#readBytes) this.#readAt = now;
+    this.#readBytes = bytes;
+    return this.#readAt;
+  }
+
   /** The most that it spent in a turn behind which this was asked; half as much counts after 10 s. */
   updateMostMs(now: number): number {
     const spentMs = this.#spentIn === this.total.turn - 1 ? this.#spentMs : 0;
+    this.#spentMs = 0;
     this.#mostMs = Math.max(spentMs, this.#mostMs * 2 ** ((this.#mostAt - now) / 10_000));
     this.#mostAt = now;
     return this.#mostMs;
   }
 
   /** Gives it the shares of connections on which an authorised caller has made a call. */
-  authorise(): void {
+  authorise(caller: string): void {
+    this.caller = caller;
     this.usedAt = performance.now();
     if (this.isAuthorised) return;
     this.isAuthorised = true;
@@ -125,10 +148,17 @@ export class ConnectionUsage {
     this.unwritten.widen(partBytes);
   }
 
-  /** Gives its spare parts back once its connection has closed. */
+  /** Ends with its connection. */
   close(): void {
     this.#isClosed = true;
+    this.#returnSpareParts();
+  }
+
+  #returnSpareParts(): void {
+    if (this.#spareParts === 0) return;
     this.total.spareParts += this.#spareParts;
+    this.unwritten.widen(-this.#spareParts * partBytes);
+    this.#spareParts = 0;
   }
 
   /** Whether no call has run on it, and none is being admitted. */

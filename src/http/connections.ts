@@ -1,9 +1,10 @@
 import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
 import { createMemoryGauge, shortBytes } from "../memory.ts";
 import { ConnectionUsage } from "./connection-usage.ts";
 import { createHandshakes } from "./handshakes.ts";
+import { createReadingTurns, type Reading } from "./reading-turns.ts";
 import { TotalUsage } from "./total-usage.ts";
-import { type Reading, yieldReading } from "./yield-reading.ts";
 
 /** When memory is short, the share of the limit left to connections on which no call has run. */
 const untriedShare = 1 / 4;
@@ -28,17 +29,12 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
   const shortAbove = shortBytes(max);
   const isMemoryShort = () => memoryBytes() > shortAbove;
   const handshakes = createHandshakes();
+  const turns = createReadingTurns();
   const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
-  let isPaused = false;
   let isRelieving = false;
 
   function pauseReading(): void {
-    if (isPaused) return;
-    isPaused = true;
-    setImmediate(() => {
-      isPaused = false;
-    });
-    yieldReading(all.values());
+    turns.yield(all.values());
   }
 
   function countUntried(): number {
@@ -56,30 +52,35 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
   }
 
   function closeExpendable(): void {
-    isRelieving = false;
     let left = closedAtOnce;
     while (left > 0 && closeIdlest("isExpendable")) left -= 1;
-    if (left === 0 && isMemoryShort()) setImmediate(closeExpendable);
+    isRelieving = left === 0 && isMemoryShort();
+    if (isRelieving) setImmediate(closeExpendable);
   }
 
   function closeIdlest(mark: "isUntried" | "isReplaceable" | "isExpendable"): boolean {
-    let idlest: string | undefined;
+    let idlest: [string, Entry] | undefined;
     let since = Number.POSITIVE_INFINITY;
-    for (const [key, { usage }] of all) {
+    for (const each of all) {
+      const [, { usage }] = each;
       if (usage.usedAt >= since || !usage[mark]) continue;
-      idlest = key;
+      idlest = each;
       since = usage.usedAt;
     }
     if (idlest === undefined) return false;
-    const entry = all.get(idlest);
-    (entry?.reader ?? entry?.socket)?.destroy();
+    const [key, { reader, socket }] = idlest;
+    (reader ?? socket).destroy();
     // It tells of its end some turns later, when many more may have come.
-    return all.delete(idlest);
+    return all.delete(key);
   }
 
   return {
-    /** Registers a new one. */
-    add(socket: Socket): void {
+    /**
+     * Registers a new one.
+     *
+     * @param isEncrypted whether it begins with a TLS handshake
+     */
+    add(socket: Socket, isEncrypted: boolean): void {
       if (isMemoryShort() && countUntried() > max * untriedShare) closeIdlest("isUntried");
       if (all.size >= max && !closeIdlest("isReplaceable")) {
         socket.destroy();
@@ -87,23 +88,25 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
       }
       const key = keyOf(socket);
       const usage = new ConnectionUsage(total);
-      const entry: Entry = { socket, usage, reader: undefined };
+      const entry: Entry = { socket, usage, reader: undefined, isHttp2: false };
       all.set(key, entry);
-      handshakes.begin(socket);
+      if (isEncrypted) handshakes.begin(socket);
       socket.once("close", () => {
         usage.close();
         if (all.get(key) === entry) all.delete(key);
       });
     },
     /**
-     * The usage of one, given what requests are read from: on TLS, the socket that encrypts it.
-     * Undefined if it was closed meanwhile.
+     * Begins to read requests, on TLS from the socket that encrypts the connection, and returns its
+     * usage; undefined if it was closed meanwhile.
      */
-    usageOf(socket: Socket): ConnectionUsage | undefined {
+    begin(socket: Socket, isHttp2: boolean): ConnectionUsage | undefined {
       const entry = all.get(keyOf(socket));
       if (!entry) return undefined;
       entry.reader = socket;
-      handshakes.end(entry.socket);
+      entry.isHttp2 = isHttp2;
+      turns.add(entry);
+      if (socket !== entry.socket) handshakes.end(entry.socket, socket as TLSSocket);
       return entry.usage;
     },
   };

@@ -77,17 +77,23 @@ export class ExchangeUsage {
     });
   }
 
-  #endMaking(): void {
+  /** Lets others read for their replies, once all for this one was read. */
+  endMaking(): void {
     const bytes = this.#making;
     this.#making = 0;
     if (bytes > 0) this.#connection.total.making.release(bytes);
+  }
+
+  /** Counts the work for a part of the request. */
+  beginPart(): void {
+    this.#connection.total.work(this.#connection);
   }
 
   /** Counts bytes of the request, which are kept until it closes. */
   keepRequest(bytes: number): void {
     if (this.#isClosed) return;
     this.#connection.cameAt = performance.now();
-    this.#keep(this.#copies * bytes);
+    this.keep(this.#copies * bytes);
   }
 
   /** Whether the connection keeps more than its share while all together keep too much. */
@@ -96,8 +102,8 @@ export class ExchangeUsage {
   }
 
   /** Gives the connection the share of memory of authorised callers. */
-  authorise(): void {
-    this.#connection.authorise();
+  authorise(caller: string): void {
+    this.#connection.authorise(caller);
   }
 
   /** Spares the connection while a call of it is being admitted; what it returns ends that. */
@@ -155,7 +161,7 @@ export class ExchangeUsage {
     const taken = Math.min(this.#copies * bytes, this.#reserved);
     this.#connection.unsent.release(this.#reserved - taken);
     this.#reserved = taken;
-    this.#endMaking();
+    this.endMaking();
   }
 
   /** Counts a reply of this size, instead of what was reserved for it. */
@@ -165,11 +171,11 @@ export class ExchangeUsage {
     this.#stopWaiting?.();
     const taken = this.#copies * bytes;
     this.#reply += taken;
-    this.#keep(taken);
+    this.keep(taken);
     this.#connection.unsent.hold(taken);
     this.#connection.unsent.release(this.#reserved);
     this.#reserved = 0;
-    this.#endMaking();
+    this.endMaking();
   }
 
   /** Releases bytes of its reply once they were sent. */
@@ -177,7 +183,7 @@ export class ExchangeUsage {
     if (this.#isClosed) return;
     const taken = this.#copies * bytes;
     this.#reply -= taken;
-    this.#keep(-taken);
+    this.keep(-taken);
     this.#connection.unsent.release(taken);
     this.#wrote(Math.min(bytes, this.#unwritten));
   }
@@ -239,22 +245,20 @@ export class ExchangeUsage {
     this.#stopWaiting?.();
     this.#stopWaitingToWrite?.();
     this.#wrote(this.#unwritten);
-    this.#endMaking();
-    const now = performance.now();
-    connection.open -= 1;
-    connection.idleSince = now;
+    this.endMaking();
+    connection.end();
     if (this.#usedBy) {
       connection.inUse -= 1;
       // Anybody could end watches to keep a connection.
-      if (connection.hasRunCall) connection.usedAt = now;
+      if (connection.hasRunCall) connection.usedAt = connection.idleSince;
       if (this.#usedBy === "watch") connection.watches -= 1;
     }
-    this.#keep(-this.#kept);
+    this.keep(-this.#kept);
     connection.unsent.release(this.#reserved + this.#reply);
   }
 
   /** Counts bytes that are kept until it closes; fewer, if negative. */
-  #keep(bytes: number): void {
+  keep(bytes: number): void {
     this.#kept += bytes;
     this.#connection.keep(bytes);
     if (this.#isRefused) this.#connection.addRefused(bytes, this.#socket);

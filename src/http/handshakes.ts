@@ -1,5 +1,6 @@
 import type { Socket } from "node:net";
-import { handleOf } from "./yield-reading.ts";
+import type { TLSSocket } from "node:tls";
+import { handleOf } from "./reading-turns.ts";
 
 /** How many connections are read at once before their handshake is over, at least, and which part of them. */
 const minRead = 64;
@@ -8,20 +9,29 @@ const readPart = 1 / 16;
 /** How long they are read until others are, in milliseconds. */
 const turnMs = 10;
 
-/** The most that a client may send meanwhile, if others wait: its chain of certificates fits. */
+/** The most that a client may send for it: a chain of certificates fits that anybody uses. */
 const maxBytes = 32 * 1024;
 
 /**
+ * How long none is read after a long chain that cannot be trusted, by the time that it took: calls on
+ * open connections go first.
+ */
+const restFactor = 1;
+
+/**
  * Makes the set of the connections whose TLS handshake is not over. OpenSSL keeps up to 128 KiB of
- * what it has read of each: if there are many, they are read in turn, and those that send much are
- * closed.
+ * what it has read of each, 3 MB of a chain of 98 KiB, and can take 150 ms to verify that: if there
+ * are many, they are read in turn, and those that send much are closed.
  */
 export function createHandshakes() {
   /** Those that are read come first. */
   const pending = new Set<Socket>();
   let timer: NodeJS.Timeout | undefined;
+  let lookedAt = 0;
+  let restsUntil = 0;
 
   function takeTurns(): void {
+    lookedAt = performance.now();
     const maxRead = Math.max(minRead, pending.size * readPart);
     for (const socket of [...pending].slice(0, maxRead)) {
       pending.delete(socket);
@@ -31,10 +41,10 @@ export function createHandshakes() {
     let count = 0;
     for (const socket of pending) {
       count += 1;
-      if (count <= maxRead) handleOf(socket)?.readStart();
+      if (count <= maxRead && lookedAt >= restsUntil) handleOf(socket)?.readStart();
       else handleOf(socket)?.readStop();
     }
-    if (count > maxRead) return;
+    if (count > 0) return;
     clearInterval(timer);
     timer = undefined;
   }
@@ -43,10 +53,28 @@ export function createHandshakes() {
     begin(socket: Socket): void {
       pending.add(socket);
       socket.once("close", () => pending.delete(socket));
-      if (pending.size > minRead) timer ??= setInterval(takeTurns, turnMs).unref();
+      if (timer) return;
+      lookedAt = performance.now();
+      timer = setInterval(takeTurns, turnMs).unref();
     },
-    end(socket: Socket): void {
+    /** @param encrypting what encrypts the socket */
+    end(socket: Socket, encrypting: TLSSocket): void {
       pending.delete(socket);
+      if (socket.bytesRead <= maxBytes) return;
+      if (isDistrusted(encrypting)) {
+        const now = performance.now();
+        restsUntil = now + restFactor * (now - lookedAt);
+        for (const each of pending) handleOf(each)?.readStop();
+      }
+      // What came in the same turn is decrypted by then.
+      setImmediate(() => {
+        if (socket.bytesRead - encrypting.bytesRead > maxBytes) encrypting.destroy();
+      });
     },
   };
+}
+
+/** Whether the client showed a certificate that no authority of this service has signed. */
+function isDistrusted(socket: TLSSocket): boolean {
+  return socket.authorized === false && socket.getPeerCertificate()?.raw !== undefined;
 }

@@ -73,7 +73,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
 
   /** @param version negotiated by ALPN (RFC 7301), or the only one of the port */
   function accept(socket: Socket, version: string): void {
-    const usage = connections.usageOf(socket);
+    const usage = connections.begin(socket, version === "h2");
     if (!usage || socket.destroyed || !versions.some((each) => each === version)) {
       socket.destroy();
       return;
@@ -107,7 +107,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     open.set(socket, undefined);
     socket.on("error", () => {});
     socket.once("close", () => open.delete(socket));
-    connections.add(socket);
+    connections.add(socket, tls !== undefined);
   }
 
   function createListener(): Server {

@@ -21,6 +21,12 @@ const maxChunks = 512;
 const smallAverageBytes = 256;
 
 /**
+ * The most bytes of a stream that are handed on at once: of each message in them, which may be
+ * empty, Connect makes objects of some 400 bytes before the first one is served.
+ */
+const pieceBytes = 1_024;
+
+/**
  * The body of a request. However it comes, and whether it is read or not, it is kept in few parts:
  * Node.js would keep each chunk, and with it the buffer that it came in.
  */
@@ -98,7 +104,7 @@ export class RequestBody {
     const chunks = request.iterator({ destroyOnReturn: false });
     try {
       if (this.#isTooLarge) throw overloaded();
-      if (this.#size > 0) yield this.#join();
+      if (this.#size > 0) yield* piecesOf(this.#join());
       if (this.#isWhole) return;
       for (;;) {
         const next = await new Promise<IteratorResult<Uint8Array>>((resolve, reject) => {
@@ -107,7 +113,7 @@ export class RequestBody {
           chunks.next().then(resolve, reject);
         });
         if (next.done) return;
-        yield detach(next.value);
+        yield* piecesOf(detach(next.value));
       }
     } finally {
       chunks.return?.().catch(() => {});
@@ -130,6 +136,7 @@ export class RequestBody {
   }
 
   #take = (chunk: Buffer): void => {
+    this.#usage.beginPart();
     this.#size += chunk.length;
     this.#chunks += 1;
     if (this.#chunks > maxChunks && this.#size < this.#chunks * smallAverageBytes) {
@@ -171,6 +178,12 @@ export class RequestBody {
 }
 
 const tooSmall = "the request comes in too small parts";
+
+function* piecesOf(chunk: Uint8Array): Iterable<Uint8Array> {
+  for (let start = 0; start < chunk.length; start += pieceBytes) {
+    yield chunk.subarray(start, start + pieceBytes);
+  }
+}
 
 /** Ends a stream that fills up with small chunks while it is not read. */
 function pushSparingly(this: Readable & { waitingChunks?: number }, chunk: Uint8Array | null) {

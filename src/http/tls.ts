@@ -75,11 +75,15 @@ const ciphers = [
   "ECDHE+CHACHA20",
 ].join(":");
 
+/** Groups of key exchange without those that take milliseconds, such as P-521. */
+const groups = "X25519MLKEM768:X25519:P-256:P-384";
+
 async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
   const { certFile, keyFile, clientCaFile } = files;
   const context: SecureContextOptions = {
     minVersion: "TLSv1.2",
     ciphers,
+    ecdhCurve: groups,
     // A resumed connection would have the certificate of the one before, and its verdict.
     ...(clientCaFile !== undefined && { secureOptions: constants.SSL_OP_NO_TICKET }),
     cert: await read("--tls-cert", certFile),

@@ -15,12 +15,12 @@ const maxSpareParts = 1_024;
 
 /**
  * How many exchanges may begin in one turn of the event loop, since nothing that they take is
- * released before it ends, and the time that may take, in milliseconds, since others wait.
+ * released before it ends, and the time that requests may take, in milliseconds, since others wait.
  */
 const maxBegun = 1_024;
-const maxBeginningMs = 25;
+const maxWorkMs = 25;
 
-/** The most time that one exchange is charged with, in milliseconds, since others can take some of it. */
+/** The most time that one piece of work is charged, in milliseconds, since others can take some of it. */
 const maxChargeMs = 1;
 
 /** How much more all connections may keep until memory is looked at, in bytes. */
@@ -29,7 +29,7 @@ const growthBytes = 1024 * 1024;
 /** What the usage of all connections depends on, and what is to be done when they take much. */
 interface TotalUsageOptions {
   isMemoryShort(): boolean;
-  /** Too many exchanges begin in one turn of the event loop, or it takes too long. */
+  /** Too many exchanges begin in one turn of the event loop, or their requests take too long. */
   onFlood(): void;
   /** All connections together keep a good deal more than the least since the last call. */
   onGrowth(): void;
@@ -40,12 +40,12 @@ export class TotalUsage {
   spareParts = maxSpareParts;
   /** Bytes that may be read for pages that are being made. */
   readonly making = new FairQueue(maxMakingBytes, maxBegunBytes, turnBytes);
-  /** Changes with each turn of the event loop in which exchanges begin. */
+  /** Changes with each turn of the event loop in which requests come. */
   turn = 0;
-  /** How many have begun in this turn, and since when. */
+  /** How many exchanges have begun in this turn, and since when it takes requests. */
   #begun = 0;
   #beganAt = 0;
-  /** The connection of the last of them, and when it began. */
+  /** The connection that was worked for last in this turn, and since when. */
   #last: ConnectionUsage | undefined;
   #lastAt = 0;
   #kept = 0;
@@ -75,11 +75,16 @@ export class TotalUsage {
     this.#options.onGrowth();
   }
 
-  /** Counts an exchange that begins on a connection, which is charged the time until the next one. */
+  /** Counts an exchange that begins on a connection. */
   begin(connection: ConnectionUsage): void {
-    const now = performance.now();
     this.#begun += 1;
-    if (this.#begun === 1) {
+    this.work(connection);
+  }
+
+  /** Counts work that begins for a connection, which is charged the time until the next one. */
+  work(connection: ConnectionUsage): void {
+    const now = performance.now();
+    if (this.#last === undefined) {
       this.#beganAt = now;
       setImmediate(() => {
         this.#begun = 0;
@@ -91,7 +96,7 @@ export class TotalUsage {
     this.#charge(now);
     this.#last = connection;
     this.#lastAt = now;
-    if (this.#begun > maxBegun || now - this.#beganAt > maxBeginningMs) this.#options.onFlood();
+    if (this.#begun > maxBegun || now - this.#beganAt > maxWorkMs) this.#options.onFlood();
   }
 
   #charge(now: number): void {

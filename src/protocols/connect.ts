@@ -18,6 +18,7 @@ import {
 } from "@connectrpc/connect/protocol-connect";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest } from "../service/errors.ts";
+import { callSignal } from "./compression.ts";
 import { toFields } from "./fields.ts";
 import { jsonHeaders } from "./problem.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
@@ -72,7 +73,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       }
     },
 
-    async reply(exchange, output, { method, header, trailer }) {
+    async reply(exchange, output, { method, header, trailer, signal }) {
       const type = exchange.headers["content-type"];
       const message =
         type === proto
@@ -90,7 +91,10 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
         return;
       }
       headers["content-encoding"] = compression.name;
-      exchange.send(200, headers, await compression.compress(Buffer.from(message)));
+      // Others need not wait to read their pages until this one is compressed.
+      exchange.usage.settle(Buffer.byteLength(message));
+      const compress = () => compression.compress(Buffer.from(message));
+      exchange.send(200, headers, await callSignal.run(signal, compress));
     },
 
     fail(exchange, error, call) {

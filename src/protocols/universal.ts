@@ -10,6 +10,7 @@ import {
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import type { Call, TransportName } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
+import { callSignal } from "./compression.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
@@ -38,6 +39,12 @@ interface UniversalRequest {
 
 /** Carries a request through Connect's handlers, in its context values. */
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
+
+/**
+ * What Connect's handlers keep for a call besides its messages, in bytes: so much that a caller by
+ * gRPC-Web has room for one, whatever all connections keep. Streams are few.
+ */
+const handlerBytes = 12 * 1024;
 
 /** Whether its requests have one message, at most. */
 const hasOneMessage = ({ spec: { kind } }: Rpc) => kind === "unary" || kind === "server_streaming";
@@ -115,20 +122,23 @@ export function createUniversal(
     if (handler === undefined || !URL.canParse(url)) {
       throw httpError(400, "the Host of the request is not a name or an address");
     }
-    if (!hasOneMessage(rpc)) exchange.stopBuffering();
+    if (hasOneMessage(rpc)) exchange.usage.keep(handlerBytes);
+    else exchange.stopBuffering();
     const controller = new AbortController();
     const header = exchange.toHeaders();
     const timeoutMs = takeTimeout(header);
     const request: UniversalRequest = { rpc, exchange, controller, timeoutMs, isDecoded: false };
-    const response = await handler({
+    const { signal } = controller;
+    const universalRequest = {
       httpVersion: httpVersion === "2" ? "2.0" : httpVersion,
       method,
       url,
       header,
       body: readBody(request),
-      signal: controller.signal,
+      signal,
       contextValues: createContextValues().set(requestKey, request),
-    });
+    };
+    const response = await callSignal.run(signal, handler, universalRequest);
     const { status } = response;
     // Connect refuses these before it asks the gate.
     if (status === 405 || status === 415) {
@@ -144,7 +154,7 @@ export function createUniversal(
       if (!rpc.isPublic) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
       if (transport === "connect") throw error;
     }
-    await send(response, exchange).catch((error) => {
+    await callSignal.run(signal, send, response, exchange).catch((error) => {
       throw request.call?.fail(error) ?? error;
     });
   };
@@ -159,6 +169,7 @@ const noteFailures: Interceptor = (next) => async (req) => {
     call.signal.throwIfAborted();
     if (isPublic && spec.kind === "server_streaming") call.limitByClient();
     const res = await call.run(() => next(req));
+    call.head.exchange.usage.endMaking();
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
     throw call.fail(error);

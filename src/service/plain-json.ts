@@ -29,8 +29,9 @@ export function toJson(investor: Investor): string {
 export function fromMembers(object: Record<string, unknown>) {
   const request = create(CreateInvestorRequestSchema);
   const violations: Violation[] = [];
-  for (const [member, value] of Object.entries(object)) {
+  for (const member of Object.keys(object)) {
     if (violations.length === maxViolations) break;
+    const value = object[member];
     if (!members.has(member)) {
       violations.push({ field: member, description: "is not a member of an investor" });
     } else if (typeof value !== "string") {
@@ -57,11 +58,12 @@ export function parseObject(text: string): Record<string, unknown> | undefined {
     return undefined;
   }
   if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
-  const values = Object.values(value);
-  const isFlat = values.every((each) => typeof each === "string");
-  return isFlat && countNames(text) > values.length
-    ? undefined
-    : (value as Record<string, unknown>);
+  const object = value as Record<string, unknown>;
+  const names = Object.keys(object);
+  // More are refused anyway.
+  if (names.length > members.size) return object;
+  const isFlat = names.every((name) => typeof object[name] === "string");
+  return isFlat && countNames(text) > names.length ? undefined : object;
 }
 
 /** How many names stand in a text of JSON: of its strings, those before a colon. */

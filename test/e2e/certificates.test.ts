@@ -146,11 +146,29 @@ describe("connections by TLS", () => {
     const config = readConfig({ flags: {}, environment: { ...settings, ...ports } });
     const server = await startServer(config, pino({ level: "silent" }), () => {});
     onTestFinished(async () => void (await server.stop(AbortSignal.abort())));
-    const looks = vi.spyOn(TLSSocket.prototype, "getPeerX509Certificate");
+    const looks = vi.spyOn(TLSSocket.prototype, "getPeerCertificate");
     onTestFinished(() => looks.mockRestore());
     const session = openSession(server.httpPort, { ca, ...own });
     for (let i = 0; i < 10; i += 1) expect(await list(session)).toBe(200);
-    expect(looks).toHaveBeenCalledTimes(1);
+    const ofServer = looks.mock.contexts.filter(
+      (each) => (each as TLSSocket).localPort === server.httpPort,
+    );
+    expect(ofServer).toHaveLength(1);
+  });
+});
+
+describe("a chain of client certificates", () => {
+  it("closes the connection if it is longer than anybody needs", async () => {
+    const { folder, env, ca, own } = await prepare();
+    const other = await createAuthority();
+    const chain = { ca, key: own.key, cert: own.cert + other.ca.repeat(60) };
+    const service = await startService(env, folder);
+    for (const port of bothPorts(service)) {
+      const socket = connectTls({ port, host: "localhost", ALPNProtocols: ["h2"], ...chain });
+      onTestFinished(() => void socket.destroy());
+      socket.on("error", () => {}).resume();
+      await once(socket, "close");
+    }
   });
 });
 

@@ -36,7 +36,7 @@ it("makes no reply for a call that has one while it waits for its turn", async (
 it("leaves room for those whose calls were admitted, whatever others leave unread", () => {
   const total = new TotalUsage(options);
   const [stranger, caller] = [new ConnectionUsage(total), new ConnectionUsage(total)];
-  caller.authorise();
+  caller.authorise("");
   stranger.keep(20 * mebibyte);
   caller.keep(mebibyte);
   expect(stranger.isCrowded).toBe(true);
@@ -50,7 +50,7 @@ it.each([
 ])("bounds what callers leave unread, more tightly if memory is short: %s", (isShort, canTake) => {
   const total = new TotalUsage({ ...options, isMemoryShort: () => isShort });
   const usage = new ConnectionUsage(total);
-  usage.authorise();
+  usage.authorise("");
   usage.keep(40 * mebibyte);
   const canTakeAt40 = usage.canTake(mebibyte);
   usage.keep(24 * mebibyte);

@@ -64,7 +64,7 @@ it("at the limit, connections stay on which a call is being admitted", async () 
 });
 
 it("there is no usage of a connection that is not registered", () => {
-  expect(createConnections(1).usageOf(new Socket())).toBeUndefined();
+  expect(createConnections(1).begin(new Socket(), false)).toBeUndefined();
 });
 
 describe("when memory is short", () => {

@@ -26,7 +26,7 @@ async function hold(bytes: number) {
 it("a body that came before its caller was known is his who was", async () => {
   const { body, request, usage } = await hold(40_000);
   request.end();
-  usage.authorise();
+  usage.authorise("");
   expect(await body.readAll(65_536, 0)).toHaveLength(40_000);
 });
 
@@ -39,7 +39,7 @@ it("a body that comes while strangers keep too much is refused", async () => {
 
 it("a body that came before is no larger than it may be", async () => {
   const { body, request, usage } = await hold(5_000);
-  usage.authorise();
+  usage.authorise("");
   request.end();
   await delay(10);
   const failure = await failureOf(body.readAll(4_096, 5));
@@ -49,7 +49,7 @@ it("a body that came before is no larger than it may be", async () => {
 it("a body of which a part was dropped is never taken for whole", async () => {
   for (const read of ["readAll", "readChunks"] as const) {
     const { body, request, usage } = await hold(80_000);
-    usage.authorise();
+    usage.authorise("");
     request.end(Buffer.alloc(10));
     const reading = read === "readAll" ? body.readAll(200_000, 0) : body.readChunks().next();
     const reason = read === "readAll" ? "MESSAGE_TOO_LARGE" : "OVERLOADED";
