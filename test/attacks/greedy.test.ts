@@ -72,6 +72,25 @@ const attacks: Attack[] = [
     },
   },
   {
+    name: "bodies of thousands of members whose last bytes come at once",
+    async run(target) {
+      const members = Array.from({ length: 6_000 }, (_, i) => `"${i}":""`);
+      const body = `{${members.join(",")}}`;
+      const fields = { ...target.greedy, "content-type": "application/json" };
+      const bytes = http1("POST", "/v1/investors", fields, body);
+      const connections = await Promise.all(
+        Array.from({ length: 300 }, () => target.open("http", { isKnown: true })),
+      );
+      for (let i = 0; i < 2; i += 1) {
+        for (const { socket } of connections) socket.write(bytes.subarray(0, -1));
+        await delay(2_000);
+        for (const { socket } of connections) socket.write(bytes.subarray(-1));
+        await delay(1_500);
+      }
+      return 2 * connections.length;
+    },
+  },
+  {
     name: "idle connections behind pipelines of many headers",
     on: "TLS",
     async run(target) {

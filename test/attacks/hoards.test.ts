@@ -419,6 +419,77 @@ const attacks: Attack[] = [
     },
   },
   {
+    name: "compressed checks of health, on all connections",
+    isAlone: true,
+    run(target) {
+      const flags = frameFlag.endHeaders;
+      const fields = {
+        ...{ ":scheme": "http", ":authority": "localhost" },
+        ...grpcHeaders(`${health}/Check`, { "grpc-encoding": "gzip" }),
+      };
+      const message = frame(gzipSync(Buffer.alloc(4_000)), true);
+      const calls = oddNumbers(60).flatMap((stream) => [
+        http2Frame(frameType.headers, flags, stream, headerBlock(fields)),
+        sendData(message, stream, frameFlag.endStream),
+      ]);
+      const bytes = Buffer.concat([clientPreface, ...calls]);
+      return sendInWaves(target, { port: "grpc", protocol: "h2", bytes, isRead: true });
+    },
+  },
+  {
+    name: "checks of health by gRPC-Web that do not end, on all connections",
+    isAlone: true,
+    run(target) {
+      const fields = {
+        ...{ ":scheme": "http", ":authority": "localhost" },
+        ...grpcHeaders(`${health}/Check`, { "content-type": "application/grpc-web+proto" }),
+      };
+      const calls = oddNumbers(4).map((stream) =>
+        http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields)),
+      );
+      const bytes = Buffer.concat([clientPreface, ...calls]);
+      return sendInWaves(target, { port: "grpc", protocol: "h2", bytes });
+    },
+  },
+  {
+    name: "streams of reflection whose requests come in whole packets",
+    async run(target) {
+      const streams = oddNumbers(8);
+      const fields = { ":scheme": "http", ":authority": "localhost", ...grpcHeaders(reflection) };
+      const requests = Buffer.concat(Array(300).fill(frame(Buffer.from([0x22, 1, 0x78]))));
+      const packet = Buffer.concat(
+        streams.flatMap((stream) => Array(20).fill(sendData(requests, stream))),
+      );
+      const connections = await Promise.all(
+        Array.from({ length: 32 }, () => target.open("grpc", { protocol: "h2" })),
+      );
+      for (const { socket } of connections) {
+        socket.resume();
+        socket.write(Buffer.concat([beginCalls(streams, fields), packet]));
+      }
+      await delay(4_000);
+      return connections.length * streams.length * 20 * 300;
+    },
+  },
+  {
+    name: "calls whose bytes come later, a frame for each, all at once",
+    async run(target) {
+      const streams = oddNumbers(60);
+      const check = grpcHeaders(`${health}/Check`);
+      const fields = { ":scheme": "http", ":authority": "localhost", ...check };
+      const bytes = streams.flatMap((stream) => Array(600).fill(sendData(Buffer.alloc(1), stream)));
+      const packet = Buffer.concat(bytes);
+      const connections = await Promise.all(
+        Array.from({ length: 32 }, () => target.open("grpc", { protocol: "h2" })),
+      );
+      for (const { socket } of connections) socket.write(beginCalls(streams, fields));
+      await delay(1_000);
+      for (const { socket } of connections) socket.write(packet);
+      await delay(3_000);
+      return connections.length * bytes.length;
+    },
+  },
+  {
     name: "handshakes that do not end, on all connections",
     isAlone: true,
     on: "TLS",
