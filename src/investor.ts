@@ -38,7 +38,7 @@ export function expectRecord(investor: Investor): void {
   throw new Error(`what is stored under the id ${id} is no record`);
 }
 
-/** All fields in the order of their numbers; a head is a tag and the length or value behind it. */
+/** All fields in the order of their numbers; a head is a tag and the length or value after it. */
 const wireFields = (["id", "type", ...textFields] as const).map((key) => {
   const wireType = key === "type" ? WireType.Varint : WireType.LengthDelimited;
   const tag = (InvestorSchema.field[key].number << 3) | wireType;

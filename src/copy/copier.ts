@@ -5,7 +5,7 @@ export interface Source {
   /**
    * The records in batches, each read by itself; those that are added meanwhile may be missing.
    *
-   * @throws {Error} in plain words, behind the last batch that could be read
+   * @throws {Error} in plain words, after the last batch that could be read
    */
   readonly batches: AsyncIterable<Investor[]>;
   /** The part of it that was read, from 0 to 1; undefined if its end is not known. */

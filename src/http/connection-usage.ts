@@ -63,7 +63,7 @@ export class ConnectionUsage {
   admitting = 0;
   /** Whether any admitted call has run on it. */
   hasRunCall = false;
-  /** Whether a call on it was admitted, which anybody may make where nobody needs credentials. */
+  /** Whether a call on it was authorised, which any call is where nobody needs credentials. */
   isAuthorised = false;
   /** Whose call was last admitted on it; empty for nobody in particular. */
   caller = "";
@@ -122,7 +122,7 @@ export class ConnectionUsage {
     return this.#readAt;
   }
 
-  /** The most that it spent in a turn behind which this was asked; half as much counts after 10 s. */
+  /** The most that it spent in a turn after which this was asked; half as much counts after 10 s. */
   updateMostMs(now: number): number {
     const spentMs = this.#spentIn === this.total.turn - 1 ? this.#spentMs : 0;
     this.#spentMs = 0;
@@ -140,7 +140,7 @@ export class ConnectionUsage {
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
   }
 
-  /** Lets one more part be written, if there is a spare one, behind those that are not read. */
+  /** Lets one more part be written, if there is a spare one, after those that are not read. */
   widen(): void {
     if (this.#isClosed || this.total.spareParts === 0) return;
     this.total.spareParts -= 1;

@@ -56,7 +56,7 @@ export abstract class Exchange {
     this.usage = new ExchangeUsage(connection, socket, head);
     this.body = new RequestBody(request, this.usage);
     this.#response = response;
-    // Node.js emits errors behind the end too, and an error without a listener ends the process.
+    // Node.js emits errors after the end too, and an error without a listener ends the process.
     response.on("error", ignore);
     if (request !== (response as unknown)) request.on("error", ignore);
     response.on("close", () => this.onResponseClose());

@@ -23,7 +23,7 @@ const maxPipelined = 256;
 /** The most bytes of bodies that may wait before one more request: Node.js reads them unasked. */
 const maxWaitingBytes = 64 * 1024;
 
-/** How long a client has to close a connection behind its last reply, in milliseconds. */
+/** How long a client has to close a connection after its last reply, in milliseconds. */
 const lingerMs = 1_000;
 
 /** The status of what Node.js cannot take for a request, by its code; 400 of all else. */
@@ -55,7 +55,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   server.maxHeadersCount = maxFields + 1;
   // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", receive);
-  // The body is asked for when it is read, which is behind the gate.
+  // The body is asked for when it is read, which is after the gate.
   server.on("checkContinue", receive);
   server.on("clientError", (error, socket) => receivers.get(socket as Socket)?.refuse(error));
   // It begins to check timeouts when it listens, which it does not do itself.
@@ -106,7 +106,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
         return;
       }
       const exchange = new Http1Exchange(req, res, usage);
-      // Behind what the exchange itself does when it closes.
+      // After what the exchange itself does when it closes.
       res.on("close", advance);
       // What follows a request to upgrade in one packet is not read.
       const isLast = isClosing || isRetired || exchange.fault || req.headers.upgrade !== undefined;
@@ -115,7 +115,7 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       const waitingBytes = exchanges.slice(1).reduce((sum, { bodyBytes }) => sum + bodyBytes, 0);
       const isCrowded = exchanges.length > 1 && usage.isCrowded;
       const isTooMuch = isCrowded || usage.open > maxPipelined || waitingBytes > maxWaitingBytes;
-      // What comes behind a watch could wait without end.
+      // What comes after a watch could wait without end.
       if (isTooMuch || usage.watches > 0) exchange.destroy();
       if (exchanges.length === 1) startFirst();
     }
@@ -134,15 +134,15 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
         const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nconnection: close\r\n`;
         socket.write(`${head}content-length: 0\r\n\r\n`);
       }
-      closeBehind(socket);
+      closeAfterLastByte(socket);
     }
 
     receivers.set(socket, { receive, refuse });
-    // Node.js calls this behind the last reply.
-    socket.destroySoon = () => closeBehind(socket);
+    // Node.js calls this after the last reply.
+    socket.destroySoon = () => closeAfterLastByte(socket);
     socket.once("close", () => {
       receivers.delete(socket);
-      // Node.js closes the responses too, but not behind CONNECT, which takes the connection away.
+      // Node.js closes the responses too, but not after CONNECT, which takes the connection away.
       for (const exchange of [...exchanges]) exchange.abandon();
     });
     server.emit("connection", socket);
@@ -178,10 +178,10 @@ interface Receiver {
 }
 
 /**
- * Closes a connection behind its last bytes, once its client closes it too. What still came would
+ * Closes a connection after its last bytes, once its client closes it too. What still came would
  * reset it, and those bytes could be lost (RFC 9112, 9.6).
  */
-function closeBehind(socket: Socket): void {
+function closeAfterLastByte(socket: Socket): void {
   socket.end();
   const timer = setTimeout(() => socket.destroy(), lingerMs);
   socket.once("close", () => clearTimeout(timer));

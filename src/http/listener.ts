@@ -37,7 +37,7 @@ export interface Listener {
    * resolves when all were told whose handshake is over.
    */
   drain(): Promise<void>;
-  /** Resolves when the last connection has closed behind that. */
+  /** Resolves when the last connection has closed after that. */
   readonly closed: Promise<void>;
   /** Closes what is still open at once. */
   destroy(): void;
@@ -86,7 +86,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     else limitAge(socket, connection, usage);
   }
 
-  /** Closes a connection behind its age, once the calls that it carries have ended. */
+  /** Closes a connection once it has reached its age and the calls that it carries have ended. */
   function limitAge(socket: Socket, connection: Connection, usage: ConnectionUsage): void {
     if (maxConnectionAgeMs === undefined) return;
     const spread = 1 + ageSpread * (2 * Math.random() - 1);
@@ -151,7 +151,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     destroy() {
       server.close();
       http1.close();
-      // What encrypts another socket comes behind that. Node.js crashes if it is destroyed second, in
+      // What encrypts another socket comes after that. Node.js crashes if it is destroyed second, in
       // the same turn of the event loop, while something is to be written.
       for (const socket of [...open.keys()].reverse()) socket.destroy();
     },

@@ -62,7 +62,7 @@ export function createReadingTurns() {
     // It is about to be read again.
     if (Object.hasOwn(handle, "readStart")) return;
     handle.readStop();
-    // HTTP/1.1 would go on behind each request of what it has read.
+    // HTTP/1.1 would start again after each request of what it has read.
     handle.readStart = () => 0;
     stopped?.push({ reading, handle, rank: 0, place: 0, order: 0 });
   }

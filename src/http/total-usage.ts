@@ -10,7 +10,7 @@ const maxBegunBytes = 2 * 1024 * 1024;
 /** How much of that one size class of a caller may begin in its turn; one page may be more. */
 const turnBytes = 256 * 1024;
 
-/** How many spare parts all connections share, to write behind parts that clients do not read. */
+/** How many spare parts all connections share, to write after parts that clients do not read. */
 const maxSpareParts = 1_024;
 
 /**

@@ -92,7 +92,7 @@ export function headersOf(exchange: Exchange, call: Call | undefined): OutgoingH
   return headers;
 }
 
-/** The trailers of a call that replied with messages, and may have failed behind them. */
+/** The trailers of a call that replied with messages, and may have failed after them. */
 export function trailersOf({ trailer, failure }: Call): OutgoingHttpHeaders {
   if (failure) return toTrailers(setTrailerStatus(new Headers(trailer), failure));
   const trailers = toFields(trailer);

@@ -56,7 +56,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const sending = codec.reply(exchange, create(method.output, output), call);
       if (sending !== undefined) await sending;
     } catch (reason) {
-      // A call that is refused is none, and the gate has noted why.
+      // A call that is refused was never one, and the gate has noted why.
       codec.fail(exchange, call?.fail(reason) ?? (reason as ConnectError), call);
     }
   };

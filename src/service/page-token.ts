@@ -4,7 +4,7 @@ import { uuidFromHex, uuidToBytes } from "../uuid.ts";
 const version = 1;
 const length = 1 + 16;
 
-/** The token of the page that begins behind this id; opaque, and safe in a URL. */
+/** The token of the page that begins after this id; opaque, and safe in a URL. */
 export function encodePageToken(after: string): string {
   return Buffer.concat([Buffer.of(version), uuidToBytes(after)]).toString("base64url");
 }

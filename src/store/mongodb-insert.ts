@@ -136,7 +136,7 @@ async function insert(
 }
 
 function isSurelyNotWritten(error: unknown): boolean {
-  // It has the code of what ended the wait for a majority, behind the write.
+  // It has the code of what ended the wait for a majority, after the write.
   if (error instanceof MongoWriteConcernError) return false;
   return (
     // What the driver says of a connection that it could not make, or not authenticate.

@@ -31,7 +31,7 @@ export type MongoReader = ReturnType<typeof createMongoReader>;
  *   term's primary, and would not have taken the no-op of this one afterwards.
  * - What it read will not be rolled back: it stands before the no-op, which a majority has.
  *
- * So the proof has to come behind the read, or begin before the read and be waited for with
+ * So the proof has to come after the read, or begin before the read and be waited for with
  * `afterClusterTime`. A proof beside the read proves nothing: the read may be served by a
  * deposed primary that knows nothing of it, or before the new one has committed. MongoDB names
  * single documents because a longer result may come in several batches, of which each would be
@@ -131,12 +131,12 @@ function byId(investors: Investor[]): Map<string, Investor> {
 }
 
 /**
- * The election behind which a `majority` read misses nothing, if a reply to `hello` shows one:
+ * The election after which a `majority` read misses nothing, if a reply to `hello` shows one:
  * that of a standalone server, which knows no others, or of a primary that is the only member
  * that can be elected and has committed in its own term. A set of one would take 100 ms for a
  * linearizable read, and a standalone server refuses it.
  *
- * A read may rely on an election that was settled before it, if the server's `hello` behind it
+ * A read may rely on an election that was settled before it, if the server's `hello` after it
  * still names the same. Then no other member was elected before the read: only the primary
  * itself can let others be elected, by a new configuration, and it would name them. This also
  * holds for members that `hello` does not name: hidden ones, and those of priority 0, cannot be

@@ -150,7 +150,7 @@ function refuseHardLinks(path: string): void {
  * Brings all that the log holds onto the disk, and into the file. The log may have been written
  * by a process whose sync failed or never returned. What the disk lost of it is in the page cache
  * still, which takes it for written: no later sync of the log would bring it to the disk, and
- * commits behind it would be lost with it. So the log is written again first; without that, a
+ * commits after it would be lost with it. So the log is written again first; without that, a
  * power cut in the checkpoint would leave a file half changed, and no log to repair it from.
  *
  * @throws {Error} other processes hold it up
@@ -165,7 +165,7 @@ async function settle(db: DatabaseSync, path: string, timeoutMs: number): Promis
       // SQLite itself takes the missing end of a page for zeros.
       const size = pragma(db, "page_count") * pragma(db, "page_size");
       if (statSync(path).size >= size) break;
-      // Once, another process can have committed behind the checkpoint.
+      // Once, another process can have committed after the checkpoint.
       if (wasShort) throw new Error("it is damaged: its end is missing");
       wasShort = true;
     }

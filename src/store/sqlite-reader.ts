@@ -72,7 +72,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
       if (lookups.push(lookup) === 1) setImmediate(findAll);
     },
 
-    /** At most `limit` records behind `after`. */
+    /** At most `limit` records after `after`. */
     list({ after, limit }: Range): Investor[] {
       const start = performance.now();
       // Every id is greater than the empty blob.

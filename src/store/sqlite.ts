@@ -155,7 +155,7 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
 
   worker.on("message", (reply: Reply) => pending?.resolve(reply));
   worker.on("error", die);
-  // By the promise: a listener added here can miss an end right behind the first message.
+  // By the promise: a listener added here can miss an end right after the first message.
   void exited.then(() => die(new Error("it ended by itself")));
 
   function die(cause: Error): void {
