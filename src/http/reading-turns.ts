@@ -125,8 +125,9 @@ function sort(stopped: Stopped[], sign: number): void {
 }
 
 /** Whether HTTP/2 itself does not read for now, and begins again once something was written. */
-function isWriting({ isHttp2 }: Reading, { writeQueueSize }: Handle): boolean {
-  return isHttp2 && writeQueueSize > 0;
+function isWriting({ reader, isHttp2 }: Reading, { writeQueueSize }: Handle): boolean {
+  // What was left to write when a socket closed is never written.
+  return isHttp2 && writeQueueSize > 0 && reader?.destroyed === false;
 }
 
 /** Goes on reading, by HTTP/2 once what is to be written was. */

@@ -428,7 +428,7 @@ const attacks: Attack[] = [
         ...grpcHeaders(`${health}/Check`, { "grpc-encoding": "gzip" }),
       };
       const message = frame(gzipSync(Buffer.alloc(4_000)), true);
-      const calls = oddNumbers(60).flatMap((stream) => [
+      const calls = oddNumbers(16).flatMap((stream) => [
         http2Frame(frameType.headers, flags, stream, headerBlock(fields)),
         sendData(message, stream, frameFlag.endStream),
       ]);
