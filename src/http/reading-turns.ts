@@ -26,7 +26,7 @@ interface Stopped {
   readonly handle: Handle;
   rank: number;
   /** How many of the same caller come before it. */
-  place: number;
+  position: number;
   order: number;
 }
 
@@ -64,7 +64,7 @@ export function createReadingTurns() {
     handle.readStop();
     // HTTP/1.1 would start again after each request of what it has read.
     handle.readStart = () => 0;
-    stopped?.push({ reading, handle, rank: 0, place: 0, order: 0 });
+    stopped?.push({ reading, handle, rank: 0, position: 0, order: 0 });
   }
 
   function start(): void {
@@ -118,10 +118,10 @@ function sort(stopped: Stopped[], sign: number): void {
   const counts = new Map<string, number>();
   for (const each of stopped) {
     const { caller } = each.reading.usage;
-    each.place = counts.get(caller) ?? 0;
-    counts.set(caller, each.place + 1);
+    each.position = counts.get(caller) ?? 0;
+    counts.set(caller, each.position + 1);
   }
-  stopped.sort((a, b) => sign * (a.rank - b.rank) || a.place - b.place);
+  stopped.sort((a, b) => sign * (a.rank - b.rank) || a.position - b.position);
 }
 
 /** Whether HTTP/2 itself does not read for now, and begins again once something was written. */
