@@ -275,7 +275,7 @@ async function openStreams(
       else stream.write(body);
     }
   }
-  await delay(1_000);
+  await delay(4_000);
   return open.filter((_, i) => opened[i]?.destroyed === false);
 }
 
