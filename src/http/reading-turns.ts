@@ -58,13 +58,13 @@ export function createReadingTurns() {
 
   function stop(reading: Reading): void {
     const handle = handleOf(reading.reader);
-    if (!handle?.reading || isWriting(reading, handle)) return;
+    if (!stopped || !handle?.reading || isWriting(reading, handle)) return;
     // It is about to be read again.
     if (Object.hasOwn(handle, "readStart")) return;
     handle.readStop();
     // HTTP/1.1 would start again after each request of what it has read.
     handle.readStart = () => 0;
-    stopped?.push({ reading, handle, rank: 0, position: 0, order: 0 });
+    stopped.push({ reading, handle, rank: 0, position: 0, order: 0 });
   }
 
   function start(): void {
