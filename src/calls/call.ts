@@ -11,7 +11,7 @@ import {
 import type { Logger } from "pino";
 import { unlessAborted } from "../abort.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { principalKey, reserveKey } from "../service/context.ts";
+import { reserveKey } from "../service/context.ts";
 import { internal, interrupted } from "../service/errors.ts";
 import type { Caller } from "./caller.ts";
 import type { Peer } from "./peer.ts";
@@ -143,8 +143,7 @@ export class Call implements HandlerContext {
    */
   reserve(replyBytes: number, readBytes: number): Promise<void> {
     const { usage } = this.head.exchange;
-    const caller = this.values.get(principalKey);
-    const waiting = usage.reserve(replyBytes).then(() => usage.beginMaking(readBytes, caller));
+    const waiting = usage.reserve(replyBytes).then(() => usage.beginMaking(readBytes));
     return this.untilEnd(waiting);
   }
 

@@ -2,6 +2,7 @@ import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 import { overloaded } from "../service/errors.ts";
 import { type ConnectionUsage, exchangeBytes, partBytes } from "./connection-usage.ts";
+import type { FairQueue } from "./fair-queue.ts";
 
 /** How long a write waits before the parts ahead of it count as unread, in milliseconds. */
 const widenMs = 100;
@@ -18,6 +19,8 @@ export class ExchangeUsage {
   /** How many times its size a body takes: on TLS, as measured, up to three. */
   readonly #copies: number;
   #isClosed = false;
+  /** Whose call it carries; empty for nobody in particular. */
+  #caller = "";
   #usedBy: "call" | "watch" | undefined;
   #isRefused = false;
   /** Bytes that it keeps in memory until it closes, and those of its reply among them. */
@@ -67,11 +70,21 @@ export class ExchangeUsage {
   }
 
   /** Resolves at the caller's turn to read so many bytes for a reply; never if it closes first. */
-  beginMaking(bytes: number, caller: string): Promise<void> {
+  beginMaking(bytes: number): Promise<void> {
+    return this.waitForTurn(this.#connection.total.making, bytes, () => {
+      this.#making += bytes;
+    });
+  }
+
+  /**
+   * Resolves at the caller's turn in a queue, whose amount is to be released then; never if it
+   * closes first.
+   */
+  waitForTurn(queue: FairQueue, amount: number, onTurn?: () => void): Promise<void> {
     return new Promise((resolve) => {
       if (this.#isClosed) return;
-      this.#stopWaiting = this.#connection.total.making.acquire(caller, bytes, () => {
-        this.#making += bytes;
+      this.#stopWaiting = queue.acquire(this.#caller, amount, () => {
+        onTurn?.();
         resolve();
       });
     });
@@ -101,8 +114,9 @@ export class ExchangeUsage {
     return this.#connection.isCrowded;
   }
 
-  /** Gives the connection the share of memory of authorised callers. */
+  /** Gives it the turns of its caller, and its connection the share of memory of authorised ones. */
   authorise(caller: string): void {
+    this.#caller = caller;
     this.#connection.authorise(caller);
   }
 

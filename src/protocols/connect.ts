@@ -18,7 +18,7 @@ import {
 } from "@connectrpc/connect/protocol-connect";
 import type { Exchange } from "../http/exchange.ts";
 import { malformedRequest } from "../service/errors.ts";
-import { callSignal } from "./compression.ts";
+import { currentUsage } from "./compression.ts";
 import { toFields } from "./fields.ts";
 import { jsonHeaders } from "./problem.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
@@ -73,7 +73,8 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       }
     },
 
-    async reply(exchange, output, { method, header, trailer, signal }) {
+    async reply(exchange, output, call) {
+      const { method, header, trailer } = call;
       const type = exchange.headers["content-type"];
       const message =
         type === proto
@@ -91,10 +92,12 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
         return;
       }
       headers["content-encoding"] = compression.name;
-      // Others need not wait to read their pages until this one is compressed.
-      exchange.usage.settle(Buffer.byteLength(message));
-      const compress = () => compression.compress(Buffer.from(message));
-      exchange.send(200, headers, await callSignal.run(signal, compress));
+      const compressing = currentUsage.run(
+        exchange.usage,
+        compression.compress,
+        Buffer.from(message),
+      );
+      exchange.send(200, headers, await call.untilEnd(compressing));
     },
 
     fail(exchange, error, call) {

@@ -10,7 +10,7 @@ import {
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import type { Call, TransportName } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
-import { callSignal } from "./compression.ts";
+import { currentUsage } from "./compression.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { translateFailure } from "./connect-failures.ts";
 import { toFields } from "./fields.ts";
@@ -138,7 +138,7 @@ export function createUniversal(
       signal,
       contextValues: createContextValues().set(requestKey, request),
     };
-    const response = await callSignal.run(signal, handler, universalRequest);
+    const response = await currentUsage.run(exchange.usage, handler, universalRequest);
     const { status } = response;
     // Connect refuses these before it asks the gate.
     if (status === 405 || status === 415) {
@@ -154,7 +154,7 @@ export function createUniversal(
       if (!rpc.isPublic) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
       if (transport === "connect") throw error;
     }
-    await callSignal.run(signal, send, response, exchange).catch((error) => {
+    await currentUsage.run(exchange.usage, send, response, exchange).catch((error) => {
       throw request.call?.fail(error) ?? error;
     });
   };
@@ -169,7 +169,6 @@ const noteFailures: Interceptor = (next) => async (req) => {
     call.signal.throwIfAborted();
     if (isPublic && spec.kind === "server_streaming") call.limitByClient();
     const res = await call.run(() => next(req));
-    call.head.exchange.usage.endMaking();
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
   } catch (error) {
     throw call.fail(error);

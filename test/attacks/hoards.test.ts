@@ -1,7 +1,7 @@
 /** Little that is sent, of which much is kept or made at once. */
 
 import { setTimeout as delay } from "node:timers/promises";
-import { gzipSync } from "node:zlib";
+import { brotliCompressSync, gzipSync } from "node:zlib";
 import { expect } from "vitest";
 import { unfinishedHello } from "../support/client-hello.ts";
 import {
@@ -380,29 +380,33 @@ const attacks: Attack[] = [
       return sendInWaves(target, { port: "http", isKnown: true, bytes });
     },
   },
-  {
-    name: "large pages, on all connections",
-    isAlone: true,
-    async run(target) {
-      const own = plainJson.replaceAll(strangersText, customersText);
-      const record = { ...JSON.parse(own), lastName: "x".repeat(256), city: "x".repeat(256) };
-      const fields = { ...target.greedy, "content-type": "application/json" };
-      const session = await target.session("http");
-      for (let i = 0; i < 1_000; i += 100) {
-        await Promise.all(
-          Array.from({ length: 100 }, () =>
-            target.askKnown(
-              session,
-              { ":method": "POST", ":path": "/v1/investors", ...fields },
-              Buffer.from(JSON.stringify(record)),
+  ...["identity", "gzip", "br"].map(
+    (encoding): Attack => ({
+      name: `large pages, on all connections: ${encoding}`,
+      isAlone: true,
+      async run(target) {
+        const own = plainJson.replaceAll(strangersText, customersText);
+        const record = { ...JSON.parse(own), lastName: "x".repeat(256), city: "x".repeat(256) };
+        const fields = { ...target.greedy, "content-type": "application/json" };
+        const session = await target.session("http");
+        for (let i = 0; i < 1_000; i += 100) {
+          await Promise.all(
+            Array.from({ length: 100 }, () =>
+              target.askKnown(
+                session,
+                { ":method": "POST", ":path": "/v1/investors", ...fields },
+                Buffer.from(JSON.stringify(record)),
+              ),
             ),
-          ),
-        );
-      }
-      const bytes = http1("GET", "/v1/investors?pageSize=1000", target.greedy);
-      return sendInWaves(target, { port: "http", isKnown: true, bytes, isRead: true });
-    },
-  },
+          );
+        }
+        const list = JSON.stringify({ pageSize: 1_000 });
+        const head = { ...fields, "accept-encoding": encoding };
+        const bytes = http1("POST", `${rpc}/ListInvestors`, head, list);
+        return sendInWaves(target, { port: "http", isKnown: true, bytes, isRead: true });
+      },
+    }),
+  ),
   {
     name: "requests by HTTP/2 whose replies are not read, on all connections",
     isAlone: true,
@@ -418,24 +422,28 @@ const attacks: Attack[] = [
       return sendInWaves(target, { port: "http", protocol: "h2", bytes: packet });
     },
   },
-  {
-    name: "compressed checks of health, on all connections",
-    isAlone: true,
-    run(target) {
-      const flags = frameFlag.endHeaders;
-      const fields = {
-        ...{ ":scheme": "http", ":authority": "localhost" },
-        ...grpcHeaders(`${health}/Check`, { "grpc-encoding": "gzip" }),
-      };
-      const message = frame(gzipSync(Buffer.alloc(4_000)), true);
-      const calls = oddNumbers(16).flatMap((stream) => [
-        http2Frame(frameType.headers, flags, stream, headerBlock(fields)),
-        sendData(message, stream, frameFlag.endStream),
-      ]);
-      const bytes = Buffer.concat([clientPreface, ...calls]);
-      return sendInWaves(target, { port: "grpc", protocol: "h2", bytes, isRead: true });
-    },
-  },
+  ...[
+    { encoding: "gzip", packed: gzipSync(Buffer.alloc(4_000)) },
+    // It would be 16 MB.
+    { encoding: "br", packed: brotliCompressSync(Buffer.alloc(2 ** 24)) },
+  ].map(
+    ({ encoding, packed }): Attack => ({
+      name: `checks of health compressed by ${encoding}, on all connections`,
+      isAlone: true,
+      run(target) {
+        const fields = {
+          ...{ ":scheme": "http", ":authority": "localhost" },
+          ...grpcHeaders(`${health}/Check`, { "grpc-encoding": encoding }),
+        };
+        const calls = oddNumbers(16).flatMap((stream) => [
+          http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields)),
+          sendData(frame(packed, true), stream, frameFlag.endStream),
+        ]);
+        const bytes = Buffer.concat([clientPreface, ...calls]);
+        return sendInWaves(target, { port: "grpc", protocol: "h2", bytes, isRead: true });
+      },
+    }),
+  ),
   {
     name: "checks of health by gRPC-Web that do not end, on all connections",
     isAlone: true,
@@ -451,26 +459,38 @@ const attacks: Attack[] = [
       return sendInWaves(target, { port: "grpc", protocol: "h2", bytes });
     },
   },
-  {
-    name: "streams of reflection whose requests come in whole packets",
-    async run(target) {
-      const streams = oddNumbers(8);
-      const fields = { ":scheme": "http", ":authority": "localhost", ...grpcHeaders(reflection) };
-      const requests = Buffer.concat(Array(300).fill(frame(Buffer.from([0x22, 1, 0x78]))));
-      const packet = Buffer.concat(
-        streams.flatMap((stream) => Array(20).fill(sendData(requests, stream))),
-      );
-      const connections = await Promise.all(
-        Array.from({ length: 32 }, () => target.open("grpc", { protocol: "h2" })),
-      );
-      for (const { socket } of connections) {
-        socket.resume();
-        socket.write(Buffer.concat([beginCalls(streams, fields), packet]));
-      }
-      await delay(4_000);
-      return connections.length * streams.length * 20 * 300;
+  ...[
+    { what: "requests", request: frame(Buffer.from([0x22, 1, 0x78])), headers: {} },
+    {
+      what: "empty compressed requests",
+      request: frame(Buffer.alloc(0), true),
+      headers: { "grpc-encoding": "gzip" },
     },
-  },
+  ].map(
+    ({ what, request, headers }): Attack => ({
+      name: `streams of reflection whose ${what} come in whole packets`,
+      async run(target) {
+        const streams = oddNumbers(8);
+        const fields = {
+          ...{ ":scheme": "http", ":authority": "localhost" },
+          ...grpcHeaders(reflection, headers),
+        };
+        const requests = Buffer.concat(Array(300).fill(request));
+        const packet = Buffer.concat(
+          streams.flatMap((stream) => Array(20).fill(sendData(requests, stream))),
+        );
+        const connections = await Promise.all(
+          Array.from({ length: 32 }, () => target.open("grpc", { protocol: "h2" })),
+        );
+        for (const { socket } of connections) {
+          socket.resume();
+          socket.write(Buffer.concat([beginCalls(streams, fields), packet]));
+        }
+        await delay(4_000);
+        return connections.length * streams.length * 20 * 300;
+      },
+    }),
+  ),
   {
     name: "calls whose bytes come later, a frame for each, all at once",
     async run(target) {

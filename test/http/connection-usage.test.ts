@@ -24,7 +24,8 @@ it("makes no reply for a call that has one while it waits for its turn", async (
   const all = 16 * mebibyte;
   total.making.acquire("one", all, () => {});
   let isMade = false;
-  usage.beginMaking(mebibyte, "two").then(() => {
+  usage.authorise("two");
+  usage.beginMaking(mebibyte).then(() => {
     isMade = true;
   });
   usage.keepReply(100);
