@@ -9,14 +9,8 @@ const readPart = 1 / 16;
 /** How long they are read until others are, in milliseconds. */
 const turnMs = 10;
 
-/** The most that a client may send for it: a chain of certificates fits that anybody uses. */
+/** The most that a client may send for it: enough for any chain of certificates in real use. */
 const maxBytes = 32 * 1024;
-
-/**
- * How long none is read after a long chain that cannot be trusted, by the time that it took: calls on
- * open connections go first.
- */
-const restFactor = 1;
 
 /**
  * Makes the set of the connections whose TLS handshake is not over. OpenSSL keeps up to 128 KiB of
@@ -28,20 +22,26 @@ export function createHandshakes() {
   const pending = new Set<Socket>();
   let timer: NodeJS.Timeout | undefined;
   let lookedAt = 0;
+  /** After a long chain, none is read for as long as it took: calls on open connections go first. */
   let restsUntil = 0;
 
   function takeTurns(): void {
-    lookedAt = performance.now();
+    const now = performance.now();
     const maxRead = Math.max(minRead, pending.size * readPart);
     for (const socket of [...pending].slice(0, maxRead)) {
       pending.delete(socket);
-      if (socket.bytesRead > maxBytes) socket.destroy();
-      else pending.add(socket);
+      if (socket.bytesRead <= maxBytes) {
+        pending.add(socket);
+      } else {
+        socket.destroy();
+        restsUntil = now + (now - lookedAt);
+      }
     }
+    lookedAt = now;
     let count = 0;
     for (const socket of pending) {
       count += 1;
-      if (count <= maxRead && lookedAt >= restsUntil) handleOf(socket)?.readStart();
+      if (count <= maxRead && now >= restsUntil) handleOf(socket)?.readStart();
       else handleOf(socket)?.readStop();
     }
     if (count > 0) return;
@@ -63,7 +63,7 @@ export function createHandshakes() {
       if (socket.bytesRead <= maxBytes) return;
       if (isDistrusted(encrypting)) {
         const now = performance.now();
-        restsUntil = now + restFactor * (now - lookedAt);
+        restsUntil = now + (now - lookedAt);
         for (const each of pending) handleOf(each)?.readStop();
       }
       // What came in the same turn is decrypted by then.

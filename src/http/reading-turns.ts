@@ -25,7 +25,7 @@ interface Stopped {
   readonly reading: Reading;
   readonly handle: Handle;
   rank: number;
-  /** How many of the same caller come before it. */
+  /** How many of the same rank and caller come before it. */
   position: number;
   order: number;
 }
@@ -38,8 +38,9 @@ export function handleOf(socket: Socket | undefined): Handle | undefined {
 /** How much time of a turn a connection may take and count as one that takes little, in milliseconds. */
 const littleMs = 4;
 
-/** In each round of this number, those of the last ranks come first, so that they are read at all. */
-const reversedRound = 8;
+/** How many ranks there are; every eighth round begins with another one, so that each is read. */
+const ranks = 4;
+const roundsPerTurn = 8;
 
 /** How often to look whether what is to be written was, in milliseconds. */
 const writtenCheckMs = 100;
@@ -71,7 +72,9 @@ export function createReadingTurns() {
     const all = stopped ?? [];
     stopped = undefined;
     round += 1;
-    sort(all, round % reversedRound === 0 ? -1 : 1);
+    // The first rank begins all other rounds.
+    const turn = round % roundsPerTurn === 0 ? round / roundsPerTurn : 0;
+    sort(all, turn && 1 + (turn % (ranks - 1)));
     startReading(all);
   }
 
@@ -112,16 +115,17 @@ function rate(each: Stopped): void {
   each.order = usage.isNew ? -readAt : readAt;
 }
 
-/** Sorts connections by when they are read again. */
-function sort(stopped: Stopped[], sign: number): void {
+/** Sorts connections by when they are read again, beginning with a rank. */
+function sort(stopped: Stopped[], first: number): void {
   stopped.sort((a, b) => a.order - b.order);
   const counts = new Map<string, number>();
   for (const each of stopped) {
-    const { caller } = each.reading.usage;
-    each.position = counts.get(caller) ?? 0;
-    counts.set(caller, each.position + 1);
+    each.rank = (each.rank - first + ranks) % ranks;
+    const key = `${each.rank} ${each.reading.usage.caller}`;
+    each.position = counts.get(key) ?? 0;
+    counts.set(key, each.position + 1);
   }
-  stopped.sort((a, b) => sign * (a.rank - b.rank) || a.position - b.position);
+  stopped.sort((a, b) => a.rank - b.rank || a.position - b.position);
 }
 
 /** Whether HTTP/2 itself does not read for now, and begins again once something was written. */
