@@ -47,7 +47,7 @@ export function gets(api: Api, records: Known[]): Work {
   };
 }
 
-/** The page behind a token, which must begin with a record. */
+/** The page after a token, which must begin with a record. */
 export function page(pageToken: string, { firstName }: Pick<Known, "firstName">): Work {
   const { input } = listInvestors;
   const message = toBinary(input, create(input, { pageSize: 100, pageToken }));

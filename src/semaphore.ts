@@ -56,7 +56,7 @@ export class Semaphore {
     if (amount > 0) this.#wake();
   }
 
-  /** Lets more be held. */
+  /** Lets more be held; less, if negative. */
   widen(amount: number): void {
     this.#max += amount;
     this.#wake();

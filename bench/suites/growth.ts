@@ -58,7 +58,7 @@ export async function measureGrowth(
   return { growth: found, paging };
 }
 
-/** The page behind at least so many others, found as a caller finds it. */
+/** The page after at least so many others, found as a caller finds it. */
 async function pageAt(contestant: Contestant, offset: number): Promise<Side> {
   const { name, httpPort } = contestant;
   const list = async (pageToken: string) => {
@@ -78,6 +78,6 @@ async function pageAt(contestant: Contestant, offset: number): Promise<Side> {
     found = await list(token);
   }
   const [first] = found.investors;
-  if (first === undefined) throw new Error(`there is no page behind ${offset} records`);
+  if (first === undefined) throw new Error(`there is no page after ${offset} records`);
   return { name, contestant, work: () => page(token, first) };
 }

@@ -49,7 +49,7 @@ const maxAuthorisedParts = 8;
 /** How a connection is used, and what it keeps in memory until its client reads. */
 export class ConnectionUsage {
   readonly total: TotalUsage;
-  /** Whether it had no exchange so far. */
+  /** Whether it has had no exchange yet. */
   isNew = true;
   /** How many exchanges are open on it. */
   open = 0;
@@ -65,9 +65,9 @@ export class ConnectionUsage {
   hasRunCall = false;
   /** Whether a call on it was authorised, which any call is where nobody needs credentials. */
   isAuthorised = false;
-  /** Whose call was last admitted on it; empty for nobody in particular. */
+  /** Whose call was last authorised on it; empty for nobody in particular. */
   caller = "";
-  /** When a call was last admitted or has ended, or else when it came, by performance.now(). */
+  /** When a call was last authorised or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
   /** When a part of a body last came. */
   cameAt = this.idleSince;
@@ -122,7 +122,7 @@ export class ConnectionUsage {
     return this.#readAt;
   }
 
-  /** The most that it spent in a turn after which this was asked; half as much counts after 10 s. */
+  /** The most that it spent in a turn after which this was asked, which halves every 10 s. */
   updateMostMs(now: number): number {
     const spentMs = this.#spentIn === this.total.turn - 1 ? this.#spentMs : 0;
     this.#spentMs = 0;

@@ -29,7 +29,7 @@ const maxSessionMemory = 2 ** 32 - 1;
 const maxSessionRejectedStreams = 1_000;
 
 /**
- * How many streams a session opens until it gets another Map of them. As streams come and go, V8
+ * After how many streams the Map that a session keeps them in is replaced. As streams come and go, V8
  * gives a Map new tables, and the old ones refer to the newer: once a table is in the old generation,
  * it keeps all streams that come later in memory until all of the heap is collected.
  */

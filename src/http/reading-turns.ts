@@ -47,11 +47,14 @@ const writtenCheckMs = 100;
 
 /**
  * Makes what leaves the rest of what clients have sent to the next turns of the event loop: in one
- * turn, much could be read from many connections before anything of it can end. Those that take little
- * time in a turn go on first; of these and of the others, those of authorised callers; of the same
- * rank, one of each caller, then a second one of each, and so on: first those without a request so
- * far, the last one first, since a crowd of them could take seconds, and then the one that was not
- * read for longest.
+ * turn, much could be read from many connections before anything of it can end. They go on in this
+ * order:
+ *
+ * - by rank: those that take little time in a turn come first, and of these and of the others, those
+ *   of authorised callers;
+ * - in a rank, one of each caller, then a second one of each, and so on;
+ * - of a caller, those without a request so far, the last one first, since a crowd of them could take
+ *   seconds; then the one that was not read for longest.
  */
 export function createReadingTurns() {
   let stopped: Stopped[] | undefined;

@@ -34,7 +34,7 @@ export function createReflection(
     Array.from(roots).flatMap((file) => symbolsOf(file).map((symbol) => [symbol, file])),
   );
 
-  /** One request of all streams is served in a turn of the event loop. */
+  /** Of the requests after the first one of each stream, one is served in a turn of the event loop. */
   let turn = Promise.resolve();
 
   function reply({ messageRequest: { case: kind, value } }: ServerReflectionRequest): Reply {

@@ -42,7 +42,8 @@ const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /**
  * What Connect's handlers keep for a call besides its messages, in bytes: so much that a caller by
- * gRPC-Web has room for one, whatever all connections keep. Streams are few.
+ * gRPC-Web has room for a small one, whatever all connections keep. There are few streams, which are
+ * not counted.
  */
 const handlerBytes = 12 * 1024;
 

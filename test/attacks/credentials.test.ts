@@ -299,7 +299,7 @@ const certificateAttacks: Attack[] = [
         expect((await target.askKnown(first, list, frame(Buffer.from([8, 1])))).grpcStatus).toBe(
           "0",
         );
-        // By now the ticket is there, which TLS 1.3 sends behind the handshake.
+        // By now the ticket is there, which TLS 1.3 sends after the handshake.
         const session = (first.socket as TLSSocket).getSession();
         await delay(9_000);
         const second = await target.session("grpc", { ...own, ...(session && { session }) });

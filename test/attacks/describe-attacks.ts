@@ -79,7 +79,7 @@ interface Scene {
 /**
  * Makes a test for each kind of service that does all attacks to it, in any order. In CI each is
  * done once; with ATTACK_MINUTES they go round until their share of the time is over, and the test
- * goes on behind a failure, with a new service.
+ * goes on after a failure, with a new service.
  *
  * An attack whose only trouble may come from a machine that stalls is repeated once on a new service,
  * and fails if that has trouble as well.

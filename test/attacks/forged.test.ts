@@ -79,7 +79,7 @@ const ambiguous: [string, Fields, string][] = [
     { "transfer-encoding": "\tchunked", "content-length": length },
     `0\r\n\r\n${hidden}`,
   ],
-  ["chunked behind a vertical tab", { "transfer-encoding": "\u000bchunked" }, `0\r\n\r\n${hidden}`],
+  ["chunked after a vertical tab", { "transfer-encoding": "\u000bchunked" }, `0\r\n\r\n${hidden}`],
   ["two lengths", { "content-length": `0, ${length}` }, String(hidden)],
   ["two headers of length", { "content-length": "0\r\ncontent-length: 5" }, String(hidden)],
   ["a signed length", { "content-length": "+0" }, String(hidden)],
@@ -270,7 +270,7 @@ const attacks: Attack[] = [
     },
   },
   {
-    name: "CONNECT and upgrades behind calls",
+    name: "CONNECT and upgrades after calls",
     async run(target) {
       const create = http1(
         "POST",

@@ -91,7 +91,7 @@ const attacks: Attack[] = [
     },
   },
   {
-    name: "idle connections behind pipelines of many headers",
+    name: "idle connections after pipelines of many headers",
     on: "TLS",
     async run(target) {
       const count = 100;

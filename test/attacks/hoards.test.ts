@@ -264,7 +264,7 @@ const attacks: Attack[] = [
     "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
   ].map(
     (text): Attack => ({
-      name: `${JSON.stringify(text)} behind a watch`,
+      name: `${JSON.stringify(text)} after a watch`,
       async run(target) {
         const some = Buffer.concat([watch, ...Array(1_800).fill(Buffer.from(text))]);
         await writeToAll(target, 40, some);
@@ -334,7 +334,7 @@ const attacks: Attack[] = [
   ...[
     { what: "creates by gRPC", path: `${rpc}/CreateInvestor`, isKnown: true, hasCalled: false },
     {
-      what: "creates by gRPC behind a list",
+      what: "creates by gRPC after a list",
       path: `${rpc}/CreateInvestor`,
       isKnown: true,
       hasCalled: true,

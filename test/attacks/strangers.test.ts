@@ -190,7 +190,7 @@ const attacks: Attack[] = [
     },
   },
   {
-    name: "references that nobody reads, and calls behind them",
+    name: "references that nobody reads, and calls after them",
     async run(target) {
       const {
         reference,

@@ -292,7 +292,7 @@ export async function startTarget(
       }
     },
     release() {
-      // What encrypts another socket comes behind that. Node.js crashes if it is destroyed second.
+      // What encrypts another socket comes after that. Node.js crashes if it is destroyed second.
       for (const each of [...open].reverse()) each.destroy();
     },
     async stop() {

@@ -206,7 +206,7 @@ describe("a source", () => {
     });
   });
 
-  it("that is damaged behind its first page is told in plain words, and closed", async () => {
+  it("that is damaged after its first page is told in plain words, and closed", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 1_000);
     const path = join(folder, "a.db");

@@ -15,7 +15,7 @@ export function readPage(page: string): string {
 /** A fenced block of a page. */
 export interface Block {
   language: string;
-  /** What stands behind the language: the test that runs the block. */
+  /** What follows the language: the test that runs the block. */
   test: string;
   text: string;
   /** What it prints: the block that follows it with nothing between, unless it is another step. */

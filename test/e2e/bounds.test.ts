@@ -388,14 +388,14 @@ describe("requests by HTTP/1.1", () => {
     expect(await isKept(httpPort, waiting + one.repeat(255))).toBe(true);
     expect(await isKept(httpPort, waiting + `${path}\r\n`.repeat(255))).toBe(true);
     const large = "x".repeat(30_000);
-    const behind = `POST / HTTP/1.1\r\n${host}content-length: ${large.length}\r\n\r\n${large}`;
-    expect(await isKept(httpPort, waiting + behind.repeat(2))).toBe(true);
-    expect(await isClosed(httpPort, waiting + behind.repeat(4))).toBe(true);
+    const next = `POST / HTTP/1.1\r\n${host}content-length: ${large.length}\r\n\r\n${large}`;
+    expect(await isKept(httpPort, waiting + next.repeat(2))).toBe(true);
+    expect(await isClosed(httpPort, waiting + next.repeat(4))).toBe(true);
     expect(await isClosed(httpPort, waiting + one.repeat(256))).toBe(true);
     expect(await isClosed(httpPort, waiting + `${path}\r\n`.repeat(256))).toBe(true);
   });
 
-  it("that nothing can be replied to, behind a watch, close the connection", async () => {
+  it("that nothing can be replied to, after a watch, close the connection", async () => {
     const { httpPort } = await startService();
     const head = `content-type: application/connect+json\r\n${host}content-length: 7\r\n\r\n`;
     const watching = `POST ${watch} HTTP/1.1\r\n${head}\0\0\0\0\u0002{}`;

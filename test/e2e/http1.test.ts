@@ -73,7 +73,7 @@ describe("requests in a row on one connection", () => {
     await waitFor(async () => /HTTP\/1.1 200 .*HTTP\/1.1 429 /s.test(received()));
   });
 
-  it("are not processed behind the last one of the connection", async () => {
+  it("are not processed after the last one of the connection", async () => {
     const service = await startService();
     const { socket, received } = openHttp1(service);
     const refused = post(create, record, "host: localhost");
@@ -85,7 +85,7 @@ describe("requests in a row on one connection", () => {
   });
 });
 
-describe("a request with something behind it that is none", () => {
+describe("a request followed by something that is none", () => {
   it("is not told that it was malformed", async () => {
     const service = await startService();
     const release = lockDatabase(service);
@@ -121,7 +121,7 @@ describe("the last reply on a connection", () => {
   });
 });
 
-describe("a reply to a request with a fault behind it", () => {
+describe("a reply to a request that is followed by a fault", () => {
   const badChunk = "transfer-encoding: chunked\r\n\r\nGARBAGE\r\n";
   const refused = `POST ${create} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n`;
 

@@ -60,7 +60,7 @@ export interface WalkCall {
 
 /**
  * A history that is checked while it grows. All of its events happen in one process, so that
- * their order is certain: a call that begins behind an event has to agree with it.
+ * their order is certain: a call that begins after an event has to agree with it.
  */
 export interface History {
   /** A create is sent; `via` says how. One that is repeated is the same request. */

@@ -17,7 +17,7 @@ export interface Remains {
 }
 
 /**
- * Cuts the power at `count` points, in order: half of them anywhere, half just behind a promise,
+ * Cuts the power at `count` points, in order: half of them anywhere, half just after a promise,
  * all from the position `from` on.
  */
 export function* cutPower(

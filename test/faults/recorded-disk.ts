@@ -281,7 +281,7 @@ export function createDisk(initial: Files = new Map(), isSpared = () => false): 
       for (const change of changes.slice(0, count)) enter(entries, change.entries);
       return contentsOf(entries, ({ size }) => {
         const { since, value } = pick(size.list);
-        // What stood behind a truncation goes with it, and what was written after it comes later.
+        // What stood after a truncation goes with it, and what was written after it comes later.
         const next = size.list.find((each) => each.isCut && each.since > since)?.since ?? Infinity;
         return {
           size: value,

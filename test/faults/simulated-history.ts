@@ -68,7 +68,7 @@ export class History {
     }
   }
 
-  /** Reads a page; returns the id behind which the next one begins. */
+  /** Reads a page; returns the id after which the next one begins. */
   async list(store: Store, range: Range, signal?: AbortSignal): Promise<string | undefined> {
     const { after = "", limit } = range;
     const known = [...this.known.keys()].filter((id) => id > after);

@@ -171,7 +171,7 @@ function matters(label: string, { set }: World, left: Choice[]): boolean {
 
 /**
  * Lets reads arrive at once, and their replies: the same member would show no less later, and
- * what is behind a call that has read is of no concern to it. The no-op of a linearizable read
+ * what comes after a call that has read is of no concern to it. The no-op of a linearizable read
  * comes in any order.
  */
 async function hearReads(world: World): Promise<void> {

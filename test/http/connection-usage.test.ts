@@ -7,7 +7,7 @@ import { TotalUsage } from "../../src/http/total-usage.ts";
 const mebibyte = 1024 * 1024;
 const options = { isMemoryShort: () => false, onFlood() {}, onGrowth() {} };
 
-it("lets go on what waits behind a reply that is waited for no more", () => {
+it("lets go on what waits after a reply that is waited for no more", () => {
   const usage = new ConnectionUsage(new TotalUsage(options));
   const going: string[] = [];
   usage.unsent.acquire(3 * mebibyte, () => going.push("first"));

@@ -81,7 +81,7 @@ it("does no more at once than it may", async () => {
   expect(begun).toBe(3);
 });
 
-it("goes on behind those who stop waiting, and gives them nothing", async () => {
+it("goes on after those who stop waiting, and gives them nothing", async () => {
   const queue = new FairQueue(2, 2, 1);
   const begun: string[] = [];
   queue.acquire("one", 2, () => begun.push("first"));

@@ -77,12 +77,12 @@ it("a connection outlasts many calls that its client cancels at once", async () 
   await once(socket, "data");
   // Its limits apply from then on.
   const acknowledged = http2Frame(frameType.settings, 1, 0, Buffer.alloc(0));
-  const behind = http2Frame(frameType.ping, frameFlag.none, 0, Buffer.from("was read"));
+  const last = http2Frame(frameType.ping, frameFlag.none, 0, Buffer.from("was read"));
   let text = "";
   socket.setEncoding("latin1").on("data", (chunk) => {
     text += chunk;
   });
-  socket.write(Buffer.concat([acknowledged, ...calls.flat(), behind]));
+  socket.write(Buffer.concat([acknowledged, ...calls.flat(), last]));
   await expect.poll(() => text, promptly).toContain("was read");
   await delay(100);
   text = "";

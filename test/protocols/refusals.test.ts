@@ -142,7 +142,7 @@ it.each([
   expect(await reply.text()).toContain('"id":"a"');
 });
 
-it("tells of the deadline if a body proves broken behind it", async () => {
+it("tells of the deadline if a body proves broken after it", async () => {
   const { url, counted } = await serve(() => ({}));
   const headers = {
     "content-type": "application/proto",

@@ -166,7 +166,7 @@ export function describeStoreContract(name: string, createDatabase: () => Promis
       }
     });
 
-    it("lists ascending by id, behind a key, up to a limit", async () => {
+    it("lists ascending by id, after a key, up to a limit", async () => {
       const store = await openStore();
       const ids = [
         "ffffffff-ffff-8fff-bfff-fffffffffffe",

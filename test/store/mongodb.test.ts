@@ -330,7 +330,7 @@ describe("inserts that are replayed", () => {
     writeConcernError: { code: 10_107, errmsg: "deposed while waiting for a majority" },
   });
 
-  /** Inserts one record, each attempt of which ends as told; the last stands for all behind. */
+  /** Inserts one record, each attempt of which ends as told; the last stands for all that follow. */
   async function insertOne(
     attempts: ("stored" | typeof duplicate | Error)[],
     readBack: "same" | "other" | "nothing" = "nothing",
