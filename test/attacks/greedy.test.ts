@@ -79,7 +79,8 @@ const attacks: Attack[] = [
       const fields = { ...target.greedy, "content-type": "application/json" };
       const bytes = http1("POST", "/v1/investors", fields, body);
       const connections = await Promise.all(
-        Array.from({ length: 300 }, () => target.open("http", { isKnown: true })),
+        // When memory is short, some make room for others.
+        Array.from({ length: 300 }, () => target.open("http", { isKnown: true, mayFail: true })),
       );
       for (let i = 0; i < 2; i += 1) {
         for (const { socket } of connections) socket.write(bytes.subarray(0, -1));
