@@ -29,7 +29,7 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
   const shortAbove = shortBytes(max);
   const isMemoryShort = () => memoryBytes() > shortAbove;
   const handshakes = createHandshakes();
-  const turns = createReadingTurns();
+  const turns = createReadingTurns(handshakes.skipTurn);
   const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
   let isRelieving = false;
 

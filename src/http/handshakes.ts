@@ -24,11 +24,11 @@ export function createHandshakes() {
   let lookedAt = 0;
   /** After a long chain, none is read for as long as it took: calls on open connections go first. */
   let restsUntil = 0;
+  let isSkipping = false;
 
   function takeTurns(): void {
     const now = performance.now();
-    const maxRead = Math.max(minRead, pending.size * readPart);
-    for (const socket of [...pending].slice(0, maxRead)) {
+    for (const socket of [...pending].slice(0, maxRead())) {
       pending.delete(socket);
       if (socket.bytesRead <= maxBytes) {
         pending.add(socket);
@@ -38,18 +38,40 @@ export function createHandshakes() {
       }
     }
     lookedAt = now;
-    let count = 0;
-    for (const socket of pending) {
-      count += 1;
-      if (count <= maxRead && now >= restsUntil) handleOf(socket)?.readStart();
-      else handleOf(socket)?.readStop();
+    if (pending.size > 0) {
+      startReading();
+      return;
     }
-    if (count > 0) return;
     clearInterval(timer);
     timer = undefined;
   }
 
+  function maxRead(): number {
+    return Math.max(minRead, pending.size * readPart);
+  }
+
+  function startReading(): void {
+    let left = isSkipping || performance.now() < restsUntil ? 0 : maxRead();
+    for (const socket of pending) {
+      left -= 1;
+      if (left >= 0) handleOf(socket)?.readStart();
+      else handleOf(socket)?.readStop();
+    }
+  }
+
   return {
+    /**
+     * Reads none in the next turn of the event loop: with their last bytes requests can come, for
+     * which reading would be stopped again before those are read that have waited.
+     */
+    skipTurn(): void {
+      isSkipping = true;
+      startReading();
+      setImmediate(() => {
+        isSkipping = false;
+        startReading();
+      });
+    },
     begin(socket: Socket): void {
       pending.add(socket);
       socket.once("close", () => pending.delete(socket));

@@ -55,8 +55,10 @@ const writtenCheckMs = 100;
  * - in a rank, one of each caller, then a second one of each, and so on;
  * - of a caller, those without a request so far, the last one first, since a crowd of them could take
  *   seconds; then the one that was not read for longest.
+ *
+ * @param onStart called when they go on, before the turn in which they are read
  */
-export function createReadingTurns() {
+export function createReadingTurns(onStart: () => void) {
   let stopped: Stopped[] | undefined;
   let round = 0;
 
@@ -79,6 +81,7 @@ export function createReadingTurns() {
     const turn = round % roundsPerTurn === 0 ? round / roundsPerTurn : 0;
     sort(all, turn && 1 + (turn % (ranks - 1)));
     startReading(all);
+    onStart();
   }
 
   return {

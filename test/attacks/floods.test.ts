@@ -311,13 +311,32 @@ const trailers: Attack = {
   run: (target) => pour(target, { bytes: withTrailers("/v1/investors/x", {}) }),
 };
 
+// After 32 headers, Node.js handles what came before them at once.
+const headersInParts = Object.fromEntries(Array.from({ length: 40 }, (_, i) => [`x${i}`, "x"]));
 const manyHeaders: Attack = {
   name: "pipelines of requests with many headers",
   run(target) {
-    // Behind 32 of them, Node.js handles what came before at once.
-    const fields = Object.fromEntries(Array.from({ length: 40 }, (_, i) => [`x${i}`, "x"]));
-    const some = Array(400).fill(http1("GET", "/v1/investors/x", fields));
+    const some = Array(400).fill(http1("GET", "/v1/investors/x", headersInParts));
     return pour(target, { bytes: Buffer.concat(some) });
+  },
+};
+
+const manyHeadersWhenShort: Attack = {
+  name: "pipelines of requests with many headers, when memory is short",
+  on: "TLS",
+  isAlone: true,
+  async run(target, random) {
+    // Idle connections of a caller stay, which are most of what the service may take.
+    const all = Array.from({ length: 10 }, async () => {
+      for (let i = 0; i < 94; i += 1) {
+        const { socket } = await target.open("http", { isKnown: true });
+        socket.write(http1("GET", "/v1/investors?pageSize=100", target.greedy));
+      }
+    });
+    await Promise.all(all);
+    let count = 0;
+    for (let i = 0; i < 2; i += 1) count += await manyHeaders.run(target, random);
+    return count;
   },
 };
 
@@ -330,4 +349,5 @@ describeAttacks("floods", [
   chunks,
   trailers,
   manyHeaders,
+  manyHeadersWhenShort,
 ]);
