@@ -1,4 +1,3 @@
-import { setImmediate } from "node:timers/promises";
 import {
   type DescFile,
   type DescService,
@@ -34,9 +33,6 @@ export function createReflection(
     Array.from(roots).flatMap((file) => symbolsOf(file).map((symbol) => [symbol, file])),
   );
 
-  /** Of the requests after the first one of each stream, one is served in a turn of the event loop. */
-  let turn = Promise.resolve();
-
   function reply({ messageRequest: { case: kind, value } }: ServerReflectionRequest): Reply {
     if (kind === "listServices") {
       const service = services.map(({ typeName: name }) => ({ name }));
@@ -61,9 +57,6 @@ export function createReflection(
       for await (const request of requests) {
         const { host: validHost } = request;
         yield { validHost, originalRequest: request, messageResponse: reply(request) };
-        // Anybody may ask for as much as they like, and others wait.
-        turn = turn.then(() => setImmediate());
-        await turn;
       }
     },
   };

@@ -10,6 +10,7 @@ import {
 import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import type { Call, TransportName } from "../calls/call.ts";
 import type { Exchange } from "../http/exchange.ts";
+import { FairQueue } from "../http/fair-queue.ts";
 import { currentUsage } from "./compression.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { translateFailure } from "./connect-failures.ts";
@@ -49,6 +50,12 @@ const handlerBytes = 12 * 1024;
 
 /** Whether its requests have one message, at most. */
 const hasOneMessage = ({ spec: { kind } }: Rpc) => kind === "unary" || kind === "server_streaming";
+
+/**
+ * The turns of streams of requests, which anybody may open: after a reply, each waits for a turn of
+ * the event loop of its own.
+ */
+const turns = new FairQueue(1, 1, 1);
 
 /** What {@link createUniversal} needs. */
 interface UniversalOptions extends ProtocolOptions {
@@ -155,7 +162,8 @@ export function createUniversal(
       if (!rpc.isPublic) gate.refuse({ method: rpc.spec.method, transport, exchange }, error);
       if (transport === "connect") throw error;
     }
-    await currentUsage.run(exchange.usage, send, response, exchange).catch((error) => {
+    const afterPart = hasOneMessage(rpc) ? undefined : () => waitForTurn(exchange);
+    await currentUsage.run(exchange.usage, send, response, exchange, afterPart).catch((error) => {
       throw request.call?.fail(error) ?? error;
     });
   };
@@ -197,8 +205,17 @@ function takeTimeout(header: Headers): number | undefined {
   return timeoutMs;
 }
 
+async function waitForTurn({ usage }: Exchange): Promise<void> {
+  await usage.waitForTurn(turns, 1);
+  turns.release(1);
+}
+
 /** Sends what Connect replies, part by part. */
-async function send(response: UniversalServerResponse, exchange: Exchange): Promise<void> {
+async function send(
+  response: UniversalServerResponse,
+  exchange: Exchange,
+  afterPart?: () => Promise<void>,
+): Promise<void> {
   const { status, header, trailer, body = [] } = response;
   const headers = toFields(header);
   if (!isGrpc(exchange)) headers["cache-control"] = "no-store";
@@ -209,6 +226,7 @@ async function send(response: UniversalServerResponse, exchange: Exchange): Prom
       exchange.begin(status, headers, trailer && (() => toTrailers(trailer)));
     }
     await exchange.write(part);
+    await afterPart?.();
   }
   if (exchange.headersSent) exchange.end();
   else if (trailer) sendTrailers(exchange, headers, trailer);

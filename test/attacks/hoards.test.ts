@@ -24,7 +24,7 @@ import {
   rpc,
   strangersText,
 } from "./requests.ts";
-import type { OpenOptions, PortName, Target } from "./target.ts";
+import { type OpenOptions, type PortName, type Target, within } from "./target.ts";
 
 const health = "/grpc.health.v1.Health";
 const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
@@ -491,6 +491,38 @@ const attacks: Attack[] = [
       },
     }),
   ),
+  {
+    name: "streams of reflection whose clients leave",
+    isAlone: true,
+    async run(target) {
+      const streams = oddNumbers(8);
+      const fields = {
+        ...{ ":scheme": "http", ":authority": "localhost" },
+        ...grpcHeaders(reflection, { "grpc-encoding": "gzip" }),
+      };
+      const requests = Buffer.concat(Array(550).fill(frame(gzipSync(Buffer.from("*\0")), true)));
+      const bytes = Buffer.concat([
+        clientPreface,
+        widestWindows,
+        ...streams.flatMap((stream) => [
+          beginCalls([stream], fields).subarray(clientPreface.length + closedWindows.length),
+          ...Array(4).fill(sendData(requests, stream)),
+        ]),
+      ]);
+      const end = performance.now() + 8_000;
+      let count = 0;
+      const clients = Array.from({ length: 200 }, async () => {
+        while (performance.now() < end) {
+          const { socket } = await target.open("grpc", { protocol: "h2", mayFail: true });
+          await within(new Promise((resolve) => socket.write(bytes, resolve)), 1_000, undefined);
+          socket.destroy();
+          count += streams.length;
+        }
+      });
+      await Promise.all(clients);
+      return count;
+    },
+  },
   {
     name: "calls whose bytes come later, a frame for each, all at once",
     async run(target) {
