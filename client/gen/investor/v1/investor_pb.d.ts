@@ -247,7 +247,7 @@ export declare type ListInvestorsRequest = Message<"investor.v1.ListInvestorsReq
   /**
    * The largest number of records to return: 100 if 0, and 1000 if larger than
    * that; a negative one is refused. A page may hold fewer, and ends before it
-   * would exceed 1 MiB.
+   * would exceed 1 MiB in protobuf.
    *
    * @generated from field: int32 page_size = 1;
    */
