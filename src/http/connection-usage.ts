@@ -1,5 +1,5 @@
 import type { Socket } from "node:net";
-import { Semaphore } from "../semaphore.ts";
+import { Semaphore } from "./semaphore.ts";
 import type { TotalUsage } from "./total-usage.ts";
 
 /** The bytes of unsent replies above which a connection is served no further. */

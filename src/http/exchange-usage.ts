@@ -32,7 +32,7 @@ export class ExchangeUsage {
   #making = 0;
   /** Bytes on TLS that Node.js has yet to write. */
   #unwritten = 0;
-  /** Stops waiting for room, and then for the turn to make a reply. */
+  /** Stops waiting for room, or for a turn in a queue: it waits for one thing at a time. */
   #stopWaiting: (() => void) | undefined;
   /** Stops waiting to write. */
   #stopWaitingToWrite: (() => void) | undefined;
@@ -77,8 +77,8 @@ export class ExchangeUsage {
   }
 
   /**
-   * Resolves at the caller's turn in a queue, whose amount is to be released then; never if it
-   * closes first.
+   * Resolves at the caller's turn in a queue, whose amount has to be released afterwards; never if
+   * it closes first.
    */
   waitForTurn(queue: FairQueue, amount: number, onTurn?: () => void): Promise<void> {
     return new Promise((resolve) => {

@@ -22,13 +22,17 @@ export function createHandshakes() {
   const pending = new Set<Socket>();
   let timer: NodeJS.Timeout | undefined;
   let lookedAt = 0;
-  /** After a long chain, none is read for as long as it took: calls on open connections go first. */
+  /** After a long chain, none is read for as long as the turn took: calls on open connections go first. */
   let restsUntil = 0;
   let isSkipping = false;
+  /** Whether the event loop has read those that are read: a turn of it can take longer than theirs. */
+  let wereRead = false;
 
   function takeTurns(): void {
     const now = performance.now();
-    for (const socket of [...pending].slice(0, maxRead())) {
+    const read = wereRead ? [...pending].slice(0, maxRead()) : [];
+    wereRead = false;
+    for (const socket of read) {
       pending.delete(socket);
       if (socket.bytesRead <= maxBytes) {
         pending.add(socket);
@@ -52,6 +56,11 @@ export function createHandshakes() {
 
   function startReading(): void {
     let left = isSkipping || performance.now() < restsUntil ? 0 : maxRead();
+    if (left > 0) {
+      setImmediate(() => {
+        wereRead = true;
+      });
+    }
     for (const socket of pending) {
       left -= 1;
       if (left >= 0) handleOf(socket)?.readStart();

@@ -24,10 +24,10 @@ export function createCompressions(): Compression[] {
   const queue = new FairQueue(maxAtOnce, maxAtOnce, 1);
 
   async function inTurn<T>(weight: number, work: () => Promise<T>): Promise<T> {
-    const usage = currentUsage.getStore();
-    await usage?.waitForTurn(queue, weight);
+    const usage = currentUsage.getStore() as ExchangeUsage;
+    await usage.waitForTurn(queue, weight);
     // Until then, what is to be compressed counts as being made.
-    usage?.endMaking();
+    usage.endMaking();
     try {
       return await work();
     } finally {

@@ -52,8 +52,8 @@ const handlerBytes = 12 * 1024;
 const hasOneMessage = ({ spec: { kind } }: Rpc) => kind === "unary" || kind === "server_streaming";
 
 /**
- * The turns of streams of requests, which anybody may open: after a reply, each waits for a turn of
- * the event loop of its own.
+ * The turns of streams of requests, which anybody may open: one reply of all of them at a time, and
+ * then some turns of the event loop for others.
  */
 const turns = new FairQueue(1, 1, 1);
 
@@ -186,7 +186,11 @@ const noteFailures: Interceptor = (next) => async (req) => {
 
 async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIterable<T> {
   try {
-    yield* messages;
+    for await (const message of messages) {
+      // Much of what was read at once may be left.
+      call.signal.throwIfAborted();
+      yield message;
+    }
   } catch (error) {
     throw call.fail(error);
   }

@@ -160,6 +160,17 @@ describe("reflection streams", () => {
     vi.useRealTimers();
     expect((await answer).reason).toBe("DEADLINE_EXCEEDED");
   });
+
+  it("end at their deadline, whatever of them was read before", async () => {
+    const service = await startService();
+    const requests = Array.from({ length: 2_000 }, () => frame(Buffer.from([0x3a, 0])));
+    const headers = { "grpc-timeout": "50m" };
+    const session = rawConnection(service.grpcPort);
+    const one = await rawCall(session, reflect, frame(Buffer.from([0x3a, 0])));
+    const { reason, body } = await rawCall(session, reflect, Buffer.concat(requests), headers);
+    expect(reason).toBe("DEADLINE_EXCEEDED");
+    expect(body.length).toBeLessThan(2_000 * one.body.length);
+  });
 });
 
 describe("replies that are not read", () => {
