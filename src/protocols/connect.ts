@@ -73,7 +73,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       }
     },
 
-    async reply(exchange, output, call) {
+    reply(exchange, output, call) {
       const { method, header, trailer } = call;
       const type = exchange.headers["content-type"];
       const message =
@@ -89,7 +89,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       if (compression === null) {
         // Text can leave in one piece with the headers.
         exchange.send(200, headers, message);
-        return;
+        return undefined;
       }
       headers["content-encoding"] = compression.name;
       const compressing = currentUsage.run(
@@ -97,7 +97,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
         compression.compress,
         Buffer.from(message),
       );
-      exchange.send(200, headers, await call.untilEnd(compressing));
+      return call.untilEnd(compressing).then((body) => exchange.send(200, headers, body));
     },
 
     fail(exchange, error, call) {

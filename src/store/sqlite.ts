@@ -23,6 +23,12 @@ import {
 /** What a store in a file needs. */
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
+/**
+ * The memory for pages that were read, in KiB: with SQLite's own 2 MiB, which hold fewer pages than
+ * lead to 700,000 records, a Get by Connect takes 7 % more CPU.
+ */
+const readCacheKib = 16 * 1024;
+
 /** Timeout of a read that is locked out, which holds up the event loop, in milliseconds. */
 const readBusyTimeoutMs = 50;
 
@@ -123,6 +129,7 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
   try {
     db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
     db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
+    db.exec(`PRAGMA cache_size = -${readCacheKib}`);
     if ((statSync(path).mode & 0o077) !== 0) {
       onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
     }
