@@ -1,8 +1,8 @@
 import { once } from "node:events";
 
 /**
- * Resolves once a signal aborts. Not aborted() of node:util, whose listener may be collected
- * before.
+ * Resolves once the signal aborts. Not aborted() of node:util, whose listener can be
+ * garbage-collected first.
  */
 export async function whenAborted(signal: AbortSignal): Promise<void> {
   if (!signal.aborted) await once(signal, "abort");

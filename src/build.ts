@@ -4,8 +4,8 @@ import { readFileSync } from "node:fs";
 export const packageFolder = new URL("../", import.meta.url);
 
 /**
- * Reads what is running from the package.json of the service: its version and, if whoever built it
- * set `gitHead` there, the commit that it was built from.
+ * Reads the version of the service from its package.json and, if the build set `gitHead` there, the
+ * commit that it was built from.
  */
 export function readBuild(): { version: string; gitHead?: string } {
   return JSON.parse(readFileSync(new URL("package.json", packageFolder), "utf8"));

@@ -1,5 +1,6 @@
 import { isIP } from "node:net";
 import type { Level } from "pino";
+import { isDatabaseUrl } from "./database-url.ts";
 
 /** Reads the text of a setting, or throws a {@link ConfigError} that says what its flag accepts. */
 type Check = (text: string, flag: string) => unknown;
@@ -64,7 +65,7 @@ export const settings = {
     "[boolean]",
     oneOf(["true", "false"]),
     "false",
-    "listen beyond loopback although TLS, authentication or both are missing; what is configured stays in force",
+    "listen beyond loopback even without TLS, authentication or both; whatever is configured stays in force",
   ],
   "--max-in-flight": [
     "<calls>",
@@ -76,7 +77,7 @@ export const settings = {
     "<n>",
     integer(1, 1_000_000),
     "1024",
-    "maximum number of open connections, both ports together; beyond it, the one that went longest without a running call or watch is closed",
+    "maximum number of open connections on both ports together; beyond that, the one idle longest is closed",
   ],
   "--request-timeout": [
     "<duration>",
@@ -88,13 +89,13 @@ export const settings = {
     "<duration>",
     optional(duration(1)),
     "",
-    "maximum age of a connection; reconnecting spreads clients over new processes",
+    "age of a connection, ±10 %, at which its client is asked to reconnect; this spreads clients over new processes",
   ],
   "--drain-delay": [
     "<duration>",
     duration(0),
     "0s",
-    "how long to keep serving after /readyz starts to fail",
+    "time to keep serving after /readyz starts to fail",
   ],
   "--drain-timeout": ["<duration>", duration(0), "20s", "timeout for calls in flight at shutdown"],
   "--log-level": ["<level>", oneOf(levels), "info", `lowest level to log: ${levels.join(", ")}`],
@@ -192,16 +193,6 @@ export function nameAsGiven({ message }: Error, { flags, environment }: Given): 
   });
 }
 
-/** A database URL without its secrets. */
-export function withoutSecrets(databaseUrl: string): string {
-  if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
-  // What stands before an @ can be a password that is not encoded.
-  const parts =
-    /^(mongodb(?:\+srv)?:\/\/)(?:[^/?]*@([^@/?]+(?:\/[^@?]*)?)(?:\?.*)?|([^@?]+)(?:\?[^@]*)?)$/;
-  const [, scheme = "mongodb://", known, anonymous = "…"] = parts.exec(databaseUrl) ?? [];
-  return scheme + (known ?? anonymous);
-}
-
 /** Whether an address to listen on is reachable from this machine alone. */
 export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
@@ -245,13 +236,6 @@ function databaseUrl(text: string, flag: string): string {
   throw new ConfigError(`${flag} must be ${databaseUrls}`);
 }
 
-/** Whether the text names a database that a store can be opened for. */
-export function isDatabaseUrl(text: string): boolean {
-  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
-  // follows two slashes alone would be a host.
-  return /^(?!.*\p{Cc})(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/su.test(text);
-}
-
 function issuer(text: string, flag: string): string {
   const { href, origin = "", pathname = "" } = URL.parse(text) ?? {};
   // The keys of the issuer must come from itself.
@@ -262,7 +246,10 @@ function issuer(text: string, flag: string): string {
 }
 
 function origins(text: string, flag: string): string[] {
-  const all = Array.from(text.split(",").filter(Boolean), (each) => each.trim());
+  const all = text
+    .split(",")
+    .filter(Boolean)
+    .map((each) => each.trim());
   if (all.every((each) => each === "*" || URL.parse(each)?.origin === each)) return all;
   throw refusal(text, flag, "* or origins such as https://app.example, separated by commas");
 }

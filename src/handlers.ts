@@ -18,7 +18,7 @@ import type { Store } from "./store/store.ts";
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
 const maxMessageBytes = 64 * 1024;
 
-/** Makes all that a server replies with; it is not ready yet. */
+/** Creates the handlers of both ports, which are not ready yet. */
 export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,

@@ -10,8 +10,8 @@ import {
   nameAsGiven,
   readConfig,
   settings,
-  withoutSecrets,
 } from "./config.ts";
+import { withoutSecrets } from "./database-url.ts";
 import { saveMemory } from "./memory.ts";
 import type { RunningServer } from "./server.ts";
 
@@ -48,9 +48,12 @@ for (const [flag, [argument, , fallback, help]] of Object.entries(settings)) {
 const copy = program
   .command("copy")
   .description("Copy records between SQLite files, MongoDB and NDJSON files.")
-  .argument("<from>", "sqlite:PATH, mongodb://HOST, env:NAME of a variable, PATH.ndjson or -")
-  .argument("<to>", "the same")
-  .option("--principal <name>", "the caller whose request ids an NDJSON file has")
+  .argument(
+    "<from>",
+    "sqlite:PATH, mongodb://HOST, env:NAME of a variable with such a URL, PATH.ndjson, or - for standard input",
+  )
+  .argument("<to>", "the same; - is standard output")
+  .option("--principal <name>", "the principal that the request ids in an NDJSON file belong to")
   .action(async (from: string, to: string, { principal }: { principal?: string }) => {
     // A service on the same machine comes first.
     setPriority(Math.max(getPriority(), constants.priority.PRIORITY_BELOW_NORMAL));

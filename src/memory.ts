@@ -12,7 +12,7 @@ const defaultMaxConnections = 1_024;
 const emptyMb = 115;
 const connectionsMb = 100;
 
-/** The fraction of that below which it no longer is. */
+/** Once short, it is no longer below this fraction of that sum. */
 const enoughShare = 0.95;
 
 /** How often to look at the memory, in milliseconds. */
@@ -24,11 +24,11 @@ const startedWith = process.execArgv.findLast((flag) => flag.startsWith(growthFl
 const usualGrowth = startedWith ?? `${growthFlag}0`;
 const savingGrowth = `${growthFlag}10`;
 
-/** How long a measurement counts, in milliseconds: each takes some 20 µs. */
+/** The age up to which a measurement is reused, in milliseconds: each takes some 20 µs. */
 const freshMs = 5;
 
 /**
- * Makes what measures the memory of the process in bytes, or tells what it last was if no file
+ * Creates a function that returns the memory of the process in bytes, or its last value if no file
  * descriptor is left to read it.
  */
 export function createMemoryGauge(): () => number {
@@ -61,8 +61,9 @@ export function saveMemory(maxConnections: number): void {
   const bytes = shortBytes(maxConnections);
   let isSaving = false;
   setInterval(() => {
-    if (memoryBytes() > (isSaving ? enoughShare : 1) * bytes === isSaving) return;
-    isSaving = !isSaving;
+    const isShort = memoryBytes() > (isSaving ? enoughShare : 1) * bytes;
+    if (isShort === isSaving) return;
+    isSaving = isShort;
     setFlagsFromString(isSaving ? "--memory-saver-mode" : "--no-memory-saver-mode");
     setFlagsFromString(isSaving ? savingGrowth : usualGrowth);
   }, checkMs).unref();

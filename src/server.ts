@@ -70,7 +70,7 @@ export async function startServer(
   const gate = createGate(admission);
   const opening = openStore(databaseUrl, {
     requestTimeoutMs,
-    observe: telemetry.storeObserver,
+    observe: telemetry.observeStore,
     onWrite: telemetry.showWritable,
     onWarning,
     async onFatal(error) {

@@ -7,8 +7,8 @@ import {
   nameAsGiven,
   readConfig,
   settings,
-  withoutSecrets,
 } from "../src/config.ts";
+import { withoutSecrets } from "../src/database-url.ts";
 
 function readFlags(flags: Given["flags"]) {
   return readConfig({ flags, environment: {} });

@@ -15,9 +15,9 @@ import { digestOf, readTokensFile } from "./tokens-file.ts";
 export type Authenticate = (peer: Peer, exchange: Exchange) => Promise<Caller>;
 
 /**
- * Makes the ways to authenticate that are set.
+ * Creates authentication by the sources that are set.
  *
- * @param onWarning is told what those who run the service should see to
+ * @param onWarning is called with what operators should know and change
  * @throws {ConfigError} the tokens file cannot be read or has a wrong line
  */
 export async function createAuthentication(

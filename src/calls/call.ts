@@ -28,7 +28,7 @@ export interface CallHead {
   readonly method: DescMethod;
   readonly transport: TransportName;
   readonly exchange: Exchange;
-  /** How long the client waits, in milliseconds. */
+  /** The client's timeout, in milliseconds. */
   readonly timeoutMs?: number | undefined;
   /** The pattern of its path, if it is a call by plain HTTP. */
   readonly route?: string | undefined;
@@ -38,9 +38,9 @@ export interface CallHead {
 
 /** What all calls of a server have in common. */
 export interface CallOptions {
-  /** How long a call may take, in milliseconds. */
+  /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
-  /** Is told of faults. */
+  /** Logs faults. */
   log: Logger;
   /** Traces calls; they are not traced if absent. */
   startSpan?: StartSpan | undefined;
@@ -102,7 +102,7 @@ export class Call implements HandlerContext {
     if (this.wasAdmitted) this.head.exchange.usage.use("call");
   }
 
-  /** Runs the implementation, as a part of what the span of the call tells of. */
+  /** Runs the implementation within the span of the call. */
   run<T>(work: () => T): T {
     this.keepConnection();
     return this.#span ? this.#span.run(work) : work();
@@ -156,7 +156,7 @@ export class Call implements HandlerContext {
     return unlessAborted(work, this.signal);
   }
 
-  /** The id by which logs and errors tell of it: that of its trace, or a random one. */
+  /** Its id in logs and errors: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
       this.#span?.traceId ??
@@ -170,7 +170,7 @@ export class Call implements HandlerContext {
     return this.#controller.signal;
   }
 
-  /** How long its client still waits, in milliseconds. */
+  /** What is left of its client's timeout, in milliseconds. */
   timeoutMs(): number | undefined {
     const { timeoutMs } = this.head;
     return timeoutMs && Math.max(0, Math.ceil(timeoutMs - (performance.now() - this.startedAt)));
@@ -225,7 +225,7 @@ export class Call implements HandlerContext {
       return Object.assign(error, { rawMessage: error.rawMessage.toWellFormed() });
     }
     // What breaks when nobody waits for the reply any more is no fault.
-    if (this.signal.aborted) return ConnectError.from(this.signal.reason, Code.Canceled);
+    if (this.signal.aborted) return this.signal.reason;
     if (this.head.exchange.isClosed) return clientLeft;
     this.#options.log.error({ err: error, traceId: this.id }, "internal error");
     return internal(this.id, error);

@@ -20,7 +20,7 @@ const maxWatchesOfConnection = 8;
 /** The most public unary calls, such as health checks, at once on one connection. */
 const maxPublicCallsOfConnection = 64;
 
-/** The most reflection streams, on one connection, and their timeout in milliseconds. */
+/** The most reflection streams, in all and on one connection, and their timeout in milliseconds. */
 const maxReflections = 256;
 const maxReflectionsOfConnection = 8;
 const reflectionTimeoutMs = 60_000;
@@ -29,22 +29,22 @@ const reflectionTimeoutMs = 60_000;
 interface GateOptions extends CallOptions {
   /** How many calls may be in flight at once. */
   maxInFlight: number;
-  /** Tells who calls; if absent, anybody may. */
+  /** Authenticates callers; anybody may call if absent. */
   authenticate?: Authenticate | undefined;
-  /** Is told of every call, also of those that are refused. */
+  /** Follows every call but public ones, including those refused. */
   telemetry: Telemetry;
 }
 
 /**
- * Makes what decides from the headers alone, before a byte of the body is read, whether a call
- * is admitted. Every transport asks it.
+ * Creates the gate, which admits or refuses a call by its headers alone, before any of the body is
+ * read. Every transport asks it.
  */
 export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  // No limit but memory for all together: whoever held every slot could fail health checks.
+  // No limit in all but memory: a client that held every slot could make health checks fail.
   const publicCalls = createSlots(Number.POSITIVE_INFINITY, maxPublicCallsOfConnection);
   const admitting = createSlots(Number.POSITIVE_INFINITY);
   const countInFlight = () => admitting.held + slots.held;
@@ -64,10 +64,10 @@ export function createGate(options: GateOptions) {
   function acquireSlot(call: Call): Call {
     const { exchange } = call.head;
     call.signal.throwIfAborted();
-    const caller = call.values.get(principalKey);
-    exchange.usage.authorise(caller);
+    const principal = call.values.get(principalKey);
+    exchange.usage.authorise(principal);
     exchange.usage.expectRoom();
-    call.onClose(slots.acquire(caller));
+    call.onClose(slots.acquire(principal));
     call.wasAdmitted = true;
     return call;
   }

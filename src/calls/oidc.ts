@@ -9,7 +9,7 @@ import { createSlots } from "./slots.ts";
 /** How many tokens may be checked at once, each of which can wait for the issuer. */
 const maxChecks = 256;
 
-/** How long a verified token is remembered, in milliseconds, and how many are. */
+/** The time that a verified token is remembered, in milliseconds, and the most that are. */
 const rememberedMs = 60_000;
 const maxRemembered = 10_000;
 
@@ -34,8 +34,8 @@ interface Verdict {
 }
 
 /**
- * Makes a function that tells whose access token it is given, and what its digest is: one of
- * the issuer, for the audience, not expired (RFC 9068, and what others issue instead).
+ * Creates a function that verifies an access token, passed with its digest, and returns its caller:
+ * one of the issuer, for the audience, not expired (RFC 9068, and what others issue instead).
  *
  * @param onWarning is told when the keys of the issuer cannot be fetched any more
  * @throws {InvalidCredentialsError} the token is not valid

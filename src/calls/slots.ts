@@ -4,7 +4,7 @@ import { overloaded } from "../service/errors.ts";
 export function createSlots(count: number, share = count) {
   const heldBy = new Map<string, number>();
   let held = 0;
-  let free: PromiseWithResolvers<void> | undefined;
+  let emptied: PromiseWithResolvers<void> | undefined;
 
   function release(holder: string): void {
     held -= 1;
@@ -12,8 +12,8 @@ export function createSlots(count: number, share = count) {
     if (left > 0) heldBy.set(holder, left);
     else heldBy.delete(holder);
     if (held > 0) return;
-    free?.resolve();
-    free = undefined;
+    emptied?.resolve();
+    emptied = undefined;
   }
 
   return {
@@ -37,8 +37,8 @@ export function createSlots(count: number, share = count) {
     /** Resolves when none is held. */
     async whenEmpty(): Promise<void> {
       if (held === 0) return;
-      free ??= Promise.withResolvers();
-      await free.promise;
+      emptied ??= Promise.withResolvers();
+      await emptied.promise;
     },
   };
 }

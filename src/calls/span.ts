@@ -37,7 +37,7 @@ const faults = new Set([
 ]);
 
 /**
- * Makes what traces calls by the SDK of OpenTelemetry that was registered; undefined if none was.
+ * Creates the tracing of calls by the registered OpenTelemetry SDK; undefined if there is none.
  * Each call has a span: of RPC (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for
  * REST, of HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans). It is the server
  * span, a child of its caller's, unless HTTP itself is traced and has one already.

@@ -30,7 +30,7 @@ const durations = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 ];
 
-/** Makes what tells those who run the service what happens in it: by a log, and by metrics. */
+/** Creates the logging of calls and the metrics, for operators. */
 export function createTelemetry(log: Logger) {
   const registry = new Registry();
   const registers = [registry];
@@ -71,7 +71,7 @@ export function createTelemetry(log: Logger) {
 
   let refused = 0;
 
-  /** Writes a line, or counts it for one that tells of the rest of the second. */
+  /** Logs a refusal; beyond {@link maxRefusalLines} a second, it is only counted, for one more line. */
   function refuse(fields: object): void {
     if (refused === 0) setTimeout(tellOfRest, 1_000).unref();
     refused += 1;
@@ -114,8 +114,8 @@ export function createTelemetry(log: Logger) {
     refuseCredentials(peer: string, error: unknown): void {
       refuse({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
-    /** Takes what a store tells of its work. */
-    storeObserver(operation: string, seconds: number, batchSize?: number): void {
+    /** Records an operation of the store. */
+    observeStore(operation: string, seconds: number, batchSize?: number): void {
       storeDurations.observe({ operation }, seconds);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
@@ -165,7 +165,7 @@ function causeOf(failure: unknown): string | undefined {
   return isSafe ? cause.message : undefined;
 }
 
-/** How much a call matters to those who run the service: faults do, mistakes of clients do not. */
+/** The level to log a call at: faults matter to operators, clients' mistakes do not. */
 function levelOf(code: string, { head }: Call, seconds: number): Level {
   switch (code) {
     case "INTERNAL":

@@ -6,7 +6,7 @@ import { allScopes, type Caller, scopeNames } from "./caller.ts";
 /** The fewest characters of a token, which nobody may guess. */
 const minTokenLength = 16;
 
-/** The digest of a token, by which it is looked up: the time that takes tells nothing of any. */
+/** The digest to look a token up by, so that the time of a lookup reveals nothing about any token. */
 export function digestOf(token: string): string {
   return hash("sha256", token);
 }

@@ -1,6 +1,6 @@
 import { fstatSync, statSync } from "node:fs";
-import { ConfigError, isDatabaseUrl, withoutSecrets } from "../config.ts";
-import { sqlitePathOf } from "../store/open.ts";
+import { ConfigError } from "../config.ts";
+import { isDatabaseUrl, sqlitePathOf, withoutSecrets } from "../database-url.ts";
 
 /** One side of a copy. */
 export interface Endpoint {

@@ -5,13 +5,13 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
 import { deriveId } from "../service/ids.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
-import { checkCreate, findViolations } from "../service/validation.ts";
+import { findViolations, toInvestor } from "../service/validation.ts";
 import { isUuid } from "../uuid.ts";
 import type { Source } from "./copier.ts";
 
 /** How an {@link openNdjsonSource NDJSON source} is read. */
 export interface NdjsonOptions {
-  /** What the records belong to whose ids are derived from request ids. */
+  /** The principal that ids are derived for from request ids. */
   principal: string;
   /** Ends a wait for more. */
   signal: AbortSignal;
@@ -78,6 +78,7 @@ export function createNdjsonSource(stream: Readable, { principal, signal }: Ndjs
         start = end + 1;
       }
       rest = Buffer.concat([rest, chunk.subarray(start)]);
+      // Refuses the line before the rest of it is read.
       if (rest.length > maxLineBytes) take(rest, records);
     }
 
@@ -127,7 +128,7 @@ function readLine(line: Buffer, principal: string): Investor | undefined {
   const others = findViolations(request).map((each) => ({ ...each, field: toMember(each.field) }));
   const all = [...checkIds(id, requestId), ...addViolations(violations, others)];
   if (all.length > 0) throw new Error(all.map(inWords).join("; "));
-  const investor = checkCreate(request);
+  const investor = toInvestor(request);
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId(principal, String(requestId));
   return investor;
 }

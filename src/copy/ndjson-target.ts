@@ -70,7 +70,7 @@ export function createStdoutTarget(): Target {
   const write = isFile
     ? (text: string) => promisify(writeFile)(stdout.fd, text)
     : promisify<string, void>((text, done) => void stdout.write(text, done));
-  // Each write tells of its own failure.
+  // Each write reports its own failure.
   stdout.on("error", () => {});
   return {
     write: createLines(write),

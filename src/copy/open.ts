@@ -80,9 +80,9 @@ export async function openTarget({ name, url, path }: Endpoint): Promise<Target>
       return path === undefined ? createStdoutTarget() : openNdjsonTarget(path);
     }
     const ignore = () => {};
-    // What is fatal to a service is told by the write that meets it.
-    const calls = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
-    const store = await openStore(url, { requestTimeoutMs, ...calls });
+    // A fatal error also fails the write that meets it.
+    const callbacks = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
+    const store = await openStore(url, { requestTimeoutMs, ...callbacks });
     // One of MongoDB is not connected yet.
     await store.ping().catch(async (error) => {
       await store.close();

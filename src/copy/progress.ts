@@ -3,9 +3,9 @@ import { countAll, type Tally } from "./copier.ts";
 
 /** Where a copy shows how far it is. */
 export interface ProgressOptions {
-  /** Shows a line to those who wait. */
+  /** Prints a line for the user. */
   say(line: string): void;
-  /** The terminal that they look at, if it is one. */
+  /** Standard error, if it is a terminal to draw the bar on. */
   terminal: NodeJS.WritableStream | undefined;
 }
 

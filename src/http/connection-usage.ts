@@ -20,7 +20,7 @@ const shareBytes = 32 * 1024;
 /** What an exchange takes besides its headers and its bodies, in bytes. */
 export const exchangeBytes = 8 * 1024;
 
-/** What a connection may keep on top of that without making calls, when memory is short. */
+/** What a connection without calls may keep besides {@link exchangeBytes} each, when memory is short. */
 const idleBytes = 12 * 1024;
 
 /** How long a connection is spared after the last activity of its calls, in milliseconds. */
@@ -55,9 +55,9 @@ export class ConnectionUsage {
   open = 0;
   /** When the last of them closed, or else when it came, by performance.now(). */
   idleSince = performance.now();
-  /** How many running calls and watches it has. */
-  inUse = 0;
-  /** How many of them are watches, which end with the connection. */
+  /** How many calls run on it, watches apart. */
+  calls = 0;
+  /** How many watches run on it, which end with the connection. */
   watches = 0;
   /** How many of its calls are being admitted. */
   admitting = 0;
@@ -69,14 +69,14 @@ export class ConnectionUsage {
   caller = "";
   /** When a call was last authorised or has ended, or else when it came, by performance.now(). */
   usedAt = this.idleSince;
-  /** When a part of a body last came. */
-  cameAt = this.idleSince;
+  /** When a part of a request's body last came, or else when the connection did. */
+  receivedAt = this.idleSince;
   /** Bytes of replies, and of those to come that will be large. */
   readonly unsent = new Semaphore(maxUnsentBytes);
   /** Bytes on TLS that Node.js has yet to write. */
   readonly unwritten = new Semaphore(maxParts * partBytes);
   /** How many parts it has written. */
-  written = 0;
+  partsWritten = 0;
   /** Bytes that it keeps in memory until something was sent. */
   #kept = 0;
   #spareParts = 0;
@@ -122,7 +122,7 @@ export class ConnectionUsage {
     return this.#readAt;
   }
 
-  /** The most that it spent in a turn after which this was asked, which halves every 10 s. */
+  /** The most time it took in one turn, of those after which this was called; halves every 10 s. */
   updateMostMs(now: number): number {
     const spentMs = this.#spentIn === this.total.turn - 1 ? this.#spentMs : 0;
     this.#spentMs = 0;
@@ -140,8 +140,8 @@ export class ConnectionUsage {
     this.unwritten.widen((maxAuthorisedParts - maxParts) * partBytes);
   }
 
-  /** Lets one more part be written, if there is a spare one, after those that are not read. */
-  widen(): void {
+  /** Lets one more part be written if there is a spare one, since those before it are not read. */
+  addSparePart(): void {
     if (this.#isClosed || this.total.spareParts === 0) return;
     this.total.spareParts -= 1;
     this.#spareParts += 1;
@@ -171,7 +171,7 @@ export class ConnectionUsage {
     if (this.admitting > 0 || this.#kept - this.open * exchangeBytes <= idleBytes) return false;
     if (!this.hasRunCall) return true;
     const sparedFrom = performance.now() - sparedMs;
-    return this.inUse === this.watches && Math.max(this.usedAt, this.cameAt) < sparedFrom;
+    return this.calls === 0 && Math.max(this.usedAt, this.receivedAt) < sparedFrom;
   }
 
   /**
@@ -179,7 +179,7 @@ export class ConnectionUsage {
    * may have, protect it only once a call has run on it.
    */
   get isReplaceable(): boolean {
-    return !this.hasRunCall || (this.inUse === 0 && this.admitting === 0);
+    return !this.hasRunCall || this.calls + this.watches + this.admitting === 0;
   }
 
   /** Whether it keeps more than its share while all together keep too much. */

@@ -6,7 +6,7 @@ export const maxHeaderBytes = 16 * 1024;
 /** Timeout of the handshakes of TLS and HTTP/2, in milliseconds. */
 export const handshakeTimeoutMs = 10_000;
 
-/** What both versions of HTTP are served by. */
+/** What both versions of HTTP need to serve requests. */
 export interface EngineOptions {
   /** Replies to a request, now or later; it does not throw. */
   serve(exchange: Exchange): void;

@@ -16,10 +16,10 @@ const closedAtOnce = 64;
 export type Connections = ReturnType<typeof createConnections>;
 
 /**
- * Makes the set of the connections of a server, on all of its ports. When it is full and one more
- * comes, the one is closed that went longest without a running call or a watch: the new one, if
- * all others have some. When memory is short, those make room on which no call has run, and those
- * are closed that keep much though no call runs on them.
+ * Creates the set of the connections of a server, on all of its ports. When it is full, a new one
+ * replaces the one that went longest without a running call or a watch; it is refused if all others
+ * have one. When memory is short, connections on which no call has run make room, and those that keep
+ * much though no call runs on them are closed.
  *
  * @param max how many there may be
  * @param memoryBytes tells the memory of the process
@@ -68,15 +68,15 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
       since = usage.usedAt;
     }
     if (idlest === undefined) return false;
-    const [key, { reader, socket }] = idlest;
-    (reader ?? socket).destroy();
+    const [key, { source, socket }] = idlest;
+    (source ?? socket).destroy();
     // It tells of its end some turns later, when many more may have come.
     return all.delete(key);
   }
 
   return {
     /**
-     * Registers a new one.
+     * Registers a new connection.
      *
      * @param isEncrypted whether it begins with a TLS handshake
      */
@@ -88,7 +88,7 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
       }
       const key = keyOf(socket);
       const usage = new ConnectionUsage(total);
-      const entry: Entry = { socket, usage, reader: undefined, isHttp2: false };
+      const entry: Entry = { socket, usage, source: undefined, isHttp2: false };
       all.set(key, entry);
       if (isEncrypted) handshakes.begin(socket);
       socket.once("close", () => {
@@ -103,7 +103,7 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
     begin(socket: Socket, isHttp2: boolean): ConnectionUsage | undefined {
       const entry = all.get(keyOf(socket));
       if (!entry) return undefined;
-      entry.reader = socket;
+      entry.source = socket;
       entry.isHttp2 = isHttp2;
       turns.add(entry);
       if (socket !== entry.socket) handshakes.end(entry.socket, socket as TLSSocket);

@@ -12,7 +12,7 @@ export function hostsOf(host: string): ReadonlySet<string> {
  *
  * @param hosts those that requests may be meant for
  * @param corsOrigins the origins whose pages may call, or `*` for any
- * @returns what gives it away, or undefined if nothing does
+ * @returns why the request is refused, or undefined if it is not
  */
 export function findCrossOrigin(
   { headers, authority }: Exchange,

@@ -5,7 +5,7 @@ import { type ConnectionUsage, exchangeBytes, partBytes } from "./connection-usa
 import type { FairQueue } from "./fair-queue.ts";
 
 /** How long a write waits before the parts ahead of it count as unread, in milliseconds. */
-const widenMs = 100;
+const stuckMs = 100;
 
 /** What a header takes besides its name and its value, in bytes. */
 const fieldBytes = 100;
@@ -16,7 +16,7 @@ export class ExchangeUsage {
   readonly #socket: Socket;
   /** Whether its connection is on TLS. */
   readonly isEncrypted: boolean;
-  /** How many times its size a body takes: on TLS, as measured, up to three. */
+  /** How many copies of a body are in memory: on TLS, as measured, up to three. */
   readonly #copies: number;
   #isClosed = false;
   /** Whose call it carries; empty for nobody in particular. */
@@ -50,9 +50,8 @@ export class ExchangeUsage {
 
   /** Calls back once the connection has room for more replies; never if it closes first. */
   waitForRoom(onRoom: () => void): void {
-    const { unsent, isCrowded } = this.#connection;
     // What would be refused anyway need not wait for it.
-    if (!unsent.isExceeded || isCrowded) onRoom();
+    if (!this.#connection.unsent.isExceeded || this.isCrowded) onRoom();
     else this.#wait(0, onRoom);
   }
 
@@ -105,7 +104,7 @@ export class ExchangeUsage {
   /** Counts bytes of the request, which are kept until it closes. */
   keepRequest(bytes: number): void {
     if (this.#isClosed) return;
-    this.#connection.cameAt = performance.now();
+    this.#connection.receivedAt = performance.now();
     this.keep(this.#copies * bytes);
   }
 
@@ -120,7 +119,7 @@ export class ExchangeUsage {
     this.#connection.authorise(caller);
   }
 
-  /** Spares the connection while a call of it is being admitted; what it returns ends that. */
+  /** Spares the connection while a call on it is being admitted, until what it returns is called. */
   beginAdmission(): () => void {
     this.#connection.admitting += 1;
     return () => {
@@ -128,11 +127,7 @@ export class ExchangeUsage {
     };
   }
 
-  /**
-   * Throws if the connection keeps more than its share while all together keep too much.
-   *
-   * @throws {ConnectError} OVERLOADED
-   */
+  /** @throws {ConnectError} OVERLOADED, if the connection keeps more than its share while all keep too much */
   expectRoom(): void {
     if (this.isCrowded) throw overloaded();
   }
@@ -164,9 +159,12 @@ export class ExchangeUsage {
   use(by: "call" | "watch"): void {
     if (this.#isClosed || this.#usedBy) return;
     this.#usedBy = by;
-    this.#connection.inUse += 1;
-    if (by === "watch") this.#connection.watches += 1;
-    else this.#connection.hasRunCall = true;
+    if (by === "watch") {
+      this.#connection.watches += 1;
+      return;
+    }
+    this.#connection.calls += 1;
+    this.#connection.hasRunCall = true;
   }
 
   /** Shrinks the reservation to what a reply of this size takes. */
@@ -226,11 +224,11 @@ export class ExchangeUsage {
   /** Resolves once these bytes may be written, or when the exchange closes. */
   waitToWrite(bytes: number): Promise<void> {
     return new Promise((resolve) => {
-      let { written } = this.#connection;
+      let { partsWritten } = this.#connection;
       const widening = setInterval(() => {
-        if (this.#connection.written === written) this.#connection.widen();
-        written = this.#connection.written;
-      }, widenMs);
+        if (this.#connection.partsWritten === partsWritten) this.#connection.addSparePart();
+        partsWritten = this.#connection.partsWritten;
+      }, stuckMs);
       const done = () => {
         clearInterval(widening);
         resolve();
@@ -248,7 +246,7 @@ export class ExchangeUsage {
 
   #wrote(bytes: number): void {
     this.#unwritten -= bytes;
-    if (bytes > 0) this.#connection.written += 1;
+    if (bytes > 0) this.#connection.partsWritten += 1;
     this.#connection.unwritten.release(bytes);
   }
 
@@ -261,12 +259,10 @@ export class ExchangeUsage {
     this.#wrote(this.#unwritten);
     this.endMaking();
     connection.end();
-    if (this.#usedBy) {
-      connection.inUse -= 1;
-      // Anybody could end watches to keep a connection.
-      if (connection.hasRunCall) connection.usedAt = connection.idleSince;
-      if (this.#usedBy === "watch") connection.watches -= 1;
-    }
+    if (this.#usedBy === "call") connection.calls -= 1;
+    if (this.#usedBy === "watch") connection.watches -= 1;
+    // Anybody could end watches to keep a connection. Its end was noted just now.
+    if (this.#usedBy && connection.hasRunCall) connection.usedAt = connection.idleSince;
     this.keep(-this.#kept);
     connection.unsent.release(this.#reserved + this.#reply);
   }

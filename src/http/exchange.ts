@@ -31,8 +31,8 @@ export abstract class Exchange {
   readonly usage: ExchangeUsage;
   /** The body of the request. */
   protected readonly body: RequestBody;
-  /** Fields that every response of this exchange has; made by {@link Exchange.addHeader}. */
-  protected common: OutgoingHttpHeaders | undefined;
+  /** Headers of whatever response there will be. */
+  #added: OutgoingHttpHeaders | undefined;
   readonly #response: Writable;
   readonly #closeListeners: (() => void)[] = [];
   #isClosed = false;
@@ -72,7 +72,7 @@ export abstract class Exchange {
   abstract readonly wasSent: boolean;
 
   /** How many parts of the response Node.js has taken, and not written to the connection yet. */
-  protected unwritten = 0;
+  protected unwrittenParts = 0;
 
   /** Whether one of them could not be written. */
   protected hasFailed = false;
@@ -153,9 +153,14 @@ export abstract class Exchange {
     this.body.stop(reason);
   }
 
-  /** Adds a field to whatever response there will be. */
+  /** Adds a header to whatever response there will be. */
   addHeader(name: string, value: string): void {
-    this.common = { ...this.common, [name]: value };
+    this.#added = { ...this.#added, [name]: value };
+  }
+
+  /** The headers of a response with those that were added, which its own replace. */
+  protected withAdded(headers: OutgoingHttpHeaders): OutgoingHttpHeaders {
+    return this.#added ? { ...this.#added, ...headers } : headers;
   }
 
   /**
@@ -232,12 +237,12 @@ export abstract class Exchange {
 
   /** Writes to the response; that there is room for more does not say that it was sent. */
   protected writePart(part: string | Uint8Array, onWritten?: () => void): boolean {
-    this.unwritten += 1;
+    this.unwrittenParts += 1;
     return this.#response.write(part, (error) => {
-      this.unwritten -= 1;
+      this.unwrittenParts -= 1;
       if (error) this.hasFailed = true;
       onWritten?.();
-      if (this.unwritten === 0 && this.#response.destroyed) this.close();
+      if (this.unwrittenParts === 0 && this.#response.destroyed) this.close();
     });
   }
 

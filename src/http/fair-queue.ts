@@ -24,7 +24,7 @@ interface Lane {
 export class FairQueue {
   #free: number;
   readonly #maxBegun: number;
-  readonly #turn: number;
+  readonly #quantum: number;
   /** What has begun since others had their turns. */
   #begun = 0;
   /** In the order of their turns. */
@@ -32,25 +32,25 @@ export class FairQueue {
 
   /**
    * @param max the most that is done at once
-   * @param maxBegun after how much no more begins for some turns of the event loop
-   * @param turn how much a caller's size class has in its turn
+   * @param maxBegun once so much has begun, no more begins for some turns of the event loop
+   * @param quantum how much of a caller's size class may begin in its turn
    */
-  constructor(max: number, maxBegun: number, turn: number) {
+  constructor(max: number, maxBegun: number, quantum: number) {
     this.#free = max;
     this.#maxBegun = maxBegun;
-    this.#turn = turn;
+    this.#quantum = quantum;
   }
 
   /**
    * Calls back once it is the turn of an amount, at once if nothing prevents it.
    *
    * @param amount must not be more than may be done at once
-   * @param onAcquired must not release it before it returns
+   * @param onAcquired must neither release nor acquire anything here before it returns
    * @returns a function that stops waiting
    */
   acquire(caller: string, amount: number, onAcquired: () => void): () => void {
     const key = `${Math.ceil(Math.log2(amount))} ${caller}`;
-    const lane = this.#lanes.get(key) ?? { waiting: new Map(), credit: this.#turn };
+    const lane = this.#lanes.get(key) ?? { waiting: new Map(), credit: this.#quantum };
     lane.waiting.set(onAcquired, amount);
     this.#lanes.set(key, lane);
     this.#wake();
@@ -78,7 +78,7 @@ export class FairQueue {
       }
       // Behind all others, which this loop comes to first.
       this.#lanes.delete(key);
-      lane.credit += this.#turn;
+      lane.credit += this.#quantum;
       if (lane.waiting.size === 0 && lane.credit > 0) continue;
       this.#lanes.set(key, lane);
     }

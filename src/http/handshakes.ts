@@ -1,12 +1,12 @@
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
-import { handleOf } from "./reading-turns.ts";
+import { handleOf } from "./socket-handle.ts";
 
-/** How many connections are read at once before their handshake is over, at least, and which part of them. */
+/** At least so many unfinished handshakes are read at once, and at least this fraction of all. */
 const minRead = 64;
-const readPart = 1 / 16;
+const readFraction = 1 / 16;
 
-/** How long they are read until others are, in milliseconds. */
+/** How long these are read before the next ones are, in milliseconds. */
 const turnMs = 10;
 
 /** The most that a client may send for it: enough for any chain of certificates in real use. */
@@ -18,12 +18,12 @@ const maxBytes = 32 * 1024;
  * are many, they are read in turn, and those that send much are closed.
  */
 export function createHandshakes() {
-  /** Those that are read come first. */
+  /** In turn; the first ones are being read. */
   const pending = new Set<Socket>();
   let timer: NodeJS.Timeout | undefined;
-  let lookedAt = 0;
+  let turnBeganAt = 0;
   /** After a long chain, none is read for as long as the turn took: calls on open connections go first. */
-  let restsUntil = 0;
+  let restUntil = 0;
   let isSkipping = false;
   /** Whether the event loop has read those that are read: a turn of it can take longer than theirs. */
   let wereRead = false;
@@ -38,10 +38,10 @@ export function createHandshakes() {
         pending.add(socket);
       } else {
         socket.destroy();
-        restsUntil = now + (now - lookedAt);
+        restUntil = now + (now - turnBeganAt);
       }
     }
-    lookedAt = now;
+    turnBeganAt = now;
     if (pending.size > 0) {
       startReading();
       return;
@@ -51,11 +51,11 @@ export function createHandshakes() {
   }
 
   function maxRead(): number {
-    return Math.max(minRead, pending.size * readPart);
+    return Math.max(minRead, pending.size * readFraction);
   }
 
   function startReading(): void {
-    let left = isSkipping || performance.now() < restsUntil ? 0 : maxRead();
+    let left = isSkipping || performance.now() < restUntil ? 0 : maxRead();
     if (left > 0) {
       setImmediate(() => {
         wereRead = true;
@@ -70,8 +70,8 @@ export function createHandshakes() {
 
   return {
     /**
-     * Reads none in the next turn of the event loop: with their last bytes requests can come, for
-     * which reading would be stopped again before those are read that have waited.
+     * Reads none in the next turn of the event loop: their last bytes can bring requests, for which
+     * reading would be stopped again before those are read that have waited.
      */
     skipTurn(): void {
       isSkipping = true;
@@ -85,21 +85,21 @@ export function createHandshakes() {
       pending.add(socket);
       socket.once("close", () => pending.delete(socket));
       if (timer) return;
-      lookedAt = performance.now();
+      turnBeganAt = performance.now();
       timer = setInterval(takeTurns, turnMs).unref();
     },
-    /** @param encrypting what encrypts the socket */
-    end(socket: Socket, encrypting: TLSSocket): void {
+    /** @param tlsSocket the one over the socket */
+    end(socket: Socket, tlsSocket: TLSSocket): void {
       pending.delete(socket);
       if (socket.bytesRead <= maxBytes) return;
-      if (isDistrusted(encrypting)) {
+      if (isDistrusted(tlsSocket)) {
         const now = performance.now();
-        restsUntil = now + (now - lookedAt);
+        restUntil = now + (now - turnBeganAt);
         for (const each of pending) handleOf(each)?.readStop();
       }
       // What came in the same turn is decrypted by then.
       setImmediate(() => {
-        if (socket.bytesRead - encrypting.bytesRead > maxBytes) encrypting.destroy();
+        if (socket.bytesRead - tlsSocket.bytesRead > maxBytes) tlsSocket.destroy();
       });
     },
   };

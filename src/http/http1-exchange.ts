@@ -102,7 +102,7 @@ export class Http1Exchange extends Exchange {
   }
 
   begin(status: number, headers: OutgoingHttpHeaders): void {
-    this.#res.writeHead(status, this.common ? { ...this.common, ...headers } : headers);
+    this.#res.writeHead(status, this.withAdded(headers));
   }
 
   destroy(): void {

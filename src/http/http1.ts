@@ -37,7 +37,7 @@ const parseFaults: Record<string, number> = {
 export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
   const receivers = new Map<Socket, Receiver>();
   let isClosing = false;
-  const receive: RequestListener = (req, res) => receivers.get(req.socket)?.receive(req, res);
+  const dispatch: RequestListener = (req, res) => receivers.get(req.socket)?.receive(req, res);
 
   const server = createServer(
     {
@@ -46,17 +46,17 @@ export function createHttp1({ requestTimeoutMs, serve }: EngineOptions) {
       headersTimeout: requestTimeoutMs,
       keepAliveTimeout: keepAliveTimeoutMs,
       maxHeaderSize: maxHeaderBytes,
-      // What Node.js itself replies to is not counted.
+      // A refusal by Node.js itself would not be counted.
       requireHostHeader: false,
     },
-    receive,
+    dispatch,
   );
   // This bounds what is kept of trailers, too.
   server.maxHeadersCount = maxFields + 1;
   // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
-  server.on("checkExpectation", receive);
+  server.on("checkExpectation", dispatch);
   // The body is asked for when it is read, which is after the gate.
-  server.on("checkContinue", receive);
+  server.on("checkContinue", dispatch);
   server.on("clientError", (error, socket) => receivers.get(socket as Socket)?.refuse(error));
   // It begins to check timeouts when it listens, which it does not do itself.
   server.emit("listening");

@@ -57,7 +57,7 @@ export class Http2Exchange extends Exchange {
 
   get wasSent(): boolean {
     const { headersSent, writableFinished } = this.#stream;
-    const isWritten = this.unwritten === 0 && !this.hasFailed && !this.socket.destroyed;
+    const isWritten = this.unwrittenParts === 0 && !this.hasFailed && !this.socket.destroyed;
     const isFinished = writableFinished || (isWritten && !this.#hasTrailers);
     return headersSent && this.#isWhole && isFinished;
   }
@@ -70,7 +70,7 @@ export class Http2Exchange extends Exchange {
 
   /** Node.js closes a stream once its session has all of it, which may not be written yet. */
   protected override onResponseClose(): void {
-    if (!this.#isWhole || this.unwritten === 0 || this.socket.destroyed) {
+    if (!this.#isWhole || this.unwrittenParts === 0 || this.socket.destroyed) {
       this.close();
       return;
     }
@@ -135,7 +135,7 @@ export class Http2Exchange extends Exchange {
     headers: OutgoingHttpHeaders,
     options: { endStream?: boolean; waitForTrailers: boolean },
   ): void {
-    const all = this.common ? { ...this.common, ...headers } : headers;
+    const all = this.withAdded(headers);
     // As Node.js sends them: of an object it makes another one.
     const fields = [":status", String(status)];
     for (const name in all) {

@@ -58,7 +58,7 @@ export function acceptHttp2(
 
   const handshake = setTimeout(() => socket.destroy(), handshakeTimeoutMs);
   session.once("remoteSettings", () => clearTimeout(handshake));
-  // A client that breaks off, or the protocol, has lost its connection already.
+  // A client that leaves, or breaks the protocol, has lost its connection already.
   session.on("error", () => {});
   const state = stateOf(session);
   let opened = 0;
@@ -71,7 +71,7 @@ export function acceptHttp2(
 
   const pings = setInterval(() => {
     // Running calls have deadlines, and the reply to a ping would wait behind those to the calls.
-    if (usage.inUse > usage.watches) return;
+    if (usage.calls > 0) return;
     // Nobody replies to the ping of a session that has ended, and Node.js waits for its client.
     const isOver = session.closed || session.destroyed;
     if (isOver && usage.open === usage.watches) socket.destroy();

@@ -34,7 +34,7 @@ export interface Listener {
   announceDrain(): void;
   /**
    * Takes no new connections, and tells clients to make no more calls on those that are open;
-   * resolves when all were told whose handshake is over.
+   * resolves once all whose handshake is over were told.
    */
   drain(): Promise<void>;
   /** Resolves when the last connection has closed after that. */
@@ -57,7 +57,7 @@ const listenFaults: Record<string, string> = {
  */
 const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
 
-/** The part by which the ages of connections differ, so that they do not all end at once. */
+/** The fraction by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
 
 /**
@@ -103,7 +103,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   }
 
   /** Registers a connection before its TLS handshake, so that limits and shutdown cover it. */
-  function receive(socket: Socket): void {
+  function register(socket: Socket): void {
     open.set(socket, undefined);
     socket.on("error", () => {});
     socket.once("close", () => open.delete(socket));
@@ -113,7 +113,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   function createListener(): Server {
     if (tls === undefined) {
       return createServer(socketOptions, (socket) => {
-        receive(socket);
+        register(socket);
         accept(socket, versions[0]);
       });
     }
@@ -130,7 +130,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
         accept(socket, socket.alpnProtocol || "http/1.1");
       },
     );
-    server.on("connection", receive);
+    server.on("connection", register);
     // Node.js tells of a handshake that took too long, and leaves its connection open.
     server.on("tlsClientError", (_, socket) => socket.destroy());
     tls.onReload((context) => server.setSecureContext(context));

@@ -1,23 +1,13 @@
 import type { Socket } from "node:net";
 import type { ConnectionUsage } from "./connection-usage.ts";
+import { type Handle, handleOf } from "./socket-handle.ts";
 
 /** A connection that is read. */
 export interface Reading {
   readonly usage: ConnectionUsage;
-  /** What requests are read from: the socket, or the one that encrypts it; undefined until then. */
-  reader: Socket | undefined;
+  /** Where requests are read from: the socket, or the TLS socket over it; undefined until then. */
+  source: Socket | undefined;
   isHttp2: boolean;
-}
-
-/** What reads from a socket. There is no public way to stop it that HTTP/2 does not undo. */
-interface Handle {
-  /** False if HTTP/1.1 has stopped reading. */
-  readonly reading: boolean;
-  readonly bytesRead: number;
-  /** Bytes that are yet to be written. */
-  readonly writeQueueSize: number;
-  readStop(): number;
-  readStart(): number;
 }
 
 /** A connection that is not read for now, and what decides when it is read again. */
@@ -27,43 +17,38 @@ interface Stopped {
   rank: number;
   /** How many of the same rank and caller come before it. */
   position: number;
+  /** Within its rank and caller, the lowest comes first. */
   order: number;
 }
 
-/** What reads from a socket, unless that has closed. */
-export function handleOf(socket: Socket | undefined): Handle | undefined {
-  return (socket as { _handle?: Handle } | undefined)?._handle;
-}
-
-/** How much time of a turn a connection may take and count as one that takes little, in milliseconds. */
+/** The most time in one turn that counts as little, in milliseconds. */
 const littleMs = 4;
 
-/** How many ranks there are; every eighth round begins with another one, so that each is read. */
+/** How many ranks there are, and after how many rounds one begins with a lower one. */
 const ranks = 4;
-const roundsPerTurn = 8;
+const detourRounds = 8;
 
-/** How often to look whether what is to be written was, in milliseconds. */
+/** How often to check whether pending writes are done, in milliseconds. */
 const writtenCheckMs = 100;
 
 /**
- * Makes what leaves the rest of what clients have sent to the next turns of the event loop: in one
- * turn, much could be read from many connections before anything of it can end. They go on in this
- * order:
+ * Defers reading to later turns of the event loop: in one turn, much could be read from many
+ * connections before any of it is done. They are read again in this order:
  *
- * - by rank: those that take little time in a turn come first, and of these and of the others, those
- *   of authorised callers;
- * - in a rank, one of each caller, then a second one of each, and so on;
- * - of a caller, those without a request so far, the last one first, since a crowd of them could take
- *   seconds; then the one that was not read for longest.
+ * - by rank: first those that take little time in a turn; among these, and among the others, first
+ *   those of authorised callers;
+ * - within a rank, one connection of each caller, then a second one of each, and so on;
+ * - of one caller, first those without a request so far, the newest first, since a crowd of them could
+ *   take seconds; then the one that was not read for longest.
  *
- * @param onStart called when they go on, before the turn in which they are read
+ * @param onStart called when they are about to be read again, before the turn in which they are
  */
 export function createReadingTurns(onStart: () => void) {
   let stopped: Stopped[] | undefined;
   let round = 0;
 
   function stop(reading: Reading): void {
-    const handle = handleOf(reading.reader);
+    const handle = handleOf(reading.source);
     if (!stopped || !handle?.reading || isWriting(reading, handle)) return;
     // It is about to be read again.
     if (Object.hasOwn(handle, "readStart")) return;
@@ -73,13 +58,10 @@ export function createReadingTurns(onStart: () => void) {
     stopped.push({ reading, handle, rank: 0, position: 0, order: 0 });
   }
 
-  function start(): void {
-    const all = stopped ?? [];
+  function start(all: Stopped[]): void {
     stopped = undefined;
     round += 1;
-    // The first rank begins all other rounds.
-    const turn = round % roundsPerTurn === 0 ? round / roundsPerTurn : 0;
-    sort(all, turn && 1 + (turn % (ranks - 1)));
+    sort(all, firstRank(round));
     startReading(all);
     onStart();
   }
@@ -100,7 +82,7 @@ export function createReadingTurns(onStart: () => void) {
         // between.
         setImmediate(() => {
           some.slice(count).forEach(rate);
-          start();
+          start(some);
         });
       });
     },
@@ -111,7 +93,12 @@ export function createReadingTurns(onStart: () => void) {
   };
 }
 
-/** Notes of a connection what decides when it is read again. */
+/** The rank that a round begins with: now and then a lower one, so that each is read. */
+function firstRank(round: number): number {
+  return round % detourRounds === 0 ? 1 + ((round / detourRounds) % (ranks - 1)) : 0;
+}
+
+/** Notes what decides when a connection is read again. */
 function rate(each: Stopped): void {
   const { handle } = each;
   const { usage } = each.reading;
@@ -126,6 +113,7 @@ function sort(stopped: Stopped[], first: number): void {
   stopped.sort((a, b) => a.order - b.order);
   const counts = new Map<string, number>();
   for (const each of stopped) {
+    // From here on, counted from the first one.
     each.rank = (each.rank - first + ranks) % ranks;
     const key = `${each.rank} ${each.reading.usage.caller}`;
     each.position = counts.get(key) ?? 0;
@@ -135,9 +123,9 @@ function sort(stopped: Stopped[], first: number): void {
 }
 
 /** Whether HTTP/2 itself does not read for now, and begins again once something was written. */
-function isWriting({ reader, isHttp2 }: Reading, { writeQueueSize }: Handle): boolean {
+function isWriting({ source, isHttp2 }: Reading, { writeQueueSize }: Handle): boolean {
   // What was left to write when a socket closed is never written.
-  return isHttp2 && writeQueueSize > 0 && reader?.destroyed === false;
+  return isHttp2 && writeQueueSize > 0 && source?.destroyed === false;
 }
 
 /** Goes on reading, by HTTP/2 once what is to be written was. */

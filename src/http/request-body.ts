@@ -8,17 +8,22 @@ const maxBufferedBytes = 68 * 1024;
 /** The most parts in which a body is kept: a chunk of one byte takes some hundred. */
 const maxParts = 64;
 
-/** The most chunks of a stream that may wait while it is not read, if they are that small. */
+/**
+ * A stream that is not read is destroyed once more than {@link maxWaitingChunks} chunks wait that
+ * are smaller than {@link smallChunkBytes} on average.
+ */
 const maxWaitingChunks = 512;
 const smallChunkBytes = 64;
 
 /**
- * The most chunks of a body that is not read as a stream, if they are that small on average, and half
- * the most until it ends the request: each takes half a microsecond, and of one byte, 100 connections
- * can send more than is ever parsed.
+ * A body that is not read as a stream fails once more than {@link maxChunks} chunks came that are
+ * smaller than {@link smallAverageBytes} on average; at twice as many its request is destroyed. Each
+ * takes half a microsecond: in chunks of one byte, 100 connections can send more than is ever parsed.
  */
 const maxChunks = 512;
 const smallAverageBytes = 256;
+
+const tooSmall = "the request comes in too small parts";
 
 /**
  * The most bytes of a stream that are handed on at once: of each message in them, which may be
@@ -63,8 +68,8 @@ export class RequestBody {
   }
 
   /**
-   * All of it; pending until {@link RequestBody.stop} if the client leaves. More than 64 KiB must
-   * not have come before.
+   * All of it; pending until {@link RequestBody.stop} if the client leaves. It is too large if more
+   * than {@link maxBufferedBytes} came before this was called.
    *
    * @param maxBytes how long its message may be
    * @param overhead how much longer the body may be
@@ -131,7 +136,7 @@ export class RequestBody {
   /** Drops what was not read, and what still comes. */
   drop(): void {
     this.#parts = [];
-    this.#maxBytes = -1;
+    this.#isDropped = true;
     this.#request.resume();
   }
 
@@ -176,8 +181,6 @@ export class RequestBody {
     return all;
   }
 }
-
-const tooSmall = "the request comes in too small parts";
 
 function* piecesOf(chunk: Uint8Array): Iterable<Uint8Array> {
   for (let start = 0; start < chunk.length; start += pieceBytes) {

@@ -1,5 +1,5 @@
-/** The part of its maximum up to which an amount may pass others that wait for more. */
-const littlePart = 1 / 128;
+/** Amounts up to this fraction of the maximum may overtake others that wait for more. */
+const littleFraction = 1 / 128;
 
 /** A weighted semaphore: what asks for more than is free waits its turn; little amounts may pass. */
 export class Semaphore {
@@ -32,7 +32,7 @@ export class Semaphore {
    * @returns a function that stops waiting
    */
   acquire(amount: number, onAcquired: () => void): () => void {
-    const waiting = this.#waiting[amount <= this.#max * littlePart ? 0 : 1];
+    const waiting = this.#waiting[amount <= this.#max * littleFraction ? 0 : 1];
     const proceed = () => {
       waiting.delete(proceed);
       this.#held += amount;
@@ -72,7 +72,7 @@ export class Semaphore {
   }
 
   #wake(): void {
-    // As it is nearly always, and to look into two empty Maps takes longer.
+    // Nearly always nobody waits, and iterating over two empty Maps takes longer than this.
     if (!this.#isAwaited) return;
     for (const waiting of this.#waiting) {
       for (const [proceed, amount] of waiting) {

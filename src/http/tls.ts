@@ -7,6 +7,7 @@ import {
   type TlsOptions,
 } from "node:tls";
 import { ConfigError, type TlsFiles } from "../config.ts";
+import { handleOf } from "./socket-handle.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export interface Tls {
@@ -56,11 +57,9 @@ const goneCheckMs = 3_000;
  */
 export function closeWhenGone(socket: TLSSocket): void {
   // The public remoteAddress is what it once was.
-  const { _handle: handle } = socket as unknown as {
-    _handle: { getpeername(out: object): number };
-  };
+  const handle = handleOf(socket);
   const timer = setInterval(() => {
-    if (handle.getpeername({}) !== 0) socket.destroy();
+    if (handle?.getpeername({}) !== 0) socket.destroy();
   }, goneCheckMs).unref();
   socket.on("error", () => {});
   socket.once("close", () => clearInterval(timer));

@@ -8,16 +8,18 @@ const maxMakingBytes = 16 * 1024 * 1024;
 const maxBegunBytes = 2 * 1024 * 1024;
 
 /** How much of that one size class of a caller may begin in its turn; one page may be more. */
-const turnBytes = 256 * 1024;
+const quantumBytes = 256 * 1024;
 
 /** How many spare parts all connections share, to write after parts that clients do not read. */
 const maxSpareParts = 1_024;
 
 /**
- * How many exchanges may begin in one turn of the event loop, since nothing that they take is
- * released before it ends, and the time that requests may take, in milliseconds, since others wait.
+ * The most exchanges that may begin in one turn of the event loop, since nothing that they take is
+ * released before it ends.
  */
-const maxBegun = 1_024;
+const maxExchanges = 1_024;
+
+/** The most time that requests may take in one turn, in milliseconds, since others wait. */
 const maxWorkMs = 25;
 
 /** The most time that one piece of work is charged, in milliseconds, since others can take some of it. */
@@ -35,15 +37,15 @@ interface TotalUsageOptions {
   onGrowth(): void;
 }
 
-/** What all connections of a server have together. */
+/** What all connections of a server use together. */
 export class TotalUsage {
   spareParts = maxSpareParts;
   /** Bytes that may be read for pages that are being made. */
-  readonly making = new FairQueue(maxMakingBytes, maxBegunBytes, turnBytes);
+  readonly making = new FairQueue(maxMakingBytes, maxBegunBytes, quantumBytes);
   /** Changes with each turn of the event loop in which requests come. */
   turn = 0;
   /** How many exchanges have begun in this turn, and since when it takes requests. */
-  #begun = 0;
+  #exchanges = 0;
   #beganAt = 0;
   /** The connection that was worked for last in this turn, and since when. */
   #last: ConnectionUsage | undefined;
@@ -77,7 +79,7 @@ export class TotalUsage {
 
   /** Counts an exchange that begins on a connection. */
   begin(connection: ConnectionUsage): void {
-    this.#begun += 1;
+    this.#exchanges += 1;
     this.work(connection);
   }
 
@@ -87,7 +89,7 @@ export class TotalUsage {
     if (this.#last === undefined) {
       this.#beganAt = now;
       setImmediate(() => {
-        this.#begun = 0;
+        this.#exchanges = 0;
         this.#charge(performance.now());
         this.#last = undefined;
         this.turn += 1;
@@ -96,7 +98,7 @@ export class TotalUsage {
     this.#charge(now);
     this.#last = connection;
     this.#lastAt = now;
-    if (this.#begun > maxBegun || now - this.#beganAt > maxWorkMs) this.#options.onFlood();
+    if (this.#exchanges > maxExchanges || now - this.#beganAt > maxWorkMs) this.#options.onFlood();
   }
 
   #charge(now: number): void {

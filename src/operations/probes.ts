@@ -7,7 +7,7 @@ import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
 
-/** What {@link createProbes} tells of. */
+/** What {@link createProbes} needs. */
 interface ProbesOptions {
   isReady(): boolean;
   /** Asks for credentials before the metrics are shown. */
@@ -15,7 +15,7 @@ interface ProbesOptions {
   telemetry: Telemetry;
 }
 
-/** Serves what those who run the service and write clients need: its state and its reference. */
+/** Serves the probes, the metrics, the OpenAPI document and the reference page. */
 export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   let rendering: Promise<string> | undefined;

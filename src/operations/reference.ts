@@ -47,7 +47,7 @@ const commonHeaders = {
  * What is sent at once, in bytes. If the whole script were, 400 clients on TLS that do not read
  * would hold 700 MB instead of 70.
  */
-const partBytes = 64 * 1024;
+const chunkBytes = 64 * 1024;
 
 /**
  * Makes the page on which people read the OpenAPI document and try the operations, by the path of
@@ -95,10 +95,10 @@ async function send(exchange: Exchange, asset: Asset, type: string): Promise<voi
     exchange.send(200, headers);
     return;
   }
-  await exchange.usage.reserve(partBytes);
+  await exchange.usage.reserve(chunkBytes);
   exchange.begin(200, headers);
-  for (let start = 0; start < body.length; start += partBytes) {
-    await exchange.write(body.subarray(start, start + partBytes));
+  for (let start = 0; start < body.length; start += chunkBytes) {
+    await exchange.write(body.subarray(start, start + chunkBytes));
   }
   exchange.end();
 }

@@ -20,8 +20,8 @@ type Reply = NonNullable<Response["messageResponse"]>;
  * Makes server reflection (https://grpc.io/docs/guides/reflection), the same for v1 and v1alpha,
  * whose messages differ by their names only.
  *
- * @param services those to tell of
- * @param files more to tell of, such as of the details of errors
+ * @param services those to describe
+ * @param files further files to describe, such as those of error details
  */
 export function createReflection(
   services: DescService[],

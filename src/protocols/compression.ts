@@ -10,7 +10,7 @@ import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 /** How many messages are compressed at once, each of which takes some 260 KB. */
 const maxAtOnce = 8;
 
-/** For how many of them one counts that is unpacked by brotli: 300 bytes can make that take 16 MB. */
+/** How many slots unpacking by brotli takes: 300 bytes can make that take 16 MB. */
 const brotliWeight = 4;
 
 /** By default it would take some 4 ms for a record. */

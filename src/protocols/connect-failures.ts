@@ -15,7 +15,7 @@ export function translateFailure(
   isDecoded: boolean,
   maxBytes: number,
 ): void {
-  // Of these, the service's own are noted, and those of signals are no failures yet.
+  // The service's own errors are noted already, and those of signals are no failures yet.
   if (!(error instanceof Error) || call.failure !== undefined) return;
   const { aborted, reason } = call.signal;
   if (error.name === "AbortError" || (aborted && error === reason)) return;

@@ -54,7 +54,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions): 
       exchange.usage.refuse();
       // Without its end, nobody takes a part for the whole.
       if (exchange.headersSent) exchange.destroy();
-      else fail(exchange, error as ConnectError, call);
+      else fail(exchange, error as ConnectError);
     }
   }
 
@@ -110,8 +110,9 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions): 
   };
 }
 
-const fail: Codec["fail"] = (exchange, error) =>
+function fail(exchange: Exchange, error: ConnectError): void {
   sendProblem(exchange, error, (field) => locate(exchange, field));
+}
 
 const common = {
   transport: "rest",

@@ -20,14 +20,11 @@ interface RouterOptions {
   handlers: readonly Handler[];
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
-  /**
-   * The hosts by which the service may be called, and no pages of other origins may; anybody may
-   * by any host if absent.
-   */
+  /** The hosts that requests may name, without cross-origin ones; if absent, anything goes. */
   hosts: ReadonlySet<string> | undefined;
-  /** Is told of requests of other pages that were refused. */
+  /** Is told of cross-origin requests that were refused. */
   onRefusal?(fields: object): void;
-  /** Is told of faults. */
+  /** Logs faults. */
   log: Logger;
 }
 
@@ -59,16 +56,21 @@ export function createRouter(options: RouterOptions) {
       : httpError(404, "there is nothing at this path");
   }
 
+  /** What to reply; a fault is logged. */
+  function toReply(error: unknown): ConnectError {
+    if (error instanceof ConnectError) return error;
+    const id = randomBytes(16).toString("hex");
+    log.error({ err: error, traceId: id }, "internal error");
+    return internal(id, error);
+  }
+
   /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
   function fail(exchange: Exchange, error: unknown): void {
     if (exchange.isClosed) return;
     exchange.usage.refuse();
-    const id = randomBytes(16).toString("hex");
-    const isFault = !(error instanceof ConnectError);
-    if (isFault) log.error({ err: error, traceId: id }, "internal error");
+    const reply = toReply(error);
     try {
-      if (exchange.headersSent) throw error;
-      const reply = isFault ? internal(id, error) : error;
+      if (exchange.headersSent) throw reply;
       if (isGrpc(exchange) && exchange.httpVersion === "2") sendStatus(exchange, reply);
       else sendProblem(exchange, reply);
     } catch {

@@ -20,7 +20,7 @@ export interface Codec {
   readonly route?: string;
   /** How many bytes the body has besides its message. */
   readonly overhead: number;
-  /** How long the client waits, in milliseconds. */
+  /** The client's timeout, in milliseconds. */
   timeoutMs(exchange: Exchange): number | undefined;
   /** @throws {ConnectError} the body is not one message */
   decode(method: DescMethod, body: Uint8Array, call: Call): Message;

@@ -42,20 +42,14 @@ interface UniversalRequest {
 const requestKey = createContextKey<UniversalRequest | undefined>(undefined);
 
 /**
- * What Connect's handlers keep for a call besides its messages, in bytes: so much that a caller by
- * gRPC-Web has room for a small one, whatever all connections keep. There are few streams, which are
- * not counted.
+ * What Connect's handlers keep for a call besides its messages, in bytes: low enough that one small
+ * call by gRPC-Web fits into the share of its connection, whatever all keep. Streams are few, and not
+ * counted.
  */
 const handlerBytes = 12 * 1024;
 
-/** Whether its requests have one message, at most. */
+/** Whether each request of a method has at most one message. */
 const hasOneMessage = ({ spec: { kind } }: Rpc) => kind === "unary" || kind === "server_streaming";
-
-/**
- * The turns of streams of requests, which anybody may open: one reply of all of them at a time, and
- * then some turns of the event loop for others.
- */
-const turns = new FairQueue(1, 1, 1);
 
 /** What {@link createUniversal} needs. */
 interface UniversalOptions extends ProtocolOptions {
@@ -69,6 +63,16 @@ export function createUniversal(
   rpcs: Iterable<Rpc>,
 ) {
   const limitOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
+  /**
+   * The turns of streams of requests, which anybody may open: one reply of all of them at a time,
+   * then some turns of the event loop for others.
+   */
+  const turns = new FairQueue(1, 1, 1);
+
+  async function waitForTurn({ usage }: Exchange): Promise<void> {
+    await usage.waitForTurn(turns, 1);
+    turns.release(1);
+  }
 
   /** Asks the gate about a call before any of its body is read. */
   async function admit(context: HandlerContext): Promise<void> {
@@ -207,11 +211,6 @@ function takeTimeout(header: Headers): number | undefined {
   const { timeoutMs } = read(header.get(name) ?? undefined);
   if (timeoutMs !== undefined) header.delete(name);
   return timeoutMs;
-}
-
-async function waitForTurn({ usage }: Exchange): Promise<void> {
-  await usage.waitForTurn(turns, 1);
-  turns.release(1);
 }
 
 /** Sends what Connect replies, part by part. */

@@ -37,7 +37,7 @@ const maxRecordBytes = 8_500;
 /** The most bytes to read at once. */
 const maxReadBytes = 4 * 1024 * 1024;
 
-/** The fewest records to read at once, more than a page holds of the largest, and the most. */
+/** The fewest records to read at once, more than fit in a page at their largest, and the most. */
 const minRead = 128;
 const maxRead = Math.floor(maxReadBytes / maxRecordBytes);
 

@@ -60,8 +60,8 @@ export function parseObject(text: string): Record<string, unknown> | undefined {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
   const object = value as Record<string, unknown>;
   const names = Object.keys(object);
-  // More are refused anyway.
-  if (names.length > members.size) return object;
+  // More than a line of NDJSON has, which holds an id too, are refused anyway.
+  if (names.length > members.size + 1) return object;
   const isFlat = names.every((name) => typeof object[name] === "string");
   return isFlat && countNames(text) > names.length ? undefined : object;
 }

@@ -26,6 +26,11 @@ const maxPageSize = 1_000;
 export function checkCreate(request: CreateInvestorRequest): Investor {
   const violations = findViolations(request);
   if (violations.length > 0) throw invalidFields(violations);
+  return toInvestor(request);
+}
+
+/** The record of a request that breaks no rule, still without an id. */
+export function toInvestor(request: CreateInvestorRequest): Investor {
   const investor = create(InvestorSchema);
   investor.type = request.type ?? InvestorType.UNSPECIFIED;
   for (const key of textFields) investor[key] = request[key] ?? "";

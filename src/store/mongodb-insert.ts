@@ -85,7 +85,7 @@ export async function insertAndReplay(
           // What the replay met was rolled back.
           if (stored === undefined) continue;
           const isOurs = equals(InvestorSchema, stored, investor);
-          outcomes.set(investor, isOurs ? undefined : taken());
+          outcomes.set(investor, isOurs ? undefined : new DuplicateIdError());
         }
       }
     } catch (error) {
@@ -152,9 +152,7 @@ function toError({ code, errmsg, keyPattern = { _id: 1 } }: WriteFailure): Error
   if (code === userWritesBlocked) return new StoreUnavailableError("writes are blocked");
   if (code !== duplicateKey) return new Error(errmsg);
   // The server's message holds the key, and so a part of the record.
-  return "_id" in keyPattern ? taken() : new Error("a unique index besides that of _id refuses it");
-}
-
-function taken(): Error {
-  return new DuplicateIdError("the id is taken");
+  return "_id" in keyPattern
+    ? new DuplicateIdError()
+    : new Error("a unique index besides that of _id refuses it");
 }

@@ -1,3 +1,4 @@
+import { sqlitePathOf } from "../database-url.ts";
 import { createSqliteStore } from "./sqlite.ts";
 import type { Store, StoreOptions } from "./store.ts";
 
@@ -13,9 +14,4 @@ export async function openStore(databaseUrl: string, options: StoreOptions): Pro
   if (path !== undefined) return createSqliteStore(path, options);
   const { createMongoStore } = await import("./mongodb.ts");
   return createMongoStore(databaseUrl, options);
-}
-
-/** The path that a database URL names, or undefined if it names no SQLite file. */
-export function sqlitePathOf(databaseUrl: string): string | undefined {
-  return /^sqlite:(?:\/\/(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }

@@ -76,6 +76,7 @@ export async function openSqliteFile(
   const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseHardLinks(path);
+    // Refuses a file of another program before anything in it changes.
     versionOf(db);
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     await useLog(db, lockTimeoutMs);

@@ -38,15 +38,15 @@ export function checkIdentity(path: string, identity: string): void {
  * a quarter: Linux then gives the log a finer change time, which each sync has to write too.
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
+  const folder = dirname(realpathSync.native(path));
   let seen = "";
-  let seenSize = 0;
+  let seenSize = 0n;
 
-  function look(): { state: string; changedMs: number; size: number } | undefined {
+  function look(): { state: string; changedMs: number; size: bigint } | undefined {
     try {
-      const name = realpathSync.native(path);
-      const file = statSync(name);
-      const { dev, ino, ctimeNs, ctimeMs } = statSync(dirname(name), { bigint: true });
-      const state = `${name} ${file.dev}:${file.ino} ${dev}:${ino} ${ctimeNs}`;
+      const file = statSync(path, { bigint: true });
+      const { dev, ino, ctimeNs, ctimeMs } = statSync(folder, { bigint: true });
+      const state = `${file.dev}:${file.ino} ${dev}:${ino} ${ctimeNs}`;
       return { state, changedMs: Number(ctimeMs), size: file.size };
     } catch {
       return undefined;
@@ -57,7 +57,7 @@ export function createIdentityCheck(path: string, identity: string): () => void 
     const now = look();
     // Records are only added, so the file only grows.
     if (now !== undefined && now.size < seenSize) throw new Error(`${path} was cut short`);
-    seenSize = now?.size ?? 0;
+    seenSize = now?.size ?? 0n;
     if (now?.state === seen) return;
     checkIdentity(path, identity);
     // A second change, soon after the first, can bear the same time.

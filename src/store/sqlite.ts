@@ -147,7 +147,7 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  // Not once() of node:events, whose promise can tell of an error later than the exit is known.
+  // Not once() of node:events, whose promise can reject only after the exit is known.
   const started = new Promise<string>((resolve, reject) => {
     worker.once("message", resolve).once("error", reject);
     void exited.then(() => reject(new Error("the thread that writes ended by itself")));
@@ -200,9 +200,9 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
 }
 
 function toStoreError(message: string, errcode: number | undefined): Error {
-  const isKnownToPass =
+  const isTransient =
     errcode === resultCode.busy || errcode === resultCode.full || errcode === resultCode.ioError;
-  return isKnownToPass ? new StoreUnavailableError(message) : new Error(message);
+  return isTransient ? new StoreUnavailableError(message) : new Error(message);
 }
 
 function toReadError(error: unknown): Error {
@@ -211,7 +211,7 @@ function toReadError(error: unknown): Error {
 
 function toOutcome(outcome: RowOutcome): undefined | Error {
   if (outcome === "written") return undefined;
-  if (outcome === "duplicate") return new DuplicateIdError("the id is taken");
+  if (outcome === "duplicate") return new DuplicateIdError();
   return new Error(outcome.refused);
 }
 

@@ -55,7 +55,7 @@ export interface StoreOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
-  /** Called by SQLite, once open and after each batch with new records: whether it can write. */
+  /** Called by SQLite, once open and after each batch that wrote or failed: whether it can write. */
   onWrite(isWritable: boolean): void;
   /** Called with what operators should know and change. */
   onWarning(message: string): void;
@@ -84,6 +84,10 @@ export interface Range {
 /** A record with this id is stored already. */
 export class DuplicateIdError extends Error {
   override name = "DuplicateIdError";
+
+  constructor() {
+    super("the id is taken");
+  }
 }
 
 /** The store cannot be reached or cannot write; the call changed nothing. */

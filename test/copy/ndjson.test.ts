@@ -42,6 +42,7 @@ describe("a line of NDJSON", () => {
     ],
     ["a type that is none", lineOf({ type: "person" }), "type must be individual or institution"],
     ["a number", lineOf({ city: 5 }), "city must be a string"],
+    ["a member twice", lineOf().replace("{", '{"city":"x",'), "is not a JSON object"],
     ["a member of its own", lineOf({ age: "5" }), "age is not a member of an investor"],
     [
       "a member by its name in the contract",

@@ -225,7 +225,8 @@ export declare const CreateInvestorRequestSchema: GenMessage<CreateInvestorReque
  */
 export declare type GetInvestorRequest = Message<"investor.v1.GetInvestorRequest"> & {
   /**
-   * The id of the record; case does not matter.
+   * The id of the record; case does not matter. Empty text is refused, any other
+   * that names no record is NOT_FOUND.
    *
    * @generated from field: string id = 1;
    */
@@ -245,9 +246,9 @@ export declare const GetInvestorRequestSchema: GenMessage<GetInvestorRequest>;
  */
 export declare type ListInvestorsRequest = Message<"investor.v1.ListInvestorsRequest"> & {
   /**
-   * The largest number of records to return: 100 if 0, and 1000 if larger than
-   * that; a negative one is refused. A page may hold fewer, and ends before it
-   * would exceed 1 MiB in protobuf.
+   * The largest number of records to return. 0 means 100, and more than 1000
+   * counts as 1000; a negative number is refused. A page may hold fewer, and ends
+   * before it would exceed 1 MiB in protobuf.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -340,7 +341,7 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
  * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the type
- *   that the method takes.
+ *   that the method takes, or comes in too many small chunks.
  * - RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE: the request is larger than 64 KiB,
  *   decompressed.
  * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
