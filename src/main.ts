@@ -165,7 +165,7 @@ function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined }
   onSignals(
     ["SIGINT", "SIGTERM", "SIGHUP"],
     (signal) => {
-      // As a shell tells it.
+      // As a shell reports it.
       exitCode = 128 + constants.signals[signal];
       stop.abort(signal);
     },

@@ -74,7 +74,7 @@ export async function startServer(
     onWrite: telemetry.showWritable,
     onWarning,
     async onFatal(error) {
-      // Calls in flight are told first that their outcome is unknown.
+      // Calls in flight are first failed with an unknown outcome.
       await Promise.race([gate.whenEmpty(), delay(flushMs)]);
       onFatal(error);
     },
@@ -150,7 +150,7 @@ export async function startServer(
   };
 }
 
-/** Checks at intervals whether the store can serve, and tells when that changes. */
+/** Checks at intervals whether the store can serve, and reports when that changes. */
 async function followStore(store: Store, log: Logger, setReady: (isReady: boolean) => void) {
   let wasServing: boolean | undefined;
   let stopped = false;

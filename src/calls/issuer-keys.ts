@@ -21,7 +21,7 @@ const maxAgeMs = 24 * 60 * 60_000;
  * Fetches the keys of an issuer (OpenID Connect Discovery 1.0, RFC 7517) when the first token
  * comes, every ten minutes while tokens come, and when a token names a new one.
  *
- * @param onWarning is told when they cannot be fetched any more
+ * @param onWarning called when they cannot be fetched any more
  */
 export function createIssuerKeys(issuer: string, onWarning: (message: string) => void) {
   let find: JWTVerifyGetKey | undefined;

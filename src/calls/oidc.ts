@@ -37,7 +37,7 @@ interface Verdict {
  * Creates a function that verifies an access token, passed with its digest, and returns its caller:
  * one of the issuer, for the audience, not expired (RFC 9068, and what others issue instead).
  *
- * @param onWarning is told when the keys of the issuer cannot be fetched any more
+ * @param onWarning called when the keys of the issuer cannot be fetched any more
  * @throws {InvalidCredentialsError} the token is not valid
  * @throws {ConnectError} ISSUER_UNAVAILABLE, if the key of the token cannot be had now;
  *   OVERLOADED, if too many tokens are being checked

@@ -18,7 +18,7 @@ export interface Peer {
   };
 }
 
-/** Makes a function that describes the peers of connections, each of them only once. */
+/** Creates a function that describes the peer of a connection, once for each. */
 export function createPeerLookup(): (socket: Socket) => Peer {
   const known = new WeakMap<Socket, Peer>();
   return (socket) => {

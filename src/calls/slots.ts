@@ -1,6 +1,6 @@
 import { overloaded } from "../service/errors.ts";
 
-/** Makes `count` slots, of which each holder with a name has at most `share`. */
+/** Creates `count` slots, of which each named holder has at most `share`. */
 export function createSlots(count: number, share = count) {
   const heldBy = new Map<string, number>();
   let held = 0;

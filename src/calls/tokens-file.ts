@@ -16,7 +16,7 @@ export function digestOf(token: string): string {
  * if it has none; a lone token stands for both. Empty lines and those that begin with # do
  * not count. Several lines may have the same name, so that a token can be replaced.
  *
- * @param onWarning is told if others than its owner may use the file
+ * @param onWarning called if others than its owner may use the file
  * @returns the callers by the digests of their tokens
  * @throws {ConfigError} it cannot be read, has a wrong line or none; no token is repeated
  */

@@ -56,7 +56,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     say(rest.filter(Boolean).join("; "));
     return false;
   } finally {
-    // A failure here changes nothing of what was told, nor of what is durable.
+    // A failure here changes neither what was printed nor what is durable.
     await Promise.allSettled([target?.close(), source?.close()]);
   }
   if (tally.conflicts > 0) {

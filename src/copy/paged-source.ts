@@ -5,7 +5,7 @@ import type { Source } from "./copier.ts";
 const pageSize = 1_000;
 
 /**
- * Makes a source of what is listed page by page.
+ * Creates a source of what is listed page by page.
  *
  * @param total about how many records there are
  */

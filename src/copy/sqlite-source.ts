@@ -17,7 +17,7 @@ const countedAtOnce = 100_000;
 export async function openSqliteSource(path: string): Promise<Source> {
   const db = openSqliteFileToRead(path);
   try {
-    const reader = createSqliteReader(db, () => {});
+    const reader = createSqliteReader(db, db, () => {});
     const file = identifyFile({ path });
     return createPagedSource(
       await count(db),

@@ -9,7 +9,7 @@ import { TotalUsage } from "./total-usage.ts";
 /** When memory is short, the share of the limit left to connections on which no call has run. */
 const untriedShare = 1 / 4;
 
-/** How many of those that keep much are closed in one turn of the event loop. */
+/** The most connections to close for keeping much in one turn of the event loop. */
 const closedAtOnce = 64;
 
 /** See {@link createConnections}. */
@@ -22,7 +22,7 @@ export type Connections = ReturnType<typeof createConnections>;
  * much though no call runs on them are closed.
  *
  * @param max how many there may be
- * @param memoryBytes tells the memory of the process
+ * @param memoryBytes returns the memory of the process
  */
 export function createConnections(max: number, memoryBytes = createMemoryGauge()) {
   const all = new Map<string, Entry>();
@@ -70,7 +70,7 @@ export function createConnections(max: number, memoryBytes = createMemoryGauge()
     if (idlest === undefined) return false;
     const [key, { source, socket }] = idlest;
     (source ?? socket).destroy();
-    // It tells of its end some turns later, when many more may have come.
+    // Its close event comes some turns later, when many more may have come.
     return all.delete(key);
   }
 

@@ -10,7 +10,7 @@ export function hostsOf(host: string): ReadonlySet<string> {
  * listens on this machine alone and asks for no credentials is open to every page in its
  * browser, directly or under a name that was bound to this machine (DNS rebinding).
  *
- * @param hosts those that requests may be meant for
+ * @param hosts the hosts that requests may name
  * @param corsOrigins the origins whose pages may call, or `*` for any
  * @returns why the request is refused, or undefined if it is not
  */

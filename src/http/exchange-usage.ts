@@ -10,7 +10,11 @@ const stuckMs = 100;
 /** What a header takes besides its name and its value, in bytes. */
 const fieldBytes = 100;
 
-/** What one exchange adds to the usage of its connection, until it closes. */
+/**
+ * What one exchange adds to the usage of its connection, until it closes. Room for a large reply is
+ * reserved, the reply is made, and then kept until it was sent; on TLS, its parts are unwritten until
+ * Node.js has written them.
+ */
 export class ExchangeUsage {
   readonly #connection: ConnectionUsage;
   readonly #socket: Socket;

@@ -13,9 +13,9 @@ const turnMs = 10;
 const maxBytes = 32 * 1024;
 
 /**
- * Makes the set of the connections whose TLS handshake is not over. OpenSSL keeps up to 128 KiB of
+ * Creates the set of the connections whose TLS handshake is not over. OpenSSL keeps up to 128 KiB of
  * what it has read of each, 3 MB of a chain of 98 KiB, and can take 150 ms to verify that: if there
- * are many, they are read in turn, and those that send much are closed.
+ * are many, they are read in turn, and the ones that send much are closed.
  */
 export function createHandshakes() {
   /** In turn; the first ones are being read. */

@@ -131,7 +131,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
       },
     );
     server.on("connection", register);
-    // Node.js tells of a handshake that took too long, and leaves its connection open.
+    // Node.js reports a handshake that took too long, and leaves its connection open.
     server.on("tlsClientError", (_, socket) => socket.destroy());
     tls.onReload((context) => server.setSecureContext(context));
     return server;

@@ -77,7 +77,7 @@ export function createReadingTurns(onStart: () => void) {
         // What they take in this turn is known at its end.
         some.forEach(rate);
         const count = some.length;
-        // The system tells of sockets in the order in which they became ready or, if there is
+        // The system reports sockets in the order in which they became ready or, if there is
         // something to be read, were waited for. It drops those that nobody waits for in the turn in
         // between.
         setImmediate(() => {

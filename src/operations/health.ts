@@ -6,7 +6,7 @@ import {
 } from "../../gen/grpc/health/v1/health_pb.js";
 
 /**
- * Makes the health service (https://grpc.io/docs/guides/health-checking), which says that nothing
+ * Creates the health service (https://grpc.io/docs/guides/health-checking), which says that nothing
  * is served yet. All services are served, or none.
  *
  * @param services their full names

@@ -50,7 +50,7 @@ const commonHeaders = {
 const chunkBytes = 64 * 1024;
 
 /**
- * Makes the page on which people read the OpenAPI document and try the operations, by the path of
+ * Creates the page on which people read the OpenAPI document and try the operations, by the path of
  * each of its files. A file is read and compressed when it is first asked for.
  */
 export function createReference(): Record<string, (exchange: Exchange) => Promise<void>> {

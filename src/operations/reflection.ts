@@ -17,7 +17,7 @@ type Response = MessageInitShape<typeof ServerReflectionResponseSchema>;
 type Reply = NonNullable<Response["messageResponse"]>;
 
 /**
- * Makes server reflection (https://grpc.io/docs/guides/reflection), the same for v1 and v1alpha,
+ * Creates server reflection (https://grpc.io/docs/guides/reflection), the same for v1 and v1alpha,
  * whose messages differ by their names only.
  *
  * @param services those to describe

@@ -19,7 +19,7 @@ const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
 /** The usage of the exchange that is served, which Connect's handlers do not pass to a compression. */
 export const currentUsage = new AsyncLocalStorage<ExchangeUsage>();
 
-/** Makes what compresses replies and unpacks requests. Callers take turns. */
+/** Creates what compresses replies and unpacks requests, in turn among callers. */
 export function createCompressions(): Compression[] {
   const queue = new FairQueue(maxAtOnce, maxAtOnce, 1);
 

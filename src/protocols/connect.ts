@@ -55,7 +55,7 @@ export function readConnectTimeout(text: string | undefined) {
   return parseTimeout(text ?? null, Number.POSITIVE_INFINITY);
 }
 
-/** Makes the codec for the common form of a unary call by Connect. */
+/** Creates the codec of the common form of unary Connect calls. */
 export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compression[]): Codec {
   return {
     transport: "connect",

@@ -106,7 +106,7 @@ function requireJson({ headers }: Exchange): void {
   }
 }
 
-/** The parameters of a request, as many of them as mistakes are told: 16 KiB can have eight thousand. */
+/** The parameters of a request, as many as mistakes are reported: 16 KiB can have eight thousand. */
 function parametersOf({ query }: Exchange): URLSearchParams {
   const parameters = query.slice(1).split("&").filter(Boolean);
   return new URLSearchParams(`?${parameters.slice(0, maxViolations).join("&")}`);

@@ -31,7 +31,7 @@ interface RouterOptions {
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
-/** Makes what replies to every request of a port, whatever happens. */
+/** Creates the router of a port, which replies to every request, whatever happens. */
 export function createRouter(options: RouterOptions) {
   const { handlers, corsOrigins, hosts, log } = options;
   function route(exchange: Exchange): Promise<void> | undefined {

@@ -37,8 +37,7 @@ export interface ProtocolOptions {
 }
 
 /**
- * Makes the straight way that the common form of a unary call takes on every protocol, from its
- * request to its reply.
+ * Creates the fast path of unary calls in the common form, on every protocol, from request to reply.
  */
 export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
   return async (codec: Codec, spec: UnarySpec, exchange: Exchange, isPublic = false) => {

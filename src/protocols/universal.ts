@@ -57,7 +57,7 @@ interface UniversalOptions extends ProtocolOptions {
   compressions: Compression[];
 }
 
-/** Makes what serves calls of every form by Connect's own handlers. */
+/** Creates the path of calls in any form, through Connect's own handlers. */
 export function createUniversal(
   { gate, maxMessageBytes, jsonOptions, compressions }: UniversalOptions,
   rpcs: Iterable<Rpc>,

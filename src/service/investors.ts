@@ -109,7 +109,7 @@ async function readPage(list: (range: Range) => Promise<Investor[]>, { after, li
   let bytes = 0;
   let wanted = minRead;
   for (;;) {
-    // One more than the page may have tells whether there is a next one.
+    // One record more than the page may have shows whether there is a next one.
     const count = Math.min(wanted, limit + 1 - investors.length);
     const found = await list({ after: last?.id ?? after, limit: count });
     for (const investor of found) {

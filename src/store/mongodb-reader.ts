@@ -38,7 +38,7 @@ export type MongoReader = ReturnType<typeof createMongoReader>;
  * proved for itself, and because a scan is not one point in time. Neither matters here: every
  * result is one batch (`singleBatch`), and a record that was there when the scan began stays
  * where it is in the index on `_id`. Each read carries its own proof, none is shared, and one
- * that fails tells nothing: the result is dropped and the error told, never a record missing.
+ * that fails proves nothing: its result is dropped and its error reported, never a missing record.
  * On a sharded cluster each shard proves its own part.
  *
  * Each read is a single attempt of at most `attemptMs`, if no other time is given, and throws

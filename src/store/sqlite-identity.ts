@@ -33,7 +33,7 @@ export function checkIdentity(path: string, identity: string): void {
 }
 
 /**
- * Makes a quick {@link checkIdentity} to run after each commit, which looks closer only if the file
+ * Creates a quick {@link checkIdentity} to run after each commit, which looks closer only if the file
  * is another one or its folder has changed. To look at the log itself would slow the next commit by
  * a quarter: Linux then gives the log a finer change time, which each sync has to write too.
  */

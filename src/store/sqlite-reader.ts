@@ -21,28 +21,35 @@ const columns = `type, first_name, middle_name, last_name, address_line1, addres
 /**
  * Reads records on the calling thread; what fails, fails with the error of SQLite. What is looked
  * up in one turn of the event loop shares a transaction, since its locks take longer than a lookup.
+ *
+ * @param lookups the connection to look records up by
+ * @param pages the one to list them by
  */
-export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
-  const begin = db.prepare("BEGIN");
-  const rollback = db.prepare("ROLLBACK");
+export function createSqliteReader(
+  lookups: DatabaseSync,
+  pages: DatabaseSync,
+  observe: StoreObserver,
+) {
+  const begin = lookups.prepare("BEGIN");
+  const rollback = lookups.prepare("ROLLBACK");
   // Ids pass as text: a small buffer for each is slow to make and to collect.
-  const findRow = db.prepare(`SELECT ${columns} FROM investors WHERE id = unhex(?, '-')`);
-  const listRows = db.prepare(
+  const findRow = lookups.prepare(`SELECT ${columns} FROM investors WHERE id = unhex(?, '-')`);
+  const listRows = pages.prepare(
     `SELECT ${columns}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
   );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
-  let lookups: Lookup[] = [];
+  let queue: Lookup[] = [];
   const failed = new Map<string, () => unknown>();
 
   function findAll(): void {
-    const batch = lookups;
-    lookups = [];
+    const batch = queue;
+    queue = [];
     const start = performance.now();
     try {
       if (batch.length > 1) begin.run();
       batch.forEach(findOne);
-      if (db.isTransaction) rollback.run();
+      if (lookups.isTransaction) rollback.run();
     } catch (error) {
       // Those that are settled stay as they are.
       for (const { reject } of batch) reject(error);
@@ -69,7 +76,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
   return {
     /** Looks a record up. */
     find(lookup: Lookup): void {
-      if (lookups.push(lookup) === 1) setImmediate(findAll);
+      if (queue.push(lookup) === 1) setImmediate(findAll);
     },
 
     /** At most `limit` records after `after`. */
@@ -94,7 +101,7 @@ export function createSqliteReader(db: DatabaseSync, observe: StoreObserver) {
       const start = performance.now();
       try {
         // A page that was misread stays in SQLite's cache.
-        if (failed.size > 0) db.exec("PRAGMA shrink_memory");
+        if (failed.size > 0) for (const db of [lookups, pages]) db.exec("PRAGMA shrink_memory");
         for (const [key, read] of failed) {
           read();
           failed.delete(key);
