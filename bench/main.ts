@@ -22,7 +22,7 @@ const amount = values.quick
       starts: 1,
     }
   : {
-      effort: { rounds: 15, seconds: 1 },
+      effort: { rounds: 10, seconds: 1.5 },
       growth: { callers: [1, 8, 32, 128, 512], records: [10_000, 100_000, 1_000_000] },
       starts: 10,
     };

@@ -56,7 +56,7 @@ const copy = program
   .option("--principal <name>", "the principal that the request ids in an NDJSON file belong to")
   .action(async (from: string, to: string, { principal }: { principal?: string }) => {
     // A service on the same machine comes first.
-    setPriority(Math.max(getPriority(), constants.priority.PRIORITY_BELOW_NORMAL));
+    setPriority(Math.max(getPriority(), constants.priority.PRIORITY_LOW));
     const { runCopy } = await import("./copy/command.ts");
     const { signal, exitCode } = signalToStop();
     // Progress may go unread.

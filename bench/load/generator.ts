@@ -18,7 +18,7 @@ export interface Load {
   httpPort: number;
   /** How many calls are in flight at once. */
   callers: number;
-  /** The time in seconds, after a tenth of that to warm up. */
+  /** The time in seconds, after {@link warmUpMs}. */
   seconds: number;
   /** Calls a second; as many as the callers can make if undefined. */
   rate: number | undefined;
@@ -49,6 +49,8 @@ export interface Result {
   cpuCalls: number;
 }
 
+/** The time in milliseconds until this thread itself is warm. */
+const warmUpMs = 300;
 const callersPerGrpcConnection = 16;
 const load = workerData as Load;
 parentPort?.postMessage(await run(load));
@@ -63,7 +65,7 @@ async function run({ pid, port, httpPort, callers, seconds, rate, work }: Load):
   const nextTask = createTasks(work);
   const histogram = createHistogram({ figures: 3 });
   const begin = performance.now();
-  const start = begin + seconds * 100;
+  const start = begin + warmUpMs;
   const end = start + seconds * 1_000;
   let calls = 0;
   let scheduled = 0;
