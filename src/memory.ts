@@ -12,7 +12,7 @@ const defaultMaxConnections = 1_024;
 const emptyMb = 115;
 const connectionsMb = 100;
 
-/** Once short, it is no longer below this fraction of that sum. */
+/** Once short, memory stays short until it falls to this fraction of that sum. */
 const enoughShare = 0.95;
 
 /** How often to look at the memory, in milliseconds. */

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createReadStream } from "node:fs";
+import { constants } from "node:os";
 import { join } from "node:path";
 import { startService } from "../contestant.ts";
 import { type Database, mongoDatabase, sqliteDatabase } from "../database.ts";
@@ -86,7 +87,10 @@ async function measureBeside(from: string, { effort, folder, say }: Plan): Promi
     const ended = once(child, "exit");
     beside.push(await p99());
     child.kill();
-    await ended;
+    const [code] = await ended;
+    if (code !== 0 && code !== 128 + constants.signals.SIGTERM) {
+      throw new Error(`the copy beside the creates ended with status ${code}`);
+    }
   }
   await contestant.stop();
   return {

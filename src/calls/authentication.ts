@@ -15,7 +15,7 @@ import { digestOf, readTokensFile } from "./tokens-file.ts";
 export type Authenticate = (peer: Peer, exchange: Exchange) => Promise<Caller>;
 
 /**
- * Creates authentication by the sources that are set.
+ * Creates authentication by the methods that are configured.
  *
  * @param onWarning is called with what operators should know and change
  * @throws {ConfigError} the tokens file cannot be read or has a wrong line

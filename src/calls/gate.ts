@@ -44,7 +44,7 @@ export function createGate(options: GateOptions) {
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  // No limit in all but memory: a client that held every slot could make health checks fail.
+  // No overall limit except memory: a client that held every slot could make health checks fail.
   const publicCalls = createSlots(Number.POSITIVE_INFINITY, maxPublicCallsOfConnection);
   const admitting = createSlots(Number.POSITIVE_INFINITY);
   const countInFlight = () => admitting.held + slots.held;

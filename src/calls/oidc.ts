@@ -34,8 +34,9 @@ interface Verdict {
 }
 
 /**
- * Creates a function that verifies an access token, passed with its digest, and returns its caller:
- * one of the issuer, for the audience, not expired (RFC 9068, and what others issue instead).
+ * Creates a function that verifies an access token, passed with its digest, and returns its caller.
+ * The token must be from the issuer, for the audience and not expired (RFC 9068, or what others
+ * issue).
  *
  * @param onWarning called when the keys of the issuer cannot be fetched any more
  * @throws {InvalidCredentialsError} the token is not valid

@@ -73,12 +73,12 @@ export function createTelemetry(log: Logger) {
 
   /** Logs a refusal; beyond {@link maxRefusalLines} a second, it is only counted, for one more line. */
   function refuse(fields: object): void {
-    if (refused === 0) setTimeout(tellOfRest, 1_000).unref();
+    if (refused === 0) setTimeout(logRest, 1_000).unref();
     refused += 1;
     if (refused <= maxRefusalLines) log.warn(fields, "refused");
   }
 
-  function tellOfRest(): void {
+  function logRest(): void {
     const count = refused - maxRefusalLines;
     refused = 0;
     if (count > 0) log.warn({ count }, "more were refused in the same second");

@@ -121,7 +121,7 @@ function readLine(line: Buffer, principal: string): Investor | undefined {
   const text = line.toString();
   if (text.trim() === "") return undefined;
   const object = parseObject(text);
-  if (object === undefined) throw new Error("is not a JSON object");
+  if (object === undefined) throw new Error("is not a JSON object, or repeats a member");
   const { id, requestId, ...members } = object;
   const { request, violations } = fromMembers(members);
   if (typeof requestId === "string") request.requestId = requestId;

@@ -131,7 +131,7 @@ export class ExchangeUsage {
     };
   }
 
-  /** @throws {ConnectError} OVERLOADED, if the connection keeps more than its share while all keep too much */
+  /** @throws {ConnectError} OVERLOADED, if {@link ExchangeUsage.isCrowded} */
   expectRoom(): void {
     if (this.isCrowded) throw overloaded();
   }
@@ -265,7 +265,7 @@ export class ExchangeUsage {
     connection.end();
     if (this.#usedBy === "call") connection.calls -= 1;
     if (this.#usedBy === "watch") connection.watches -= 1;
-    // Anybody could end watches to keep a connection. Its end was noted just now.
+    // Only after a call: anybody could end watches to keep a connection. idleSince is now, by end().
     if (this.#usedBy && connection.hasRunCall) connection.usedAt = connection.idleSince;
     this.keep(-this.#kept);
     connection.unsent.release(this.#reserved + this.#reply);

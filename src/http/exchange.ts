@@ -158,7 +158,7 @@ export abstract class Exchange {
     this.#added = { ...this.#added, [name]: value };
   }
 
-  /** The headers of a response with those that were added, which its own replace. */
+  /** The headers of a response, and the added ones that it does not set itself. */
   protected withAdded(headers: OutgoingHttpHeaders): OutgoingHttpHeaders {
     return this.#added ? { ...this.#added, ...headers } : headers;
   }

@@ -39,7 +39,7 @@ export class Http1Exchange extends Exchange {
     this.#req = req;
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
-    this.usage.keep(this.url.length);
+    this.usage.keep(req.url?.length ?? 0);
     this.fault = findFault(req);
     const { "content-length": length, "transfer-encoding": encoding } = req.headers;
     if (length !== undefined || encoding !== undefined) this.body.buffer();

@@ -34,7 +34,7 @@ export interface Listener {
   announceDrain(): void;
   /**
    * Takes no new connections, and tells clients to make no more calls on those that are open;
-   * resolves once all whose handshake is over were told.
+   * resolves once all whose handshake is over have been told.
    */
   drain(): Promise<void>;
   /** Resolves when the last connection has closed after that. */

@@ -113,7 +113,7 @@ function sort(stopped: Stopped[], first: number): void {
   stopped.sort((a, b) => a.order - b.order);
   const counts = new Map<string, number>();
   for (const each of stopped) {
-    // From here on, counted from the first one.
+    // From here on, ranks count from the one that begins this round.
     each.rank = (each.rank - first + ranks) % ranks;
     const key = `${each.rank} ${each.reading.usage.caller}`;
     each.position = counts.get(key) ?? 0;

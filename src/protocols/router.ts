@@ -20,9 +20,9 @@ interface RouterOptions {
   handlers: readonly Handler[];
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
-  /** The hosts that requests may name, without cross-origin ones; if absent, anything goes. */
+  /** The hosts that requests may name; cross-origin requests are refused too. Neither is checked if absent. */
   hosts: ReadonlySet<string> | undefined;
-  /** Is told of cross-origin requests that were refused. */
+  /** Logs a cross-origin request that was refused. */
   onRefusal?(fields: object): void;
   /** Logs faults. */
   log: Logger;

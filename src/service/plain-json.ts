@@ -8,7 +8,7 @@ import {
 import { type TextField, textFields, typeNames, typesByName } from "../investor.ts";
 import type { Violation } from "./errors.ts";
 
-/** The most mistakes to tell of at once: 64 KiB can have eight thousand. */
+/** The most mistakes to report at once: 64 KiB can have eight thousand. */
 export const maxViolations = 100;
 
 const members = new Set<string>(["type", ...textFields]);

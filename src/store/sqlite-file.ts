@@ -161,7 +161,7 @@ async function settle(db: DatabaseSync, path: string, timeoutMs: number): Promis
   const end = performance.now() + timeoutMs;
   let wasShort = false;
   for (;;) {
-    // That others hold it up stands in the row, and throws nothing.
+    // If others hold it up, only the row says so; nothing is thrown.
     if (rewriteLog(db, path) && checkpoint.get()?.busy === 0) {
       // SQLite itself takes the missing end of a page for zeros.
       const size = pragma(db, "page_count") * pragma(db, "page_size");

@@ -38,15 +38,15 @@ export function checkIdentity(path: string, identity: string): void {
  * a quarter: Linux then gives the log a finer change time, which each sync has to write too.
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
-  const folder = dirname(realpathSync.native(path));
   let seen = "";
   let seenSize = 0n;
 
   function look(): { state: string; changedMs: number; size: bigint } | undefined {
     try {
-      const file = statSync(path, { bigint: true });
-      const { dev, ino, ctimeNs, ctimeMs } = statSync(folder, { bigint: true });
-      const state = `${file.dev}:${file.ino} ${dev}:${ino} ${ctimeNs}`;
+      const name = realpathSync.native(path);
+      const file = statSync(name, { bigint: true });
+      const { dev, ino, ctimeNs, ctimeMs } = statSync(dirname(name), { bigint: true });
+      const state = `${name} ${file.dev}:${file.ino} ${dev}:${ino} ${ctimeNs}`;
       return { state, changedMs: Number(ctimeMs), size: file.size };
     } catch {
       return undefined;

@@ -24,9 +24,9 @@ import {
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
 /**
- * The memory for pages that lookups have read, in KiB: with SQLite's own 2 MiB, which hold fewer pages
- * than lead to 700,000 records, a Get by Connect takes 7 % more CPU. A list, which reads each page
- * once, has a connection of its own and keeps to these 2 MiB.
+ * The page cache for lookups, in KiB. SQLite's default of 2 MiB does not hold the interior pages of
+ * 700,000 records, and a Get by Connect then takes 7 % more CPU. Lists, which read each page once,
+ * have a connection of their own with the default.
  */
 const lookupCacheKib = 16 * 1024;
 

@@ -42,7 +42,11 @@ describe("a line of NDJSON", () => {
     ],
     ["a type that is none", lineOf({ type: "person" }), "type must be individual or institution"],
     ["a number", lineOf({ city: 5 }), "city must be a string"],
-    ["a member twice", lineOf().replace("{", '{"city":"x",'), "is not a JSON object"],
+    [
+      "a member twice",
+      lineOf().replace("{", '{"city":"x",'),
+      "is not a JSON object, or repeats a member",
+    ],
     ["a member of its own", lineOf({ age: "5" }), "age is not a member of an investor"],
     [
       "a member by its name in the contract",
@@ -87,15 +91,19 @@ describe("a line of NDJSON", () => {
       lineOf({ id: undefined, requestId: 17 }),
       "requestId must be a string",
     ],
-    ["an array", "[]", "is not a JSON object"],
-    ["an end that was cut off", lineOf().slice(0, -20), "is not a JSON object"],
+    ["an array", "[]", "is not a JSON object, or repeats a member"],
+    [
+      "an end that was cut off",
+      lineOf().slice(0, -20),
+      "is not a JSON object, or repeats a member",
+    ],
     [
       "bytes that are no UTF-8",
       Buffer.concat([Buffer.from('{"id":"'), Buffer.of(0xff)]),
       "is not UTF-8",
     ],
     ["10 MB", lineOf({ lastName: "x".repeat(10_000_000) }), "is longer than 65536 bytes"],
-    ["a byte order mark in the middle", marked, "is not a JSON object"],
+    ["a byte order mark in the middle", marked, "is not a JSON object, or repeats a member"],
   ])("with %s ends the import, and what comes before it is stored", async (_, line, why) => {
     const before = [lineOf(), lineOf()];
     const content = [`${before.join("\n")}\n`, line, `\n${lineOf()}\n`];
@@ -122,7 +130,7 @@ describe("a line of NDJSON", () => {
 
   it("counts also if it is empty", async () => {
     const { told } = await importFile(`\n\r\n${lineOf()}\n\nx\n`);
-    expect(told).toContain("line 5: is not a JSON object");
+    expect(told).toContain("line 5: is not a JSON object, or repeats a member");
   });
 
   it("may have any UUID as its id, which is kept in lower case", async () => {
