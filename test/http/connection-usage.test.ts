@@ -1,7 +1,9 @@
-import type { Socket } from "node:net";
-import { expect, it } from "vitest";
-import { ConnectionUsage } from "../../src/http/connection-usage.ts";
+import { once } from "node:events";
+import { type AddressInfo, connect, createServer, type Socket } from "node:net";
+import { expect, it, onTestFinished } from "vitest";
+import { ConnectionUsage, exchangeBytes } from "../../src/http/connection-usage.ts";
 import { ExchangeUsage } from "../../src/http/exchange-usage.ts";
+import { createHttp1 } from "../../src/http/http1.ts";
 import { TotalUsage } from "../../src/http/total-usage.ts";
 
 const mebibyte = 1024 * 1024;
@@ -56,4 +58,21 @@ it.each([
   const canTakeAt40 = usage.canTake(mebibyte);
   usage.keep(24 * mebibyte);
   expect([canTakeAt40, usage.canTake(mebibyte)]).toEqual(canTake);
+});
+
+it("counts all of a target in absolute form, which Node.js keeps", async () => {
+  const total = new TotalUsage(options);
+  const { promise: kept, resolve } = Promise.withResolvers<number>();
+  const http1 = createHttp1({ requestTimeoutMs: 5_000, serve: () => resolve(total.kept) });
+  const server = createServer((socket) => void http1.accept(socket, new ConnectionUsage(total)));
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const client = connect((server.address() as AddressInfo).port, "127.0.0.1");
+  onTestFinished(() => {
+    client.destroy();
+    http1.close();
+    server.close();
+  });
+  const target = `http://${"a".repeat(10_000)}/`;
+  client.write(`GET ${target} HTTP/1.1\r\nhost: a\r\n\r\n`);
+  expect(await kept).toBeGreaterThan(exchangeBytes + target.length);
 });
