@@ -2,6 +2,7 @@ import {
   closeSync,
   existsSync,
   fsyncSync,
+  lstatSync,
   openSync,
   readlinkSync,
   readSync,
@@ -132,6 +133,13 @@ async function useLog(db: DatabaseSync, timeoutMs: number): Promise<void> {
 
 /** SQLite deletes a log, with the records in it, if the file that it belongs to is empty. */
 function refuseLogAlone(path: string): void {
+  const left = `${path}-wal`;
+  // The log of a link is beside the file that it leads to.
+  if (lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() && sizeOf(left) > 0) {
+    throw new Error(
+      `it is a link, and the log ${left} was left beside it: move the file back, or the log to it`,
+    );
+  }
   const log = `${existsSync(path) ? realpathSync(path) : path}-wal`;
   // The log first, since another process may be making both: in the file it writes first.
   if (sizeOf(log) === 0 || sizeOf(path) > 0) return;

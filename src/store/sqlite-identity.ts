@@ -39,7 +39,7 @@ export function checkIdentity(path: string, identity: string): void {
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
   let seen = "";
-  let seenSize = 0n;
+  let seenSize = statSync(path, { bigint: true }).size;
 
   function look(): { state: string; changedMs: number; size: bigint } | undefined {
     try {
