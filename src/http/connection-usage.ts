@@ -20,7 +20,10 @@ const shareBytes = 32 * 1024;
 /** What an exchange takes besides its headers and its bodies, in bytes. */
 export const exchangeBytes = 8 * 1024;
 
-/** What a connection without calls may keep besides {@link exchangeBytes} for each exchange, when memory is short. */
+/**
+ * What a connection without calls may keep besides {@link exchangeBytes} for each exchange, when
+ * memory is short.
+ */
 const idleBytes = 12 * 1024;
 
 /** How long a connection is spared after the last activity of its calls, in milliseconds. */

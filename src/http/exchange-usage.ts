@@ -41,13 +41,13 @@ export class ExchangeUsage {
   /** Stops waiting to write. */
   #stopWaitingToWrite: (() => void) | undefined;
 
-  /** @param rawHeaders the names and values of the headers */
-  constructor(connection: ConnectionUsage, socket: Socket, rawHeaders: string[]) {
+  /** @param head what came before the body */
+  constructor(connection: ConnectionUsage, socket: Socket, head: string[]) {
     this.#connection = connection;
     this.#socket = socket;
     this.isEncrypted = (socket as Partial<TLSSocket>).encrypted === true;
     this.#copies = this.isEncrypted ? 3 : 1;
-    for (const text of rawHeaders) this.#kept += text.length + fieldBytes / 2;
+    for (const text of head) this.#kept += text.length + fieldBytes / 2;
     connection.begin();
     connection.keep(this.#kept);
   }

@@ -40,20 +40,20 @@ export abstract class Exchange {
   #rejectWrite: ((reason: Error) => void) | undefined;
 
   /**
-   * @param rawHeaders the names and values of the headers
+   * @param head the target of the request, and the names and values of its headers
    * @param response emits `close` when it has ended, whether it was sent or not
    */
   protected constructor(
     socket: Socket,
     headers: IncomingHttpHeaders,
-    rawHeaders: string[],
+    head: string[],
     request: Readable,
     response: Writable,
     connection: ConnectionUsage,
   ) {
     this.socket = socket;
     this.headers = headers as Record<string, string | undefined>;
-    this.usage = new ExchangeUsage(connection, socket, rawHeaders);
+    this.usage = new ExchangeUsage(connection, socket, head);
     this.body = new RequestBody(request, this.usage);
     this.#response = response;
     // Node.js emits errors after the end too, and an error without a listener ends the process.

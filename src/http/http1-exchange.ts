@@ -15,8 +15,7 @@ function findFault({ httpVersion, rawHeaders }: IncomingMessage): [number, strin
   if (rawHeaders.length > 2 * maxFields) return [431, `there are more than ${maxFields} headers`];
   let hosts = 0;
   for (let i = 0; i < rawHeaders.length; i += 2) {
-    const name = rawHeaders[i];
-    if (name?.length === 4 && name.toLowerCase() === "host") hosts += 1;
+    if (rawHeaders[i]?.toLowerCase() === "host") hosts += 1;
   }
   const isFine = hosts === 1 || (hosts === 0 && httpVersion === "1.0");
   return isFine ? undefined : [400, "there must be one Host header"];
@@ -35,11 +34,10 @@ export class Http1Exchange extends Exchange {
   readonly #res: ServerResponse;
 
   constructor(req: IncomingMessage, res: ServerResponse, usage: ConnectionUsage) {
-    super(req.socket, req.headers, req.rawHeaders, req, res, usage);
+    super(req.socket, req.headers, [req.url ?? "", ...req.rawHeaders], req, res, usage);
     this.#req = req;
     this.#res = res;
     this.url = (req.url ?? "").replace(absoluteForm, "");
-    this.usage.keep(req.url?.length ?? 0);
     this.fault = findFault(req);
     const { "content-length": length, "transfer-encoding": encoding } = req.headers;
     if (length !== undefined || encoding !== undefined) this.body.buffer();

@@ -20,7 +20,7 @@ export class Semaphore {
 
   /** Acquires an amount now, or returns false if too little is free or others wait. */
   tryAcquire(amount: number): boolean {
-    if (this.#isAwaited || !this.#fits(amount)) return false;
+    if (this.#waiting.some(({ size }) => size > 0) || !this.#fits(amount)) return false;
     this.#held += amount;
     return true;
   }
@@ -62,18 +62,11 @@ export class Semaphore {
     this.#wake();
   }
 
-  get #isAwaited(): boolean {
-    const [little, large] = this.#waiting;
-    return little.size > 0 || large.size > 0;
-  }
-
   #fits(amount: number): boolean {
     return this.#held + Math.min(amount, this.#max) <= this.#max;
   }
 
   #wake(): void {
-    // Nearly always nobody waits, and iterating over two empty Maps takes longer than this.
-    if (!this.#isAwaited) return;
     for (const waiting of this.#waiting) {
       for (const [proceed, amount] of waiting) {
         if (!this.#fits(amount)) break;

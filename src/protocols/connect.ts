@@ -73,7 +73,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       }
     },
 
-    reply(exchange, output, call) {
+    async reply(exchange, output, call) {
       const { method, header, trailer } = call;
       const type = exchange.headers["content-type"];
       const message =
@@ -89,7 +89,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       if (compression === null) {
         // Text can leave in one piece with the headers.
         exchange.send(200, headers, message);
-        return undefined;
+        return;
       }
       headers["content-encoding"] = compression.name;
       const compressing = currentUsage.run(
@@ -97,7 +97,7 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
         compression.compress,
         Buffer.from(message),
       );
-      return call.untilEnd(compressing).then((body) => exchange.send(200, headers, body));
+      exchange.send(200, headers, await call.untilEnd(compressing));
     },
 
     fail(exchange, error, call) {

@@ -20,7 +20,10 @@ interface RouterOptions {
   handlers: readonly Handler[];
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
-  /** The hosts that requests may name; cross-origin requests are refused too. Neither is checked if absent. */
+  /**
+   * The hosts that requests may name; cross-origin requests are refused too. Neither is checked if
+   * absent.
+   */
   hosts: ReadonlySet<string> | undefined;
   /** Logs a cross-origin request that was refused. */
   onRefusal?(fields: object): void;

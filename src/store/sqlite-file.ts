@@ -131,7 +131,10 @@ async function useLog(db: DatabaseSync, timeoutMs: number): Promise<void> {
   }
 }
 
-/** SQLite deletes a log, with the records in it, if the file that it belongs to is empty. */
+/**
+ * Refuses a log whose file is not with it: SQLite ignores one that is beside a link, and deletes one,
+ * with the records in it, if its file is empty.
+ */
 function refuseLogAlone(path: string): void {
   const left = `${path}-wal`;
   // The log of a link is beside the file that it leads to.
