@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createReadStream } from "node:fs";
-import { constants } from "node:os";
+import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { startService } from "../contestant.ts";
 import { type Database, mongoDatabase, sqliteDatabase } from "../database.ts";
@@ -66,31 +66,27 @@ export async function measureCopies(plan: Plan, mongoUrl: string | undefined): P
   return [...figures, await measureBeside(from, plan)];
 }
 
-/**
- * Measures creates at half of their peak rate, alone and while the records are copied. A pause of the
- * disk or of the machine decides the p99 of its round, hence the medians of each rather than a ratio
- * in each round.
- */
+/** How many rounds of creates make one beside a copy, so that its p99 has several pauses of V8. */
+const roundsBeside = 4;
+
+/** Measures creates at half of their peak rate, alone and while the records are copied. */
 async function measureBeside(from: string, { effort, folder, say }: Plan): Promise<Figure> {
   say("creates while the records are copied");
   const contestant = await startService(from);
   const side: Side = { name: contestant.name, contestant, work: () => creates("grpc") };
-  const { rounds, seconds } = effort;
-  const peak = await measure(side, 128, seconds);
+  const peak = await measure(side, 128, effort.seconds);
   const rate = Math.round(peak.rate / 2);
-  const p99 = async () => (await measure(side, 128, seconds, rate)).p99;
+  const p99 = async () => (await measure(side, 128, effort.seconds * roundsBeside, rate)).p99;
+  const to = join(folder, "beside.ndjson");
   const alone: number[] = [];
   const beside: number[] = [];
-  for (let round = 0; round < rounds; round += 1) {
+  for (let round = 0; round < effort.rounds; round += roundsBeside) {
     alone.push(await p99());
-    const child = startCopy(from, join(folder, `beside-${round}.ndjson`));
-    const ended = once(child, "exit");
+    const end = new AbortController();
+    const copying = copyOverAndOver(from, to, end.signal);
     beside.push(await p99());
-    child.kill();
-    const [code] = await ended;
-    if (code !== 0 && code !== 128 + constants.signals.SIGTERM) {
-      throw new Error(`the copy beside the creates ended with status ${code}`);
-    }
+    end.abort();
+    await copying;
   }
   await contestant.stop();
   return {
@@ -99,6 +95,19 @@ async function measureBeside(from: string, { effort, folder, say }: Plan): Promi
     unit: "×",
     goal: { is: "at most", must: 2, aim: 1.5 },
   };
+}
+
+async function copyOverAndOver(from: string, to: string, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    const child = startCopy(from, to);
+    const kill = () => child.kill();
+    signal.addEventListener("abort", kill);
+    const [code] = await once(child, "exit");
+    signal.removeEventListener("abort", kill);
+    if (code !== 0 && !signal.aborted)
+      throw new Error(`the copy to ${to} ended with status ${code}`);
+    await rm(to, { force: true });
+  }
 }
 
 function startCopy(from: string, to: string): ChildProcess {
