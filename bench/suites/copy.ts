@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createReadStream } from "node:fs";
 import { rm } from "node:fs/promises";
@@ -83,10 +83,11 @@ async function measureBeside(from: string, { effort, folder, say }: Plan): Promi
   for (let round = 0; round < effort.rounds; round += roundsBeside) {
     alone.push(await p99());
     const end = new AbortController();
-    const copying = copyOverAndOver(from, to, end.signal);
-    beside.push(await p99());
-    end.abort();
-    await copying;
+    const [measured] = await Promise.all([
+      p99().finally(() => end.abort()),
+      copyOverAndOver(from, to, end.signal),
+    ]);
+    beside.push(measured);
   }
   await contestant.stop();
   return {
@@ -99,25 +100,18 @@ async function measureBeside(from: string, { effort, folder, say }: Plan): Promi
 
 async function copyOverAndOver(from: string, to: string, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
-    const child = startCopy(from, to);
-    const kill = () => child.kill();
-    signal.addEventListener("abort", kill);
-    const [code] = await once(child, "exit");
-    signal.removeEventListener("abort", kill);
-    if (code !== 0 && !signal.aborted)
-      throw new Error(`the copy to ${to} ended with status ${code}`);
+    await copy(from, to, signal);
     await rm(to, { force: true });
   }
 }
 
-function startCopy(from: string, to: string): ChildProcess {
-  return spawn(process.execPath, [bin, "copy", from, to], { stdio: "ignore" });
-}
-
-async function copy(from: string, to: string): Promise<void> {
-  const child = startCopy(from, to);
+/** Copies all records, or stops when the signal aborts. */
+async function copy(from: string, to: string, signal?: AbortSignal): Promise<void> {
+  const child = spawn(process.execPath, [bin, "copy", from, to], { stdio: "ignore" });
+  signal?.addEventListener("abort", () => child.kill());
   const [code] = await once(child, "exit");
-  if (code !== 0) throw new Error(`the copy to ${to} ended with status ${code}`);
+  if (code === 0 || signal?.aborted) return;
+  throw new Error(`the copy to ${to} ended with status ${code}`);
 }
 
 async function countIn(database: Database): Promise<number> {
