@@ -1,10 +1,13 @@
-import { fstatSync, fsyncSync, lstatSync, writeFile } from "node:fs";
+import { fdatasync, fstatSync, fsyncSync, lstatSync, writeFile } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/folder.ts";
 import type { Target } from "./copier.ts";
+
+/** How much is written between two syncs, in characters. */
+const syncedAtOnce = 4 * 1024 * 1024;
 
 /**
  * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.
@@ -23,7 +26,10 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   await rm(partial, { force: true });
   const file = await open(partial, "wx", 0o600);
   const { dev, ino } = await file.stat({ bigint: true });
-  const writeLines = createLines((text) => file.writeFile(text));
+  const writeLines = createLines(
+    (text) => file.writeFile(text),
+    () => file.datasync(),
+  );
   let isFinished = false;
 
   function isOurs(name: string): boolean {
@@ -73,7 +79,9 @@ export function createStdoutTarget(): Target {
   // Each write reports its own failure.
   stdout.on("error", () => {});
   return {
-    write: createLines(write),
+    write: createLines(write, async () => {
+      if (isFile) await promisify(fdatasync)(stdout.fd);
+    }),
     async finish() {
       if (isFile) fsyncSync(stdout.fd);
     },
@@ -81,12 +89,25 @@ export function createStdoutTarget(): Target {
   };
 }
 
-/** Writes one batch after the other. */
-function createLines(write: (text: string) => Promise<void>): Target["write"] {
+/**
+ * Writes one batch after the other, and syncs now and then: what piled up until the end would hold
+ * up the commits of a service on the same disk for as long as it takes to write.
+ */
+function createLines(
+  write: (text: string) => Promise<void>,
+  sync: () => Promise<void>,
+): Target["write"] {
   let last: Promise<void> = Promise.resolve();
+  let unsynced = 0;
   return (investors, tally) => {
     last = last.then(async () => {
-      await write(investors.map((investor) => `${toJson(investor)}\n`).join(""));
+      const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
+      await write(text);
+      unsynced += text.length;
+      if (unsynced >= syncedAtOnce) {
+        await sync();
+        unsynced = 0;
+      }
       tally.copied += investors.length;
     });
     return last;
