@@ -62,10 +62,10 @@ describe("the command line", () => {
   it.each(["src/bin.ts", "Dockerfile", "deploy/investor-records.service"])(
     "starts Node.js by %s with the same flags and the same malloc as by npm start",
     (file) => {
-      const flagsOf = (text: string) => text.match(/--[a-z-]+(=\d+)?|MALLOC_\w+=\d+/g);
+      const flagsOf = (text: string) => text.match(/--[a-z-]+(=\d+)?|(MALLOC_|GLIBC_)\w+=[\w.=]+/g);
       const lines = readFileSync(join(root, file), "utf8")
         .split("\n")
-        .filter((each) => /--max-semi-space-size|MALLOC_\w+=/.test(each));
+        .filter((each) => /--max-semi-space-size|(MALLOC_|GLIBC_)\w+=/.test(each));
       expect(flagsOf(lines.join("\n"))).toEqual(flagsOf(scripts.start));
     },
   );

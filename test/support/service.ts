@@ -16,7 +16,10 @@ const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"))
 const npmStart: string[] = scripts.start.split(" ");
 const nodeFlags = npmStart.filter((word) => word.startsWith("--"));
 const malloc = Object.fromEntries(
-  npmStart.filter((word) => word.startsWith("MALLOC_")).map((word) => word.split("=")),
+  npmStart
+    .map((word) => /^([A-Z_]+)=(.+)$/.exec(word) ?? [])
+    .filter(([, name]) => name !== undefined)
+    .map(([, name, value]) => [name, value]),
 );
 
 /** The command line as a child process, and all that it has written. */
