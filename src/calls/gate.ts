@@ -63,7 +63,7 @@ export function createGate(options: GateOptions) {
 
   function acquireSlot(call: Call): Call {
     const { exchange } = call.head;
-    call.signal.throwIfAborted();
+    call.throwIfAborted();
     const principal = call.values.get(principalKey);
     exchange.usage.authorise(principal);
     exchange.usage.expectRoom();

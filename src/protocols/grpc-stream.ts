@@ -20,7 +20,7 @@ export function createGrpcStream({ gate, maxMessageBytes }: ProtocolOptions) {
     const { exchange } = call.head;
     const body = await exchange.readBody(isPublic ? maxPublicBytes : maxMessageBytes, prefixBytes);
     const input = decode(method, body, call);
-    call.signal.throwIfAborted();
+    call.throwIfAborted();
     if (isPublic) call.limitByClient();
     const begin = () => exchange.begin(200, headersOf(exchange, call), () => trailersOf(call));
     for await (const output of call.run(() => impl(input, call))) {

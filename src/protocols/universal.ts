@@ -179,7 +179,7 @@ const noteFailures: Interceptor = (next) => async (req) => {
   const call = request.call as Call;
   request.isDecoded = true;
   try {
-    call.signal.throwIfAborted();
+    call.throwIfAborted();
     if (isPublic && spec.kind === "server_streaming") call.limitByClient();
     const res = await call.run(() => next(req));
     return res.stream ? { ...res, message: noteFailure(res.message, call) } : res;
@@ -192,7 +192,7 @@ async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIte
   try {
     for await (const message of messages) {
       // Much of what was read at once may be left.
-      call.signal.throwIfAborted();
+      call.throwIfAborted();
       yield message;
     }
   } catch (error) {

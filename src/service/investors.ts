@@ -69,9 +69,9 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       }
     },
 
-    async getInvestor(request, { signal }) {
+    async getInvestor(request, call) {
       const id = checkGet(request);
-      const investor = id && (await store.find(id, signal).catch(rethrow));
+      const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);
       expectRecord(investor);
       return investor;
@@ -88,7 +88,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
 /** The record that an earlier create stored under the same id, if its content is the same. */
 async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
-  const stored = await store.find(investor.id, signal).catch((error) => {
+  const stored = await store.find(investor.id, { signal }).catch((error) => {
     if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
     throw error instanceof StoreUnavailableError ? outcomeUnknown(error) : error;
   });

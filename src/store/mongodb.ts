@@ -81,7 +81,7 @@ export function createMongoStore(
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
 
-    find: (id, signal) => finds.add(id, signal),
+    find: (id, call) => finds.add(id, call?.signal),
 
     async list(range, signal) {
       await begin(signal);

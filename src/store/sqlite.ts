@@ -71,7 +71,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   /** Why what is read may be of another file, as of the last ping. */
   let moved: Error | undefined;
 
-  function expectOpen(signal: AbortSignal | undefined): void {
+  function expectOpen(signal?: AbortSignal): void {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     if (moved !== undefined) throw new StoreUnavailableError(moved.message);
@@ -88,16 +88,16 @@ export async function createSqliteStore(path: string, options: Options): Promise
 
   return {
     insert: (investor, signal) => batcher.add(investor, signal),
-    find: (id, signal) =>
+    find: (id) =>
       new Promise((resolve, reject) => {
-        expectOpen(signal);
+        expectOpen();
         reader.find({ id, resolve, reject: (error) => reject(toReadError(error)) });
       }),
     list: (range, signal) => read(() => reader.list(range), signal),
 
     async ping() {
       moved = undefined;
-      expectOpen(undefined);
+      expectOpen();
       try {
         checkIdentity(path, writer.identity);
       } catch (error) {

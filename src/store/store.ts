@@ -23,9 +23,10 @@ export interface Store {
    * The record with this id (a UUID in lower-case canonical text), or undefined. It
    * sees every insert that resolved before the call, by whichever process.
    *
+   * @param call is asked for its signal only by a store that would wait
    * @throws {StoreUnavailableError} it could not be read
    */
-  find(id: string, signal?: AbortSignal): Promise<Investor | undefined>;
+  find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
 
   /**
    * At most `limit` records, ascending by id, starting after the id `after`. It sees

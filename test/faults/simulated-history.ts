@@ -59,7 +59,7 @@ export class History {
   async find(store: Store, id: string, signal?: AbortSignal): Promise<void> {
     const isKnown = this.known.has(id);
     try {
-      const found = await store.find(id, signal);
+      const found = await store.find(id, signal && { signal });
       this.#count(found ? "found" : "missed");
       if (found) this.#see(found.id, found.firstName);
       else if (isKnown) this.violations.push(`find: ${id} is missing`);

@@ -275,10 +275,17 @@ it.for([1_500, 400])("fails within a request timeout of %i ms without a server",
   const signal = AbortSignal.timeout(ms);
   await Promise.all([
     expect(store.insert(anInvestor(), signal)).rejects.toThrow(StoreUnavailableError),
-    expect(store.find(v4(), signal)).rejects.toThrow(StoreUnavailableError),
+    expect(store.find(v4(), { signal })).rejects.toThrow(StoreUnavailableError),
     expect(store.list({ limit: 1 }, signal)).rejects.toThrow(StoreUnavailableError),
     expect(store.ping(signal)).rejects.toThrow(StoreUnavailableError),
   ]);
+});
+
+it("rejects a lookup whose signal has aborted, with its reason", async () => {
+  const store = createMongoStore("mongodb://127.0.0.1:9/", { requestTimeoutMs: 500, observe() {} });
+  onTestFinished(() => store.close());
+  const signal = AbortSignal.abort(new Error("enough"));
+  await expect(store.find(v4(), { signal })).rejects.toBe(signal.reason);
 });
 
 it("takes back what waits for a server that does not reply, with the reason", async () => {
@@ -293,7 +300,7 @@ it("takes back what waits for a server that does not reply, with the reason", as
   const { signal } = controller;
   const calls = [
     store.insert(anInvestor(), signal),
-    store.find(v4(), signal),
+    store.find(v4(), { signal }),
     store.list({ limit: 1 }, signal),
     store.ping(signal),
   ];
