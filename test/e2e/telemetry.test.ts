@@ -152,7 +152,9 @@ describe("the log", () => {
       const { id } = await grpcClient(service).createInvestor(aCreate());
       await fetch(url(service, "/v1/investors/none"), { headers: { traceparent } });
       await failureOf(grpcClient(service).createInvestor({}));
-      await failureOf(grpcClient(service).listInvestors({ pageSize: 1 }, { timeoutMs: 1 }));
+      const release = lockDatabase(service);
+      await failureOf(grpcClient(service).createInvestor(aCreate(), { timeoutMs: 50 }));
+      release();
       if (level === "info") {
         await expect.poll(() => count(service, "CreateInvestor", "OK", "grpc")).toBe(1);
         expect(logged(service)).toEqual([]);
