@@ -13,6 +13,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from "node:fs";
+import { getPriority } from "node:os";
 import { dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v7 } from "uuid";
@@ -382,6 +383,21 @@ describe("a file to copy to", () => {
     expect(await exited).toBe(130);
     expect(output()).toBe("stopped by SIGINT; out.ndjson was not made\n");
     expect(readdirSync(folder)).toEqual([]);
+  });
+});
+
+describe("a copy that runs", () => {
+  it("gives way to others with all of its threads", async ({ skip }) => {
+    skip(process.platform !== "linux", "this test reads /proc");
+    const folder = temporaryFolder();
+    const { child, exited } = startCopy(["-", "out.ndjson"], { folder });
+    child.stdin?.write(`${lineOf()}\n`);
+    await waitFor(async () => sizeOf(join(folder, "out.ndjson.partial")) > 0);
+    const threads = readdirSync(`/proc/${child.pid}/task`).map(Number);
+    expect(threads.length).toBeGreaterThan(1);
+    expect(new Set(threads.map((thread) => getPriority(thread)))).toEqual(new Set([19]));
+    child.stdin?.end();
+    expect(await exited).toBe(0);
   });
 });
 
