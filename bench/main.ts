@@ -9,7 +9,7 @@ import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { buildGoPeers } from "./go.ts";
 import { judge } from "./goals.ts";
 import { describeMachine, type Results, write } from "./report.ts";
-import { measureCopies } from "./suites/copy.ts";
+import { measureBeside, measureCopies } from "./suites/copy.ts";
 import { measureMongo } from "./suites/mongodb.ts";
 import type { Findings, Plan } from "./suites/plan.ts";
 import { measureSqlite } from "./suites/sqlite.ts";
@@ -35,6 +35,8 @@ const say = (text: string) => console.log(`${new Date().toISOString().slice(11, 
 say("build the peers in Go");
 const plan: Plan = { ...amount, folder, go: buildGoPeers(), say };
 const sqlite = await measureSqlite(plan);
+// Before there is a mongod, whose checkpoints would be measured too.
+const beside = await measureBeside(plan);
 const set = await startMongo();
 const mongodb = set && (await measureMongo(plan, set));
 const copies = await measureCopies(plan, set?.getUri("copies"));
@@ -44,7 +46,7 @@ const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: [describeMachine(), ...(mongodb ? [`MongoDB ${mongodb.version}`] : [])].join(", "),
   outcomes: found.flatMap(({ outcomes }) => outcomes),
-  figures: [...found.flatMap(({ figures }) => figures), ...copies],
+  figures: [...found.flatMap(({ figures }) => figures), ...copies, beside],
   growth: found.flatMap(({ growth }) => growth),
   memory: found.flatMap(({ memory }) => memory),
 };

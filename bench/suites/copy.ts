@@ -12,17 +12,11 @@ import type { Figure, Plan } from "./plan.ts";
 const bin = join(import.meta.dirname, "../../dist/bin.js");
 const lineFeed = 0x0a;
 
-/** Measures copies of many records, and what a service notices of them. */
+/** Measures copies of many records. */
 export async function measureCopies(plan: Plan, mongoUrl: string | undefined): Promise<Figure[]> {
-  const { growth, folder, say } = plan;
-  const path = join(folder, "source.db");
-  const from = `sqlite:${path}`;
-  const count = growth.records.at(-1) ?? 0;
-  await startService(from).then((service) => service.stop());
-  const source = sqliteDatabase(path);
-  await source.fill(count);
-  await source.close();
-
+  const { folder, say } = plan;
+  const count = countOf(plan);
+  const from = await fill(join(folder, "source.db"), count);
   const file = join(folder, "copy.ndjson");
   const other = join(folder, "copy.db");
   const inMongo = async (url: string) => countIn(await mongoDatabase(url));
@@ -63,24 +57,26 @@ export async function measureCopies(plan: Plan, mongoUrl: string | undefined): P
       goal: { ...goal, is: "at least" },
     });
   }
-  return [...figures, await measureBeside(from, plan)];
+  return figures;
 }
 
-/** How many rounds of creates make one beside a copy, so that its p99 has several pauses of V8. */
-const roundsBeside = 4;
+/** How much longer a round is than others, so that its p99 has several pauses of V8. */
+const longer = 4;
 
 /** Measures creates at half of their peak rate, alone and while the records are copied. */
-async function measureBeside(from: string, { effort, folder, say }: Plan): Promise<Figure> {
+export async function measureBeside(plan: Plan): Promise<Figure> {
+  const { effort, folder, say } = plan;
   say("creates while the records are copied");
+  const from = await fill(join(folder, "busy.db"), countOf(plan));
   const contestant = await startService(from);
   const side: Side = { name: contestant.name, contestant, work: () => creates("grpc") };
   const peak = await measure(side, 128, effort.seconds);
   const rate = Math.round(peak.rate / 2);
-  const p99 = async () => (await measure(side, 128, effort.seconds * roundsBeside, rate)).p99;
+  const p99 = async () => (await measure(side, 128, effort.seconds * longer, rate)).p99;
   const to = join(folder, "beside.ndjson");
   const alone: number[] = [];
   const beside: number[] = [];
-  for (let round = 0; round < effort.rounds; round += roundsBeside) {
+  for (let round = 0; round < effort.rounds; round += 2) {
     alone.push(await p99());
     const end = new AbortController();
     const [measured] = await Promise.all([
@@ -96,6 +92,21 @@ async function measureBeside(from: string, { effort, folder, say }: Plan): Promi
     unit: "×",
     goal: { is: "at most", must: 2, aim: 1.5 },
   };
+}
+
+/** How many records are copied. */
+function countOf({ growth }: Plan): number {
+  return growth.records.at(-1) ?? 0;
+}
+
+/** Makes an SQLite file with many records, and returns its URL. */
+async function fill(path: string, count: number): Promise<string> {
+  const url = `sqlite:${path}`;
+  await startService(url).then((service) => service.stop());
+  const database = sqliteDatabase(path);
+  await database.fill(count);
+  await database.close();
+  return url;
 }
 
 async function copyOverAndOver(from: string, to: string, signal: AbortSignal): Promise<void> {
