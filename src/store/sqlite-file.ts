@@ -140,7 +140,7 @@ function refuseLogAlone(path: string): void {
   // The log of a link is beside the file that it leads to.
   if (lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() && sizeOf(left) > 0) {
     throw new Error(
-      `it is a link, and the log ${left} was left beside it: move the file back, or the log to it`,
+      `it is a link, and the log ${left} was left beside it: if nothing has written to the file since it was moved, move the log to it, or else away`,
     );
   }
   const log = `${existsSync(path) ? realpathSync(path) : path}-wal`;

@@ -23,7 +23,7 @@ export interface Store {
    * The record with this id (a UUID in lower-case canonical text), or undefined. It
    * sees every insert that resolved before the call, by whichever process.
    *
-   * @param call is asked for its signal only by a store that would wait
+   * @param call has the signal; a store that does not wait need not ask for it
    * @throws {StoreUnavailableError} it could not be read
    */
   find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
