@@ -56,7 +56,7 @@ const copy = program
   .argument("<to>", "the same; - is standard output")
   .option("--principal <name>", "the principal that the request ids in an NDJSON file belong to")
   .action(async (from: string, to: string, { principal }: { principal?: string }) => {
-    giveWay();
+    lowerPriority();
     const { runCopy } = await import("./copy/command.ts");
     const { signal, exitCode } = signalToStop();
     // Progress may go unread.
@@ -87,10 +87,10 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
 await program.parseAsync();
 
 /**
- * Lets a service on the same machine come first. On Linux each thread has a priority of its own;
- * with those of V8 at the normal one, the p99 of a service's creates is 17 % higher.
+ * Lets a service on the same machine come first. On Linux each thread has a priority of its own,
+ * and those of V8 run already.
  */
-function giveWay(): void {
+function lowerPriority(): void {
   const tasks = "/proc/self/task";
   const threads = existsSync(tasks) ? readdirSync(tasks).map(Number) : [process.pid];
   for (const thread of threads) setPriority(thread, constants.priority.PRIORITY_LOW);

@@ -6,8 +6,8 @@ import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/folder.ts";
 import type { Target } from "./copier.ts";
 
-/** How much is written between two syncs, in characters. */
-const syncedAtOnce = 4 * 1024 * 1024;
+/** How much may be written without a sync, in characters. */
+const maxUnsynced = 4 * 1024 * 1024;
 
 /**
  * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.
@@ -104,7 +104,7 @@ function createLines(
       const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
       await write(text);
       unsynced += text.length;
-      if (unsynced >= syncedAtOnce) {
+      if (unsynced >= maxUnsynced) {
         await sync();
         unsynced = 0;
       }

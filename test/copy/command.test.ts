@@ -315,29 +315,29 @@ describe("a file to copy to", () => {
     expect(readdirSync(join(folder, "disk"))).toEqual([]);
   });
 
-  it.runIf(hasTool("cc", ["--version"]))(
-    "is removed again if the sync of its folder fails",
-    async () => {
-      const folder = realpathSync(temporaryFolder());
-      const library = compileRecorder();
-      onTestFinished(() => rmSync(dirname(library), { recursive: true }));
-      await makeSqlite(folder, "a.db", 2);
-      mkdirSync(join(folder, "out"));
-      // The first sync is a trial, before anything is written.
-      writeFileSync(join(folder, "rules"), "sync . 2 1 EIO");
-      const env = {
-        LD_PRELOAD: library,
-        DISK_FOLDER: join(folder, "out"),
-        DISK_LOG: join(folder, "log"),
-        DISK_RULES: join(folder, "rules"),
-      };
-      expect(await copy(["sqlite:a.db", "out/out.ndjson"], { folder, env })).toMatchObject({
-        code: 1,
-        told: "error: cannot write to out/out.ndjson: EIO: i/o error, fsync; out/out.ndjson was not made\n",
-      });
-      expect(readdirSync(join(folder, "out"))).toEqual([]);
-    },
-  );
+  it.runIf(hasTool("cc", ["--version"])).each([
+    // The first sync is a trial, before anything is written.
+    ["the sync of its folder", "sync . 2 1 EIO", 2, "fsync"],
+    ["a sync on the way", "sync .partial 1 1 EIO", 20_000, "fdatasync"],
+  ])("is removed again if %s fails", async (_, rule, records, call) => {
+    const folder = realpathSync(temporaryFolder());
+    const library = compileRecorder();
+    onTestFinished(() => rmSync(dirname(library), { recursive: true }));
+    await makeSqlite(folder, "a.db", records);
+    mkdirSync(join(folder, "out"));
+    writeFileSync(join(folder, "rules"), rule);
+    const env = {
+      LD_PRELOAD: library,
+      DISK_FOLDER: join(folder, "out"),
+      DISK_LOG: join(folder, "log"),
+      DISK_RULES: join(folder, "rules"),
+    };
+    expect(await copy(["sqlite:a.db", "out/out.ndjson"], { folder, env })).toMatchObject({
+      code: 1,
+      told: `error: cannot write to out/out.ndjson: EIO: i/o error, ${call}; out/out.ndjson was not made\n`,
+    });
+    expect(readdirSync(join(folder, "out"))).toEqual([]);
+  });
 
   it("that cannot be looked for any more is told in one line", async () => {
     const folder = temporaryFolder();
