@@ -12,8 +12,8 @@ export interface Contestant {
   readonly httpPort: number;
   /** From its start until it was ready, in milliseconds. */
   readonly startMs: number;
-  /** Resident memory in MB, now and the most ever; NaN where the system does not tell. */
-  memoryMb(): { now: number; peak: number };
+  /** Resident memory in MiB, now and the most ever; NaN where the system does not tell. */
+  memoryMib(): { now: number; peak: number };
   stop(): Promise<void>;
 }
 
@@ -62,11 +62,11 @@ async function start(
     port: Number(port),
     httpPort: Number(httpPort),
     startMs: performance.now() - begun,
-    memoryMb() {
+    memoryMib() {
       if (process.platform !== "linux") return { now: Number.NaN, peak: Number.NaN };
       const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
-      const mb = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
-      return { now: mb("VmRSS"), peak: mb("VmHWM") };
+      const mib = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
+      return { now: mib("VmRSS"), peak: mib("VmHWM") };
     },
     async stop() {
       const gone = new Promise((resolve) => child.once("exit", resolve));

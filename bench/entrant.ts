@@ -13,7 +13,7 @@ export interface Entrant {
   known: Known[];
 }
 
-/** Memory of a contestant in MB. */
+/** Memory of a contestant in MiB. */
 export interface Memory {
   name: string;
   store: string;

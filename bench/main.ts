@@ -9,7 +9,7 @@ import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { buildGoPeers } from "./go.ts";
 import { judge } from "./goals.ts";
 import { describeMachine, type Results, write } from "./report.ts";
-import { measureBeside, measureCopies } from "./suites/copy.ts";
+import { measureCopies, measureWhileCopying } from "./suites/copy.ts";
 import { measureMongo } from "./suites/mongodb.ts";
 import type { Findings, Plan } from "./suites/plan.ts";
 import { measureSqlite } from "./suites/sqlite.ts";
@@ -29,6 +29,7 @@ const amount = values.quick
 
 // Not in a folder for temporary files, which can be in memory and then syncs nothing.
 const folder = mkdtempSync(join(import.meta.dirname, "data-"));
+for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => process.exit(1));
 process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 const say = (text: string) => console.log(`${new Date().toISOString().slice(11, 19)}  ${text}`);
@@ -36,7 +37,7 @@ say("build the peers in Go");
 const plan: Plan = { ...amount, folder, go: buildGoPeers(), say };
 const sqlite = await measureSqlite(plan);
 // Before there is a mongod, whose checkpoints would be measured too.
-const beside = await measureBeside(plan);
+const busy = await measureWhileCopying(plan);
 const set = await startMongo();
 const mongodb = set && (await measureMongo(plan, set));
 const copies = await measureCopies(plan, set?.getUri("copies"));
@@ -46,7 +47,7 @@ const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: [describeMachine(), ...(mongodb ? [`MongoDB ${mongodb.version}`] : [])].join(", "),
   outcomes: found.flatMap(({ outcomes }) => outcomes),
-  figures: [...found.flatMap(({ figures }) => figures), ...copies, beside],
+  figures: [...found.flatMap(({ figures }) => figures), ...copies, ...busy],
   growth: found.flatMap(({ growth }) => growth),
   memory: found.flatMap(({ memory }) => memory),
 };
@@ -66,6 +67,7 @@ async function startMongo(): Promise<MongoMemoryReplSet | undefined> {
   try {
     return await MongoMemoryReplSet.create({
       replSet: { count: 1, storageEngine: "wiredTiger" },
+      instanceOpts: [{ dbPath: mkdtempSync(join(folder, "mongod-")) }],
     });
   } catch (error) {
     if (process.env.CI) throw error;

@@ -91,8 +91,8 @@ function toPage({ date, machine, outcomes, figures, growth, memory }: Results): 
       ...memory.map(({ name, store, idle, afterLoad }) => [
         name,
         store,
-        show(idle, " MB"),
-        show(afterLoad, " MB"),
+        show(idle, " MiB"),
+        show(afterLoad, " MiB"),
       ]),
     ]),
   };

@@ -74,10 +74,11 @@ async function run({ pid, port, httpPort, callers, seconds, rate, work }: Load):
     for (;;) {
       let begun = performance.now();
       if (rate !== undefined) {
-        // From when it was due, however late it is sent (coordinated omission).
-        begun = begin + (scheduled++ * 1_000) / rate;
-        const early = begun - performance.now();
+        const due = begin + (scheduled++ * 1_000) / rate;
+        const early = due - performance.now();
         if (early > 1) await delay(early);
+        // From when it was due, however late it is sent (coordinated omission).
+        begun = Math.min(due, performance.now());
       }
       if (begun >= end) return;
       const { message, expected } = nextTask();
@@ -85,7 +86,7 @@ async function run({ pid, port, httpPort, callers, seconds, rate, work }: Load):
       if (!reply.includes(expected, 0, "latin1")) throw new Error(`no ${expected} in the reply`);
       calls += 1;
       const done = performance.now();
-      if (begun < start || done > end) continue;
+      if (done < start || done > end) continue;
       histogram.record(Math.max(1, Math.round((done - begun) * 1_000)));
     }
   }

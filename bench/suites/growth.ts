@@ -1,6 +1,6 @@
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Contestant } from "../contestant.ts";
-import { creating, type Entrant, getting } from "../entrant.ts";
+import { creating, type Entrant, getting, verify } from "../entrant.ts";
 import { measure, type Outcome, run, type Side } from "../race.ts";
 import { page, pathTo } from "../work.ts";
 import { type Growth, type Plan, usualCallers } from "./plan.ts";
@@ -25,7 +25,9 @@ export async function measureGrowth(
   let pageN = await pageAt(contestant, 0);
   for (const records of growth.records) {
     say(`${store} with ${records} records`);
-    await database.fill(Math.max(0, records - (await database.count())));
+    const missing = Math.max(0, records - (await database.count()));
+    await database.fill(missing);
+    ours.created += missing;
     ours.known = await database.sample(2_000);
     pageN = await pageAt(contestant, Math.floor(records * 0.9));
     await note("create", creating(ours), usualCallers, records);
@@ -55,6 +57,7 @@ export async function measureGrowth(
     await note("create", creating(ours), callers, records);
     await note("get", getting(ours), callers, records);
   }
+  await verify([ours]);
   return { growth: found, paging };
 }
 

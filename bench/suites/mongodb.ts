@@ -29,7 +29,7 @@ export async function measureMongo(
   const connectNode = await peer("connect-node", "connect-node");
   const grpcGo = go && (await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url)));
   const entrants = [ours, grpcJs, nestJs, connectNode, ...(grpcGo ? [grpcGo] : [])];
-  const idle = entrants.map(({ contestant }) => contestant.memoryMb().now);
+  const idle = entrants.map(({ contestant }) => contestant.memoryMib().now);
 
   const outcomes: Outcome[] = [];
   const hold = async (race: Race) => {
@@ -112,7 +112,7 @@ export async function measureMongo(
     name: contestant.name,
     store: "MongoDB",
     idle: idle[i] ?? Number.NaN,
-    afterLoad: contestant.memoryMb().now,
+    afterLoad: contestant.memoryMib().now,
   }));
   await Promise.all(entrants.slice(1).map(({ contestant }) => contestant.stop()));
   const figures = await measureLimit(set.getUri("driver"), effort.seconds);

@@ -48,8 +48,8 @@ export async function measureLists(
     if (found !== records) throw new Error(`the list held ${found} of ${records} records`);
     figures.push({
       title: `Memory for a REST list of ${records.toLocaleString("en")} records, ${name}`,
-      value: service.memoryMb().peak,
-      unit: "MB",
+      value: service.memoryMib().peak,
+      unit: "MiB",
       goal: { is: "at most", must, aim: 120 },
     });
     await service.stop();

@@ -40,7 +40,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   const entrants = [ours, grpcJs, connectNode, grpcGo, pocketBase].filter(
     (each) => each !== undefined,
   );
-  const idle = entrants.map(({ contestant }) => contestant.memoryMb().now);
+  const idle = entrants.map(({ contestant }) => contestant.memoryMib().now);
   const bare = async (name: string, program: string) => {
     const contestant = await startPeer(name, `limits/${program}.ts`);
     return { contestant, known: [constant] };
@@ -91,7 +91,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
   await hold({
     title: "Get, SQLite",
     meaning:
-      "Mostly the cost of gRPC itself. The bare servers reply with a constant: what Node.js and grpc-js make at most. grpc-go uses all cores, a process of Node.js one: see the CPU.",
+      "Mostly the cost of gRPC itself. The bare servers reply with a constant. grpc-go uses all cores, a process of Node.js one: see the CPU.",
     callers: 128,
     ours: getting(ours),
     others: [
@@ -129,7 +129,7 @@ export async function measureSqlite(plan: Plan): Promise<Findings> {
     name: contestant.name,
     store: "SQLite",
     idle: idle[i] ?? Number.NaN,
-    afterLoad: contestant.memoryMb().now,
+    afterLoad: contestant.memoryMib().now,
   }));
   await Promise.all(
     [...entrants.slice(1), bareHttp2, bareGrpcJs, bareHttp].map((each) => each.contestant.stop()),
