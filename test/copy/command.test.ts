@@ -399,6 +399,18 @@ describe("a copy that runs", () => {
     child.stdin?.end();
     expect(await exited).toBe(0);
   });
+
+  it("does without where its threads have other ids in /proc", async ({ skip }) => {
+    const inNamespace = ["-Urpf", process.execPath];
+    const canUnshare = spawnSync("unshare", [...inNamespace, "--version"]).status === 0;
+    skip(!canUnshare, "this test needs the right to make a namespace");
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 2);
+    const args = [...inNamespace, bin, "copy", "sqlite:a.db", "out.ndjson"];
+    const { status, stderr } = spawnSync("unshare", args, { cwd: folder, encoding: "utf8" });
+    expect(stderr).toMatch(copied(2, 0));
+    expect(status).toBe(0);
+  });
 });
 
 describe("standard output", () => {
