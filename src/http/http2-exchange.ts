@@ -26,6 +26,10 @@ export class Http2Exchange extends Exchange {
     const abort = () => process.nextTick(() => stream.destroy());
     if (stream.aborted) abort();
     else stream.on("aborted", abort);
+    // Nor does it tell of that once all of the response was given to it.
+    stream.on("end", () => {
+      if (stream.closed && !stream.writableFinished) stream.destroy();
+    });
     if (!stream.endAfterHeaders) this.body.buffer();
     // V8 keeps a stream until it collects all of the heap, and what its listeners refer to.
     this.onClose(() => {

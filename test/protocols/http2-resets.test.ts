@@ -11,6 +11,7 @@ import { startEngine } from "../support/engine.ts";
 import { openGate, promptly } from "../support/gate.ts";
 import {
   clientPreface,
+  closedWindows,
   frameFlag,
   frameType,
   headerBlock,
@@ -55,6 +56,15 @@ async function serve(list = { investors: aPage, nextPageToken: "more" }) {
   return { gate, logged, port: server.port, session: rawConnection(server.port), signals };
 }
 
+/** The types of the frames in what came so far. */
+function typesOf(bytes: Buffer): number[] {
+  const types: number[] = [];
+  for (let at = 0; at + 9 <= bytes.length; at += 9 + bytes.readUIntBE(at, 3)) {
+    types.push(bytes.readUInt8(at + 3));
+  }
+  return types;
+}
+
 describe.each(codes)("a stream that its client resets with code %i", (code) => {
   it("ends the work on a watch", async () => {
     const { session, signals } = await serve();
@@ -83,6 +93,32 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     await once(stream, "response");
     expect(gate.inFlight).toBe(1);
     stream.close(code);
+    await expect.poll(() => gate.inFlight, promptly).toBe(0);
+  });
+
+  it("frees the slot of a call that was replied to before all of it came", async () => {
+    const { gate, port } = await serve();
+    const fields = {
+      ":method": "POST",
+      ":scheme": "http",
+      ":path": listPath,
+      ":authority": "localhost",
+      "content-type": "application/json",
+      "connect-timeout-ms": "20",
+    };
+    const socket = connect(port, "127.0.0.1").on("error", () => {});
+    onTestFinished(() => void socket.destroy());
+    let received = Buffer.alloc(0);
+    socket.on("data", (chunk) => {
+      received = Buffer.concat([received, chunk]);
+    });
+    const headers = http2Frame(frameType.headers, frameFlag.endHeaders, 1, headerBlock(fields));
+    socket.write(Buffer.concat([clientPreface, closedWindows, headers]));
+    await expect.poll(() => typesOf(received), promptly).toContain(frameType.headers);
+    expect(gate.inFlight).toBe(1);
+    socket.write(
+      http2Frame(frameType.resetStream, frameFlag.none, 1, Buffer.from([0, 0, 0, code])),
+    );
     await expect.poll(() => gate.inFlight, promptly).toBe(0);
   });
 
