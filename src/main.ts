@@ -1,5 +1,4 @@
-import { existsSync, readdirSync } from "node:fs";
-import { constants, setPriority } from "node:os";
+import { constants } from "node:os";
 import { isatty } from "node:tty";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
@@ -12,6 +11,7 @@ import {
   readConfig,
   settings,
 } from "./config.ts";
+import { lowerPriority } from "./copy/priority.ts";
 import { withoutSecrets } from "./database-url.ts";
 import { saveMemory } from "./memory.ts";
 import type { RunningServer } from "./server.ts";
@@ -85,23 +85,6 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
   );
 }
 await program.parseAsync();
-
-/**
- * Lets a service on the same machine come first, where the system allows it. On Linux each thread
- * has a priority of its own, and those of V8 run already.
- */
-function lowerPriority(): void {
-  const tasks = "/proc/self/task";
-  const threads = existsSync(tasks) ? readdirSync(tasks).map(Number) : [];
-  // In a namespace for processes, /proc may have the ids that are valid outside.
-  for (const thread of threads.includes(process.pid) ? threads : [process.pid]) {
-    try {
-      setPriority(thread, constants.priority.PRIORITY_LOW);
-    } catch {
-      // The thread has ended, or a sandbox forbids it.
-    }
-  }
-}
 
 async function start(given: Given): Promise<void> {
   const config = readConfig(given);

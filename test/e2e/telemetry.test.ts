@@ -160,6 +160,7 @@ describe("the log", () => {
       const ended = async () => (await late("DEADLINE_EXCEEDED")) + (await late("CANCELLED"));
       await expect.poll(ended).toBe(1);
       if (level === "info") {
+        expect(await count(service, "CreateInvestor", "OK", "grpc")).toBe(1);
         expect(logged(service)).toEqual([]);
         continue;
       }
