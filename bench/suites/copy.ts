@@ -7,7 +7,7 @@ import { startService } from "../contestant.ts";
 import { type Database, mongoDatabase, sqliteDatabase } from "../database.ts";
 import { creating, type Entrant, verify } from "../entrant.ts";
 import { measure, medianOf } from "../race.ts";
-import type { Figure, Plan } from "./plan.ts";
+import { type Figure, mostRecords, type Plan } from "./plan.ts";
 
 const bin = join(import.meta.dirname, "../../dist/bin.js");
 const lineFeed = 0x0a;
@@ -15,7 +15,7 @@ const lineFeed = 0x0a;
 /** Measures copies of many records. */
 export async function measureCopies(plan: Plan, mongoUrl: string | undefined): Promise<Figure[]> {
   const { folder, say } = plan;
-  const count = countOf(plan);
+  const count = mostRecords(plan);
   const from = await fill(join(folder, "source.db"), count);
   const file = join(folder, "copy.ndjson");
   const other = join(folder, "copy.db");
@@ -68,7 +68,7 @@ export async function measureWhileCopying(plan: Plan): Promise<Figure[]> {
   const { effort, folder, say } = plan;
   say("creates while the records are copied");
   const path = join(folder, "busy.db");
-  const created = countOf(plan);
+  const created = mostRecords(plan);
   const from = await fill(path, created);
   const database = sqliteDatabase(path);
   const entrant: Entrant = { contestant: await startService(from), database, created, known: [] };
@@ -105,11 +105,6 @@ export async function measureWhileCopying(plan: Plan): Promise<Figure[]> {
       goal: { is: "at most", must: 2, aim: 1.5 },
     },
   ];
-}
-
-/** How many records are copied. */
-function countOf({ growth }: Plan): number {
-  return growth.records.at(-1) ?? 0;
 }
 
 /** Makes an SQLite file with many records, and returns its URL. */

@@ -3,14 +3,15 @@ import type { Contestant } from "../contestant.ts";
 import { creating, type Entrant, getting, verify } from "../entrant.ts";
 import { measure, type Outcome, run, type Side } from "../race.ts";
 import { page, pathTo } from "../work.ts";
-import { type Growth, type Plan, usualCallers } from "./plan.ts";
+import { type Growth, mostRecords, type Plan, usualCallers } from "./plan.ts";
 
 /** Measures how the service does with more callers, and with more records. */
 export async function measureGrowth(
   store: Growth["store"],
   ours: Entrant,
-  { effort, growth, say }: Plan,
+  plan: Plan,
 ): Promise<{ growth: Growth[]; paging: Outcome }> {
+  const { effort, growth, say } = plan;
   const { contestant, database } = ours;
   const found: Growth[] = [];
   const note = async (
@@ -34,7 +35,7 @@ export async function measureGrowth(
     await note("get", getting(ours), usualCallers, records);
     await note("page N", pageN, usualCallers, records);
   }
-  const records = growth.records.at(-1) ?? 0;
+  const records = mostRecords(plan);
   say(`${store}: page N beside page 1`);
   const paging = await run(
     {

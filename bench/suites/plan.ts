@@ -16,6 +16,11 @@ export interface Plan {
   say(text: string): void;
 }
 
+/** The most records that are measured with. */
+export function mostRecords({ growth }: Plan): number {
+  return growth.records.at(-1) ?? 0;
+}
+
 /** A figure that stands alone. */
 export interface Figure {
   title: string;
