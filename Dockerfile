@@ -1,6 +1,6 @@
 # The service with the Node.js that package-lock.json pins. The image to build in must have npm; the
 # one to run on only needs glibc and the C++ library.
-ARG BUILD_IMAGE=docker.io/library/node:24-trixie-slim
+ARG BUILD_IMAGE=docker.io/library/node:26-trixie-slim
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian13
 
 FROM ${BUILD_IMAGE} AS build

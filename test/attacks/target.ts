@@ -319,7 +319,7 @@ async function askOn(
     const stream = session.request(headers).on("error", () => {});
     stream.on("response", (fields) => Object.assign(seen, fields));
     stream.on("trailers", (fields) => Object.assign(seen, fields));
-    stream.on("data", (chunk) => chunks.push(chunk));
+    stream.on("data", (chunk: Buffer) => chunks.push(chunk));
     const closed = new Promise((resolve) => stream.once("close", resolve));
     stream.end(body);
     await within(closed, 10_000, undefined);

@@ -109,7 +109,7 @@ describe.each(codes)("a stream that its client resets with code %i", (code) => {
     const socket = connect(port, "127.0.0.1").on("error", () => {});
     onTestFinished(() => void socket.destroy());
     let received = Buffer.alloc(0);
-    socket.on("data", (chunk) => {
+    socket.on("data", (chunk: Buffer) => {
       received = Buffer.concat([received, chunk]);
     });
     const headers = http2Frame(frameType.headers, frameFlag.endHeaders, 1, headerBlock(fields));

@@ -162,7 +162,7 @@ export async function startLinkedSet(options: LinkedSetOptions): Promise<LinkedS
     let passed = Promise.resolve();
     from.setNoDelay();
     from.on("error", () => {});
-    from.on("data", (chunk) => {
+    from.on("data", (chunk: Buffer) => {
       passed = passed.then(() => pass(chunk));
     });
     const end = () => {

@@ -59,7 +59,7 @@ export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawR
   const chunks: Buffer[] = [];
   stream.on("response", (headers) => Object.assign(seen, headers));
   stream.on("trailers", (headers) => Object.assign(seen, headers));
-  stream.on("data", (chunk) => chunks.push(chunk));
+  stream.on("data", (chunk: Buffer) => chunks.push(chunk));
   await once(stream, "close");
   const details = seen["grpc-status-details-bin"];
   const status = fromBinary(StatusSchema, Buffer.from(String(details ?? ""), "base64"));
