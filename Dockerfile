@@ -36,5 +36,5 @@ ENV HOST=0.0.0.0 DATABASE_URL=sqlite:///data/investors.db
 VOLUME /data
 EXPOSE 50051 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=40s CMD ["node", "healthcheck.js"]
-ENV MALLOC_ARENA_MAX=2 MALLOC_TRIM_THRESHOLD_=131072 GLIBC_TUNABLES=glibc.malloc.mxfast=0
-ENTRYPOINT ["node", "--max-semi-space-size=8", "--heap-growing-percent=70", "--no-allocation-site-pretenuring", "dist/bin.js"]
+
+ENTRYPOINT ["node", "dist/bin.js"]

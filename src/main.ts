@@ -13,7 +13,6 @@ import {
 } from "./config.ts";
 import { lowerPriority } from "./copy/priority.ts";
 import { withoutSecrets } from "./database-url.ts";
-import { saveMemory } from "./memory.ts";
 import type { RunningServer } from "./server.ts";
 
 /** A signal so soon after the first, in milliseconds, is the same one again. */
@@ -96,7 +95,6 @@ async function start(given: Given): Promise<void> {
   process.on("uncaughtException", exitFatally);
   process.on("unhandledRejection", exitFatally);
 
-  saveMemory(config.limits.maxConnections);
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);

@@ -3,14 +3,13 @@ import type { Logger } from "pino";
 import { whenAborted } from "./abort.ts";
 import { createAuthentication } from "./calls/authentication.ts";
 import { createGate } from "./calls/gate.ts";
-import { createTracing } from "./calls/span.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
+import { createTracing } from "./calls/tracing.ts";
 import { type Config, ConfigError, isLoopback } from "./config.ts";
 import { createConnections } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
-import { type Listener, startListener } from "./http/listener.ts";
+import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { createRouter } from "./protocols/router.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
 
@@ -41,6 +40,9 @@ const pingIntervalMs = 1_000;
 /** Timeout of such a check, in milliseconds. */
 const pingTimeoutMs = 5_000;
 
+/** How long clients over HTTP/1.1 learn with each reply that it is the last, in milliseconds. */
+const minDrainDelayMs = 100;
+
 /** The time that replies get to reach the sockets, in milliseconds. */
 const flushMs = 200;
 
@@ -64,10 +66,20 @@ export async function startServer(
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log);
-  const authenticate = authentication?.authenticate;
-  const startSpan = createTracing();
-  const admission = { maxInFlight, requestTimeoutMs, authenticate, telemetry, log, startSpan };
-  const gate = createGate(admission);
+  const connections = createConnections({
+    max: maxConnections,
+    maxAgeMs: maxConnectionAgeMs,
+    graceMs: requestTimeoutMs,
+  });
+  const gate = createGate({
+    maxInFlight,
+    requestTimeoutMs,
+    authenticate: authentication?.authenticate,
+    telemetry,
+    log,
+    startSpan: createTracing(),
+    connections,
+  });
   const opening = openStore(databaseUrl, {
     requestTimeoutMs,
     observe: telemetry.observeStore,
@@ -83,29 +95,22 @@ export async function startServer(
     throw error;
   });
   // Loaded while a store starts its thread.
-  const [store, { createHandlers }] = await Promise.all([opening, import("./handlers.ts")]);
-  const handlers = createHandlers(store, gate, telemetry);
-  const stopFollowing = await followStore(store, log, handlers.setReady);
-  const routing = {
-    corsOrigins,
-    hosts: !authentication && isLoopback(host) ? hostsOf(host) : undefined,
-    onRefusal: telemetry.refuse,
-    log,
-  };
-  const connections = createConnections(maxConnections);
-  const common = { tls, host, requestTimeoutMs, maxConnectionAgeMs, connections };
+  const [store, { createRoutes }] = await Promise.all([opening, import("./routes.ts")]);
+  const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
+  const routes = createRoutes(store, { gate, telemetry, log, corsOrigins, hosts });
+  const stopFollowing = await followStore(store, log, routes.setReady);
+  const common = { tls, host, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   try {
-    for (const [port, versions, served] of [
-      [listen.grpcPort, ["h2"], handlers.grpc],
-      [listen.httpPort, ["http/1.1", "h2"], handlers.http],
-    ] as const) {
-      const serve = createRouter({ ...routing, handlers: served });
-      listeners.push(await startListener({ ...common, port, versions, serve }));
-    }
+    const { serveRpc, serveStream, serveHttp } = routes;
+    const grpc = { ...common, serve: serveRpc };
+    listeners.push(
+      await listenForHttp2(listen.grpcPort, grpc, serveStream),
+      await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }),
+    );
   } catch (error) {
     stopFollowing();
-    for (const listener of listeners) listener.destroy();
+    for (const listener of listeners) listener.close();
     await store.close();
     throw error;
   }
@@ -130,19 +135,20 @@ export async function startServer(
     },
     async stop(cut = new AbortController().signal) {
       stopFollowing();
-      handlers.setReady(false);
-      for (const listener of listeners) listener.announceDrain();
-      await pause(drain.delayMs, cut);
-      handlers.endWatches();
-      const finished = Promise.all(listeners.map((listener) => listener.drain()))
-        // A call that comes before its client was told is served.
-        .then(() => gate.whenEmpty());
+      routes.setReady(false);
+      connections.closeAfterReplies();
+      await pause(Math.max(drain.delayMs, minDrainDelayMs), cut);
+      routes.endWatches();
+      const finished = connections.retire().then(() => {
+        for (const listener of listeners) listener.close();
+        return gate.whenEmpty();
+      });
       await Promise.race([finished, pause(drain.timeoutMs, cut)]);
-      // What holds a connection open now is a reflection stream, or a client that does not close it.
-      const closed = Promise.all(listeners.map((listener) => listener.closed));
-      if (gate.inFlight === 0) await Promise.race([closed, pause(flushMs, cut)]);
+      // What is open now is a client that does not close its connection, or a reply on its way.
+      for (let i = 0; i < flushMs / 10 && !connections.isEmpty; i += 1) await pause(10, cut);
       const isClean = gate.inFlight === 0;
-      for (const listener of listeners) listener.destroy();
+      for (const listener of listeners) listener.close();
+      connections.destroy();
       const closing = store.close(cut).then(() => true);
       const givenUp = whenAborted(cut).then(() => delay(flushMs, false));
       return { isClean, isClosed: await Promise.race([closing, givenUp]) };

@@ -1,5 +1,5 @@
+import type { IncomingHttpHeaders } from "node:http";
 import type { AuthenticationSources } from "../config.ts";
-import type { Exchange } from "../http/exchange.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
 import { allScopes, type Caller, InvalidCredentialsError } from "./caller.ts";
 import type { Peer } from "./peer.ts";
@@ -12,7 +12,7 @@ import { digestOf, readTokensFile } from "./tokens-file.ts";
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
  *   OVERLOADED
  */
-export type Authenticate = (peer: Peer, exchange: Exchange) => Promise<Caller>;
+export type Authenticate = (peer: Peer, headers: IncomingHttpHeaders) => Promise<Caller>;
 
 /**
  * Creates authentication by the methods that are configured.
@@ -66,8 +66,8 @@ export async function createAuthentication(
     return caller;
   }
 
-  const authenticate: Authenticate = async ({ certificate }, exchange) => {
-    const authorization = takesTokens ? exchange.headers.authorization : undefined;
+  const authenticate: Authenticate = async ({ certificate }, headers) => {
+    const authorization = takesTokens ? headers.authorization : undefined;
     const shown = clientCertificates ? certificate : undefined;
     try {
       if (authorization !== undefined) return await byToken(authorization);

@@ -1,6 +1,8 @@
+import type { IncomingHttpHeaders } from "node:http";
+import type { Socket } from "node:net";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import type { ConnectError } from "@connectrpc/connect";
-import type { Exchange } from "../http/exchange.ts";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { Connections } from "../http/connections.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
 import type { Authenticate } from "./authentication.ts";
@@ -13,12 +15,20 @@ import type { Telemetry } from "./telemetry.ts";
 /** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
 
-/** How many watches there may be, and how many on one connection. */
+/** How many credentials may be checked at once. */
+const maxAdmitting = 256;
+
+/** How many pages and whole lists may be on their way at once, and how many of those whole lists. */
+const maxPages = 64;
+const maxWholeLists = 8;
+const maxWholeListsOfCaller = 6;
+
+/** How many public unary calls, such as health checks, there may be, in all and on a connection. */
+const maxPublicCalls = 512;
+const maxPublicCallsOfConnection = 64;
+
 const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
-
-/** The most public unary calls, such as health checks, at once on one connection. */
-const maxPublicCallsOfConnection = 64;
 
 /** The most reflection streams, in all and on one connection, and their timeout in milliseconds. */
 const maxReflections = 256;
@@ -33,133 +43,112 @@ interface GateOptions extends CallOptions {
   authenticate?: Authenticate | undefined;
   /** Follows every call but public ones, including those refused. */
   telemetry: Telemetry;
+  /** The connections that calls come on. */
+  connections: Connections;
 }
 
 /**
  * Creates the gate, which admits or refuses a call by its headers alone, before any of the body is
- * read. Every transport asks it.
+ * read. Every protocol asks it.
  */
 export function createGate(options: GateOptions) {
-  const { maxInFlight, authenticate, telemetry } = options;
+  const { maxInFlight, authenticate, telemetry, connections } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  // No overall limit except memory: a client that held every slot could make health checks fail.
-  const publicCalls = createSlots(Number.POSITIVE_INFINITY, maxPublicCallsOfConnection);
-  const admitting = createSlots(Number.POSITIVE_INFINITY);
-  const countInFlight = () => admitting.held + slots.held;
+  const pages = createSlots(maxPages);
+  const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
+  const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
+  const admitting = createSlots(maxAdmitting);
   const peerOf = createPeerLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await call.untilEnd(authenticate(call.peer, call.head.exchange));
+    const caller = await call.untilEnd(authenticate(call.peer, call.head.headers));
     call.caller = caller;
     call.values.set(principalKey, caller.principal);
-    const isRead = call.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
+    const isRead = call.head.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
     const needed: Scope = isRead ? "investors:read" : "investors:write";
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);
   }
 
-  function acquireSlot(call: Call): Call {
-    const { exchange } = call.head;
+  function acquireSlots(call: Call): undefined {
+    const { method, http } = call.head;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
-    exchange.usage.authorise(principal);
-    exchange.usage.expectRoom();
-    call.onClose(slots.acquire(principal));
-    call.wasAdmitted = true;
-    return call;
+    const releases: (() => void)[] = [];
+    try {
+      releases.push(slots.acquire(principal));
+      if (method === InvestorService.method.listInvestors) releases.push(pages.acquire());
+      if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
+    } catch (error) {
+      for (const release of releases) release();
+      throw error;
+    }
+    for (const release of releases) call.onClose(release);
+    call.useConnection();
   }
 
-  function follow(head: CallHead): Call {
-    const call = new Call(head, peerOf(head.exchange.socket), options);
-    telemetry.follow(call);
-    return call;
+  function acquirePublicSlot(call: Call): undefined {
+    const { method, timeoutMs = reflectionTimeoutMs } = call.head;
+    const isWatch = method.methodKind === "server_streaming";
+    const isReflection = method.methodKind === "bidi_streaming";
+    const slotsOfKind = isWatch ? watches : isReflection ? reflections : publicCalls;
+    call.onClose(slotsOfKind.acquire(call.peer.address));
+    if (isWatch) call.useConnection(true);
+    if (isReflection) call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
   }
 
   return {
-    /**
-     * Admits a call: its caller is known and may make it, and a slot is free. The call holds the
-     * slot until its reply has closed; one that is refused never holds any.
-     *
-     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
-     *   SCOPE_MISSING or OVERLOADED; CANCELLED, if its client left meanwhile
-     */
-    admit(head: CallHead): Call | Promise<Call> {
-      const call = follow(head);
-      const refuse = (error: unknown): never => {
-        head.exchange.usage.refuse();
-        throw call.fail(error);
-      };
-      if (authenticate) {
-        const release = admitting.acquire();
-        const endAdmission = head.exchange.usage.beginAdmission();
-        return authorise(call, authenticate)
-          .then(() => acquireSlot(call))
-          .catch(refuse)
-          .finally(() => {
-            release();
-            endAdmission();
-          });
-      }
-      try {
-        return acquireSlot(call);
-      } catch (error) {
-        return refuse(error);
-      }
+    /** Begins a call that is yet to be admitted, and follows it unless it is public. */
+    begin(head: CallHead): Call {
+      const call = new Call(head, peerOf(head.socket), connections.of(head.socket), options);
+      if (!head.isPublic) telemetry.follow(call);
+      return call;
     },
     /**
-     * Accepts whoever shows valid credentials, where any are needed, and takes no slot.
+     * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
+     * reply has closed. Anybody may make a public call, within the limits of its kind.
+     *
+     * @returns nothing if it is admitted at once
+     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
+     *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
+     */
+    admit(call: Call): undefined | Promise<void> {
+      if (call.head.isPublic) return acquirePublicSlot(call);
+      if (authenticate === undefined) return acquireSlots(call);
+      const release = admitting.acquire();
+      return authorise(call, authenticate)
+        .then(() => acquireSlots(call))
+        .finally(release);
+    },
+    /**
+     * Authenticates a request that is no call, where credentials are needed. It takes no slot.
      *
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
      *   OVERLOADED
      */
-    async identify(exchange: Exchange): Promise<void> {
-      const peer = peerOf(exchange.socket);
+    async authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void> {
+      if (authenticate === undefined) return;
+      const peer = peerOf(socket);
+      const release = admitting.acquire();
       try {
-        await authenticate?.(peer, exchange);
-        exchange.usage.use("call");
+        await authenticate(peer, headers);
       } catch (error) {
         telemetry.refuseCredentials(peer.address, error);
         throw error;
+      } finally {
+        release();
       }
-    },
-    /**
-     * Admits a call that anybody may make, within the limits on the number of its kind: it holds
-     * none of the slots of others, and is not counted.
-     *
-     * @throws {ConnectError} OVERLOADED
-     */
-    admitPublic(head: CallHead): Call {
-      const { exchange, method, timeoutMs = Number.POSITIVE_INFINITY } = head;
-      const call = new Call(head, peerOf(exchange.socket), options);
-      const isWatch = method.methodKind === "server_streaming";
-      const isReflection = method.methodKind === "bidi_streaming";
-      const slotsOfKind = isWatch ? watches : isReflection ? reflections : publicCalls;
-      try {
-        exchange.usage.expectRoom();
-        call.onClose(slotsOfKind.acquire(call.peer.address));
-      } catch (error) {
-        exchange.usage.refuse();
-        throw call.fail(error);
-      }
-      if (isWatch) exchange.usage.use("watch");
-      if (isReflection) call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
-      return call;
-    },
-    /** Counts a call that was refused before the gate was asked. */
-    refuse(head: CallHead, reason: ConnectError): void {
-      head.exchange.usage.refuse();
-      follow(head).fail(reason);
     },
     /** How many calls are being admitted, or were and have not ended. */
     get inFlight(): number {
-      return countInFlight();
+      return admitting.held + slots.held;
     },
     /** Resolves when no call is in flight. */
     async whenEmpty(): Promise<void> {
-      while (countInFlight() > 0) {
+      while (admitting.held + slots.held > 0) {
         await admitting.whenEmpty();
         await slots.whenEmpty();
       }

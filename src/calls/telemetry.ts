@@ -87,7 +87,7 @@ export function createTelemetry(log: Logger) {
   function report(call: Call): void {
     const seconds = (performance.now() - call.startedAt) / 1_000;
     const { transport } = call.head;
-    const method = nameOf(call.method);
+    const method = nameOf(call.head.method);
     const code = codeOf(call);
     callDurations.observe({ method, code, transport }, seconds);
     const level = levelOf(code, call, seconds);
@@ -152,8 +152,8 @@ export function nameOf({ parent, name }: DescMethod): string {
 }
 
 /** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
-export function codeOf({ failure, head }: Call): string {
-  if (failure === undefined && head.exchange.wasSent) return "OK";
+export function codeOf({ failure, wasSent }: Call): string {
+  if (failure === undefined && wasSent) return "OK";
   const code = failure?.code ?? Code.Canceled;
   return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
 }

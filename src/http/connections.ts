@@ -1,119 +1,252 @@
-import type { Socket } from "node:net";
-import type { TLSSocket } from "node:tls";
-import { createMemoryGauge, shortBytes } from "../memory.ts";
-import { ConnectionUsage } from "./connection-usage.ts";
-import { createHandshakes } from "./handshakes.ts";
-import { createReadingTurns, type Reading } from "./reading-turns.ts";
-import { TotalUsage } from "./total-usage.ts";
+import type { ServerResponse } from "node:http";
+import { constants, type ServerHttp2Session } from "node:http2";
+import type { Server, Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { ignore } from "./reply.ts";
 
-/** When memory is short, the share of the limit left to connections on which no call has run. */
-const untriedShare = 1 / 4;
+/** Timeout of the settings that begin a connection of HTTP/2, in milliseconds. */
+const settingsTimeoutMs = 10_000;
 
-/** The most connections to close for keeping much in one turn of the event loop. */
-const closedAtOnce = 64;
+/** How often to ask over HTTP/2 whether the client is still there, and its timeout, in milliseconds. */
+const pingIntervalMs = 60_000;
+const pingTimeoutMs = 30_000;
 
-/** See {@link createConnections}. */
+/** Timeout of the ping that shows that a client knows of the end of its connection, in milliseconds. */
+const retirePingMs = 1_000;
+
+/** After how long without calls a connection of HTTP/2 is closed, in milliseconds. */
+const idleTimeoutMs = 5 * 60_000;
+
+/** The most requests that may be unanswered on a connection of HTTP/1.1 (pipelining). */
+const maxUnanswered = 16;
+
+/** The fraction by which the ages of connections differ, so that they do not all end at once. */
+const ageSpread = 0.1;
+
+/** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
+const maxTimerMs = 2 ** 31 - 1;
+
+/** The last stream of a GOAWAY that only announces the end (RFC 9113, 6.8). */
+const maxStreamId = 2 ** 31 - 1;
+
+/** A client's connection to one of the ports. */
+export class Connection {
+  #socket: Socket;
+  #session: ServerHttp2Session | undefined;
+  #idleSince = performance.now();
+  #calls = 0;
+  #watches = 0;
+  #unanswered = 0;
+  #lastResponse: ServerResponse | undefined;
+  #closesAfterReply: boolean;
+  #ageTimer: NodeJS.Timeout | undefined;
+  #settingsTimer: NodeJS.Timeout | undefined;
+  #pingTimer: NodeJS.Timeout | undefined;
+
+  constructor(socket: Socket, closesAfterReply: boolean) {
+    this.#socket = socket;
+    this.#closesAfterReply = closesAfterReply;
+  }
+
+  /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
+  get idleSince(): number | undefined {
+    return this.#calls === 0 && this.#watches === 0 ? this.#idleSince : undefined;
+  }
+
+  /** Counts a call, or a watch, which has no deadline, until the returned function is called. */
+  use(isWatch = false): () => void {
+    if (isWatch) this.#watches += 1;
+    else this.#calls += 1;
+    return () => {
+      if (isWatch) this.#watches -= 1;
+      else this.#calls -= 1;
+      this.#idleSince = performance.now();
+    };
+  }
+
+  /** From now on, closes the socket of TLS: Node.js can crash if the one below it is closed first. */
+  secure(socket: Socket): void {
+    this.#socket = socket;
+    socket.on("error", ignore);
+  }
+
+  /** Follows its session, if it speaks HTTP/2. */
+  begin(session: ServerHttp2Session): void {
+    this.#session = session;
+    this.#settingsTimer = setTimeout(() => this.destroy(), settingsTimeoutMs);
+    session.once("remoteSettings", () => clearTimeout(this.#settingsTimer));
+    this.#pingTimer = setInterval(() => this.#checkClient(), pingIntervalMs).unref();
+  }
+
+  /** Follows the response to a request of HTTP/1.1. */
+  answer(response: ServerResponse): void {
+    this.#unanswered += 1;
+    response.once("close", () => {
+      this.#unanswered -= 1;
+    });
+    if (this.#unanswered > maxUnanswered) this.destroy();
+    this.#lastResponse = response;
+    if (this.#closesAfterReply) response.setHeader("connection", "close");
+  }
+
+  /** Over HTTP/1.1, has the next reply close it. */
+  closeAfterReply(): void {
+    this.#closesAfterReply = true;
+    const response = this.#lastResponse;
+    if (response && !response.headersSent) response.setHeader("connection", "close");
+  }
+
+  /**
+   * Asks the client to send its next requests on another connection: over HTTP/1.1 with the next
+   * reply, over HTTP/2 at once. What is on its way is served; resolves when nothing more is.
+   */
+  async retire(): Promise<void> {
+    this.closeAfterReply();
+    const session = this.#session;
+    if (session === undefined || session.closed || session.destroyed) return;
+    session.goaway(constants.NGHTTP2_NO_ERROR, maxStreamId);
+    await this.#ping(retirePingMs);
+    session.close();
+  }
+
+  /** Retires it at an age in milliseconds, and closes it when its calls have had `graceMs` to end. */
+  limitAge(ageMs: number, graceMs: number): void {
+    const close = () => {
+      if (this.#calls > 0) this.#ageTimer = setTimeout(close, graceMs).unref();
+      else this.destroy();
+    };
+    const retire = () => {
+      this.retire();
+      this.#ageTimer = setTimeout(close, graceMs).unref();
+    };
+    this.#ageTimer = setTimeout(retire, Math.min(ageMs, maxTimerMs)).unref();
+  }
+
+  destroy(): void {
+    this.#socket.destroy();
+  }
+
+  /** Stops following it, once it has closed. */
+  end(): void {
+    clearTimeout(this.#ageTimer);
+    clearTimeout(this.#settingsTimer);
+    clearInterval(this.#pingTimer);
+  }
+
+  async #checkClient(): Promise<void> {
+    const { idleSince = performance.now() } = this;
+    if (performance.now() - idleSince >= idleTimeoutMs) await this.retire();
+    else if (!(await this.#ping(pingTimeoutMs))) this.destroy();
+  }
+
+  /** Whether the client answers in time, or the session has ended. */
+  async #ping(timeoutMs: number): Promise<boolean> {
+    const session = this.#session;
+    if (session === undefined || session.destroyed) return true;
+    const answered = new Promise<boolean>((resolve) => session.ping(() => resolve(true)));
+    return Promise.race([answered, delay(timeoutMs, false, { ref: false })]);
+  }
+}
+
+/** The connections of a server. */
 export type Connections = ReturnType<typeof createConnections>;
+
+/** What bounds {@link createConnections connections}. */
+interface ConnectionLimits {
+  /** How many there may be on all ports together. */
+  max: number;
+  /** The age at which a client is asked to connect anew, in milliseconds; never if absent. */
+  maxAgeMs?: number | undefined;
+  /** How long calls have to end after that, in milliseconds. */
+  graceMs: number;
+}
 
 /**
  * Creates the set of the connections of a server, on all of its ports. When it is full, a new one
- * replaces the one that went longest without a running call or a watch; it is refused if all others
- * have one. When memory is short, connections on which no call has run make room, and those that keep
- * much though no call runs on them are closed.
- *
- * @param max how many there may be
- * @param memoryBytes returns the memory of the process
+ * replaces the one that has been without a call for longest; if all have one, the new one is closed.
  */
-export function createConnections(max: number, memoryBytes = createMemoryGauge()) {
-  const all = new Map<string, Entry>();
-  const shortAbove = shortBytes(max);
-  const isMemoryShort = () => memoryBytes() > shortAbove;
-  const handshakes = createHandshakes();
-  const turns = createReadingTurns(handshakes.skipTurn);
-  const total = new TotalUsage({ isMemoryShort, onFlood: pauseReading, onGrowth: relieve });
-  let isRelieving = false;
+export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) {
+  const all = new Map<string, Connection>();
+  const bySocket = new WeakMap<object, Connection>();
+  let closesAfterReply = false;
+  let isRetiring = false;
 
-  function pauseReading(): void {
-    turns.yield(all.values());
+  function add(socket: Socket): void {
+    socket.on("error", ignore);
+    if (all.size >= max && !closeIdlest()) {
+      socket.destroy();
+      return;
+    }
+    const key = keyOf(socket);
+    const connection = new Connection(socket, closesAfterReply);
+    all.set(key, connection);
+    bySocket.set(socket, connection);
+    if (maxAgeMs !== undefined) {
+      connection.limitAge(maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1)), graceMs);
+    }
+    socket.once("close", () => {
+      connection.end();
+      if (all.get(key) === connection) all.delete(key);
+    });
   }
 
-  function countUntried(): number {
-    let count = 0;
-    for (const { usage } of all.values()) if (usage.isUntried) count += 1;
-    return count;
-  }
-
-  /** If memory is short, closes those that keep much, once the calls run whose requests are there. */
-  function relieve(): void {
-    if (isRelieving || !isMemoryShort()) return;
-    isRelieving = true;
-    pauseReading();
-    setImmediate(closeExpendable);
-  }
-
-  function closeExpendable(): void {
-    let left = closedAtOnce;
-    while (left > 0 && closeIdlest("isExpendable")) left -= 1;
-    isRelieving = left === 0 && isMemoryShort();
-    if (isRelieving) setImmediate(closeExpendable);
-  }
-
-  function closeIdlest(mark: "isUntried" | "isReplaceable" | "isExpendable"): boolean {
-    let idlest: [string, Entry] | undefined;
-    let since = Number.POSITIVE_INFINITY;
+  function closeIdlest(): boolean {
+    let idlest: [string, Connection] | undefined;
     for (const each of all) {
-      const [, { usage }] = each;
-      if (usage.usedAt >= since || !usage[mark]) continue;
-      idlest = each;
-      since = usage.usedAt;
+      const since = each[1].idleSince;
+      if (since !== undefined && since < (idlest?.[1].idleSince ?? Infinity)) idlest = each;
     }
     if (idlest === undefined) return false;
-    const [key, { source, socket }] = idlest;
-    (source ?? socket).destroy();
-    // Its close event comes some turns later, when many more may have come.
-    return all.delete(key);
+    idlest[1].destroy();
+    // Its close event comes later, when many more may have come.
+    return all.delete(idlest[0]);
+  }
+
+  /** The socket of TLS, or of a session, is another object than that of the connection. */
+  function find(socket: Socket): Connection | undefined {
+    const connection = all.get(keyOf(socket));
+    if (connection) bySocket.set(socket, connection);
+    return connection;
   }
 
   return {
-    /**
-     * Registers a new connection.
-     *
-     * @param isEncrypted whether it begins with a TLS handshake
-     */
-    add(socket: Socket, isEncrypted: boolean): void {
-      if (isMemoryShort() && countUntried() > max * untriedShare) closeIdlest("isUntried");
-      if (all.size >= max && !closeIdlest("isReplaceable")) {
-        socket.destroy();
-        return;
-      }
-      const key = keyOf(socket);
-      const usage = new ConnectionUsage(total);
-      const entry: Entry = { socket, usage, source: undefined, isHttp2: false };
-      all.set(key, entry);
-      if (isEncrypted) handshakes.begin(socket);
-      socket.once("close", () => {
-        usage.close();
-        if (all.get(key) === entry) all.delete(key);
+    /** Follows the connections to a server. */
+    follow(server: Server): void {
+      server.on("connection", add);
+      server.on("secureConnection", (socket: Socket) => {
+        const connection = find(socket);
+        if (connection) connection.secure(socket);
+        else socket.destroy();
+      });
+      server.on("session", (session: ServerHttp2Session) => {
+        const connection = find(session.socket);
+        connection?.begin(session);
+        if (isRetiring) connection?.retire();
       });
     },
-    /**
-     * Begins to read requests, on TLS from the socket that encrypts the connection, and returns its
-     * usage; undefined if it was closed meanwhile.
-     */
-    begin(socket: Socket, isHttp2: boolean): ConnectionUsage | undefined {
-      const entry = all.get(keyOf(socket));
-      if (!entry) return undefined;
-      entry.source = socket;
-      entry.isHttp2 = isHttp2;
-      turns.add(entry);
-      if (socket !== entry.socket) handshakes.end(entry.socket, socket as TLSSocket);
-      return entry.usage;
+    /** The connection of a request's socket; undefined once it was closed to replace it. */
+    of(socket: Socket): Connection | undefined {
+      return bySocket.get(socket);
+    },
+    /** From now on, every reply over HTTP/1.1 closes its connection. */
+    closeAfterReplies(): void {
+      closesAfterReply = true;
+      for (const connection of all.values()) connection.closeAfterReply();
+    },
+    /** Retires those that are open, and those that finish their handshake later. */
+    async retire(): Promise<void> {
+      isRetiring = true;
+      await Promise.all(Array.from(all.values(), (connection) => connection.retire()));
+    },
+    /** Whether none is open. */
+    get isEmpty(): boolean {
+      return all.size === 0;
+    },
+    /** Closes what is still open at once. */
+    destroy(): void {
+      for (const connection of all.values()) connection.destroy();
     },
   };
-}
-
-interface Entry extends Reading {
-  readonly socket: Socket;
 }
 
 /** The same for a socket and the one that encrypts it. */

@@ -1,8 +1,23 @@
-import type { Exchange } from "./exchange.ts";
+import type { IncomingHttpHeaders } from "node:http";
+import { cors } from "@connectrpc/connect";
+import { type HttpRequest, type HttpResponse, sendHead } from "./reply.ts";
+
+const allowedMethods = "GET, HEAD, POST";
+const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Authenticate"].join(
+  ", ",
+);
+
+/** How long a browser may keep the reply to a preflight, in seconds. */
+const maxAgeSeconds = "7200";
 
 /** The hosts of a service that listens on this machine alone, as requests name them. */
 export function hostsOf(host: string): ReadonlySet<string> {
   return new Set(["localhost", "127.0.0.1", "[::1]", host.includes(":") ? `[${host}]` : host]);
+}
+
+/** The host that a request is meant for, and its port where that is given. */
+export function authorityOf(headers: IncomingHttpHeaders): string {
+  return String(headers[":authority"] ?? headers.host ?? "");
 }
 
 /**
@@ -15,11 +30,12 @@ export function hostsOf(host: string): ReadonlySet<string> {
  * @returns why the request is refused, or undefined if it is not
  */
 export function findCrossOrigin(
-  { headers, authority }: Exchange,
+  headers: IncomingHttpHeaders,
   hosts: ReadonlySet<string>,
   corsOrigins: string[],
 ): string | undefined {
   const { origin, "sec-fetch-site": site } = headers;
+  const authority = authorityOf(headers);
   if (!hosts.has(authority.replace(/:\d+$/, "").toLowerCase())) {
     return `the Host of the request is not one of ${[...hosts].join(", ")}`;
   }
@@ -31,4 +47,29 @@ export function findCrossOrigin(
     corsOrigins.includes(origin) ||
     origin.replace(/^https?:\/\//, "") === authority;
   return isKnown ? undefined : "the Origin of the request is not one of --cors-origin";
+}
+
+/**
+ * Lets the pages of an origin read the response, if it is one of those given, and replies to a
+ * browser that asks what they may send (https://fetch.spec.whatwg.org/#http-cors-protocol).
+ *
+ * @returns whether it has replied
+ */
+export function allowOrigin(req: HttpRequest, res: HttpResponse, origins: string[]): boolean {
+  if (origins.length === 0) return false;
+  res.setHeader("vary", "Origin");
+  const { origin, "access-control-request-method": asked } = req.headers;
+  if (origin === undefined || !(origins.includes("*") || origins.includes(origin))) return false;
+  res.setHeader("access-control-allow-origin", origin);
+  res.setHeader("access-control-expose-headers", exposedHeaders);
+  if (req.method !== "OPTIONS" || asked === undefined) return false;
+  const headers = {
+    "access-control-allow-methods": allowedMethods,
+    // A call can have any, such as those of a trace.
+    "access-control-allow-headers": req.headers["access-control-request-headers"] ?? "",
+    "access-control-max-age": maxAgeSeconds,
+  };
+  sendHead(res, 204, headers);
+  res.end();
+  return true;
 }

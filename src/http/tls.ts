@@ -1,13 +1,7 @@
 import { constants, X509Certificate } from "node:crypto";
 import { readFile } from "node:fs/promises";
-import {
-  createSecureContext,
-  type SecureContextOptions,
-  type TLSSocket,
-  type TlsOptions,
-} from "node:tls";
+import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
 import { ConfigError, type TlsFiles } from "../config.ts";
-import { handleOf } from "./socket-handle.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export interface Tls {
@@ -35,7 +29,7 @@ export async function readTls(files: TlsFiles): Promise<Tls> {
   return {
     options: () => ({
       ...context,
-      // Whoever shows no certificate can still show a token, or ask for health.
+      // A client without a certificate can still show a token, or ask for health.
       requestCert: files.clientCaFile !== undefined,
       rejectUnauthorized: false,
     }),
@@ -45,24 +39,6 @@ export async function readTls(files: TlsFiles): Promise<Tls> {
       for (const listener of listeners) listener(context);
     },
   };
-}
-
-/** How often {@link closeWhenGone} asks, in milliseconds. */
-const goneCheckMs = 3_000;
-
-/**
- * Closes a connection that the system has given up and Node.js has not noticed. If a write of TLS
- * fails and another one follows in the same turn, that one never ends, and while it lasts a
- * session of HTTP/2 reads nothing, not even that its connection was reset.
- */
-export function closeWhenGone(socket: TLSSocket): void {
-  // The public remoteAddress is what it once was.
-  const handle = handleOf(socket);
-  const timer = setInterval(() => {
-    if (handle?.getpeername({}) !== 0) socket.destroy();
-  }, goneCheckMs).unref();
-  socket.on("error", () => {});
-  socket.once("close", () => clearInterval(timer));
 }
 
 /** Ciphers with forward secrecy and authenticated encryption (RFC 9325, 4.2). */

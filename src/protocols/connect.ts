@@ -1,3 +1,4 @@
+import type { IncomingHttpHeaders } from "node:http";
 import {
   fromBinary,
   fromJsonString,
@@ -6,20 +7,14 @@ import {
   toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
-import {
-  type Compression,
-  compressionNegotiate,
-  mergeNonProtocolHeaders,
-} from "@connectrpc/connect/protocol";
+import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
 import {
   codeToHttpStatus,
   errorToJsonBytes,
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
-import type { Exchange } from "../http/exchange.ts";
+import { type HttpRequest, type Replier, send } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
-import { currentUsage } from "./compression.ts";
-import { toFields } from "./fields.ts";
 import { jsonHeaders } from "./problem.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
 
@@ -39,10 +34,10 @@ const compressMinBytes = 1_024;
  * Whether a request has the form that most unary calls of Connect have: its one message is
  * the body, and not compressed (https://connectrpc.com/docs/protocol#unary-request).
  */
-export function isCommonConnect({ method, url, headers }: Exchange): boolean {
+export function isCommonConnect({ method, url, headers }: HttpRequest): boolean {
   return (
     method === "POST" &&
-    !url.includes("?") &&
+    !url?.includes("?") &&
     (headers["content-type"] === json || headers["content-type"] === proto) &&
     (headers["content-encoding"] ?? "identity") === "identity" &&
     (headers["connect-protocol-version"] ?? "1") === "1" &&
@@ -51,21 +46,24 @@ export function isCommonConnect({ method, url, headers }: Exchange): boolean {
 }
 
 /** A timeout as Connect writes it; it has no maximum, since a call has a limit of its own. */
-export function readConnectTimeout(text: string | undefined) {
-  return parseTimeout(text ?? null, Number.POSITIVE_INFINITY);
+export function readConnectTimeout(text: unknown) {
+  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
 }
 
 /** Creates the codec of the common form of unary Connect calls. */
-export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compression[]): Codec {
+export function createConnectCodec(
+  jsonOptions: JsonOptions,
+  compressions: Compression[],
+): Codec<HttpRequest, Replier> {
   return {
     transport: "connect",
     overhead: 0,
 
-    timeoutMs: ({ headers }) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
+    timeoutMs: (headers) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
 
-    decode({ input }, body, { head: { exchange } }) {
+    decode({ input }, body, { headers }) {
       try {
-        return exchange.headers["content-type"] === proto
+        return headers["content-type"] === proto
           ? fromBinary(input, body, binaryOptions)
           : fromJsonString(input, jsonOptions.textDecoder.decode(body), jsonOptions);
       } catch (error) {
@@ -73,39 +71,36 @@ export function createConnectCodec(jsonOptions: JsonOptions, compressions: Compr
       }
     },
 
-    async reply(exchange, output, call) {
-      const { method, header, trailer } = call;
-      const type = exchange.headers["content-type"];
+    reply(response, output, call) {
+      const { method, headers } = call.head;
+      const type = headers["content-type"];
       const message =
         type === proto
           ? toBinary(method.output, output)
           : toJsonString(method.output, output, jsonOptions);
-      const headers = Object.assign(toFields(header), toFields(trailer, "trailer-"));
-      headers["content-type"] = type;
-      headers["cache-control"] = "no-store";
-      const isLarge = Buffer.byteLength(message) >= compressMinBytes;
-      const accepted = (isLarge && exchange.headers["accept-encoding"]) || null;
-      const { response: compression } = compressionNegotiate(compressions, null, accepted, "");
+      const replyHeaders = { "content-type": type, "cache-control": "no-store" };
+      const compression = negotiate(headers, Buffer.byteLength(message));
       if (compression === null) {
         // Text can leave in one piece with the headers.
-        exchange.send(200, headers, message);
+        send(response, 200, replyHeaders, message);
         return;
       }
-      headers["content-encoding"] = compression.name;
-      const compressing = currentUsage.run(
-        exchange.usage,
-        compression.compress,
-        Buffer.from(message),
-      );
-      exchange.send(200, headers, await call.untilEnd(compressing));
+      return call
+        .untilEnd(compression.compress(Buffer.from(message)))
+        .then((bytes) =>
+          send(response, 200, { ...replyHeaders, "content-encoding": compression.name }, bytes),
+        );
     },
 
-    fail(exchange, error, call) {
-      const header = new Headers(call?.header);
-      mergeNonProtocolHeaders(header, error.metadata);
-      const headers = { ...toFields(header), ...toFields(call?.trailer, "trailer-") };
-      const body = errorToJsonBytes(error, jsonOptions);
-      exchange.send(codeToHttpStatus(error.code), { ...headers, ...jsonHeaders }, body);
+    fail(response, error) {
+      const headers = { ...Object.fromEntries(error.metadata), ...jsonHeaders };
+      send(response, codeToHttpStatus(error.code), headers, errorToJsonBytes(error, jsonOptions));
     },
   };
+
+  function negotiate(headers: IncomingHttpHeaders, bytes: number): Compression | null {
+    const accepted = headers["accept-encoding"];
+    if (bytes < compressMinBytes || accepted === undefined) return null;
+    return compressionNegotiate(compressions, null, String(accepted), "").response;
+  }
 }

@@ -5,7 +5,7 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
-import type { Exchange } from "../http/exchange.ts";
+import { type HttpRequest, type Replier, send } from "../http/reply.ts";
 import { errorDomain } from "../service/errors.ts";
 
 /** The headers of a reply in JSON, which may hold a record. */
@@ -57,12 +57,12 @@ export function httpError(
 }
 
 /** The refusal of a method that a path does not have. */
-export function methodNotAllowed({ method }: Exchange, allow: string): ConnectError {
+export function methodNotAllowed({ method }: HttpRequest, allow: string): ConnectError {
   return httpError(405, `${method} is not allowed here`, { allow });
 }
 
 /** Replies with a problem (RFC 9457), which openapi.json describes. */
-export function sendProblem(exchange: Exchange, error: ConnectError, locate?: Locate): void {
+export function sendProblem(response: Replier, error: ConnectError, locate?: Locate): void {
   const problem = toProblem(error, locate);
   const [retry] = error.findDetails(RetryInfoSchema);
   const headers = {
@@ -71,7 +71,7 @@ export function sendProblem(exchange: Exchange, error: ConnectError, locate?: Lo
     "content-type": "application/problem+json",
     "cache-control": "no-store",
   };
-  exchange.send(problem.status, headers, JSON.stringify(problem));
+  send(response, problem.status, headers, JSON.stringify(problem));
 }
 
 function toProblem(error: ConnectError, locate?: Locate) {

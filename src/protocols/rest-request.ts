@@ -5,7 +5,7 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import type { Exchange } from "../http/exchange.ts";
+import type { HttpRequest } from "../http/reply.ts";
 import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
 import {
   addViolations,
@@ -32,21 +32,21 @@ const bodyMark = "#/";
  *   INVALID_FIELDS, with every rule that the request breaks, if a member is none of the eleven or
  *   not a string
  */
-export function readCreate(exchange: Exchange, body: Uint8Array): CreateInvestorRequest {
-  requireJson(exchange);
+export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvestorRequest {
+  requireJson(request);
   const object = isUtf8(body) ? parseObject(new TextDecoder().decode(body)) : undefined;
   if (object === undefined) {
     throw malformedRequest(undefined, "the body must be a JSON object in UTF-8");
   }
-  const { request, violations: wrongMembers } = fromMembers(object);
-  const key = exchange.headers["idempotency-key"];
-  if (key !== undefined) request.requestId = key.replace(/^"(.*)"$/, "$1");
-  const violations = queryViolations(parametersOf(exchange), []);
+  const { request: create, violations: wrongMembers } = fromMembers(object);
+  const key = request.headers["idempotency-key"];
+  if (key !== undefined) create.requestId = String(key).replace(/^"(.*)"$/, "$1");
+  const violations = queryViolations(parametersOf(request), []);
   for (const { field, description } of wrongMembers) {
     violations.push({ field: bodyMark + toPointer(field), description });
   }
-  if (violations.length === 0) return request;
-  throw invalidFields(addViolations(violations, findViolations(request), bodyMark));
+  if (violations.length === 0) return create;
+  throw invalidFields(addViolations(violations, findViolations(create), bodyMark));
 }
 
 /**
@@ -54,11 +54,11 @@ export function readCreate(exchange: Exchange, body: Uint8Array): CreateInvestor
  *
  * @throws {ConnectError} MALFORMED_REQUEST, if its escapes are not UTF-8; INVALID_FIELDS
  */
-export function readGet(exchange: Exchange): Message {
-  const violations = queryViolations(parametersOf(exchange), []);
+export function readGet(request: HttpRequest): Message {
+  const violations = queryViolations(parametersOf(request), []);
   if (violations.length > 0) throw invalidFields(violations);
   try {
-    const id = decodeURIComponent(exchange.path.slice(collection.length + 1));
+    const id = decodeURIComponent(pathOf(request).slice(collection.length + 1));
     return create(GetInvestorRequestSchema, { id });
   } catch (error) {
     throw malformedRequest(error, "the id in the path must be percent-encoded UTF-8");
@@ -70,8 +70,8 @@ export function readGet(exchange: Exchange): Message {
  *
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the query breaks
  */
-export function readList(exchange: Exchange): Message {
-  const query = parametersOf(exchange);
+export function readList(httpRequest: HttpRequest): Message {
+  const query = parametersOf(httpRequest);
   const violations = queryViolations(query, ["pageSize", "pageToken"]);
   const size = query.get("pageSize");
   const pageSize = /^-?\d{1,10}$/.test(size ?? "0") ? Number(size) : Number.NaN;
@@ -87,8 +87,20 @@ export function readList(exchange: Exchange): Message {
   throw invalidFields(addViolations(violations, findListViolations(request), queryMark));
 }
 
+/** The path of a request, without its query. */
+export function pathOf({ url = "" }: HttpRequest): string {
+  const end = url.indexOf("?");
+  return end === -1 ? url : url.slice(0, end);
+}
+
+/** The query of a request, without its question mark. */
+export function queryOf({ url = "" }: HttpRequest): string {
+  const start = url.indexOf("?");
+  return start === -1 ? "" : url.slice(start + 1);
+}
+
 /** Where in a request the field of a violation stands. */
-export function locate({ method }: Exchange, field: string): Location {
+export function locate({ method }: HttpRequest, field: string): Location {
   if (field.startsWith(queryMark)) return { parameter: field.slice(queryMark.length) };
   if (field.startsWith(bodyMark)) return { pointer: field };
   if (field === "request_id") return { header: "Idempotency-Key" };
@@ -96,7 +108,7 @@ export function locate({ method }: Exchange, field: string): Location {
   return method === "POST" ? { pointer: bodyMark + member } : { parameter: member };
 }
 
-function requireJson({ headers }: Exchange): void {
+function requireJson({ headers }: HttpRequest): void {
   const [type = ""] = (headers["content-type"] ?? "").split(";");
   if (type.trim().toLowerCase() !== "application/json") {
     throw httpError(415, "the body must be application/json");
@@ -107,8 +119,8 @@ function requireJson({ headers }: Exchange): void {
 }
 
 /** The parameters of a request, as many as mistakes are reported: 16 KiB can have eight thousand. */
-function parametersOf({ query }: Exchange): URLSearchParams {
-  const parameters = query.slice(1).split("&").filter(Boolean);
+function parametersOf(request: HttpRequest): URLSearchParams {
+  const parameters = queryOf(request).split("&").filter(Boolean);
   return new URLSearchParams(`?${parameters.slice(0, maxViolations).join("&")}`);
 }
 

@@ -1,25 +1,33 @@
+import type { Socket } from "node:net";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import type { Message } from "@bufbuild/protobuf";
-import type { ConnectError, ServiceImplSpec } from "@connectrpc/connect";
+import type { ServiceImplSpec } from "@connectrpc/connect";
 import type {
   Investor,
   ListInvestorsRequest,
   ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
-import type { Call, UnarySpec } from "../calls/call.ts";
-import { createSlots } from "../calls/slots.ts";
-import type { Exchange } from "../http/exchange.ts";
-import { principalKey, reserveKey } from "../service/context.ts";
+import type { Call, HttpCall } from "../calls/call.ts";
+import {
+  type HttpRequest,
+  type HttpResponse,
+  type Replier,
+  send,
+  sendHead,
+} from "../http/reply.ts";
 import { toJson } from "../service/plain-json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
-import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
-import type { Handler } from "./router.ts";
-import { type Codec, createUnary, type ProtocolOptions } from "./unary.ts";
-
-/** How many callers may stream the whole list at once; each can take long. */
-const maxStreams = 8;
-
-/** How many of them one authenticated caller may have. */
-const maxStreamsOfCaller = 6;
+import {
+  collection,
+  locate,
+  pathOf,
+  queryOf,
+  readCreate,
+  readGet,
+  readList,
+} from "./rest-request.ts";
+import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";
 
 /** Pages of 100 records are collected young; most of 1,000 would reach the old generation. */
 const streamedPageSize = 100;
@@ -28,124 +36,125 @@ const streamedPageSize = 100;
  * Serves the investors as plain JSON over HTTP.
  *
  * @param service an implementation of the InvestorService
+ * @returns what serves a request, or returns undefined if nothing is at its path
  */
-export function createRest(service: ServiceImplSpec, options: ProtocolOptions): Handler {
+export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
   const { gate } = options;
   const serveUnary = createUnary(options);
-  const streams = createSlots(maxStreams, maxStreamsOfCaller);
-  const { createInvestor, getInvestor, listInvestors } = service.methods as Record<
-    "createInvestor" | "getInvestor" | "listInvestors",
-    UnarySpec
-  >;
+  const rpc = (name: string) => ({ spec: service.methods[name], isPublic: false }) as UnaryRpc;
+  const create = rpc("createInvestor");
+  const get = rpc("getInvestor");
+  const list = rpc("listInvestors");
 
-  async function serveAll(exchange: Exchange): Promise<void> {
-    let call: Call | undefined;
+  /** Streams all records page by page. */
+  async function serveAll(socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> {
+    const { method } = list.spec;
+    const http = { ...describe(collection)(req), isWholeList: true };
+    const head = {
+      method,
+      transport: "rest",
+      isPublic: false,
+      headers: req.headers,
+      http,
+    } as const;
+    const call = gate.begin({ ...head, socket, response: res });
     try {
-      call = await gate.admit({
-        method: listInvestors.method,
-        transport: "rest",
-        route: collection,
-        exchange,
-      });
-      call.onClose(streams.acquire(call.values.get(principalKey)));
-      await streamAll(exchange, call);
-    } catch (reason) {
-      const error = call?.fail(reason) ?? reason;
-      exchange.usage.refuse();
+      await gate.admit(call);
+      // A failure of the first page still has its own status.
+      const first = await readPage(call, "");
+      sendHead(res, 200, jsonHeaders);
+      if (req.method === "HEAD") res.end();
+      else await pipeline(Readable.from(writeAll(call, first), { highWaterMark: 1 }), res);
+    } catch (error) {
+      const reply = call.fail(error);
       // Without its end, nobody takes a part for the whole.
-      if (exchange.headersSent) exchange.destroy();
-      else fail(exchange, error as ConnectError);
+      if (res.headersSent) res.destroy();
+      else sendProblem(res, reply, (field) => locate(req, field));
     }
   }
 
-  /** Streams all records page by page, and reads one page ahead of what it sends. */
-  async function streamAll(exchange: Exchange, call: Call): Promise<void> {
-    const read = async (pageToken: string) => {
-      call.limit();
-      const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
-      const page = (await call.invoke(listInvestors, input)) as ListInvestorsResponse;
-      const text = page.investors.map(toJson).join(",");
-      exchange.usage.settle(Buffer.byteLength(text));
-      // Until the next one, it is the caller who takes time.
-      call.limit(Number.POSITIVE_INFINITY);
-      return { text, nextPageToken: page.nextPageToken };
-    };
-    // A failure of the first page still has its own status.
-    let page = await read("");
-    // From here on, it is clients who make room by reading, and others who make pages in turn.
-    call.values.set(reserveKey, async (...sizes) => {
-      call.limit(Number.POSITIVE_INFINITY);
-      await call.reserve(...sizes);
-      call.limit();
-    });
-    exchange.begin(200, { ...jsonHeaders });
-    if (exchange.method === "HEAD") {
-      exchange.end();
-      return;
-    }
+  async function readPage(call: Call, pageToken: string): Promise<ListInvestorsResponse> {
+    call.limit();
+    const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
+    return (await call.run(() => list.spec.impl(input, call))) as ListInvestorsResponse;
+  }
+
+  async function* writeAll(call: Call, first: ListInvestorsResponse): AsyncGenerator<string> {
+    let page = first;
     let separator = "[";
-    while (page.nextPageToken !== "") {
-      const writing = exchange.write(separator + page.text);
+    for (;;) {
+      const text = separator + page.investors.map(toJson).join(",");
+      const isLast = page.nextPageToken === "";
+      // Until it goes on, it is the client who takes time.
+      call.replied();
+      yield isLast ? `${text}]` : text;
+      if (isLast) return;
       separator = ",";
-      [page] = await Promise.all([read(page.nextPageToken), writing]);
+      page = await readPage(call, page.nextPageToken);
     }
-    await exchange.write(`${separator}${page.text}]`);
-    exchange.end();
   }
 
-  return (exchange) => {
-    const { path, query } = exchange;
-    const method = exchange.method === "HEAD" ? "GET" : exchange.method;
+  return (socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> | undefined => {
+    const path = pathOf(req);
+    const head = { socket, headers: req.headers };
+    const isRead = req.method === "GET" || req.method === "HEAD";
     if (path === collection) {
-      if (method === "POST") return serveUnary(createCodec, createInvestor, exchange);
-      if (method === "GET") {
-        if (query.length <= 1) return serveAll(exchange);
-        return serveUnary(listCodec, listInvestors, exchange);
-      }
-      throw methodNotAllowed(exchange, "GET, HEAD, POST");
+      if (req.method === "POST") return serveUnary(createCodec, create, head, req, res);
+      if (!isRead) throw methodNotAllowed(req, "GET, HEAD, POST");
+      if (queryOf(req) === "") return serveAll(socket, req, res);
+      return serveUnary(listCodec, list, head, req, res);
     }
     if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
-    if (method === "GET") return serveUnary(getCodec, getInvestor, exchange);
-    throw methodNotAllowed(exchange, "GET, HEAD");
+    if (isRead) return serveUnary(getCodec, get, head, req, res);
+    throw methodNotAllowed(req, "GET, HEAD");
   };
 }
 
-function fail(exchange: Exchange, error: ConnectError): void {
-  sendProblem(exchange, error, (field) => locate(exchange, field));
+function describe(route: string) {
+  return (req: HttpRequest): HttpCall => ({
+    method: req.method ?? "",
+    path: pathOf(req),
+    route,
+    version: req.httpVersionMajor === 2 ? "2" : "1.1",
+    isWholeList: false,
+  });
 }
+
+type RestCodec = Codec<HttpRequest, Replier>;
 
 const common = {
   transport: "rest",
-  route: collection,
   overhead: 0,
   timeoutMs: () => undefined,
-  reply: (exchange: Exchange, output: Message) =>
-    exchange.send(200, { ...jsonHeaders }, toJson(output as Investor)),
-  fail,
-} as const;
+  describe: describe(collection),
+  reply: (response: Replier, output: Message) =>
+    send(response, 200, { ...jsonHeaders }, toJson(output as Investor)),
+  fail: (response, error, _, request) =>
+    sendProblem(response, error, (field) => locate(request, field)),
+} satisfies Partial<RestCodec>;
 
-const createCodec: Codec = {
+const createCodec: RestCodec = {
   ...common,
-  decode: (_, body, { head }) => readCreate(head.exchange, body),
+  decode: (_, body, request) => readCreate(request, body),
 };
 
-const getCodec: Codec = {
+const getCodec: RestCodec = {
   ...common,
-  route: `${collection}/{id}`,
-  decode: (_, __, { head }) => readGet(head.exchange),
+  describe: describe(`${collection}/{id}`),
+  decode: (_, __, request) => readGet(request),
 };
 
-const listCodec: Codec = {
+const listCodec: RestCodec = {
   ...common,
-  decode: (_, __, { head }) => readList(head.exchange),
-  reply(exchange, output) {
+  decode: (_, __, request) => readList(request),
+  reply(response, output, _, request) {
     const { investors, nextPageToken } = output as ListInvestorsResponse;
     const headers: Record<string, string> = { ...jsonHeaders };
     if (nextPageToken !== "") {
-      const query = new URLSearchParams(exchange.query);
+      const query = new URLSearchParams(queryOf(request));
       query.set("pageToken", nextPageToken);
-      headers.link = `<${collection}?${query}>; rel="next"`;
+      headers.link = `<?${query}>; rel="next"`;
     }
-    exchange.send(200, headers, `[${investors.map(toJson).join(",")}]`);
+    send(response, 200, headers, `[${investors.map(toJson).join(",")}]`);
   },
 };

@@ -1,23 +1,42 @@
 import { randomBytes } from "node:crypto";
-import { Code, ConnectError } from "@connectrpc/connect";
+import type { IncomingHttpHeaders } from "node:http";
+import type { ServerHttp2Stream } from "node:http2";
+import type { Socket } from "node:net";
+import { createRegistry } from "@bufbuild/protobuf";
+import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
+import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Logger } from "pino";
-import { allowOrigin, sendPreflight } from "../http/cors.ts";
-import { findCrossOrigin } from "../http/cross-origin.ts";
-import type { Exchange } from "../http/exchange.ts";
+import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
+import {
+  dropRest,
+  dropRestOfStream,
+  type HttpRequest,
+  type HttpResponse,
+  ignore,
+  socketOf,
+} from "../http/reply.ts";
 import { internal } from "../service/errors.ts";
-import { isGrpc, sendStatus } from "./grpc.ts";
+import { createCompressions } from "./compression.ts";
+import { createConnectCodec, isCommonConnect } from "./connect.ts";
+import { grpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
 import { httpError, sendProblem } from "./problem.ts";
+import { pathOf } from "./rest-request.ts";
+import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
+import { createUniversal } from "./universal.ts";
 
-/**
- * Replies to a request, or leaves it to the next handler by returning undefined. What it throws
- * is replied to if it is a ConnectError, or else a fault.
- */
-export type Handler = (exchange: Exchange) => Promise<void> | undefined;
+/** Serves a request later, or returns undefined to leave it to the next handler. */
+export type Handler = (
+  socket: Socket,
+  req: HttpRequest,
+  res: HttpResponse,
+) => Promise<void> | undefined;
 
 /** What a {@link createRouter router} needs. */
-interface RouterOptions {
-  /** Asked in turn until one takes the request. */
-  handlers: readonly Handler[];
+export interface RouterOptions extends ProtocolOptions {
+  /** Those whose calls the gate counts. */
+  services: ServiceImplSpec[];
+  /** Those that anybody may call. */
+  publicServices: ServiceImplSpec[];
   /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
   /**
@@ -34,27 +53,60 @@ interface RouterOptions {
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
-/** Creates the router of a port, which replies to every request, whatever happens. */
+/** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
+const absoluteForm = /^https?:\/\/([^/?]*)/i;
+
+/** Creates what finds the path of a request, and replies to every one, whatever happens. */
 export function createRouter(options: RouterOptions) {
-  const { handlers, corsOrigins, hosts, log } = options;
-  function route(exchange: Exchange): Promise<void> | undefined {
-    const crossOrigin = hosts && findCrossOrigin(exchange, hosts, corsOrigins);
-    if (crossOrigin !== undefined) {
-      const { socket, authority: host, headers } = exchange;
-      const peer = `${socket.remoteAddress}:${socket.remotePort}`;
-      const origin = namesHost.exec(headers.origin ?? "")?.[0];
-      const fields = { peer, host: namesHost.exec(host)?.[0], origin, detail: crossOrigin };
-      options.onRefusal?.({ reason: "CROSS_ORIGIN", ...fields });
-      throw httpError(403, crossOrigin);
+  const { services, publicServices, corsOrigins, hosts, log } = options;
+  const toRpcs = (specs: ServiceImplSpec[], isPublic: boolean) =>
+    specs
+      .flatMap(({ methods }) => Object.values(methods))
+      .map((spec): [string, Rpc] => [createMethodUrl("", spec.method), { spec, isPublic }]);
+  const rpcs = new Map([...toRpcs(services, false), ...toRpcs(publicServices, true)]);
+  const jsonOptions = {
+    alwaysEmitImplicit: true,
+    ignoreUnknownFields: false,
+    registry: createRegistry(...services.map(({ service }) => service.file)),
+    textDecoder: new TextDecoder("utf-8", { fatal: true }),
+  };
+  const compressions = createCompressions();
+  const connectCodec = createConnectCodec(jsonOptions, compressions);
+  const serveUnary = createUnary(options);
+  const serveUniversal = createUniversal({ ...options, jsonOptions, compressions }, rpcs.values());
+
+  function requireKnownHost(headers: IncomingHttpHeaders, socket: Socket): void {
+    const crossOrigin = hosts && findCrossOrigin(headers, hosts, corsOrigins);
+    if (crossOrigin === undefined) return;
+    const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+    const host = namesHost.exec(authorityOf(headers))?.[0];
+    const origin = namesHost.exec(headers.origin ?? "")?.[0];
+    options.onRefusal?.({ reason: "CROSS_ORIGIN", peer, host, origin, detail: crossOrigin });
+    throw httpError(403, crossOrigin);
+  }
+
+  function route(socket: Socket, req: HttpRequest, res: HttpResponse, handlers: Handler[]) {
+    const { headers } = req;
+    const [start, host] = absoluteForm.exec(req.url ?? "") ?? [];
+    if (start !== undefined) {
+      req.url = req.url?.slice(start.length) ?? "";
+      headers.host = host;
     }
-    if (corsOrigins.length > 0 && allowOrigin(exchange, corsOrigins) && sendPreflight(exchange)) {
-      return undefined;
+    requireKnownHost(headers, socket);
+    if (allowOrigin(req, res, corsOrigins)) return undefined;
+    const rpc = rpcs.get(pathOf(req));
+    if (rpc) {
+      if (isUnary(rpc) && isCommonConnect(req)) {
+        return serveUnary(connectCodec, rpc, { socket, headers }, req, res);
+      }
+      if (isGrpc(headers) && !("stream" in req)) throw httpError(415, "gRPC needs HTTP/2");
+      return serveUniversal(rpc, socket, req, res);
     }
     for (const handle of handlers) {
-      const handled = handle(exchange);
+      const handled = handle(socket, req, res);
       if (handled !== undefined) return handled;
     }
-    throw isGrpc(exchange) && exchange.httpVersion === "2"
+    throw isGrpc(headers) && "stream" in req
       ? new ConnectError("unknown method", Code.Unimplemented)
       : httpError(404, "there is nothing at this path");
   }
@@ -67,25 +119,59 @@ export function createRouter(options: RouterOptions) {
     return internal(id, error);
   }
 
-  /** Ends a request that nobody replied to: with the error, if a status can still be sent. */
-  function fail(exchange: Exchange, error: unknown): void {
-    if (exchange.isClosed) return;
-    exchange.usage.refuse();
-    const reply = toReply(error);
-    try {
-      if (exchange.headersSent) throw reply;
-      if (isGrpc(exchange) && exchange.httpVersion === "2") sendStatus(exchange, reply);
-      else sendProblem(exchange, reply);
-    } catch {
-      exchange.destroy();
-    }
-  }
-
-  return (exchange: Exchange): void => {
-    try {
-      route(exchange)?.catch((error) => fail(exchange, error));
-    } catch (error) {
-      fail(exchange, error);
-    }
+  return {
+    /** Creates what serves requests: those of RPCs, and those that one of the handlers takes. */
+    serveWith:
+      (handlers: Handler[]) =>
+      (req: HttpRequest, res: HttpResponse): void => {
+        // What Node.js gives as the socket of a request can be gone later.
+        const socket = socketOf(req);
+        req.on("error", ignore);
+        res.on("error", ignore);
+        res.on("finish", () => dropRest(req, socket));
+        const fail = (error: unknown) => {
+          try {
+            const reply = toReply(error);
+            if (res.headersSent) res.destroy();
+            else if ("stream" in res && isGrpc(req.headers)) {
+              sendStatus(res.stream, req.headers, reply);
+            } else sendProblem(res, reply);
+          } catch {
+            res.destroy();
+          }
+        };
+        try {
+          route(socket, req, res, handlers)?.catch(fail);
+        } catch (error) {
+          fail(error);
+        }
+      },
+    /** Serves a unary call of gRPC in its common form on its stream; returns whether it is one. */
+    serveStream(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): boolean {
+      const rpc = rpcs.get(String(headers[":path"]));
+      const socket = stream.session?.socket;
+      if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers) || !socket) return false;
+      stream.on("finish", () => dropRestOfStream(stream));
+      const fail = (error: unknown) => {
+        try {
+          const reply = toReply(error);
+          if (stream.headersSent) stream.close();
+          else sendStatus(stream, headers, reply);
+        } catch {
+          stream.destroy();
+        }
+      };
+      try {
+        requireKnownHost(headers, socket);
+        serveUnary(grpcCodec, rpc, { socket, headers }, stream, stream).catch(fail);
+      } catch (error) {
+        fail(error);
+      }
+      return true;
+    },
   };
+}
+
+function isUnary(rpc: Rpc): rpc is UnaryRpc {
+  return rpc.spec.kind === "unary";
 }

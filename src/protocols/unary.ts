@@ -1,32 +1,48 @@
+import type { IncomingHttpHeaders } from "node:http";
+import type { Socket } from "node:net";
+import type { Readable } from "node:stream";
 import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
-import type { ConnectError } from "@connectrpc/connect";
-import type { Call, TransportName, UnarySpec } from "../calls/call.ts";
+import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
+import type { Call, CallHead, HttpCall, TransportName } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import type { Exchange } from "../http/exchange.ts";
+import { readBody } from "../http/body.ts";
+import { messageTooLarge } from "../service/errors.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxPublicBytes = 4 * 1024;
 
-/**
- * How binary messages are read. Of 64 KiB of fields that it does not know, a decoder would keep
- * 6 MB.
- */
+/** How binary messages are read: fields that are not known would take a hundredfold. */
 export const binaryOptions = { readUnknownFields: false };
 
-/** How one protocol writes a unary call on the wire. */
-export interface Codec {
+/** A method with its implementation, and whether anybody may call it. */
+export interface Rpc {
+  readonly spec: MethodImplSpec;
+  readonly isPublic: boolean;
+}
+
+/** One whose implementation asks of its context only what a {@link Call} has. */
+export interface UnaryRpc extends Rpc {
+  readonly spec: Extract<MethodImplSpec, { kind: "unary" }> & {
+    impl(
+      input: Message,
+      context: Pick<HandlerContext, "signal" | "values">,
+    ): Message | Promise<Message>;
+  };
+}
+
+/** How one protocol writes a unary call on the wire, in its common form. */
+export interface Codec<Request, Response> {
   readonly transport: TransportName;
-  /** The pattern of the paths of its calls, if they are plain HTTP. */
-  readonly route?: string;
   /** How many bytes the body has besides its message. */
   readonly overhead: number;
   /** The client's timeout, in milliseconds. */
-  timeoutMs(exchange: Exchange): number | undefined;
+  timeoutMs(headers: IncomingHttpHeaders): number | undefined;
+  /** How it looks as plain HTTP, if that is what it is. */
+  describe?(request: Request): HttpCall;
   /** @throws {ConnectError} the body is not one message */
-  decode(method: DescMethod, body: Uint8Array, call: Call): Message;
-  reply(exchange: Exchange, output: Message, call: Call): void | Promise<void>;
-  /** @param call absent if it was not admitted */
-  fail(exchange: Exchange, error: ConnectError, call: Call | undefined): void;
+  decode(method: DescMethod, body: Uint8Array, request: Request): Message;
+  reply(response: Response, output: Message, call: Call, request: Request): void | Promise<void>;
+  fail(response: Response, error: ConnectError, call: Call, request: Request): void;
 }
 
 /** What a {@link createUnary unary path} needs. */
@@ -36,27 +52,44 @@ export interface ProtocolOptions {
   maxMessageBytes: number;
 }
 
-/**
- * Creates the fast path of unary calls in the common form, on every protocol, from request to reply.
- */
+/** What came with the headers of a request. */
+interface Head {
+  headers: IncomingHttpHeaders;
+  socket: Socket;
+}
+
+/** Creates the path of unary calls in their common form, on every protocol, from request to reply. */
 export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
-  return async (codec: Codec, spec: UnarySpec, exchange: Exchange, isPublic = false) => {
+  return async <Request extends Readable, Response>(
+    codec: Codec<Request, Response>,
+    { spec, isPublic }: UnaryRpc,
+    { headers, socket }: Head,
+    request: Request,
+    response: Response & CallHead["response"],
+  ): Promise<void> => {
     const { method } = spec;
-    const { transport, route, overhead } = codec;
-    let call: Call | undefined;
+    const { transport, overhead } = codec;
+    const timeoutMs = codec.timeoutMs(headers);
+    const http = codec.describe?.(request);
+    const head = { method, transport, isPublic, headers, socket, response, timeoutMs, http };
+    const call = gate.begin(head);
     try {
-      const head = { method, transport, route, exchange, timeoutMs: codec.timeoutMs(exchange) };
-      const admitted = isPublic ? gate.admitPublic(head) : gate.admit(head);
+      const admission = gate.admit(call);
       // What is there is not awaited: each await makes objects that the collector has to copy.
-      call = admitted instanceof Promise ? await admitted : admitted;
-      const body = await exchange.readBody(isPublic ? maxPublicBytes : maxMessageBytes, overhead);
-      const output = await call.invoke(spec, codec.decode(method, body, call));
+      if (admission !== undefined) await admission;
+      const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
+      if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
+      const body = await call.untilEnd(readBody(request, maxBytes, overhead));
+      const input = codec.decode(method, body, request);
       // An implementation may reply with a plain object instead of a message.
-      const sending = codec.reply(exchange, create(method.output, output), call);
+      const output = create(method.output, await call.run(() => spec.impl(input, call)));
+      call.replied();
+      const sending = codec.reply(response, output, call, request);
       if (sending !== undefined) await sending;
-    } catch (reason) {
-      // A call that is refused was never one, and the gate has noted why.
-      codec.fail(exchange, call?.fail(reason) ?? (reason as ConnectError), call);
+    } catch (error) {
+      const reply = call.fail(error);
+      call.replied();
+      if (!call.isClosed) codec.fail(response, reply, call, request);
     }
   };
 }

@@ -10,11 +10,12 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { createServiceImplSpec, type HandlerContext } from "@connectrpc/connect";
 import { pino } from "pino";
 import { Call } from "../../src/calls/call.ts";
+import type { Gate } from "../../src/calls/gate.ts";
 import type { TlsFiles } from "../../src/config.ts";
 import { readTls } from "../../src/http/tls.ts";
 import { reasonOf } from "../../src/service/errors.ts";
 import { startEngine } from "../support/engine.ts";
-import { openGate } from "../support/gate.ts";
+import { contextOf } from "./context.ts";
 import type { TLSCreds } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {
   ServerCompatRequestSchema,
@@ -36,44 +37,37 @@ const { messageReceiveLimit, serverCreds } = fromBinary(
 );
 const host = "127.0.0.1";
 const log = pino({ level: "error" }, pino.destination(2));
-const gate = openGate(1_024, 60_000, log);
-const { admit } = gate;
-gate.admit = async (head) => {
-  const call = await admit(head);
-  const { fail } = call;
-  call.fail = (error) => {
-    const reply = fail.call(call, error);
-    // The suite expects this error without details.
-    if (reasonOf(reply) === "MESSAGE_TOO_LARGE") reply.details = [];
-    return reply;
+/** The suite expects this error without details. */
+function dropDetails(gate: Gate): void {
+  const { begin } = gate;
+  gate.begin = (head) => {
+    const call = begin(head);
+    const { fail } = call;
+    call.fail = (error) => {
+      const reply = fail.call(call, error);
+      if (reasonOf(reply) === "MESSAGE_TOO_LARGE") reply.details = [];
+      return reply;
+    };
+    return call;
   };
-  return call;
-};
-const common = {
+}
+
+const { port } = await startEngine({
+  // The ports differ in what they take for HTTP, and in what no suite of RPCs asks for.
+  kind: process.argv.includes("--grpc-port") ? "grpc" : "http",
   services: [
     createServiceImplSpec<typeof ConformanceService>(ConformanceService, {
       ...conformanceService,
-      unary(request, context) {
-        count(context);
-        return answerUnary(request, context);
-      },
-      idempotentUnary(request, context) {
-        count(context);
-        return answerIdempotentUnary(request, context);
-      },
+      unary: (request, context) => answerUnary(request, takeContext(context)),
+      idempotentUnary: (request, context) => answerIdempotentUnary(request, takeContext(context)),
     }),
   ],
-  gate,
+  onGate: dropDetails,
   log,
   maxMessageBytes: messageReceiveLimit || 4 * 1024 * 1024,
   tls: serverCreds && (await readTls(writeFiles(serverCreds))),
   requestTimeoutMs: 60_000,
-};
-// The ports differ in what they take for HTTP, and in what no suite of RPCs asks for.
-const versions = process.argv.includes("--grpc-port")
-  ? (["h2"] as const)
-  : (["http/1.1", "h2"] as const);
-const { port } = await startEngine({ ...common, versions });
+});
 const response = toBinary(
   ServerCompatResponseSchema,
   create(ServerCompatResponseSchema, {
@@ -86,15 +80,23 @@ const size = Buffer.alloc(4);
 size.writeUInt32BE(response.length);
 process.stdout.write(Buffer.concat([size, response]));
 
-function count(context: HandlerContext): void {
+/** Counts a unary call by its form, and gives it the context that the suite's service needs. */
+function takeContext(context: HandlerContext): HandlerContext {
+  if (context instanceof Call) {
+    forms.common += 1;
+    forms.taken += 1;
+    return contextOf(context);
+  }
   const { protocolName, requestMethod, requestHeader } = context;
   const encoding =
     requestHeader.get(protocolName === "grpc" ? "grpc-encoding" : "content-encoding") ?? "identity";
   const isText = requestHeader.get("content-type")?.startsWith("application/grpc+json");
-  if (protocolName === "grpc-web" || requestMethod !== "POST" || encoding !== "identity") return;
-  if (isText) return;
-  forms.common += 1;
-  if (context instanceof Call) forms.taken += 1;
+  const isCommon =
+    protocolName !== "grpc-web" && requestMethod === "POST" && encoding === "identity" && !isText;
+  // On the HTTP port, gRPC is served by Connect's own handlers.
+  const isGrpcOnHttp = protocolName === "grpc" && !process.argv.includes("--grpc-port");
+  if (isCommon && !isGrpcOnHttp) forms.common += 1;
+  return context;
 }
 
 function writeFiles({ cert, key }: TLSCreds): TlsFiles {
@@ -107,7 +109,7 @@ function writeFiles({ cert, key }: TLSCreds): TlsFiles {
 
 async function readFrame(): Promise<Buffer> {
   let bytes = Buffer.alloc(0);
-  process.stdin.on("data", (chunk) => {
+  process.stdin.on("data", (chunk: Buffer) => {
     bytes = Buffer.concat([bytes, chunk]);
   });
   while (bytes.length < 4 || bytes.length < 4 + bytes.readUInt32BE(0)) {

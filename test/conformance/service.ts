@@ -7,6 +7,7 @@ import {
   type HandlerContext,
   type ServiceImpl,
 } from "@connectrpc/connect";
+import { callKey } from "../../src/protocols/universal.ts";
 import type { Code as WireCode } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {
   type BidiStreamRequest,
@@ -151,11 +152,12 @@ function setMetadata(
 function describe(context: HandlerContext, requests: Any[]): Info {
   const toHeaders = (all: Iterable<[string, string]>) =>
     Array.from(all, ([name, value]) => ({ name, value: [value] }));
-  const timeoutMs = context.timeoutMs();
+  // The service takes the timeout of a client itself, before Connect sees it.
+  const { timeoutMs } = context.values.get(callKey).head;
   return create(ConformancePayload_RequestInfoSchema, {
     requestHeaders: toHeaders(context.requestHeader),
     requests,
-    ...(timeoutMs !== undefined && { timeoutMs: BigInt(timeoutMs) }),
+    ...(timeoutMs !== undefined && { timeoutMs: BigInt(Math.floor(timeoutMs)) }),
     ...(context.requestMethod === "GET" && {
       connectGetInfo: { queryParams: toHeaders(new URL(context.url).searchParams) },
     }),

@@ -1,6 +1,5 @@
 import type { ConnectError } from "@connectrpc/connect";
 import { describe, expect, it } from "vitest";
-import type { Exchange } from "../../src/http/exchange.ts";
 import { sendProblem } from "../../src/protocols/problem.ts";
 import { malformedRequest, type Reason } from "../../src/service/errors.ts";
 import { failureOf } from "../support/errors.ts";
@@ -30,8 +29,8 @@ const table: [reason: Reason, code: string, status: number, hasRetryInfo: boolea
 /** The status of an error by REST. */
 function statusOf(error: ConnectError): number {
   const sent: number[] = [];
-  const exchange: Pick<Exchange, "send"> = { send: (status) => void sent.push(status) };
-  sendProblem(exchange as Exchange, error);
+  const writeHead = (status: number) => sent.push(status);
+  sendProblem({ headersSent: false, setHeader() {}, writeHead, end() {} }, error);
   return Number(sent[0]);
 }
 

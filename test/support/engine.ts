@@ -2,39 +2,44 @@ import { createServiceImplSpec, type ServiceImpl, type ServiceImplSpec } from "@
 import { type Logger, pino } from "pino";
 import { Health } from "../../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.js";
-import type { Gate } from "../../src/calls/gate.ts";
+import { createGate, type Gate } from "../../src/calls/gate.ts";
+import { createTelemetry } from "../../src/calls/telemetry.ts";
 import { createConnections } from "../../src/http/connections.ts";
-import { type Listener, type ListenerOptions, startListener } from "../../src/http/listener.ts";
+import { listenForHttp, listenForHttp2 } from "../../src/http/listener.ts";
+import type { Tls } from "../../src/http/tls.ts";
 import { createRest } from "../../src/protocols/rest.ts";
 import { createRouter } from "../../src/protocols/router.ts";
-import { createRpc } from "../../src/protocols/rpc.ts";
 
 /** What {@link startEngine} serves; of limits, those of the service if absent. */
-export interface EngineOptions
-  extends Partial<Pick<ListenerOptions, "tls" | "port" | "maxConnectionAgeMs">> {
-  /** The versions of HTTP, as the two ports of the service have them. */
-  versions: ListenerOptions["versions"];
+export interface EngineOptions {
+  /** Which of the ports of the service it is like. */
+  kind: "grpc" | "http";
   services: ServiceImplSpec[];
-  gate: Gate;
+  /** Called with the gate before it is used. */
+  onGate?(gate: Gate): void;
+  tls?: Tls | undefined;
   log?: Logger;
   health?: ServiceImpl<typeof Health>;
   reflection?: ServiceImpl<typeof ServerReflection>;
   maxMessageBytes?: number;
+  maxInFlight?: number;
   requestTimeoutMs?: number;
+  maxConnectionAgeMs?: number;
   maxConnections?: number;
-  /** Tells the memory of the process. */
-  memoryBytes?: () => number;
 }
 
 /** Serves services by the engine of the service on a port of this machine. */
-export async function startEngine(options: EngineOptions): Promise<Listener> {
+export async function startEngine(options: EngineOptions) {
   const {
+    kind,
     services,
-    gate,
-    health,
-    reflection,
+    tls,
+    log = pino({ level: "silent" }),
     requestTimeoutMs = 5_000,
     maxMessageBytes = 65_536,
+    maxInFlight = 1_024,
+    health,
+    reflection,
   } = options;
   const publicServices = [
     ...(health ? [createServiceImplSpec<typeof Health>(Health, health)] : []),
@@ -42,21 +47,38 @@ export async function startEngine(options: EngineOptions): Promise<Listener> {
       ? [createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection)]
       : []),
   ];
-  const rpc = createRpc({ services, publicServices, gate, maxMessageBytes });
+  const connections = createConnections({
+    max: options.maxConnections ?? 1_000,
+    maxAgeMs: options.maxConnectionAgeMs,
+    graceMs: requestTimeoutMs,
+  });
+  const telemetry = createTelemetry(pino({ level: "silent" }));
+  const gate = createGate({ maxInFlight, requestTimeoutMs, telemetry, log, connections });
+  options.onGate?.(gate);
+  const router = createRouter({
+    services,
+    publicServices,
+    gate,
+    maxMessageBytes,
+    corsOrigins: [],
+    hosts: undefined,
+    log,
+  });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)
     .map((service) => createRest(service, { gate, maxMessageBytes }));
-  return startListener({
-    host: "127.0.0.1",
-    port: 0,
-    ...options,
-    requestTimeoutMs,
-    connections: createConnections(options.maxConnections ?? 1_000, options.memoryBytes),
-    serve: createRouter({
-      handlers: [rpc, ...rests],
-      corsOrigins: [],
-      hosts: undefined,
-      log: options.log ?? pino({ level: "silent" }),
-    }),
-  });
+  const serve = router.serveWith(rests);
+  const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve };
+  const { port, close } = await (kind === "grpc"
+    ? listenForHttp2(0, common, router.serveStream)
+    : listenForHttp(0, common));
+  return {
+    port,
+    gate,
+    connections,
+    destroy() {
+      close();
+      connections.destroy();
+    },
+  };
 }

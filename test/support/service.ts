@@ -1,6 +1,5 @@
 import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import { join, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -12,16 +11,6 @@ import { temporaryFolder } from "./folder.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const bin = join(root, "src/bin.ts");
-const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-const npmStart: string[] = scripts.start.split(" ");
-const nodeFlags = npmStart.filter((word) => word.startsWith("--"));
-const malloc = Object.fromEntries(
-  npmStart
-    .map((word) => /^([A-Z_]+)=(.+)$/.exec(word) ?? [])
-    .filter(([, name]) => name !== undefined)
-    .map(([, name, value]) => [name, value]),
-);
-
 /** The command line as a child process, and all that it has written. */
 export interface Run {
   readonly child: ChildProcess;
@@ -38,12 +27,12 @@ export interface Service extends Run {
   readonly folder: string;
 }
 
-/** Runs the command line in a folder, with the flags of `npm start` and no setting but those given. */
+/** Runs the command line in a folder, with no setting but those given. */
 export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, program = bin): Run {
   const { PATH } = process.env;
-  const child = spawn(process.execPath, [...nodeFlags, program, ...args], {
+  const child = spawn(process.execPath, [program, ...args], {
     cwd: folder,
-    env: { PATH, ...malloc, ...env },
+    env: { PATH, ...env },
   });
   return follow(child, () => child.kill("SIGKILL"));
 }

@@ -8,9 +8,9 @@ import {
   SpanStatusCode,
   trace,
 } from "@opentelemetry/api";
-import type { Exchange } from "../http/exchange.ts";
+import { authorityOf } from "../http/cross-origin.ts";
 import { isUuid } from "../uuid.ts";
-import type { Call } from "./call.ts";
+import type { Call, CallHead, HttpCall } from "./call.ts";
 import { codeOf, nameOf } from "./telemetry.ts";
 
 /** The span of a call. */
@@ -50,23 +50,19 @@ export function createTracing(): StartSpan | undefined {
   }
   const tracer = provider.getTracer(tracerName);
   return (call) => {
-    const { exchange, route } = call.head;
+    const { http, method, headers } = call.head;
     const active = context.active();
     const outer = trace.getSpan(active);
-    const httpRoute = route ?? exchange.path;
-    outer?.setAttribute("http.route", httpRoute).updateName(`${exchange.method} ${httpRoute}`);
-    const parent = outer ? active : propagation.extract(active, exchange.headers);
-    const span = tracer.startSpan(
-      route === undefined ? nameOf(call.method) : `${exchange.method} ${route}`,
-      {
-        kind: outer ? SpanKind.INTERNAL : SpanKind.SERVER,
-        attributes: {
-          ...(route === undefined ? describeRpc(call) : describeHttp(exchange, route)),
-          ...describeNetwork(exchange),
-        },
-      },
-      parent,
-    );
+    const name = http ? `${http.method} ${http.route}` : nameOf(method);
+    const route = http?.route ?? `/${name}`;
+    outer?.setAttribute("http.route", route).updateName(`${http?.method ?? "POST"} ${route}`);
+    const parent = outer ? active : propagation.extract(active, headers);
+    const attributes = {
+      ...(http ? describeHttp(call.head, http) : describeRpc(call.head)),
+      ...describeNetwork(call.head),
+    };
+    const kind = outer ? SpanKind.INTERNAL : SpanKind.SERVER;
+    const span = tracer.startSpan(name, { kind, attributes }, parent);
     call.onClose(() => endSpan(span, call));
     const inside = trace.setSpan(parent, span);
     return {
@@ -76,28 +72,29 @@ export function createTracing(): StartSpan | undefined {
   };
 }
 
-function describeRpc({ method, head: { transport } }: Call): Attributes {
+function describeRpc({ method, transport }: CallHead): Attributes {
   return {
     "rpc.system.name": transport === "connect" ? "connectrpc" : "grpc",
     "rpc.method": nameOf(method),
   };
 }
 
-function describeHttp({ method, path, usage, httpVersion }: Exchange, route: string): Attributes {
+function describeHttp({ socket }: CallHead, http: HttpCall): Attributes {
+  const { method, path, route, version } = http;
   const id = path.slice(path.lastIndexOf("/") + 1);
   return {
     "http.request.method": method,
     "http.route": route,
     // What is no id can be anything.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
-    "url.scheme": usage.isEncrypted ? "https" : "http",
-    "network.protocol.version": httpVersion,
+    "url.scheme": isEncrypted(socket) ? "https" : "http",
+    "network.protocol.version": version,
   };
 }
 
-function describeNetwork({ authority, socket, usage }: Exchange): Attributes {
-  const [scheme, defaultPort] = usage.isEncrypted ? ["https", 443] : ["http", 80];
-  const server = URL.parse(`${scheme}://${authority}`);
+function describeNetwork({ headers, socket }: CallHead): Attributes {
+  const [scheme, defaultPort] = isEncrypted(socket) ? ["https", 443] : ["http", 80];
+  const server = URL.parse(`${scheme}://${authorityOf(headers)}`);
   return {
     ...(server && {
       "server.address": server.hostname.replace(/^\[(.*)\]$/, "$1"),
@@ -110,13 +107,18 @@ function describeNetwork({ authority, socket, usage }: Exchange): Attributes {
   };
 }
 
+function isEncrypted(socket: object): boolean {
+  return "encrypted" in socket && socket.encrypted === true;
+}
+
 function endSpan(span: Span, call: Call): void {
-  const { transport, exchange } = call.head;
+  const { transport, response } = call.head;
   const code = codeOf(call);
   // Connect names its errors so, and has no name for success.
   const name = transport === "connect" ? code.toLowerCase().replace("cancelled", "canceled") : code;
   if (transport === "rest") {
-    if (exchange.headersSent) span.setAttribute("http.response.status_code", exchange.status);
+    const { headersSent, statusCode = 0 } = response;
+    if (headersSent) span.setAttribute("http.response.status_code", statusCode);
   } else if (transport !== "connect" || code !== "OK") {
     span.setAttribute("rpc.status_code", name);
   }

@@ -1,4 +1,5 @@
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import type { Logger } from "pino";
 import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
 import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
@@ -7,19 +8,27 @@ import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflectio
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import type { Gate } from "./calls/gate.ts";
 import type { Telemetry } from "./calls/telemetry.ts";
-import { createHealth } from "./operations/health.ts";
-import { createProbes } from "./operations/probes.ts";
-import { createReflection } from "./operations/reflection.ts";
+import { createHealth } from "./endpoints/health.ts";
+import { createProbes } from "./endpoints/probes.ts";
+import { createReflection } from "./endpoints/reflection.ts";
 import { createRest } from "./protocols/rest.ts";
-import { createRpc } from "./protocols/rpc.ts";
+import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
 
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
 const maxMessageBytes = 64 * 1024;
 
-/** Creates the handlers of both ports, which are not ready yet. */
-export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
+/** What {@link createRoutes} needs. */
+interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
+  gate: Gate;
+  telemetry: Telemetry;
+  log: Logger;
+}
+
+/** Creates what both ports serve, which is not ready yet. */
+export function createRoutes(store: Store, options: RoutesOptions) {
+  const { gate, telemetry } = options;
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
     createInvestorService(store),
@@ -29,7 +38,10 @@ export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
     [Health, InvestorService],
     [file_google_rpc_status, file_google_rpc_error_details],
   );
-  const rpc = createRpc({
+  const router = createRouter({
+    ...options,
+    maxMessageBytes,
+    onRefusal: telemetry.refuse,
     services: [service],
     publicServices: [
       createServiceImplSpec<typeof Health>(Health, health.implementation),
@@ -40,14 +52,16 @@ export function createHandlers(store: Store, gate: Gate, telemetry: Telemetry) {
         reflection as unknown as ServiceImpl<typeof ServerReflectionAlpha>,
       ),
     ],
-    gate,
-    maxMessageBytes,
   });
   const probes = createProbes({ isReady: health.isServing, gate, telemetry });
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
-    grpc: [rpc],
-    http: [probes, rpc, rest],
+    /** Serves a stream of the gRPC port; returns whether it is a call of the common form. */
+    serveStream: router.serveStream,
+    /** Serves all other requests of the gRPC port. */
+    serveRpc: router.serveWith([]),
+    /** Serves the requests of the HTTP port. */
+    serveHttp: router.serveWith([probes, rest]),
     /** Has probes and health checks tell whether the store can serve. */
     setReady: health.setServing,
     /** Ends the streams of health checks. */

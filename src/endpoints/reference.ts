@@ -1,0 +1,71 @@
+import { hash } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { gzipSync } from "node:zlib";
+import { type HttpRequest, type HttpResponse, send, sendHead } from "../http/reply.ts";
+
+const folder = new URL("./reference/", import.meta.url);
+
+const script = "text/javascript; charset=utf-8";
+const types = {
+  "/": "text/html; charset=utf-8",
+  "/reference.js": script,
+  "/swagger-ui-bundle.js": script,
+  // The script names it.
+  "/swagger-ui-bundle.js.LICENSE.txt": "text/plain; charset=utf-8",
+  "/swagger-ui.css": "text/css; charset=utf-8",
+};
+
+/** The page runs what comes from its own origin, and talks to no other. */
+const commonHeaders = {
+  "cache-control": "no-cache",
+  "content-security-policy": [
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' data:",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+  ].join("; "),
+  "referrer-policy": "no-referrer",
+  // Of all that can differ by the request.
+  vary: "Accept-Encoding, Origin",
+  "x-content-type-options": "nosniff",
+};
+
+/**
+ * Creates the page on which people read the OpenAPI document and try the operations, by the path of
+ * each of its files. A file is read and compressed when it is first asked for, and kept: a library
+ * that streams files leaves descriptors open behind clients that leave.
+ */
+export function createReference() {
+  return Object.fromEntries(
+    Object.entries(types).map(([path, type]) => [path, serve(path.slice(1) || "index.html", type)]),
+  );
+}
+
+function serve(name: string, type: string) {
+  let asset: ReturnType<typeof readAsset> | undefined;
+  return ({ headers }: HttpRequest, res: HttpResponse): void => {
+    asset ??= readAsset(name);
+    const { plain, packed, etag } = asset;
+    const known = headers["if-none-match"];
+    if (known === "*" || known?.includes(etag.replace("W/", ""))) {
+      sendHead(res, 304, { ...commonHeaders, etag });
+      res.end();
+      return;
+    }
+    const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(String(headers["accept-encoding"] ?? ""));
+    const encoding = isPacked ? { "content-encoding": "gzip" } : {};
+    const replyHeaders = { ...commonHeaders, ...encoding, etag, "content-type": type };
+    send(res, 200, replyHeaders, isPacked ? packed : plain);
+  };
+}
+
+function readAsset(name: string) {
+  const plain = readFileSync(new URL(name, folder));
+  // Weak, since it stands for both forms.
+  const etag = `W/"${hash("sha256", plain, "base64url")}"`;
+  return { plain, packed: gzipSync(plain), etag };
+}

@@ -1,0 +1,45 @@
+import type { Readable } from "node:stream";
+import { messageTooLarge } from "../service/errors.ts";
+
+/**
+ * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. It is
+ * pending if the client leaves.
+ *
+ * @param maxBytes how long the message in it may be
+ * @param overhead how much longer the body may be
+ * @throws {ConnectError} MESSAGE_TOO_LARGE
+ */
+export function readBody(request: Readable, maxBytes: number, overhead = 0): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    const limit = maxBytes + overhead;
+    let body: Buffer = Buffer.alloc(0);
+    let size = 0;
+    const onData = (chunk: Buffer) => {
+      const end = size + chunk.length;
+      if (end > limit) {
+        stop();
+        reject(messageTooLarge(maxBytes));
+        return;
+      }
+      if (size === 0) {
+        body = chunk;
+      } else {
+        if (end > body.length) {
+          const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
+          body.copy(larger, 0, 0, size);
+          body = larger;
+        }
+        chunk.copy(body, size);
+      }
+      size = end;
+    };
+    const onEnd = () => {
+      // Node.js ends the body of a request that was reset, too.
+      if (request.destroyed) return;
+      stop();
+      resolve(body.subarray(0, size));
+    };
+    const stop = () => void request.off("data", onData).off("end", onEnd);
+    request.on("data", onData).on("end", onEnd);
+  });
+}

@@ -1,0 +1,74 @@
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
+import {
+  constants,
+  type Http2ServerRequest,
+  type Http2ServerResponse,
+  type ServerHttp2Stream,
+} from "node:http2";
+import type { Socket } from "node:net";
+
+/** A request as Node.js hands it over. */
+export type HttpRequest = IncomingMessage | Http2ServerRequest;
+
+/** The response to a request. */
+export type HttpResponse = ServerResponse | Http2ServerResponse;
+
+/** What a reply needs of a response, which both kinds have. */
+export interface Replier {
+  readonly headersSent: boolean;
+  setHeader(name: string, value: string): unknown;
+  writeHead(status: number, headers: OutgoingHttpHeaders): unknown;
+  end(body?: string | Uint8Array): unknown;
+}
+
+/** How long a client has to send the rest of a request that was replied to, in milliseconds. */
+const restTimeoutMs = 1_000;
+
+/** A listener for errors that are reported elsewhere: without one, Node.js ends the process. */
+export function ignore(): void {}
+
+/** The socket of a request's connection, the same for all of its requests. */
+export function socketOf(request: HttpRequest): Socket {
+  const session = "stream" in request ? request.stream.session : undefined;
+  return session?.socket ?? request.socket;
+}
+
+/** Sends the head of a response. */
+export function sendHead(response: Replier, status: number, headers: OutgoingHttpHeaders): void {
+  response.writeHead(status, headers);
+}
+
+/** Sends all of a response; the headers become its own. */
+export function send(
+  response: Replier,
+  status: number,
+  headers: OutgoingHttpHeaders,
+  body: string | Uint8Array,
+): void {
+  headers["content-length"] = Buffer.byteLength(body);
+  response.writeHead(status, headers);
+  response.end(body);
+}
+
+/**
+ * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
+ * reads no request, and closes no stream, behind one that is unread. What takes longer is cut off.
+ */
+export function dropRest(request: HttpRequest, socket: Socket): void {
+  if (request.complete) return;
+  request.resume();
+  const close = () => {
+    if (!request.complete) socket.destroy();
+  };
+  if ("stream" in request) dropRestOfStream(request.stream);
+  else setTimeout(close, restTimeoutMs).unref();
+}
+
+/** The same for a stream, whose client need not send the rest (RFC 9113, 8.1). */
+export function dropRestOfStream(stream: ServerHttp2Stream): void {
+  if (stream.readableEnded || stream.destroyed) return;
+  stream.resume();
+  setTimeout(() => {
+    if (!stream.closed) stream.close(constants.NGHTTP2_NO_ERROR);
+  }, restTimeoutMs).unref();
+}
