@@ -10,11 +10,10 @@ import {
 } from "@connectrpc/connect";
 import type { Logger } from "pino";
 import { unlessAborted } from "../abort.ts";
+import type { Caller, Peer } from "../auth/caller.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { reserveKey } from "../service/context.ts";
 import { internal, interrupted } from "../service/errors.ts";
-import type { Caller } from "./caller.ts";
-import type { Peer } from "./peer.ts";
 import type { CallSpan, StartSpan } from "./span.ts";
 
 /** The protocols of calls, as metrics and logs name them. */

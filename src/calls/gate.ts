@@ -1,12 +1,11 @@
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ConnectError } from "@connectrpc/connect";
+import type { Authenticate } from "../auth/authentication.ts";
+import { createPeerLookup, type Scope } from "../auth/caller.ts";
 import type { Exchange } from "../http/exchange.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
-import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
-import type { Scope } from "./caller.ts";
-import { createPeerLookup } from "./peer.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
@@ -53,7 +52,7 @@ export function createGate(options: GateOptions) {
   const peerOf = createPeerLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await call.untilEnd(authenticate(call.peer, call.head.exchange));
+    const caller = await call.untilEnd(authenticate(call.peer, call.head.exchange.headers));
     call.caller = caller;
     call.values.set(principalKey, caller.principal);
     const isRead = call.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
@@ -118,7 +117,7 @@ export function createGate(options: GateOptions) {
     async identify(exchange: Exchange): Promise<void> {
       const peer = peerOf(exchange.socket);
       try {
-        await authenticate?.(peer, exchange);
+        await authenticate?.(peer, exchange.headers);
         exchange.usage.use("call");
       } catch (error) {
         telemetry.refuseCredentials(peer.address, error);

@@ -5,7 +5,7 @@ import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import type { Scope } from "../../src/calls/caller.ts";
+import type { Scope } from "../../src/auth/caller.ts";
 import { createGate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 import { createConnections } from "../../src/http/connections.ts";
