@@ -89,6 +89,21 @@ describe("a token of the issuer", () => {
     expect(await isValid(await issuer.sign(claims, header))).toBe(false);
   });
 
+  it("is refused unless the issuer signed it", async () => {
+    const { issuer, isValid } = await start();
+    const other = await startIssuer();
+    const [, payload, signature] = (await issuer.sign()).split(".");
+    const header = (alg: string) => Buffer.from(JSON.stringify({ alg })).toString("base64url");
+    for (const token of [
+      await other.sign({ iss: issuer.url }),
+      `${header("none")}.${payload}.`,
+      `${header("HS256")}.${payload}.${signature}`,
+      "a.b.c",
+    ]) {
+      expect(await isValid(token), token).toBe(false);
+    }
+  });
+
   it.each<[string, Claims, Header]>([
     ["ERR_JWT_CLAIM_VALIDATION_FAILED aud", { aud: "orders" }, {}],
     ["ERR_JWT_CLAIM_VALIDATION_FAILED iss", { iss: "https://secret.example" }, {}],
