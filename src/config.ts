@@ -1,195 +1,168 @@
 import { isIP } from "node:net";
+import { type Command, InvalidArgumentError, Option } from "commander";
 import type { Level } from "pino";
 import { isDatabaseUrl } from "./database-url.ts";
 
-/** Reads the text of a setting, or throws a {@link ConfigError} that says what its flag accepts. */
-type Check = (text: string, flag: string) => unknown;
-
-const levels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
-
-const databaseUrls =
-  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
-
-/**
- * All settings by their flags, each with its argument in the help, its check, its default and
- * its help. Each can also be set by its {@link environmentName}.
- */
-export const settings = {
-  "--database-url": [
-    "<url>",
-    databaseUrl,
-    "sqlite:data/investors.db",
-    `the database: ${databaseUrls}`,
-  ],
-  "--host": [
-    "<host>",
-    host,
-    "127.0.0.1",
-    "the address to listen on; beyond loopback, TLS and authentication are required",
-  ],
-  "--grpc-port": [
-    "<port>",
-    integer(0, 65_535),
-    "50051",
-    "the port for gRPC, Connect and gRPC-Web, over HTTP/2 only; 0 for a free one",
-  ],
-  "--http-port": [
-    "<port>",
-    integer(0, 65_535),
-    "8080",
-    "the port for JSON, Connect and gRPC-Web, with TLS also gRPC; 0 for a free one",
-  ],
-  "--tls-cert": ["<file>", optional(text), "", "PEM file of the server's certificate chain"],
-  "--tls-key": ["<file>", optional(text), "", "PEM file of its private key, without a passphrase"],
-  "--tls-client-ca": ["<file>", optional(text), "", "PEM file of the CAs of client certificates"],
-  "--auth-tokens-file": [
-    "<file>",
-    optional(text),
-    "",
-    "file of bearer tokens; a line is a name, a token and optionally its scopes",
-  ],
-  "--oidc-issuer": [
-    "<url>",
-    optional(issuer),
-    "",
-    "URL of the issuer of access tokens to accept: https, or http on loopback",
-  ],
-  "--oidc-audience": ["<audience>", optional(text), "", "the audience of these access tokens"],
-  "--cors-origin": [
-    "<origins>",
-    origins,
-    "",
-    "the origins whose pages may call, separated by commas; * for all",
-  ],
-  "--allow-insecure": [
-    "[boolean]",
-    oneOf(["true", "false"]),
-    "false",
-    "listen beyond loopback even without TLS, authentication or both; whatever is configured stays in force",
-  ],
-  "--max-in-flight": [
-    "<calls>",
-    integer(1, 1_000_000),
-    "1024",
-    "maximum number of calls in flight; one authenticated caller gets at most 7/8 of them; calls beyond that are refused",
-  ],
-  "--max-connections": [
-    "<n>",
-    integer(1, 1_000_000),
-    "1024",
-    "maximum number of open connections on both ports together; beyond that, the one idle longest is closed",
-  ],
-  "--request-timeout": [
-    "<duration>",
-    duration(1),
-    "10s",
-    "timeout for a call, such as 500ms, 10s, 5m or 1h; a client's deadline may be sooner",
-  ],
-  "--max-connection-age": [
-    "<duration>",
-    optional(duration(1)),
-    "",
-    "age of a connection, ±10 %, at which its client is asked to reconnect; this spreads clients over new processes",
-  ],
-  "--drain-delay": [
-    "<duration>",
-    duration(0),
-    "0s",
-    "time to keep serving after /readyz starts to fail",
-  ],
-  "--drain-timeout": ["<duration>", duration(0), "20s", "timeout for calls in flight at shutdown"],
-  "--log-level": ["<level>", oneOf(levels), "info", `lowest level to log: ${levels.join(", ")}`],
-} satisfies Record<`--${string}`, [argument: string, read: Check, fallback: string, help: string]>;
-
-type Flag = keyof typeof settings;
-type Values = { [F in Flag]: ReturnType<(typeof settings)[F][1]> };
-
-/** The flags that were given, and the environment. A flag wins. */
-export interface Given {
-  flags: { [F in Flag]?: string | undefined };
-  environment: NodeJS.ProcessEnv;
+/** How a server runs; durations are in milliseconds. */
+export interface Config {
+  databaseUrl: string;
+  listen: { host: string; grpcPort: number; httpPort: number };
+  /** Calls are not encrypted if absent. */
+  tls: TlsFiles | undefined;
+  /** Callers need no credentials if absent. */
+  authentication: AuthenticationSources | undefined;
+  /** `*` stands for any. */
+  corsOrigins: string[];
+  limits: {
+    maxInFlight: number;
+    maxConnections: number;
+    requestTimeoutMs: number;
+    maxConnectionAgeMs: number | undefined;
+  };
+  drain: { delayMs: number; timeoutMs: number };
+  logLevel: Level;
 }
 
-/** How a server runs; durations are in milliseconds. */
-export type Config = ReturnType<typeof readConfig>;
-
-/** PEM files, read at the start and on SIGHUP; clients need no certificate without a CA file. */
-export type TlsFiles = NonNullable<Config["tls"]>;
+/** PEM files; clients need no certificate without a CA file. */
+export interface TlsFiles {
+  certFile: string;
+  keyFile: string;
+  clientCaFile: string | undefined;
+}
 
 /** How callers can authenticate. */
-export type AuthenticationSources = NonNullable<Config["authentication"]>;
+export interface AuthenticationSources {
+  tokensFile: string | undefined;
+  oidc: OidcOptions | undefined;
+  clientCertificates: boolean;
+}
 
 /** The issuer and the audience of the access tokens that are accepted. */
-export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
+export interface OidcOptions {
+  issuer: string;
+  audience: string;
+}
 
-/** A setting has a wrong value; the message names it and says what is accepted. */
+/** A setting has a wrong value; the message names its flag and says what is accepted. */
 export class ConfigError extends Error {
   override name = "ConfigError";
 }
 
-/** The name in the environment of the setting of a flag. */
-export function environmentName(flag: string): string {
-  return flag.slice(2).replaceAll("-", "_").toUpperCase();
+const databaseUrls =
+  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
+
+const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
+
+const port = integer(0, 65_535);
+const count = integer(1, 1_000_000);
+
+/** All settings. */
+export const settings: readonly Option[] = [
+  setting("--database-url <url>", unchecked, "sqlite:data/investors.db", databaseUrls),
+  setting("--host <host>", host, "127.0.0.1", "address to listen on"),
+  setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
+  setting("--http-port <port>", port, "8080", "port for JSON, Connect, gRPC-Web; 0: a free one"),
+  setting("--tls-cert <file>", text, "", "PEM file of the server's certificate chain"),
+  setting("--tls-key <file>", text, "", "PEM file of its private key, without a passphrase"),
+  setting("--tls-client-ca <file>", text, "", "PEM file of the CAs of client certificates"),
+  setting("--auth-tokens-file <file>", text, "", "file of bearer tokens, one caller a line"),
+  setting("--oidc-issuer <url>", unchecked, "", "URL of the issuer of access tokens to accept"),
+  setting("--oidc-audience <audience>", text, "", "audience of these access tokens"),
+  setting("--cors-origin <origins>", origins, "", "origins whose pages may call; * for all"),
+  setting(
+    "--allow-insecure [boolean]",
+    text,
+    "false",
+    "listen beyond loopback even without TLS, authentication or both",
+  )
+    .choices(["true", "false"])
+    .preset("true"),
+  setting("--max-in-flight <calls>", count, "1024", "maximum number of calls in flight"),
+  setting("--max-connections <n>", count, "1024", "maximum number of open connections"),
+  setting("--request-timeout <duration>", duration(1), "10s", "timeout for a call: ms, s, m or h"),
+  setting("--max-connection-age <duration>", age, "", "age at which its client is to reconnect"),
+  setting("--drain-delay <duration>", duration(0), "0s", "time to serve on while /readyz fails"),
+  setting("--drain-timeout <duration>", duration(0), "20s", "time for calls in flight at shutdown"),
+  setting("--log-level <level>", text, "info", "lowest level to log").choices(logLevels),
+];
+
+/** Adds the settings to a command. An environment variable that is empty counts as unset. */
+export function addSettings(command: Command): void {
+  for (const option of settings) {
+    const { envVar = "" } = option;
+    if (process.env[envVar] === "") delete process.env[envVar];
+    command.addOption(option);
+  }
 }
 
 /**
- * Reads the settings and checks them, also against each other.
+ * Checks the settings of a command that was parsed, also against each other.
  *
  * @throws {ConfigError} for the first that is wrong
  */
-export function readConfig(given: Given) {
-  const values = readValues(given);
-  const { "--tls-cert": certFile, "--tls-key": keyFile, "--tls-client-ca": clientCaFile } = values;
-  const { "--oidc-issuer": issuer, "--oidc-audience": audience } = values;
-  const { "--auth-tokens-file": tokensFile, "--host": host } = values;
-  if (!certFile !== !keyFile) throw new ConfigError("--tls-cert and --tls-key go together");
-  if (!issuer !== !audience) throw new ConfigError("--oidc-issuer and --oidc-audience go together");
-  const { "--grpc-port": grpcPort, "--http-port": httpPort } = values;
+export function readConfig(command: Command): Config {
+  const values = command.opts();
+  const { databaseUrl, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } = values;
+  const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
+  if (!isDatabaseUrl(databaseUrl)) {
+    throw new ConfigError(`--database-url must be ${databaseUrls}`);
+  }
+  if (oidcIssuer && !isIssuer(oidcIssuer)) {
+    const urls = "an https URL, or an http URL of this machine";
+    throw new ConfigError(`--oidc-issuer must be ${urls}, without user, query and fragment`);
+  }
+  if (!tlsCert !== !tlsKey) throw new ConfigError("--tls-cert and --tls-key go together");
+  if (!oidcIssuer !== !oidcAudience) {
+    throw new ConfigError("--oidc-issuer and --oidc-audience go together");
+  }
   if (grpcPort === httpPort && httpPort !== 0) {
     throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
-  const tls = certFile && keyFile ? { certFile, keyFile, clientCaFile } : undefined;
-  const oidc = issuer && audience ? { issuer, audience } : undefined;
-  if (clientCaFile && !tls) throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
-  const authentication =
-    tokensFile || oidc || clientCaFile
-      ? { tokensFile, oidc, clientCertificates: clientCaFile !== undefined }
-      : undefined;
+  if (tlsClientCa && !tlsCert) {
+    throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  const isAuthenticated = authTokensFile || oidcIssuer || tlsClientCa;
   const lacking = [
-    !tls && "encrypted (--tls-cert, --tls-key)",
-    !authentication && "authenticated (--auth-tokens-file, --oidc-issuer or --tls-client-ca)",
+    !tlsCert && "encrypted (--tls-cert, --tls-key)",
+    !isAuthenticated && "authenticated (--auth-tokens-file, --oidc-issuer or --tls-client-ca)",
   ].filter(Boolean);
-  if (lacking.length > 0 && !isLoopback(host) && values["--allow-insecure"] === "false") {
+  if (lacking.length > 0 && !isLoopback(host) && allowInsecure === "false") {
     throw new ConfigError(
       `--host ${host} is not a loopback address, and calls are not ` +
         `${lacking.join(" and not ")}; set --allow-insecure to listen there anyway`,
     );
   }
   return {
-    databaseUrl: values["--database-url"],
+    databaseUrl,
     listen: { host, grpcPort, httpPort },
-    /** Calls are not encrypted if absent. */
-    tls,
-    /** Callers need no credentials if absent. */
-    authentication,
-    /** `*` stands for any. */
-    corsOrigins: values["--cors-origin"],
+    tls: tlsCert
+      ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
+      : undefined,
+    authentication: isAuthenticated
+      ? {
+          tokensFile: authTokensFile || undefined,
+          oidc: oidcIssuer ? { issuer: oidcIssuer, audience: oidcAudience } : undefined,
+          clientCertificates: Boolean(tlsClientCa),
+        }
+      : undefined,
+    corsOrigins: values.corsOrigin ?? [],
     limits: {
-      maxInFlight: values["--max-in-flight"],
-      maxConnections: values["--max-connections"],
-      requestTimeoutMs: values["--request-timeout"],
-      maxConnectionAgeMs: values["--max-connection-age"],
+      maxInFlight: values.maxInFlight,
+      maxConnections: values.maxConnections,
+      requestTimeoutMs: values.requestTimeout,
+      maxConnectionAgeMs: values.maxConnectionAge,
     },
-    drain: { delayMs: values["--drain-delay"], timeoutMs: values["--drain-timeout"] },
-    logLevel: values["--log-level"],
+    drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
+    logLevel: values.logLevel,
   };
 }
 
-/** The message of a {@link ConfigError}, with the name of each setting as it was given. */
-export function nameAsGiven({ message }: Error, { flags, environment }: Given): string {
+/** Names each setting in a message as it was given: by its flag, or by its variable. */
+export function nameAsGiven(message: string, command: Command): string {
   return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
-    const name = environmentName(flag);
-    return flags[flag as Flag] === undefined && environment[name] ? name : flag;
+    const option = command.options.find(({ long }) => long === flag);
+    const source = option && command.getOptionValueSource(option.attributeName());
+    return (source === "env" && option?.envVar) || flag;
   });
 }
 
@@ -205,83 +178,72 @@ export function isSecureUrl(text: string): boolean {
   return protocol === "https:" || (protocol === "http:" && isOfThisMachine);
 }
 
-function readValues({ flags, environment }: Given): Values {
-  const values = Object.entries(settings).map(([flag, [, read, fallback]]) => {
-    // An environment variable that is empty counts as unset.
-    const text = flags[flag as Flag] ?? (environment[environmentName(flag)] || fallback);
-    // A file that a value comes from often ends in a line feed.
-    if (/\p{Cc}/u.test(text)) throw new ConfigError(`${flag} must not hold control characters`);
-    return [flag, read(text, flag)];
-  });
-  return Object.fromEntries(values);
-}
-
-function optional<T>(read: (text: string, flag: string) => T) {
-  return (text: string, flag: string) => (text === "" ? undefined : read(text, flag));
-}
-
-function text(text: string, flag: string): string {
-  if (text === "") throw new ConfigError(`${flag} must not be empty`);
-  return text;
-}
-
-function host(text: string, flag: string): string {
-  if (isIP(text) !== 0 || /^[^\s:/[\]]+$/.test(text)) return text;
-  throw refusal(text, flag, "an address or a name, without brackets and port");
-}
-
-function databaseUrl(text: string, flag: string): string {
-  if (isDatabaseUrl(text)) return text;
-  // The value may hold a password, and is not repeated.
-  throw new ConfigError(`${flag} must be ${databaseUrls}`);
-}
-
-function issuer(text: string, flag: string): string {
+/** Whether a URL can be an issuer's, whose keys must come from itself. */
+function isIssuer(text: string): boolean {
   const { href, origin = "", pathname = "" } = URL.parse(text) ?? {};
-  // The keys of the issuer must come from itself.
-  if (isSecureUrl(text) && href === origin + pathname) return text;
-  // The value may hold a password, and is not repeated.
-  const urls = "an https URL, or an http URL of this machine";
-  throw new ConfigError(`${flag} must be ${urls}, without user, query and fragment`);
+  return isSecureUrl(text) && href === origin + pathname && !/\p{Cc}/u.test(text);
 }
 
-function origins(text: string, flag: string): string[] {
-  const all = text
+function setting(
+  flags: string,
+  read: (value: string) => unknown,
+  fallback: string,
+  help: string,
+): Option {
+  const option = new Option(flags, help).argParser(read);
+  if (fallback !== "") option.default(read(fallback), fallback);
+  return option.env(option.name().replaceAll("-", "_").toUpperCase());
+}
+
+/** A URL that may hold a password: commander repeats values that are refused while it parses. */
+function unchecked(value: string): string {
+  return value;
+}
+
+function age(value: string): number | undefined {
+  return value === "" ? undefined : duration(1)(value);
+}
+
+function text(value: string): string {
+  // A file that a value comes from often ends in a line feed.
+  if (/\p{Cc}/u.test(value)) throw refusal("without control characters");
+  return value;
+}
+
+function host(value: string): string {
+  if (isIP(value) !== 0 || /^[^\s\p{Cc}:/[\]]+$/u.test(value)) return value;
+  throw refusal("an address or a name, without brackets and port");
+}
+
+function origins(value: string): string[] {
+  const all = value
     .split(",")
     .filter(Boolean)
     .map((each) => each.trim());
   if (all.every((each) => each === "*" || URL.parse(each)?.origin === each)) return all;
-  throw refusal(text, flag, "* or origins such as https://app.example, separated by commas");
+  throw refusal("* or origins such as https://app.example, separated by commas");
 }
 
 function integer(min: number, max: number) {
-  return (text: string, flag: string): number => {
-    const value = /^\d{1,9}$/.test(text) ? Number(text) : Number.NaN;
-    if (value >= min && value <= max) return value;
-    throw refusal(text, flag, `a whole number from ${min} to ${max}`);
+  return (value: string): number => {
+    const number = /^\d{1,9}$/.test(value) ? Number(value) : Number.NaN;
+    if (number >= min && number <= max) return number;
+    throw refusal(`a whole number from ${min} to ${max}`);
   };
 }
 
 /** Reads a time in milliseconds, up to the longest that a timer of Node.js can wait. */
 function duration(min: 0 | 1) {
   const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
-  return (text: string, flag: string): number => {
-    const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(text) ?? [];
-    const value = Number(amount) * (msByUnit[unit] ?? Number.NaN);
-    if (value >= min && value < 2 ** 31) return value;
+  return (value: string): number => {
+    const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(value) ?? [];
+    const ms = Number(amount) * (msByUnit[unit] ?? Number.NaN);
+    if (ms >= min && ms < 2 ** 31) return ms;
     const least = min === 0 ? "0s" : "1ms";
-    throw refusal(text, flag, `a duration such as 500ms, 10s, 5m or 1h (${least} to 24 days)`);
+    throw refusal(`a duration such as 500ms, 10s, 5m or 1h (${least} to 24 days)`);
   };
 }
 
-function oneOf<T extends string>(choices: readonly T[]) {
-  return (text: string, flag: string): T => {
-    const choice = choices.find((each) => each === text);
-    if (choice !== undefined) return choice;
-    throw refusal(text, flag, `one of ${choices.join(", ")}`);
-  };
-}
-
-function refusal(text: string, flag: string, accepted: string): ConfigError {
-  return new ConfigError(`${flag} must be ${accepted}, not ${JSON.stringify(text)}`);
+function refusal(accepted: string): InvalidArgumentError {
+  return new InvalidArgumentError(`It must be ${accepted}.`);
 }

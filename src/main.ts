@@ -1,22 +1,15 @@
 import { constants } from "node:os";
 import { isatty } from "node:tty";
-import { Command, Option } from "commander";
+import { Command } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
-import {
-  ConfigError,
-  environmentName,
-  type Given,
-  nameAsGiven,
-  readConfig,
-  settings,
-} from "./config.ts";
+import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
 import { lowerPriority } from "./copy/priority.ts";
 import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
 
-/** A signal so soon after the first, in milliseconds, is the same one again. */
-const secondSignalMs = 1_000;
+/** The same signal again so soon after the first, in milliseconds, is the first one again. */
+const repeatedSignalMs = 1_000;
 
 /** The most bytes of log lines to keep while they cannot be written; more are dropped. */
 const maxUnloggedBytes = 64 * 1024;
@@ -24,28 +17,16 @@ const maxUnloggedBytes = 64 * 1024;
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
   .version(readBuild().version)
+  .configureOutput({ outputError: (text, write) => write(`${inOneLine(text.trim())}\n`) })
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
 
 const serve = program
   .command("serve", { isDefault: true })
   .description("Serve records until SIGTERM or SIGINT; the default command.")
-  .configureHelp({ optionDescription: ({ description }) => description })
-  .action(async () => {
-    const options = serve.options.map((each) => [each.long, serve.opts()[each.attributeName()]]);
-    const given: Given = { flags: Object.fromEntries(options), environment: process.env };
-    try {
-      await start(given);
-    } catch (error) {
-      if (!(error instanceof ConfigError)) throw error;
-      serve.error(`error: ${nameAsGiven(error, given)}`);
-    }
-  });
-for (const [flag, [argument, , fallback, help]] of Object.entries(settings)) {
-  const source = `${fallback && `default: ${fallback}, `}env: ${environmentName(flag)}`;
-  serve.addOption(new Option(`${flag} ${argument}`, `${help} (${source})`).preset("true"));
-}
+  .action(() => runServer().catch(refuse));
+addSettings(serve);
 
-const copy = program
+program
   .command("copy")
   .description("Copy records between SQLite files, MongoDB and NDJSON files.")
   .argument(
@@ -61,18 +42,12 @@ const copy = program
     // Progress may go unread.
     process.stderr.on("error", () => {});
     // A path can hold anything.
-    const say = (line: string) =>
-      void process.stderr.write(`${line.replaceAll(/\p{Cc}/gu, " ")}\n`);
+    const say = (line: string) => void process.stderr.write(`${inOneLine(line)}\n`);
     // Records that are shown on the terminal would mix with the bar.
     const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
     const options = { from, to, principal, environment: process.env, signal, say, terminal };
-    try {
-      const isWhole = await runCopy(options);
-      process.exit(isWhole ? 0 : (exitCode() ?? 1));
-    } catch (error) {
-      if (!(error instanceof ConfigError)) throw error;
-      copy.error(`error: ${error.message}`);
-    }
+    const isWhole = await runCopy(options).catch(refuse);
+    process.exit(isWhole ? 0 : (exitCode() ?? 1));
   });
 
 // Commander would take an unknown command for an argument of the default one.
@@ -85,8 +60,14 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
 }
 await program.parseAsync();
 
-async function start(given: Given): Promise<void> {
-  const config = readConfig(given);
+/** Ends the process because a setting or an argument is wrong. */
+function refuse(error: unknown): never {
+  if (!(error instanceof ConfigError)) throw error;
+  return program.error(`error: ${nameAsGiven(error.message, serve)}`);
+}
+
+async function runServer(): Promise<void> {
+  const config = readConfig(serve);
   const log = pino({ level: config.logLevel }, await openLog());
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
@@ -98,7 +79,7 @@ async function start(given: Given): Promise<void> {
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);
-  reloadOnSignal(starting, log, given);
+  reloadOnSignal(starting, log);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
@@ -113,7 +94,7 @@ async function start(given: Given): Promise<void> {
   );
 }
 
-function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Given): void {
+function reloadOnSignal(starting: Promise<RunningServer>, log: Logger): void {
   // One after the other, so that what was read last is what stays.
   let last: Promise<unknown> = starting;
   process.on("SIGHUP", () => {
@@ -124,8 +105,8 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
 
   async function reload(): Promise<void> {
     const { reloaded, errors } = await (await starting).reload();
-    for (const error of errors) {
-      log.error(`${nameAsGiven(error, given)}; the previous one stays in use`);
+    for (const { message } of errors) {
+      log.error(`${nameAsGiven(message, serve)}; the previous one stays in use`);
     }
     if (reloaded.length > 0) log.info(`reloaded ${reloaded.join(" and ")}`);
     else if (errors.length === 0) log.info("nothing to reload");
@@ -133,27 +114,21 @@ function reloadOnSignal(starting: Promise<RunningServer>, log: Logger, given: Gi
 }
 
 function stopOnSignal(running: () => RunningServer | undefined, log: Logger): void {
-  const cut = new AbortController();
   const stop = async (signal: NodeJS.Signals) => {
     log.info(`shutting down on ${signal}`);
-    const server = running();
-    // It is not ready yet, and has nothing to finish.
-    if (server === undefined) process.exit(0);
-    const { isClean, isClosed } = await server.stop(cut.signal);
-    if (isClean && isClosed) log.info("stopped");
-    else
-      log.warn(
-        isClean ? "stopped before the store had closed" : "stopped, and cut calls in flight",
-      );
-    if (!isClosed) {
-      // An orderly exit would wait for the thread that writes, and that for the disk.
-      process.kill(process.pid, "SIGKILL");
-      // PID 1 of a container cannot kill itself that way.
-      process.abort();
-    }
+    // If it is not ready yet, it has nothing to finish.
+    const { isClean } = (await running()?.stop()) ?? { isClean: true };
+    if (isClean) log.info("stopped");
+    else log.warn("stopped, and cut calls in flight");
     process.exit(isClean ? 0 : 1);
   };
-  onSignals(["SIGTERM", "SIGINT"], stop, () => cut.abort());
+  onSignals(["SIGTERM", "SIGINT"], stop, (signal) => {
+    log.warn(`stopped at once, by a second signal (${signal})`);
+    // An orderly exit would wait for the thread that writes, and that for the disk.
+    process.kill(process.pid, "SIGKILL");
+    // PID 1 of a container cannot kill itself that way.
+    process.abort();
+  });
 }
 
 /** Aborts at the first signal to stop; a second one ends the process at once. */
@@ -175,17 +150,17 @@ function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined }
 function onSignals(
   signals: NodeJS.Signals[],
   onFirst: (signal: NodeJS.Signals) => void,
-  onSecond: () => void,
+  onSecond: (signal: NodeJS.Signals) => void,
 ): void {
-  let since: number | undefined;
+  let first: { signal: NodeJS.Signals; at: number } | undefined;
   for (const signal of signals) {
     process.on(signal, () => {
-      if (since === undefined) {
-        since = performance.now();
+      if (first === undefined) {
+        first = { signal, at: performance.now() };
         onFirst(signal);
         // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
-      } else if (performance.now() - since > secondSignalMs) {
-        onSecond();
+      } else if (signal !== first.signal || performance.now() - first.at > repeatedSignalMs) {
+        onSecond(signal);
       }
     });
   }
@@ -200,4 +175,8 @@ async function openLog(): Promise<DestinationStream> {
   }
   const { default: pretty } = await import("pino-pretty");
   return pretty({ destination: 2, sync: true });
+}
+
+function inOneLine(text: string): string {
+  return text.replaceAll(/\p{Cc}/gu, " ");
 }

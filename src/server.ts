@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Logger } from "pino";
 import { whenAborted } from "./abort.ts";
-import { createAuthentication } from "./calls/authentication.ts";
+import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";

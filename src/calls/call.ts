@@ -10,10 +10,9 @@ import {
   type HandlerContext,
 } from "@connectrpc/connect";
 import type { Logger } from "pino";
+import type { Caller, Peer } from "../auth/caller.ts";
 import type { Connection } from "../http/connections.ts";
 import { internal, interrupted } from "../service/errors.ts";
-import type { Caller } from "./caller.ts";
-import type { Peer } from "./peer.ts";
 import type { CallSpan, StartSpan } from "./tracing.ts";
 
 /** The protocols of calls, as metrics and logs name them. */

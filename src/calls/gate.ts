@@ -2,21 +2,17 @@ import type { IncomingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { Authenticate } from "../auth/authentication.ts";
+import { createPeerLookup, type Scope } from "../auth/caller.ts";
 import type { Connections } from "../http/connections.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
-import type { Authenticate } from "./authentication.ts";
 import { Call, type CallHead, type CallOptions } from "./call.ts";
-import type { Scope } from "./caller.ts";
-import { createPeerLookup } from "./peer.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
 /** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
-
-/** How many credentials may be checked at once. */
-const maxAdmitting = 256;
 
 /** How many pages and whole lists may be on their way at once, and how many of those whole lists. */
 const maxPages = 64;
@@ -61,7 +57,7 @@ export function createGate(options: GateOptions) {
   const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
-  const admitting = createSlots(maxAdmitting);
+  const admitting = createSlots(Number.POSITIVE_INFINITY);
   const peerOf = createPeerLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
@@ -132,14 +128,11 @@ export function createGate(options: GateOptions) {
     async authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void> {
       if (authenticate === undefined) return;
       const peer = peerOf(socket);
-      const release = admitting.acquire();
       try {
         await authenticate(peer, headers);
       } catch (error) {
         telemetry.refuseCredentials(peer.address, error);
         throw error;
-      } finally {
-        release();
       }
     },
     /** How many calls are being admitted, or were and have not ended. */

@@ -3,12 +3,12 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Level, Logger } from "pino";
 import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import { InvalidCredentialsError } from "../auth/caller.ts";
 import { readBuild } from "../build.ts";
 import { createdKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { StoreUnavailableError } from "../store/store.ts";
 import type { Call } from "./call.ts";
-import { InvalidCredentialsError } from "./caller.ts";
 
 /** See {@link createTelemetry}. */
 export type Telemetry = ReturnType<typeof createTelemetry>;

@@ -3,8 +3,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { readConfig } from "../../src/config.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { readVariables } from "../support/settings.ts";
 import { hasTool } from "../support/tools.ts";
 
 const deploy = resolve(import.meta.dirname, "../../deploy");
@@ -42,7 +42,7 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
     const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
     const [{ ports, readinessProbe, livenessProbe }] = containers;
     const environment = { HOST: "0.0.0.0", DATABASE_URL: databaseUrl, ...data };
-    const { tls, authentication, listen, drain } = readConfig({ flags: {}, environment });
+    const { tls, authentication, listen, drain } = readVariables(environment);
     expect(tls).toBeDefined();
     expect(authentication).toBeDefined();
     expect(ports.map((each: { containerPort: number }) => each.containerPort)).toEqual([
@@ -66,10 +66,7 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   it("of Compose have settings that the service takes, and time to drain", () => {
     const [{ services }] = read("compose", join(deploy, "compose.yaml"));
     const { environment, stop_grace_period: grace, ports } = services["investor-records"];
-    const config = readConfig({
-      flags: {},
-      environment: { HOST: "0.0.0.0", ...environment },
-    });
+    const config = readVariables({ HOST: "0.0.0.0", ...environment });
     expect(config.databaseUrl).toContain("replicaSet=rs0");
     expect(grace).toBe("30s");
     expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
@@ -105,7 +102,7 @@ describe.skipIf(!canVerify)("the systemd unit", () => {
     const environment = Object.fromEntries(
       Array.from(unit.matchAll(/^Environment=(\w+)=(.*)$/gm), ([, name, value]) => [name, value]),
     );
-    const { drain, databaseUrl } = readConfig({ flags: {}, environment });
+    const { drain, databaseUrl } = readVariables(environment);
     expect(databaseUrl).toBe("sqlite:///var/lib/investor-records/investors.db");
     const [, seconds] = /^TimeoutStopSec=(\d+)s$/m.exec(unit) ?? [];
     expect(drain.delayMs + drain.timeoutMs + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);

@@ -9,7 +9,6 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { pino } from "pino";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { readConfig } from "../../src/config.ts";
 import { startServer } from "../../src/server.ts";
 import { deriveId } from "../../src/service/ids.ts";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
@@ -18,6 +17,7 @@ import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { type Service, startService } from "../support/service.ts";
+import { readVariables } from "../support/settings.ts";
 import { hasTool } from "../support/tools.ts";
 
 /** The files of a server that knows an authority of clients, and what a client of it needs. */
@@ -143,7 +143,7 @@ describe("connections by TLS", () => {
     const { folder, env, ca, own } = await prepare();
     const settings = { ...env, DATABASE_URL: `sqlite:${folder}/investors.db` };
     const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
-    const config = readConfig({ flags: {}, environment: { ...settings, ...ports } });
+    const config = readVariables({ ...settings, ...ports });
     const server = await startServer(config, pino({ level: "silent" }), () => {});
     onTestFinished(async () => void (await server.stop(AbortSignal.abort())));
     const looks = vi.spyOn(TLSSocket.prototype, "getPeerCertificate");

@@ -17,13 +17,13 @@ import { pino } from "pino";
 import { v7 } from "uuid";
 import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { readConfig } from "../../src/config.ts";
 import { startServer } from "../../src/server.ts";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { openCall, rawConnection } from "../support/raw-grpc.ts";
 import { breakDatabase, metric } from "../support/service.ts";
+import { readVariables } from "../support/settings.ts";
 
 interface Ports {
   grpcPort: number;
@@ -57,13 +57,9 @@ async function startHere(environment: NodeJS.ProcessEnv = {}): Promise<Started> 
     DATABASE_URL: `sqlite:${folder}/data/investors.db`,
     ...environment,
   };
-  const server = await startServer(
-    readConfig({ flags: {}, environment: settings }),
-    log,
-    (error) => {
-      throw error;
-    },
-  );
+  const server = await startServer(readVariables(settings), log, (error) => {
+    throw error;
+  });
   onTestFinished(async () => void (await server.stop()));
   const { grpcPort, httpPort } = server;
   return { grpcPort, httpPort, folder, lines };

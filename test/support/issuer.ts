@@ -27,7 +27,8 @@ export interface Issuer {
   hold(): () => void;
   /** How many requests are held back. */
   requestsHeld(): number;
-  /** How many requests for its keys it has answered. */
+  /** How many requests it has answered, and how many of these were for its keys. */
+  requests(): number;
   keyRequests(): number;
 }
 
@@ -37,6 +38,10 @@ interface IssuerOptions {
   keysHost?: string;
   /** Paths whose requests it redirects elsewhere. */
   redirects?: string[];
+  /** The issuer that its metadata name. */
+  issuer?: string;
+  /** What it publishes as its keys. */
+  keys?: unknown;
 }
 
 /** Starts an issuer on this machine. */
@@ -46,6 +51,7 @@ export async function startIssuer(options: IssuerOptions = {}): Promise<Issuer> 
   let published: JWK;
   let serial = 0;
   let isAvailable = true;
+  let requests = 0;
   let keyRequests = 0;
   let requestsHeld = 0;
   let held = Promise.resolve();
@@ -59,16 +65,20 @@ export async function startIssuer(options: IssuerOptions = {}): Promise<Issuer> 
 
   await rotate();
   const server = createServer(async (req, res) => {
+    requests += 1;
     requestsHeld += 1;
     await held;
     requestsHeld -= 1;
     const documents: Record<string, () => unknown> = {
       "/.well-known/openid-configuration": () => {
-        return { issuer: url, jwks_uri: `${url.replace("127.0.0.1", keysHost)}/keys` };
+        return {
+          issuer: options.issuer ?? url,
+          jwks_uri: `${url.replace("127.0.0.1", keysHost)}/keys`,
+        };
       },
       "/keys": () => {
         keyRequests += 1;
-        return { keys: [published] };
+        return options.keys ?? { keys: [published] };
       },
     };
     const path = req.url ?? "";
@@ -103,6 +113,7 @@ export async function startIssuer(options: IssuerOptions = {}): Promise<Issuer> 
       return resolve;
     },
     requestsHeld: () => requestsHeld,
+    requests: () => requests,
     keyRequests: () => keyRequests,
   };
 }

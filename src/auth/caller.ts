@@ -2,15 +2,37 @@ import { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 
+/** What a caller can be allowed to do. */
+export const scopeNames = ["investors:read", "investors:write"] as const;
+
+/** One of {@link scopeNames}. */
+export type Scope = (typeof scopeNames)[number];
+
+/** All of them. */
+export const allScopes: ReadonlySet<string> = new Set(scopeNames);
+
+/** Who calls, and what for. */
+export interface Caller {
+  /** A name that no two callers share, however they authenticate. */
+  readonly principal: string;
+  /** Its name in the log, which is no secret. */
+  readonly name: string;
+  /** What it may do. */
+  readonly scopes: ReadonlySet<string>;
+}
+
+/** Why credentials are not valid: for the log, and nothing of what they contain. */
+export class InvalidCredentialsError extends Error {}
+
 /** The other side of a connection. */
 export interface Peer {
   /** Its address and port. */
   readonly address: string;
-  /** Who the client is by its certificate; absent if it showed none. */
+  /** What its certificate says; absent if it showed none. */
   readonly certificate?: {
     /** Its subject or, where that is empty, its alternative names; undefined if it has neither. */
     readonly holder: string | undefined;
-    /** Whether an authority of this service had signed it when the connection began. */
+    /** Whether a CA of this service had signed it when the connection began. */
     readonly isTrusted: boolean;
     /** From when and until when it is valid, in milliseconds of Unix time. */
     readonly validFrom: number;
@@ -31,7 +53,7 @@ export function createPeerLookup(): (socket: Socket) => Peer {
 function describe(socket: Socket): Peer {
   const address = `${socket.remoteAddress}:${socket.remotePort}`;
   const { authorized, getPeerCertificate } = socket as Partial<TLSSocket>;
-  // getPeerX509Certificate() never frees the rest of the chain: 2 MB for one of 98 KiB.
+  // getPeerX509Certificate() never frees the rest of the chain.
   const raw = getPeerCertificate?.call(socket)?.raw;
   if (raw === undefined) return { address };
   const x509 = new X509Certificate(raw);

@@ -1,12 +1,11 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { AuthenticationSources } from "../config.ts";
 import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
-import { allScopes, type Caller, InvalidCredentialsError } from "./caller.ts";
-import type { Peer } from "./peer.ts";
+import { allScopes, type Caller, InvalidCredentialsError, type Peer } from "./caller.ts";
 import { digestOf, readTokensFile } from "./tokens-file.ts";
 
 /**
- * Tells who makes a call: by its bearer token (RFC 6750) or, without one, by the
+ * Authenticates the caller of a request: by its bearer token (RFC 6750) or, without one, by the
  * certificate of its connection.
  *
  * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
@@ -21,10 +20,9 @@ export type Authenticate = (peer: Peer, headers: IncomingHttpHeaders) => Promise
  * @throws {ConfigError} the tokens file cannot be read or has a wrong line
  */
 export async function createAuthentication(
-  sources: AuthenticationSources,
+  { tokensFile, oidc, clientCertificates }: AuthenticationSources,
   onWarning: (message: string) => void,
 ) {
-  const { tokensFile, oidc, clientCertificates } = sources;
   // What OIDC needs is loaded only where it is set.
   const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc, onWarning);
   const takesTokens = tokensFile !== undefined || oidc !== undefined;
@@ -45,17 +43,6 @@ export async function createAuthentication(
       }
     : undefined;
 
-  function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller {
-    const { holder, isTrusted, validFrom, validTo } = certificate;
-    const now = Date.now();
-    if (now < validFrom) throw new InvalidCredentialsError("the certificate is not valid yet");
-    if (now > validTo) throw new InvalidCredentialsError("the certificate has expired");
-    if (!isTrusted) throw new InvalidCredentialsError("no known CA has signed the certificate");
-    if (holder === undefined) throw new InvalidCredentialsError("the certificate names nobody");
-    const principal = `certificate ${holder}`;
-    return { principal, name: principal, scopes: allScopes };
-  }
-
   async function byToken(authorization: string): Promise<Caller> {
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
     if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
@@ -67,11 +54,11 @@ export async function createAuthentication(
   }
 
   const authenticate: Authenticate = async ({ certificate }, headers) => {
-    const authorization = takesTokens ? headers.authorization : undefined;
-    const shown = clientCertificates ? certificate : undefined;
     try {
-      if (authorization !== undefined) return await byToken(authorization);
-      if (shown !== undefined) return byCertificate(shown);
+      if (takesTokens && headers.authorization !== undefined) {
+        return await byToken(headers.authorization);
+      }
+      if (clientCertificates && certificate !== undefined) return byCertificate(certificate);
     } catch (error) {
       throw error instanceof InvalidCredentialsError ? credentialsInvalid(needed, error) : error;
     }
@@ -80,4 +67,15 @@ export async function createAuthentication(
 
   await reload?.();
   return { authenticate, reload };
+}
+
+function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller {
+  const { holder, isTrusted, validFrom, validTo } = certificate;
+  const now = Date.now();
+  if (now < validFrom) throw new InvalidCredentialsError("the certificate is not valid yet");
+  if (now > validTo) throw new InvalidCredentialsError("the certificate has expired");
+  if (!isTrusted) throw new InvalidCredentialsError("no known CA has signed the certificate");
+  if (holder === undefined) throw new InvalidCredentialsError("the certificate names nobody");
+  const principal = `certificate ${holder}`;
+  return { principal, name: principal, scopes: allScopes };
 }

@@ -1,0 +1,252 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { InvalidCredentialsError } from "../src/auth/caller.ts";
+import { createOidcVerifier } from "../src/auth/oidc.ts";
+import { digestOf } from "../src/auth/tokens-file.ts";
+import { failureOf } from "./support/errors.ts";
+import { type Issuer, startIssuer } from "./support/issuer.ts";
+
+type Claims = Parameters<Issuer["sign"]>[0];
+type Header = Parameters<Issuer["sign"]>[1];
+
+const minuteMs = 60_000;
+const unavailable = { code: "Unavailable", reason: "ISSUER_UNAVAILABLE" };
+
+async function start(issuer?: Issuer) {
+  const used = issuer ?? (await startIssuer());
+  const warnings: string[] = [];
+  const options = { issuer: used.url, audience: "investors" };
+  const verifier = createOidcVerifier(options, (message) => warnings.push(message));
+  /** The caller of a token, or undefined if it is not valid. */
+  const callerOf = (token: string) =>
+    verifier(token, digestOf(token)).catch((error) => {
+      if (error instanceof InvalidCredentialsError) return undefined;
+      throw error;
+    });
+  const isValid = async (token: string) => (await callerOf(token)) !== undefined;
+  return { issuer: used, verifier, callerOf, isValid, warnings };
+}
+
+const inSeconds = (seconds: number) => Math.floor(Date.now() / 1_000) + seconds;
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ["performance", "Date"] });
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+describe("a token of the issuer", () => {
+  it("is the credential of its subject until it expires, also if it was just verified", async () => {
+    const { issuer, callerOf } = await start();
+    const token = await issuer.sign({ exp: inSeconds(20) });
+    for (let i = 0; i < 3; i += 1) {
+      expect(await callerOf(token)).toMatchObject({ principal: `oidc ${issuer.url} backend` });
+    }
+    vi.setSystemTime(Date.now() + 20_000);
+    expect(await callerOf(token)).toBe(undefined);
+  });
+
+  it("may come from an issuer whose clock is half a minute ahead, and no more", async () => {
+    const { issuer, isValid } = await start();
+    expect(await isValid(await issuer.sign({ nbf: inSeconds(25) }))).toBe(true);
+    expect(await isValid(await issuer.sign({ nbf: inSeconds(60) }))).toBe(false);
+  });
+
+  it.each<[string, Claims, Header]>([
+    ["of no type", {}, {}],
+    ["of the type of RFC 9068", { nonce: "n" }, { typ: "at+JWT" }],
+    ["of that type, in full", {}, { typ: "application/at+jwt" }],
+    ["of the type JWT", {}, { typ: "JWT" }],
+    ["of Keycloak", { typ: "Bearer", nonce: "n" }, { typ: "JWT" }],
+    ["of Amazon Cognito", { token_use: "access" }, {}],
+  ])("is an access token: %s", async (_, claims, header) => {
+    const { issuer, isValid } = await start();
+    expect(await isValid(await issuer.sign(claims, header))).toBe(true);
+  });
+
+  it.each<[string, Claims, Header]>([
+    ["an ID token by its nonce", { nonce: "n" }, {}],
+    ["an ID token by the hash of an access token", { at_hash: "x" }, { typ: "JWT" }],
+    ["an ID token by the hash of a code", { c_hash: "x" }, {}],
+    ["an ID token of Keycloak", { typ: "ID" }, { typ: "JWT" }],
+    ["a refresh token of Keycloak", { typ: "Refresh" }, { typ: "JWT" }],
+    ["an ID token of Amazon Cognito", { token_use: "id" }, {}],
+    ["a logout token", {}, { typ: "logout+jwt" }],
+    ["a logout token without a type", { events: {} }, {}],
+    ["a proof of DPoP", {}, { typ: "dpop+jwt" }],
+    ["of a type that is no text", {}, { typ: { toString: 1 } as unknown as string }],
+    ["of a use that is no text", { token_use: { toString: 1 } }, {}],
+    ["without a subject", { sub: undefined }, {}],
+    ["of an empty subject", { sub: "" }, {}],
+    ["of a subject that is an object", { sub: { toString: 1 } as unknown as string }, {}],
+    ["of a subject with an unpaired surrogate", { sub: "\ud800" }, {}],
+    ["without an audience", { aud: undefined }, {}],
+    ["with an expiry that is text", { exp: "9999999999" as unknown as number }, {}],
+    ["without an expiry", { exp: undefined }, {}],
+  ])("is refused: %s", async (_, claims, header) => {
+    const { issuer, isValid } = await start();
+    expect(await isValid(await issuer.sign(claims, header))).toBe(false);
+  });
+
+  it("is refused unless the issuer signed it", async () => {
+    const { issuer, isValid } = await start();
+    const other = await startIssuer();
+    const [, payload, signature] = (await issuer.sign()).split(".");
+    const header = (alg: string) => Buffer.from(JSON.stringify({ alg })).toString("base64url");
+    for (const token of [
+      await other.sign({ iss: issuer.url }),
+      `${header("none")}.${payload}.`,
+      `${header("HS256")}.${payload}.${signature}`,
+      "a.b.c",
+    ]) {
+      expect(await isValid(token), token).toBe(false);
+    }
+  });
+
+  it.each<[string, Claims, Header]>([
+    ["ERR_JWT_CLAIM_VALIDATION_FAILED aud", { aud: "orders" }, {}],
+    ["ERR_JWT_CLAIM_VALIDATION_FAILED iss", { iss: "https://secret.example" }, {}],
+    ["ERR_JWT_EXPIRED exp", { exp: 1 }, {}],
+    ["ERR_JOSE_NOT_SUPPORTED", {}, { crit: ["secret"], secret: 1 }],
+    ["the token is not an access token", { nonce: "secret" }, {}],
+  ])("is refused for a cause that repeats nothing of it: %s", async (cause, claims, header) => {
+    const { issuer, verifier } = await start();
+    const token = await issuer.sign(claims, header);
+    await expect(verifier(token, digestOf(token))).rejects.toThrow(
+      new InvalidCredentialsError(cause),
+    );
+  });
+
+  it.each<[string, Claims, string[]]>([
+    ["scope as text", { scope: "openid investors:read" }, ["investors:read"]],
+    ["scope as a list", { scope: ["investors:write"] }, ["investors:write"]],
+    ["scp as text", { scp: "investors:read email" }, ["investors:read"]],
+    ["scp as a list", { scp: ["email", "investors:read"] }, ["investors:read"]],
+    ["roles as text", { roles: "investors:write" }, ["investors:write"]],
+    [
+      "roles as a list",
+      { roles: ["investors:read", "investors:write"] },
+      ["investors:read", "investors:write"],
+    ],
+    [
+      "two claims",
+      { scp: "investors:read", roles: ["investors:write"] },
+      ["investors:read", "investors:write"],
+    ],
+    ["none", {}, []],
+    ["something else", { scope: 1, scp: { toString: 1 }, roles: [null, 1] }, []],
+    ["parts of a name", { scope: "investors:rea d investors:read2" }, []],
+  ])("has its scopes by %s", async (_, claims, scopes) => {
+    const { issuer, callerOf } = await start();
+    expect([...((await callerOf(await issuer.sign(claims)))?.scopes ?? [])]).toEqual(scopes);
+  });
+});
+
+describe("the keys of the issuer", () => {
+  it("serve for a day while it is down, and not longer", async () => {
+    const { issuer, isValid, warnings } = await start();
+    const isNewTokenValid = async () => isValid(await issuer.sign({ exp: inSeconds(600) }));
+    expect(await isNewTokenValid()).toBe(true);
+    issuer.setAvailable(false);
+    for (let hours = 0; hours < 23.5; hours += 0.5) {
+      vi.advanceTimersByTime(30 * minuteMs);
+      expect(await isNewTokenValid(), `after ${hours} hours`).toBe(true);
+    }
+    expect(warnings).toEqual([expect.stringContaining("replied with 500")]);
+    vi.advanceTimersByTime(31 * minuteMs);
+    expect(await failureOf(isNewTokenValid())).toMatchObject(unavailable);
+    issuer.setAvailable(true);
+    vi.advanceTimersByTime(2_000);
+    expect(await isNewTokenValid()).toBe(true);
+  });
+
+  it("are fetched again after ten minutes, so that one that has left serves no more", async () => {
+    const { issuer, isValid } = await start();
+    const token = await issuer.sign({ exp: inSeconds(7_200) });
+    expect(await isValid(token)).toBe(true);
+    await issuer.rotate();
+    vi.advanceTimersByTime(9 * minuteMs);
+    expect(await isValid(token)).toBe(true);
+    vi.advanceTimersByTime(2 * minuteMs);
+    expect(await isValid(token)).toBe(false);
+    expect(issuer.keyRequests()).toBe(2);
+  });
+
+  it("are fetched again for a token that names another, at most once a second", async () => {
+    const { issuer, isValid } = await start();
+    const before = await issuer.sign({ exp: inSeconds(600) });
+    expect(await isValid(before)).toBe(true);
+    await issuer.rotate();
+    vi.advanceTimersByTime(2_000);
+    expect(await isValid(await issuer.sign())).toBe(true);
+    for (let i = 0; i < 10; i += 1) {
+      expect(await isValid(await issuer.sign({}, { kid: `other ${i}` }))).toBe(false);
+    }
+    expect(issuer.keyRequests()).toBe(2);
+    // A token that was verified is remembered for a minute.
+    vi.advanceTimersByTime(minuteMs);
+    expect(await isValid(before)).toBe(false);
+  });
+
+  it("are asked for at most once a second while that fails", async () => {
+    const { issuer, isValid, warnings } = await start();
+    issuer.setAvailable(false);
+    for (let i = 0; i < 10; i += 1) {
+      expect(await failureOf(isValid(await issuer.sign()))).toMatchObject(unavailable);
+    }
+    expect(issuer.requests()).toBe(1);
+    expect(warnings).toHaveLength(1);
+    issuer.setAvailable(true);
+    vi.advanceTimersByTime(1_000);
+    expect(await isValid(await issuer.sign())).toBe(true);
+  });
+
+  it("refuse at once a token that names another, while they are being fetched", async () => {
+    const { issuer, isValid } = await start();
+    expect(await isValid(await issuer.sign({ jti: "1" }))).toBe(true);
+    vi.advanceTimersByTime(2_000);
+    const release = issuer.hold();
+    const first = isValid(await issuer.sign({}, { kid: "other" }));
+    await vi.waitFor(() => expect(issuer.requestsHeld()).toBe(1));
+    const others = Array.from({ length: 1_000 }, async (_, i) =>
+      failureOf(isValid(await issuer.sign({}, { kid: `other ${i}` }))),
+    );
+    for (const failure of await Promise.all(others)) expect(failure).toMatchObject(unavailable);
+    expect(await isValid(await issuer.sign({ jti: "2" }))).toBe(true);
+    expect(issuer.requestsHeld()).toBe(1);
+    release();
+    expect(await first).toBe(false);
+    expect(issuer.keyRequests()).toBe(2);
+  });
+
+  it("let 256 tokens wait for the first of them, and no more", async () => {
+    const { issuer, isValid } = await start();
+    const release = issuer.hold();
+    const tokens = await Promise.all(
+      Array.from({ length: 300 }, (_, i) => issuer.sign({ jti: `${i}` })),
+    );
+    const outcomes = tokens.map((token) => isValid(token));
+    const refused = outcomes.slice(256).map(async (each) => (await failureOf(each)).reason);
+    expect(new Set(await Promise.all(refused))).toEqual(new Set(["OVERLOADED"]));
+    release();
+    expect(new Set(await Promise.all(outcomes.slice(0, 256)))).toEqual(new Set([true]));
+    expect(await isValid(await issuer.sign())).toBe(true);
+  });
+
+  it.each([
+    ["by http from another machine", { keysHost: "0.0.0.0" }, "is no https URL"],
+    ["by a redirect", { redirects: ["/keys"] }, "/keys replied with 302"],
+    [
+      "by a redirect of the metadata",
+      { redirects: ["/.well-known/openid-configuration"] },
+      "openid-configuration replied with 302",
+    ],
+    ["from the metadata of another issuer", { issuer: "https://i.example" }, "of another issuer"],
+    ["if they are none", { keys: {} }, "JSON Web Key Set malformed"],
+  ])("are not fetched %s", async (_, options, warning) => {
+    const { issuer, isValid, warnings } = await start(await startIssuer(options));
+    expect(await failureOf(isValid(await issuer.sign()))).toMatchObject(unavailable);
+    expect(warnings).toEqual([expect.stringContaining(warning)]);
+  });
+});
