@@ -26,7 +26,7 @@ export interface CallHead {
   readonly isPublic: boolean;
   readonly headers: IncomingHttpHeaders;
   readonly socket: Socket;
-  /** Emits `finish` when the reply was sent, and `close` then or when it never will be. */
+  /** Emits `close` when the reply was sent, or never will be. */
   readonly response: ResponseEvents;
   /** The client's timeout, in milliseconds. */
   readonly timeoutMs?: number | undefined;
@@ -40,8 +40,9 @@ export interface CallHead {
 
 interface ResponseEvents {
   readonly headersSent: boolean;
+  readonly writableFinished: boolean;
   readonly statusCode?: number;
-  on(event: "finish" | "close", listener: () => void): unknown;
+  once(event: "close", listener: () => void): unknown;
 }
 
 /** A call by plain HTTP. */
@@ -104,7 +105,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #timer: NodeJS.Timeout | undefined;
   #repliedAt: number | undefined;
   #isClosed = false;
-  #wasSent = false;
   #id: string | undefined;
 
   constructor(
@@ -120,10 +120,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#controller = head.controller;
     this.values = head.values ?? createContextValues();
     this.limit(Math.min(head.timeoutMs ?? Number.POSITIVE_INFINITY, options.requestTimeoutMs));
-    head.response.on("finish", () => {
-      this.#wasSent = true;
-    });
-    head.response.on("close", () => this.#close());
+    head.response.once("close", () => this.#close());
     this.#span = options.startSpan?.(this);
   }
 
@@ -205,7 +202,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Whether all of the reply was sent, once it has closed. */
   get wasSent(): boolean {
-    return this.#wasSent;
+    return this.head.response.writableFinished;
   }
 
   /** Its id in logs and errors: that of its trace, or a random one. */
@@ -244,7 +241,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    if (!this.#wasSent) this.#abort(clientLeft);
+    if (!this.wasSent) this.#abort(clientLeft);
     for (const listener of this.#closeListeners) listener();
   }
 

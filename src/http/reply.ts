@@ -54,21 +54,16 @@ export function send(
  * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
  * reads no request, and closes no stream, behind one that is unread. What takes longer is cut off.
  */
-export function dropRest(request: HttpRequest, socket: Socket): void {
-  if (request.complete) return;
+export function dropRest(request: HttpRequest | ServerHttp2Stream, socket: Socket): void {
+  const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
+  if (isWhole()) return;
   request.resume();
-  const close = () => {
-    if (!request.complete) socket.destroy();
+  const cutOff = () => {
+    if (isWhole()) return;
+    const stream = "stream" in request ? request.stream : request;
+    // The client need not send the rest (RFC 9113, 8.1).
+    if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
+    else socket.destroy();
   };
-  if ("stream" in request) dropRestOfStream(request.stream);
-  else setTimeout(close, restTimeoutMs).unref();
-}
-
-/** The same for a stream, whose client need not send the rest (RFC 9113, 8.1). */
-export function dropRestOfStream(stream: ServerHttp2Stream): void {
-  if (stream.readableEnded || stream.destroyed) return;
-  stream.resume();
-  setTimeout(() => {
-    if (!stream.closed) stream.close(constants.NGHTTP2_NO_ERROR);
-  }, restTimeoutMs).unref();
+  setTimeout(cutOff, restTimeoutMs).unref();
 }

@@ -70,12 +70,16 @@ export const grpcCodec: Codec<ServerHttp2Stream, ServerHttp2Stream> = {
     const type = String(head.headers["content-type"]);
     // As Node.js sends them: of an object it makes another one.
     stream.respond([":status", "200", "content-type", type], { waitForTrailers: true });
-    stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" }));
+    stream.on("wantTrailers", sendOk);
     stream.end(bytes);
   },
 
   fail: (stream, error, { head }) => sendStatus(stream, head.headers, error),
 };
+
+function sendOk(this: ServerHttp2Stream): void {
+  this.sendTrailers({ "grpc-status": "0" });
+}
 
 /** Replies to a call of gRPC with an error alone. */
 export function sendStatus(

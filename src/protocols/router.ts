@@ -9,7 +9,6 @@ import type { Logger } from "pino";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
 import {
   dropRest,
-  dropRestOfStream,
   type HttpRequest,
   type HttpResponse,
   ignore,
@@ -111,9 +110,28 @@ export function createRouter(options: RouterOptions) {
       : httpError(404, "there is nothing at this path");
   }
 
-  /** What to reply; a fault is logged. */
-  function toReply(error: unknown): ConnectError {
-    if (error instanceof ConnectError) return error;
+  /** Runs the work on a request. What it throws is replied to or, if that is late, cuts the reply. */
+  function guard(
+    work: () => Promise<void> | undefined,
+    reply: { readonly headersSent: boolean; destroy(): unknown },
+    sendError: (error: ConnectError) => void,
+  ): void {
+    const fail = (error: unknown) => {
+      try {
+        if (reply.headersSent) reply.destroy();
+        else sendError(error instanceof ConnectError ? error : logFault(error));
+      } catch {
+        reply.destroy();
+      }
+    };
+    try {
+      work()?.catch(fail);
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  function logFault(error: unknown): ConnectError {
     const id = randomBytes(16).toString("hex");
     log.error({ err: error, traceId: id }, "internal error");
     return internal(id, error);
@@ -129,44 +147,22 @@ export function createRouter(options: RouterOptions) {
         req.on("error", ignore);
         res.on("error", ignore);
         res.on("finish", () => dropRest(req, socket));
-        const fail = (error: unknown) => {
-          try {
-            const reply = toReply(error);
-            if (res.headersSent) res.destroy();
-            else if ("stream" in res && isGrpc(req.headers)) {
-              sendStatus(res.stream, req.headers, reply);
-            } else sendProblem(res, reply);
-          } catch {
-            res.destroy();
-          }
+        const sendError = (error: ConnectError) => {
+          if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
+          else sendProblem(res, error);
         };
-        try {
-          route(socket, req, res, handlers)?.catch(fail);
-        } catch (error) {
-          fail(error);
-        }
+        guard(() => route(socket, req, res, handlers), res, sendError);
       },
     /** Serves a unary call of gRPC in its common form on its stream; returns whether it is one. */
     serveStream(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): boolean {
       const rpc = rpcs.get(String(headers[":path"]));
       const socket = stream.session?.socket;
       if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers) || !socket) return false;
-      stream.on("finish", () => dropRestOfStream(stream));
-      const fail = (error: unknown) => {
-        try {
-          const reply = toReply(error);
-          if (stream.headersSent) stream.close();
-          else sendStatus(stream, headers, reply);
-        } catch {
-          stream.destroy();
-        }
-      };
-      try {
+      const work = () => {
         requireKnownHost(headers, socket);
-        serveUnary(grpcCodec, rpc, { socket, headers }, stream, stream).catch(fail);
-      } catch (error) {
-        fail(error);
-      }
+        return serveUnary(grpcCodec, rpc, { socket, headers }, stream, stream);
+      };
+      guard(work, stream, (error) => sendStatus(stream, headers, error));
       return true;
     },
   };

@@ -1,11 +1,12 @@
 import type { IncomingHttpHeaders } from "node:http";
+import type { ServerHttp2Stream } from "node:http2";
 import type { Socket } from "node:net";
-import type { Readable } from "node:stream";
 import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
 import type { Call, CallHead, HttpCall, TransportName } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import { readBody } from "../http/body.ts";
+import { dropRest, type HttpRequest } from "../http/reply.ts";
 import { messageTooLarge } from "../service/errors.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
@@ -60,7 +61,7 @@ interface Head {
 
 /** Creates the path of unary calls in their common form, on every protocol, from request to reply. */
 export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
-  return async <Request extends Readable, Response>(
+  return async <Request extends HttpRequest | ServerHttp2Stream, Response>(
     codec: Codec<Request, Response>,
     { spec, isPublic }: UnaryRpc,
     { headers, socket }: Head,
@@ -90,6 +91,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const reply = call.fail(error);
       call.replied();
       if (!call.isClosed) codec.fail(response, reply, call, request);
+      dropRest(request, socket);
     }
   };
 }
