@@ -137,7 +137,7 @@ describe("SQLite", () => {
 
     await first.store.insert(anInvestor());
     read();
-    await expect(openSqliteFile(path, 50, 500)).rejects.toThrow(
+    await expect(openSqliteFile(path, () => {}, 50, 500)).rejects.toThrow(
       "another process kept it in use for 0.5 seconds",
     );
   });
