@@ -39,13 +39,13 @@ export function createTelemetry(log: Logger) {
   for (const what of ["handles", "requests", "resources"]) {
     registry.removeSingleMetric(`nodejs_active_${what}_total`);
   }
-  const { version, gitHead = "" } = readBuild();
+  const { version, commit } = readBuild();
   new Gauge({
     name: "investor_records_build_info",
     help: "Always 1; its labels tell what is running.",
     labelNames: ["version", "revision", "node"],
     registers,
-  }).set({ version, revision: gitHead, node: process.versions.node }, 1);
+  }).set({ version, revision: commit, node: process.versions.node }, 1);
   const callDurations = new Histogram({
     name: "investor_records_rpc_server_call_duration_seconds",
     help: "Time from the headers of a call until its reply was sent.",
