@@ -11,7 +11,7 @@ old=$(node -p 'require("./package.json").version')
 npm version --no-git-tag-version "$1" > /dev/null
 new=$(node -p 'require("./package.json").version')
 npm version --no-git-tag-version --prefix client "$new" > /dev/null
-sed -i "s/${old//./\\.}/$new/" \
+sed -i "s/${old//./\\.}/$new/g" \
   proto/investor/v1/openapi.json deploy/kubernetes/base/kustomization.yaml examples/*/package.json
 sed -i "s/^## Unreleased$/## $new/" CHANGELOG.md
 # What later releases must not break.

@@ -1,8 +1,9 @@
 import { spawnSync } from "node:child_process";
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { readBlocks } from "../docs/pages.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { readVariables } from "../support/settings.ts";
 import { hasTool } from "../support/tools.ts";
@@ -146,10 +147,12 @@ const canVerify = spawnSync("systemd-analyze", ["--version"]).error === undefine
 if (!canVerify) console.warn("SKIPPED: the test of the systemd unit, which needs systemd-analyze");
 
 describe.skipIf(!canVerify)("the systemd unit", () => {
-  const verify = (unit: string) => {
+  const verify = (unit: string, dropIn = "") => {
     const file = join(temporaryFolder(), "investor-records.service");
     const root = resolve(deploy, "..");
     writeFileSync(file, unit.replaceAll("/opt/investor-records", root));
+    mkdirSync(`${file}.d`);
+    writeFileSync(join(`${file}.d`, "override.conf"), dropIn);
     const { status, stderr } = spawnSync("systemd-analyze", ["verify", file], { encoding: "utf8" });
     return { status, stderr };
   };
@@ -167,8 +170,21 @@ describe.skipIf(!canVerify)("the systemd unit", () => {
     expect(drain.delayMs + drain.timeoutMs + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
   });
 
+  it("takes its keys from credentials, as docs/operation.md says", () => {
+    const [dropIn] = readBlocks("docs/operation.md").filter(({ language }) => language === "ini");
+    const lines = dropIn?.text ?? "";
+    expect(verify(text("investor-records.service"), lines)).toEqual({ status: 0, stderr: "" });
+    const names = Array.from(lines.matchAll(/^LoadCredential=([\w.]+):/gm), ([, name]) => name);
+    const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
+    const environment = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
+    const { tls, authentication } = readVariables(environment);
+    const files = [tls?.certFile, tls?.keyFile, authentication?.tokensFile];
+    expect(files).toEqual(names.map((name) => `%d/${name}`));
+  });
+
   it("is refused with a key that is not known", () => {
-    const unit = text("investor-records.service").replace("ProtectHome", "ProtectHomes");
-    expect(verify(unit).stderr).toContain("ProtectHomes");
+    const unit = text("investor-records.service");
+    expect(verify(unit.replace("ProtectHome", "ProtectHomes")).stderr).toContain("ProtectHomes");
+    expect(verify(unit, "[Service]\nLoadCredentials=a:/b").stderr).toContain("LoadCredentials");
   });
 });

@@ -11,8 +11,6 @@ import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { startService } from "../support/service.ts";
 
-const rules = "deploy/alerts.yaml";
-
 /** What Prometheus adds to each sample. */
 const targetLabels = ["instance", "job"];
 
@@ -54,7 +52,7 @@ function findAll(pattern: RegExp, text: string): string[] {
 
 /** The queries of the rules and the dashboard, each with the labels that its texts name. */
 function readQueries(): string[] {
-  const [, ...alerts] = readFileSync(rules, "utf8").split("- alert: ");
+  const [, ...alerts] = readFileSync("deploy/alerts.yaml", "utf8").split("- alert: ");
   const dashboard = JSON.parse(readFileSync("deploy/dashboard.json", "utf8"));
   const targets = dashboard.panels.flatMap(
     ({ targets }: { targets: { expr: string; legendFormat: string }[] }) => targets,
@@ -91,10 +89,11 @@ if (!hasPromtool) console.warn("SKIPPED: the tests of the alerting rules, which 
 
 describe.skipIf(!hasPromtool)("the alerting rules", () => {
   it.each([
-    ["check", rules],
-    ["test", "test/deploy/alerts.test.yaml"],
-  ])("pass promtool %s rules", (command, file) => {
-    const { status, stdout, stderr } = spawnSync("promtool", [command, "rules", file], {
+    "check rules deploy/alerts.yaml",
+    "check config --syntax-only deploy/prometheus.yaml",
+    "test rules test/deploy/alerts.test.yaml",
+  ])("pass promtool %s", (command) => {
+    const { status, stdout, stderr } = spawnSync("promtool", command.split(" "), {
       encoding: "utf8",
     });
     expect(status, `${stdout}${stderr}`).toBe(0);
