@@ -10,12 +10,11 @@ RUN npm ci --ignore-scripts
 COPY tsconfig.json rolldown.config.ts ./
 COPY gen gen
 COPY src src
-RUN npm run build && npm prune --omit=dev --ignore-scripts
 ARG REVISION
+RUN npm run build && npm prune --omit=dev --ignore-scripts
 RUN mkdir -p /out/volume && mkdir -m 0700 /out/volume/data \
   && cp "$(readlink -f node_modules/.bin/node)" /out/node \
-  && rm -rf node_modules/node-linux-* node_modules/.bin \
-  && if [ -n "$REVISION" ]; then npm pkg set "gitHead=$REVISION"; fi
+  && rm -rf node_modules/node-linux-* node_modules/.bin
 
 FROM ${BASE_IMAGE}
 COPY --from=build /out/node /usr/local/bin/node

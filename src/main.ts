@@ -14,9 +14,10 @@ const repeatedSignalMs = 1_000;
 /** The most bytes of log lines to keep while they cannot be written; more are dropped. */
 const maxUnloggedBytes = 64 * 1024;
 
+const { version, commit } = readBuild();
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
-  .version(readBuild().version)
+  .version(commit ? `${version} (${commit})` : version)
   .configureOutput({ outputError: (text, write) => write(`${inOneLine(text.trim())}\n`) })
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
 

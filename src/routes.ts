@@ -34,6 +34,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     createInvestorService(store),
   );
   const health = createHealth([InvestorService.typeName]);
+  telemetry.showReady(health.isServing);
   const reflection = createReflection(
     [Health, InvestorService],
     [file_google_rpc_status, file_google_rpc_error_details],

@@ -66,6 +66,7 @@ export async function startServer(
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log);
+  if (tls) telemetry.showCertificateExpiry(tls.expiresAt);
   const connections = createConnections({
     max: maxConnections,
     maxAgeMs: maxConnectionAgeMs,

@@ -28,6 +28,7 @@ const tokens = `
 orders    t0ken-of-the-orders
 reports   t0ken-of-reports investors:read
 importer  t0ken-of-importer investors:write
+scraper   t0ken-of-scraper metrics
 
 t0ken-without-a-name
 `;
@@ -35,6 +36,7 @@ t0ken-without-a-name
 const orders = "Bearer t0ken-of-the-orders";
 const reports = "Bearer t0ken-of-reports";
 const importer = "Bearer t0ken-of-importer";
+const scraper = "Bearer t0ken-of-scraper";
 
 /** Starts a service that knows the tokens above. */
 async function startWithTokens(
@@ -127,6 +129,12 @@ describe("bearer tokens", () => {
       const { id } = await client.createInvestor(aCreate());
       expect(await failureOf(client.getInvestor({ id })), protocol).toMatchObject(refused);
     }
+    for (const [protocol, client] of clientsOf(service, scraper)) {
+      for (const call of [client.createInvestor(aCreate()), client.listInvestors({})]) {
+        expect(await failureOf(call), protocol).toMatchObject(refused);
+      }
+    }
+    expect((await rest(service, scraper, "/metrics")).status).toBe(200);
     const reply = await rest(service, importer);
     expect(reply.status).toBe(403);
     expect(reply.headers.get("www-authenticate")).toContain('scope="investors:read"');

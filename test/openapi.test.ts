@@ -188,7 +188,7 @@ describe("the OpenAPI document", () => {
     const late = create();
     await waitFor(async () => {
       const response = await fetch(new URL("/metrics", url), { headers: all });
-      return /^rpc_server_calls_in_flight 1$/m.test(await response.text());
+      return /^investor_records_rpc_server_calls_in_flight 1$/m.test(await response.text());
     });
     await expectExample(503, create());
     await expectExample(504, late);

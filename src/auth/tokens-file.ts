@@ -6,15 +6,19 @@ import { allScopes, type Caller, scopeNames } from "./caller.ts";
 /** The fewest characters of a token, which nobody may guess. */
 const minTokenLength = 16;
 
+/** What may follow a token. `metrics` adds nothing to what every valid token allows: `/metrics`. */
+const scopeWords: readonly string[] = [...scopeNames, "metrics"];
+
 /** The digest to look a token up by, so that the time of a lookup reveals nothing about any token. */
 export function digestOf(token: string): string {
   return hash("sha256", token);
 }
 
 /**
- * Reads a file of bearer tokens. A line is a name, a token and the scopes of the caller, both
- * if it has none; a lone token stands for both. Empty lines and those that begin with # do
- * not count. Several lines may have the same name, so that a token can be replaced.
+ * Reads a file of bearer tokens. A line is a name, a token and the scopes of the caller: both if
+ * there is none, neither if the only word is `metrics`. A lone token is its own name. Empty lines
+ * and those that begin with # do not count. Several lines may have the same name, so that a token
+ * can be replaced.
  *
  * @param onWarning called if others than its owner may use the file
  * @returns the callers by the digests of their tokens
@@ -54,7 +58,7 @@ export async function readTokensFile(
 }
 
 function findFault(name: string, token: string, scopes: string[]): string | undefined {
-  if (allScopes.has(token)) return `${token} is a scope, and no token`;
+  if (scopeWords.includes(token)) return `${token} is a scope, and no token`;
   if (!/^[!-~]+$/.test(token)) return "the token must be of printable ASCII characters";
   if (name.includes(",") || token.includes(",")) {
     return "name, token and scopes must be separated by spaces, and hold no comma";
@@ -62,8 +66,8 @@ function findFault(name: string, token: string, scopes: string[]): string | unde
   if (token.length < minTokenLength) {
     return `the token must have at least ${minTokenLength} characters`;
   }
-  if (!scopes.every((each) => allScopes.has(each))) {
-    return `it must be a name, a token and, of the scopes, ${scopeNames.join(" and ")} only`;
+  if (!scopes.every((each) => scopeWords.includes(each))) {
+    return `it must be a name, a token and optionally scopes, which are ${scopeWords.join(", ")}`;
   }
   return undefined;
 }

@@ -39,29 +39,29 @@ export function createTelemetry(log: Logger) {
   for (const what of ["handles", "requests", "resources"]) {
     registry.removeSingleMetric(`nodejs_active_${what}_total`);
   }
-  const { version, gitHead = "" } = readBuild();
+  const { version, commit } = readBuild();
   new Gauge({
-    name: "build_info",
+    name: "investor_records_build_info",
     help: "Always 1; its labels tell what is running.",
     labelNames: ["version", "revision", "node"],
     registers,
-  }).set({ version, revision: gitHead, node: process.versions.node }, 1);
+  }).set({ version, revision: commit, node: process.versions.node }, 1);
   const callDurations = new Histogram({
-    name: "rpc_server_call_duration_seconds",
+    name: "investor_records_rpc_server_call_duration_seconds",
     help: "Time from the headers of a call until its reply was sent.",
     buckets: durations,
     labelNames: ["method", "code", "transport"],
     registers,
   });
   const storeDurations = new Histogram({
-    name: "store_operation_duration_seconds",
+    name: "investor_records_store_operation_duration_seconds",
     help: "Time that the database takes for one operation, which can be a batch.",
     buckets: durations,
     labelNames: ["operation"],
     registers,
   });
   const storeBatches = new Histogram({
-    name: "store_batch_size",
+    name: "investor_records_store_batch_size",
     help: "How many calls share one operation of the database.",
     buckets: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
     labelNames: ["operation"],
@@ -122,7 +122,7 @@ export function createTelemetry(log: Logger) {
     /** Shows whether the store can write. */
     showWritable(isWritable: boolean): void {
       storeWritable ??= new Gauge({
-        name: "store_writable",
+        name: "investor_records_store_writable",
         help: "Whether the SQLite file took what was last written (1) or refused it (0).",
         registers,
       });
@@ -131,11 +131,33 @@ export function createTelemetry(log: Logger) {
     /** Shows how many calls are in flight. */
     showInFlight(count: () => number): void {
       new Gauge({
-        name: "rpc_server_calls_in_flight",
+        name: "investor_records_rpc_server_calls_in_flight",
         help: "Calls in flight.",
         registers,
         collect() {
           this.set(count());
+        },
+      });
+    },
+    /** Shows whether the service is ready, as `/readyz` says. */
+    showReady(isReady: () => boolean): void {
+      new Gauge({
+        name: "investor_records_ready",
+        help: "Whether the service can serve calls (1) or not (0), as /readyz says.",
+        registers,
+        collect() {
+          this.set(isReady() ? 1 : 0);
+        },
+      });
+    },
+    /** Shows when the certificate in use expires. */
+    showCertificateExpiry(expiry: () => Date): void {
+      new Gauge({
+        name: "investor_records_tls_certificate_expiry_timestamp_seconds",
+        help: "When the certificate of the server expires, in seconds since 1970.",
+        registers,
+        collect() {
+          this.set(expiry().getTime() / 1_000);
         },
       });
     },

@@ -1,5 +1,6 @@
 import type { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { resultCode, resultCodeOf } from "../store/sqlite-errors.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import type { Source } from "./copier.ts";
@@ -35,7 +36,10 @@ export async function openSqliteSource(path: string): Promise<Source> {
   }
 }
 
-/** Counts the records; never all in one transaction, which can take long. */
+/**
+ * Counts the records, those beyond a damaged page excepted; never all in one transaction, which can
+ * take long.
+ */
 async function count(db: DatabaseSync): Promise<number> {
   const countNext = db.prepare(
     `SELECT count(*) AS size, max(id) AS last
@@ -44,9 +48,14 @@ async function count(db: DatabaseSync): Promise<number> {
   let total = 0;
   let last: Uint8Array | undefined = new Uint8Array();
   while (last) {
-    const row = countNext.get(last) as { size: number; last: Uint8Array | undefined };
-    total += row.size;
-    last = row.last;
+    try {
+      const row = countNext.get(last) as { size: number; last: Uint8Array | undefined };
+      total += row.size;
+      last = row.last;
+    } catch (error) {
+      if (resultCodeOf(error) !== resultCode.corrupt) throw error;
+      return total;
+    }
     await nextTurn();
   }
   return total;

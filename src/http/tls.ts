@@ -16,6 +16,8 @@ export interface Tls {
    * @throws {ConfigError} a file cannot be read or used
    */
   reload(): Promise<void>;
+  /** When the certificate in use expires. */
+  expiresAt(): Date;
 }
 
 /**
@@ -38,6 +40,7 @@ export async function readTls(files: TlsFiles): Promise<Tls> {
       context = await readContext(files);
       for (const listener of listeners) listener(context);
     },
+    expiresAt: () => new X509Certificate(context.cert as Buffer).validToDate,
   };
 }
 

@@ -7,6 +7,7 @@ import { twice, unavailable } from "./mongodb-command.ts";
 import { insertAndReplay } from "./mongodb-insert.ts";
 import { createMongoReader } from "./mongodb-reader.ts";
 import {
+  expectOrder,
   OutcomeUnknownError,
   type Store,
   type StoreOptions,
@@ -87,7 +88,9 @@ export function createMongoStore(
       await begin(signal);
       const start = performance.now();
       try {
-        return await twice(() => reader.list(range, signal), signal);
+        const page = await twice(() => reader.list(range, signal), signal);
+        expectOrder(page, range.after);
+        return page;
       } finally {
         observe("list", (performance.now() - start) / 1_000);
       }

@@ -15,6 +15,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { makeFolder, syncFolder } from "./folder.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
+import { refuseForeignLog } from "./sqlite-log.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -71,9 +72,11 @@ export function makeSqliteFile(path: string): void {
  */
 export async function openSqliteFile(
   path: string,
+  onWarning: (message: string) => void,
   lockTimeoutMs = busyTimeoutMs,
   openTimeoutMs = 30_000,
 ): Promise<DatabaseSync> {
+  refuseForeignLog(path, lockTimeoutMs, onWarning);
   const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseHardLinks(path);

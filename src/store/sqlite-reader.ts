@@ -4,16 +4,13 @@ import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb
 import { type TextField, textFields } from "../investor.ts";
 import { uuidFromHex } from "../uuid.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import type { Range, StoreObserver } from "./store.ts";
+import { damageAfter, expectOrder, type Range, type StoreObserver } from "./store.ts";
 
 interface Lookup {
   id: string;
   resolve(investor: Investor | undefined): void;
   reject(error: unknown): void;
 }
-
-/** How many failed reads are remembered. */
-const maxFailed = 16;
 
 const columns = `type, first_name, middle_name, last_name, address_line1, address_line2, city,
   state, zip_code, country, language`;
@@ -39,8 +36,8 @@ export function createSqliteReader(
   );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
+  const readHead = pages.prepare("PRAGMA schema_version");
   let queue: Lookup[] = [];
-  const failed = new Map<string, () => unknown>();
 
   function findAll(): void {
     const batch = queue;
@@ -58,19 +55,12 @@ export function createSqliteReader(
   }
 
   function findOne({ id, resolve, reject }: Lookup): void {
-    const read = () => findRow.get(id) as SQLOutputValue[] | undefined;
     try {
-      const row = read();
+      const row = findRow.get(id) as SQLOutputValue[] | undefined;
       resolve(row && toInvestor(id, row));
     } catch (error) {
-      remember(`find ${id}`, read, error);
       reject(error);
     }
-  }
-
-  function remember(key: string, read: () => unknown, error: unknown): void {
-    // A file that is locked for a moment can be read.
-    if (failed.size < maxFailed && resultCodeOf(error) !== resultCode.busy) failed.set(key, read);
   }
 
   return {
@@ -82,31 +72,25 @@ export function createSqliteReader(
     /** At most `limit` records after `after`. */
     list({ after, limit }: Range): Investor[] {
       const start = performance.now();
-      // Every id is greater than the empty blob.
-      const read = () => listRows.all(after ?? "", limit) as unknown as SQLOutputValue[][];
-      let rows: SQLOutputValue[][];
       try {
-        rows = read();
+        // Every id is greater than the empty blob.
+        const rows = listRows.all(after ?? "", limit) as unknown as SQLOutputValue[][];
+        const investors = rows.map((row) => toInvestor(uuidFromHex(row.at(-1) as string), row));
+        expectOrder(investors, after);
+        return investors;
       } catch (error) {
-        remember(`list ${limit} ${after}`, read, error);
-        throw error;
+        if (resultCodeOf(error) !== resultCode.corrupt) throw error;
+        throw damageAfter(after, error);
       } finally {
         observe("list", (performance.now() - start) / 1_000);
       }
-      return rows.map((row) => toInvestor(uuidFromHex(row.at(-1) as string), row));
     },
 
-    /** Repeats the reads that failed and has not seen succeed since. */
+    /** Whether the file can be read at all. */
     check(): void {
       const start = performance.now();
       try {
-        // A page that was misread stays in SQLite's cache.
-        if (failed.size > 0) for (const db of [lookups, pages]) db.exec("PRAGMA shrink_memory");
-        for (const [key, read] of failed) {
-          read();
-          failed.delete(key);
-        }
-        listRows.all("", 1);
+        readHead.get();
       } finally {
         observe("check", (performance.now() - start) / 1_000);
       }

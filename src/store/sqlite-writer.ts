@@ -1,13 +1,12 @@
 /**
- * The thread that writes. Its first message says that it is ready, by the identity of the
- * file. It gets a batch of rows per message, commits them together and replies with the
+ * The thread that writes. Its first message says that it is ready ({@link Started}). It gets a batch of rows per message, commits them together and replies with the
  * outcome of each. A commit that fails in a way that leaves the outcome open ends the thread.
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
 import { extendedCodeOf, resultCode, resultCodeOf } from "./sqlite-errors.ts";
 import { busyTimeoutMs, openSqliteFile } from "./sqlite-file.ts";
-import { checkIdentity, createIdentityCheck, identify } from "./sqlite-identity.ts";
+import { createIdentityCheck, identify } from "./sqlite-identity.ts";
 
 /**
  * The columns of a record in the order of the table, its id as text: with a small buffer, 64 KiB of
@@ -15,11 +14,23 @@ import { checkIdentity, createIdentityCheck, identify } from "./sqlite-identity.
  */
 export type Row = SQLInputValue[];
 
-/** What became of one row: written, not written because its id is taken, or refused. */
-export type RowOutcome = "written" | "duplicate" | { refused: string };
+/** The first message: the identity of the file, and what operators should know of it. */
+export interface Started {
+  identity: string;
+  warnings: string[];
+}
 
-/** What became of a batch; of a failed one, nothing was written. */
-export type Reply = { outcomes: RowOutcome[] } | { failed: string; errcode: number | undefined };
+/** Why nothing was written. */
+export interface Failure {
+  failed: string;
+  errcode: number | undefined;
+}
+
+/** What became of one row: written, not written because its id is taken, or not for another cause. */
+export type RowOutcome = "written" | "duplicate" | Failure;
+
+/** What became of a batch. */
+export type Reply = { outcomes: RowOutcome[] } | Failure;
 
 /** The step of the wait for a lock, so that the thread can be terminated in between, in milliseconds. */
 const busyStepMs = 50;
@@ -27,28 +38,43 @@ const busyStepMs = 50;
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
-const db = await openSqliteFile(path);
+const warnings: string[] = [];
+const db = await openSqliteFile(path, (message) => warnings.push(message));
 db.exec(`PRAGMA busy_timeout = ${busyStepMs}`);
 const insert = db.prepare(
   `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
 );
 const identity = identify(path);
-let check = createIdentityCheck(path, identity);
+const check = createIdentityCheck(path, identity);
 
-port.on("message", (message: Row[] | "close" | "look closer") => {
+port.on("message", (message: Row[] | "close") => {
   if (message === "close") {
     db.close();
     port.close();
-  } else if (message === "look closer") {
-    check = () => checkIdentity(path, identity);
   } else {
     port.postMessage(write(message) satisfies Reply);
   }
 });
 
-port.postMessage(identity);
+port.postMessage({ identity, warnings } satisfies Started);
 
+/**
+ * Commits rows together, or, if one of them meets a damaged page, each by itself: so damage fails
+ * only the rows that meet it.
+ */
 function write(rows: Row[]): Reply {
+  const reply = commit(rows);
+  const isDamaged = "failed" in reply && reply.errcode === resultCode.corrupt;
+  if (!isDamaged || rows.length === 1) return reply;
+  return {
+    outcomes: rows.flatMap((row) => {
+      const alone = commit([row]);
+      return "outcomes" in alone ? alone.outcomes : [alone];
+    }),
+  };
+}
+
+function commit(rows: Row[]): Reply {
   let committing = false;
   let outcomes: RowOutcome[];
   // Another process may use its log by now, beside another file, and would lose what is in it.
@@ -61,7 +87,7 @@ function write(rows: Row[]): Reply {
   } catch (error) {
     if (leavesOpen(error, committing)) throw error;
     if (db.isTransaction) db.exec("ROLLBACK");
-    return { failed: (error as Error).message, errcode: resultCodeOf(error) };
+    return toFailure(error);
   }
   // What was written to a file that the next start does not find must not be acknowledged.
   check();
@@ -107,7 +133,11 @@ function writeRow(row: Row): RowOutcome {
     return insert.run(...row).changes === 1 ? "written" : "duplicate";
   } catch (error) {
     const isOfThisRow = resultCodeOf(error) === resultCode.constraint && db.isTransaction;
-    if (isOfThisRow) return { refused: (error as Error).message };
+    if (isOfThisRow) return toFailure(error);
     throw error;
   }
+}
+
+function toFailure(error: unknown): Failure {
+  return { failed: (error as Error).message, errcode: resultCodeOf(error) };
 }

@@ -11,7 +11,7 @@ import { inPlainWords, resultCode, resultCodeOf } from "./sqlite-errors.ts";
 import { makeSqliteFile } from "./sqlite-file.ts";
 import { checkIdentity } from "./sqlite-identity.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
-import type { Reply, Row, RowOutcome } from "./sqlite-writer.ts";
+import type { Failure, Reply, Row, RowOutcome, Started } from "./sqlite-writer.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -54,27 +54,16 @@ export async function createSqliteStore(path: string, options: Options): Promise
         return reply.outcomes.map(toOutcome);
       }
       onWrite(false);
-      const failure = toStoreError(reply.failed, reply.errcode);
-      // Readiness follows reads: those that meet the same damage are remembered.
-      if (!(failure instanceof StoreUnavailableError)) {
-        const find = ({ id }: Investor) =>
-          new Promise((done) => reader.find({ id, resolve: done, reject: done }));
-        await Promise.all(investors.map(find));
-      }
-      throw failure;
+      throw toStoreError(reply);
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
   });
 
   let closing: Promise<void> | undefined;
-  /** Why what is read may be of another file, as of the last ping. */
-  let moved: Error | undefined;
-
   function expectOpen(signal?: AbortSignal): void {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
-    if (moved !== undefined) throw new StoreUnavailableError(moved.message);
   }
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
@@ -96,13 +85,11 @@ export async function createSqliteStore(path: string, options: Options): Promise
     list: (range, signal) => read(() => reader.list(range), signal),
 
     async ping() {
-      moved = undefined;
       expectOpen();
       try {
         checkIdentity(path, writer.identity);
       } catch (error) {
-        moved = error as Error;
-        writer.lookCloser();
+        writer.die(error as Error);
         throw error;
       }
       await read(() => reader.check());
@@ -126,6 +113,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
 async function openFile(path: string, { observe, onWarning, onFatal }: Options) {
   makeSqliteFile(path);
   const writer = await startWriter(path, onFatal);
+  for (const warning of writer.warnings) onWarning(warning);
   const connections: DatabaseSync[] = [];
   function connect(): DatabaseSync {
     const db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
@@ -154,26 +142,30 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   const worker = new Worker(file, { workerData: path, execArgv: [] });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
   // Not once() of node:events, whose promise can reject only after the exit is known.
-  const started = new Promise<string>((resolve, reject) => {
+  const started = new Promise<Started>((resolve, reject) => {
     worker.once("message", resolve).once("error", reject);
     void exited.then(() => reject(new Error("the thread that writes ended by itself")));
   });
-  const identity = await started.catch(async (error) => {
+  const { identity, warnings } = await started.catch(async (error) => {
     await exited;
     throw error;
   });
   let pending: PromiseWithResolvers<Reply> | undefined;
-  /** Why it no longer takes batches: it died, or the store is closing. */
+  /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
 
   worker.on("message", (reply: Reply) => pending?.resolve(reply));
-  worker.on("error", die);
+  worker.on("error", dieOf);
   // By the promise: a listener added here can miss an end right after the first message.
-  void exited.then(() => die(new Error("it ended by itself")));
+  void exited.then(() => dieOf(new Error("it ended by itself")));
+
+  function dieOf(cause: Error): void {
+    die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
+  }
 
   function die(cause: Error): void {
     if (unusable !== undefined) return;
-    unusable = new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause });
+    unusable = cause;
     pending?.reject(new OutcomeUnknownError(unusable.message, { cause }));
     onFatal(unusable);
   }
@@ -187,10 +179,9 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
       worker.postMessage(rows);
       return pending.promise;
     },
-    /** Makes every later commit check the files fully. */
-    lookCloser(): void {
-      worker.postMessage("look closer");
-    },
+    warnings,
+    /** Takes no more batches, for a cause that has to end the process. */
+    die,
     /** Terminates the thread as soon as the disk allows, whatever it waits for. */
     async cut(): Promise<void> {
       unusable ??= new Error("the store is closed");
@@ -205,20 +196,20 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   };
 }
 
-function toStoreError(message: string, errcode: number | undefined): Error {
+function toStoreError({ failed, errcode }: Failure): Error {
   const isTransient =
     errcode === resultCode.busy || errcode === resultCode.full || errcode === resultCode.ioError;
-  return isTransient ? new StoreUnavailableError(message) : new Error(message);
+  return isTransient ? new StoreUnavailableError(failed) : new Error(failed);
 }
 
 function toReadError(error: unknown): Error {
-  return toStoreError((error as Error).message, resultCodeOf(error));
+  return toStoreError({ failed: (error as Error).message, errcode: resultCodeOf(error) });
 }
 
 function toOutcome(outcome: RowOutcome): undefined | Error {
   if (outcome === "written") return undefined;
   if (outcome === "duplicate") return new DuplicateIdError();
-  return new Error(outcome.refused);
+  return toStoreError(outcome);
 }
 
 function toRow(investor: Investor): Row {

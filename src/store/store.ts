@@ -29,16 +29,17 @@ export interface Store {
   find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
 
   /**
-   * At most `limit` records, ascending by id, starting after the id `after`. It sees
+   * At most `limit` records, strictly ascending by id, starting after the id `after`. It sees
    * what {@link find} sees, and takes no longer at the end than at the start.
    *
    * @throws {StoreUnavailableError} it could not be read
+   * @throws {Error} the database is damaged there: see {@link expectOrder}
    */
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
   /**
-   * Resolves if the store could serve reads now. Rejects if not: also as long as a read that
-   * failed would fail again, and if the next start would find another database.
+   * Resolves if the store could serve reads now, save those of damaged records. Rejects if not, and
+   * if the next start would find another database; then the store has called `onFatal`.
    */
   ping(signal?: AbortSignal): Promise<void>;
 
@@ -80,6 +81,25 @@ export interface Range {
   after?: string | undefined;
   /** The largest number of records wanted; at least 1. */
   limit: number;
+}
+
+/**
+ * Refuses a page that its database returned in a wrong order, so that no walk over pages is endless.
+ *
+ * @throws {Error} the ids do not ascend strictly beyond `after`
+ */
+export function expectOrder(page: Investor[], after: string | undefined): void {
+  let last = after ?? "";
+  for (const { id } of page) {
+    if (id <= last) throw damageAfter(last, new Error(`the next id is ${id}`));
+    last = id;
+  }
+}
+
+/** The error of a list that meets damage after the record with this id, or at the first record. */
+export function damageAfter(after: string | undefined, cause: unknown): Error {
+  const where = after ? `after the id ${after}` : "at the first record";
+  return new Error(`the database is damaged ${where}: ${(cause as Error).message}`, { cause });
 }
 
 /** A record with this id is stored already. */

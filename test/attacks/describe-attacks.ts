@@ -254,7 +254,7 @@ function find(output: string, text: string): string | undefined {
 
 async function takeStock(target: Target): Promise<Stock> {
   const [inFlight, timers] = [
-    await target.metric("rpc_server_calls_in_flight"),
+    await target.metric("investor_records_rpc_server_calls_in_flight"),
     await target.metric('nodejs_active_resources{type="Timeout"}'),
   ];
   return { inFlight, timers, ...target.holdings() };

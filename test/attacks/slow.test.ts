@@ -50,7 +50,7 @@ function trickle(
       );
       if (protocol === "h2") {
         // The connection may live on, its calls may not.
-        const calls = () => target.metric("rpc_server_calls_in_flight");
+        const calls = () => target.metric("investor_records_rpc_server_calls_in_flight");
         await delay(2_000);
         await expect.poll(calls, { timeout: patienceMs, interval: 200 }).toBeLessThan(10);
       } else {

@@ -113,7 +113,7 @@ describe.skipIf(!hasBuilder)("the image", () => {
       /^Uid:\t(10001\t?){4}\nGid:\t(10001\t?){4}$/m,
     );
     const labels = `{version="${version}",revision="${revision}",node="${process.versions.node}"}`;
-    expect(await metric(first, "build_info", labels)).toBe(1);
+    expect(await metric(first, "investor_records_build_info", labels)).toBe(1);
     expect(config.Labels["org.opencontainers.image.revision"]).toBe(revision);
     const record = await grpcClient(first).createInvestor(aCreate());
     const stopped = await first.stop();

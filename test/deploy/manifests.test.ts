@@ -1,15 +1,15 @@
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { readBlocks } from "../docs/pages.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { readVariables } from "../support/settings.ts";
 import { hasTool } from "../support/tools.ts";
 
 const deploy = resolve(import.meta.dirname, "../../deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");
-const databaseUrl = "mongodb://db1/investors";
 
 describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   let folder: string;
@@ -26,8 +26,8 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
   /** What those who the manifest is for read in it. */
-  const read = (kind: "compose" | "kubernetes", file: string) => {
-    const { stdout, stderr } = spawnSync(join(folder, "read"), [kind, file], { encoding: "utf8" });
+  const read = (kind: "compose" | "kubernetes", path: string) => {
+    const { stdout, stderr } = spawnSync(join(folder, "read"), [kind, path], { encoding: "utf8" });
     if (stderr !== "") throw new Error(stderr);
     return stdout
       .trim()
@@ -35,32 +35,84 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
       .map((line) => JSON.parse(line));
   };
 
-  it("of Kubernetes have settings that the service takes, and time to drain", () => {
-    const objects = read("kubernetes", join(deploy, "kubernetes.yaml"));
-    const { spec } = objects.find(({ kind }) => kind === "Deployment");
-    const { data } = objects.find(({ kind }) => kind === "ConfigMap");
-    const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
-    const [{ ports, readinessProbe, livenessProbe }] = containers;
-    const environment = { HOST: "0.0.0.0", DATABASE_URL: databaseUrl, ...data };
-    const { tls, authentication, listen, drain } = readVariables(environment);
-    expect(tls).toBeDefined();
-    expect(authentication).toBeDefined();
-    expect(ports.map((each: { containerPort: number }) => each.containerPort)).toEqual([
-      listen.grpcPort,
-      listen.httpPort,
-    ]);
-    expect(grace * 1_000).toBeGreaterThanOrEqual(drain.delayMs + drain.timeoutMs + 5_000);
-    const { periodSeconds, failureThreshold } = readinessProbe;
-    expect(drain.delayMs).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
-    for (const { httpGet } of [readinessProbe, livenessProbe]) {
-      expect(httpGet).toMatchObject({ scheme: "HTTPS", port: "https" });
-    }
-    const budget = objects.find(({ kind }) => kind === "PodDisruptionBudget");
-    expect(budget.spec.minAvailable).toBeLessThan(spec.replicas);
-    for (const each of objects.filter(({ kind }) => kind === "Service")) {
-      expect(each.spec.selector).toEqual(spec.template.metadata.labels);
-    }
-    expect(budget.spec.selector.matchLabels).toEqual(spec.template.metadata.labels);
+  /** The objects of an overlay, and one of them by its kind. */
+  const readOverlay = (name: string) => {
+    const objects = read("kubernetes", join(deploy, "kubernetes", name));
+    return { objects, find: (kind: string) => objects.find((each) => each.kind === kind) };
+  };
+
+  it.each([
+    ["mongodb", "Deployment"],
+    ["sqlite", "StatefulSet"],
+  ])(
+    "of Kubernetes on %s have settings that the service takes, and time to drain",
+    (name, kind) => {
+      const { objects, find } = readOverlay(name);
+      const { spec } = find(kind);
+      const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
+      const [{ env, ports, readinessProbe, livenessProbe }] = containers;
+      expect(env.map((each: { name: string }) => each.name)).toEqual(["DATABASE_URL"]);
+      const { databaseUrl, tls, authentication, listen, drain } = readVariables({
+        HOST: "0.0.0.0",
+        DATABASE_URL: env[0].value ?? "mongodb://db1/investors",
+        ...find("ConfigMap").data,
+      });
+      expect(databaseUrl).toContain(name);
+      expect(tls).toBeDefined();
+      expect(authentication).toMatchObject({ tokensFile: expect.anything(), oidc: {} });
+      expect(ports.map((each: { containerPort: number }) => each.containerPort)).toEqual([
+        listen.grpcPort,
+        listen.httpPort,
+      ]);
+      expect(grace * 1_000).toBeGreaterThanOrEqual(drain.delayMs + drain.timeoutMs + 5_000);
+      const { periodSeconds, failureThreshold } = readinessProbe;
+      expect(drain.delayMs).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
+      for (const { httpGet } of [readinessProbe, livenessProbe]) {
+        expect(httpGet).toMatchObject({ scheme: "HTTPS", port: "https" });
+      }
+      const { labels } = spec.template.metadata;
+      for (const each of objects.filter((object) => object.kind === "Service")) {
+        expect(each.spec.selector).toEqual(labels);
+      }
+      expect(find("NetworkPolicy").spec.podSelector.matchLabels).toEqual(labels);
+      expect(new Set(objects.map(({ metadata }) => metadata.namespace))).toEqual(
+        new Set(["investors"]),
+      );
+    },
+  );
+
+  it("of Kubernetes on mongodb can reach it, and keep a replica of two", () => {
+    const { find } = readOverlay("mongodb");
+    const { spec } = find("PodDisruptionBudget");
+    const deployment = find("Deployment").spec;
+    expect(spec.minAvailable).toBeLessThan(deployment.replicas);
+    expect(spec.selector).toEqual(deployment.selector);
+    expect(find("NetworkPolicy").spec.egress).toContainEqual({ ports: [{ port: 27_017 }] });
+  });
+
+  it("of Kubernetes on sqlite have one replica, with a volume for its file", () => {
+    const { objects, find } = readOverlay("sqlite");
+    const { replicas, serviceName, template, volumeClaimTemplates } = find("StatefulSet").spec;
+    expect(replicas).toBe(1);
+    expect(objects.map(({ metadata }) => metadata.name)).toContain(serviceName);
+    const [{ volumeMounts }] = template.spec.containers;
+    const { mountPath } = volumeMounts.find(
+      ({ name }: { name: string }) => name === volumeClaimTemplates[0].metadata.name,
+    );
+    expect(mountPath).toBe("/data");
+  });
+
+  it("of Prometheus find the pods, and secrets that these have", () => {
+    const [{ metadata, spec }] = read("kubernetes", join(deploy, "kubernetes/pod-monitor.yaml"));
+    const { template } = readOverlay("mongodb").find("Deployment").spec;
+    expect(template.metadata.labels).toEqual(spec.selector.matchLabels);
+    const [{ port, authorization, tlsConfig }] = spec.podMetricsEndpoints;
+    expect(template.spec.containers[0].ports).toContainEqual({ name: port, containerPort: 8080 });
+    expect(tlsConfig.serverName).toBe(`investor-records.${metadata.namespace}.svc`);
+    const secrets = template.spec.volumes.map(
+      ({ secret }: { secret: { secretName: string } }) => secret.secretName,
+    );
+    expect(secrets).toEqual([tlsConfig.ca.secret.name, authorization.credentials.name]);
   });
 
   it("of Compose have settings that the service takes, and time to drain", () => {
@@ -74,23 +126,33 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   });
 
   it.each([
-    ["kubernetes", "kubernetes.yaml", "readOnlyRootFilesystem"],
-    ["compose", "compose.yaml", "stop_grace_period"],
-  ] as const)("of %s are refused with a field that is not known", (kind, file, field) => {
-    const changed = join(temporaryFolder(), file);
-    writeFileSync(changed, text(file).replace(field, `${field}s`));
-    expect(() => read(kind, changed)).toThrow(`${field}s`);
-  });
+    ["kubernetes", "mongodb", "base/investor-records.yaml", "readOnlyRootFilesystem"],
+    ["kubernetes", "mongodb", "base/network-policy.yaml", "podSelector"],
+    ["kubernetes", "mongodb", "mongodb/kustomization.yaml", "maxUnavailable"],
+    ["kubernetes", "pod-monitor.yaml", "pod-monitor.yaml", "podMetricsEndpoints"],
+    ["compose", "../compose.yaml", "../compose.yaml", "stop_grace_period"],
+  ] as const)(
+    "of %s in %s are refused if %s has a field that is not known",
+    (kind, path, file, field) => {
+      const changed = temporaryFolder();
+      cpSync(deploy, changed, { recursive: true });
+      const changedFile = join(changed, "kubernetes", file);
+      writeFileSync(changedFile, readFileSync(changedFile, "utf8").replaceAll(field, `${field}s`));
+      expect(() => read(kind, join(changed, "kubernetes", path))).toThrow(`${field}s`);
+    },
+  );
 });
 
 const canVerify = spawnSync("systemd-analyze", ["--version"]).error === undefined;
 if (!canVerify) console.warn("SKIPPED: the test of the systemd unit, which needs systemd-analyze");
 
 describe.skipIf(!canVerify)("the systemd unit", () => {
-  const verify = (unit: string) => {
+  const verify = (unit: string, dropIn = "") => {
     const file = join(temporaryFolder(), "investor-records.service");
     const root = resolve(deploy, "..");
     writeFileSync(file, unit.replaceAll("/opt/investor-records", root));
+    mkdirSync(`${file}.d`);
+    writeFileSync(join(`${file}.d`, "override.conf"), dropIn);
     const { status, stderr } = spawnSync("systemd-analyze", ["verify", file], { encoding: "utf8" });
     return { status, stderr };
   };
@@ -108,8 +170,21 @@ describe.skipIf(!canVerify)("the systemd unit", () => {
     expect(drain.delayMs + drain.timeoutMs + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
   });
 
+  it("takes its keys from credentials, as docs/operation.md says", () => {
+    const [dropIn] = readBlocks("docs/operation.md").filter(({ language }) => language === "ini");
+    const lines = dropIn?.text ?? "";
+    expect(verify(text("investor-records.service"), lines)).toEqual({ status: 0, stderr: "" });
+    const names = Array.from(lines.matchAll(/^LoadCredential=([\w.]+):/gm), ([, name]) => name);
+    const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
+    const environment = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
+    const { tls, authentication } = readVariables(environment);
+    const files = [tls?.certFile, tls?.keyFile, authentication?.tokensFile];
+    expect(files).toEqual(names.map((name) => `%d/${name}`));
+  });
+
   it("is refused with a key that is not known", () => {
-    const unit = text("investor-records.service").replace("ProtectHome", "ProtectHomes");
-    expect(verify(unit).stderr).toContain("ProtectHomes");
+    const unit = text("investor-records.service");
+    expect(verify(unit.replace("ProtectHome", "ProtectHomes")).stderr).toContain("ProtectHomes");
+    expect(verify(unit, "[Service]\nLoadCredentials=a:/b").stderr).toContain("LoadCredentials");
   });
 });

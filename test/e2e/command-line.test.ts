@@ -52,7 +52,7 @@ describe("the command line", () => {
     expect(refused.output()).toMatch(named);
   });
 
-  it.each(["src/bin.ts", "Dockerfile", "deploy/investor-records.service"])(
+  it.each(["src/bin.ts", "Dockerfile"])(
     "starts Node.js by %s with the same flags and the same malloc as by npm start",
     (file) => {
       const flagsOf = (text: string) => text.match(/--[a-z-]+(=\d+)?|(MALLOC_|GLIBC_)\w+=[\w.=]+/g);

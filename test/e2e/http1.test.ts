@@ -34,7 +34,8 @@ function post(path: string, value: unknown, ...fields: string[]): string {
 
 const create = "/investor.v1.InvestorService/CreateInvestor";
 const record = { ...aCreate(), type: "INVESTOR_TYPE_INDIVIDUAL" };
-const inFlight = (service: Service) => metric(service, "rpc_server_calls_in_flight");
+const inFlight = (service: Service) =>
+  metric(service, "investor_records_rpc_server_calls_in_flight");
 
 describe("requests in a row on one connection", () => {
   it("are served one after the other", async () => {
@@ -181,14 +182,18 @@ describe("a reply that is read slowly", () => {
     await waitFor(async () => {
       const before = await metric(
         service,
-        "store_operation_duration_seconds_count",
+        "investor_records_store_operation_duration_seconds_count",
         '{operation="list"}',
       );
       await delay(500);
       return (
         before > 0 &&
         before ===
-          (await metric(service, "store_operation_duration_seconds_count", '{operation="list"}'))
+          (await metric(
+            service,
+            "investor_records_store_operation_duration_seconds_count",
+            '{operation="list"}',
+          ))
       );
     });
     service.child.kill("SIGTERM");

@@ -143,7 +143,7 @@ describe("what the service writes", () => {
       ["INVALID_ARGUMENT", 10],
       ["UNAUTHENTICATED", 4],
       ["INTERNAL", 10],
-      ["rpc_server_call_duration_seconds", 10],
+      ["investor_records_rpc_server_call_duration_seconds", 10],
     ] as const) {
       expect(written.split(what).length, what).toBeGreaterThan(times);
     }

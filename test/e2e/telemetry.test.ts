@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { createHash, X509Certificate } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createClient } from "@connectrpc/connect";
@@ -6,6 +6,7 @@ import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/conn
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { createAuthority, getOverTls, writeServerFiles } from "../support/certificates.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { promptly } from "../support/gate.ts";
@@ -29,7 +30,7 @@ const traceparent = `00-${traceId}-b7ad6b7169203331-01`;
 const count = (service: Service, method: string, code: string, transport: string) =>
   metric(
     service,
-    "rpc_server_call_duration_seconds_count",
+    "investor_records_rpc_server_call_duration_seconds_count",
     `{method="investor.v1.InvestorService/${method}",code="${code}",transport="${transport}"}`,
   );
 
@@ -64,11 +65,17 @@ describe("metrics", () => {
     await fetch(url(service, `/v1/investors/${v7()}`));
     await expect.poll(() => count(service, "ListInvestors", "OK", "rest")).toBe(1);
     await expect.poll(() => count(service, "GetInvestor", "NOT_FOUND", "rest")).toBe(1);
-    expect(await metric(service, "store_batch_size_count", '{operation="insert"}')).toBe(3);
     expect(
-      await metric(service, "store_operation_duration_seconds_count", '{operation="insert"}'),
+      await metric(service, "investor_records_store_batch_size_count", '{operation="insert"}'),
     ).toBe(3);
-    const operations = "store_operation_duration_seconds_count";
+    expect(
+      await metric(
+        service,
+        "investor_records_store_operation_duration_seconds_count",
+        '{operation="insert"}',
+      ),
+    ).toBe(3);
+    const operations = "investor_records_store_operation_duration_seconds_count";
     expect(await metric(service, operations, '{operation="list"}')).toBe(1);
     expect(await metric(service, operations, '{operation="check"}')).toBeGreaterThan(0);
     expect(await metric(service, "process_resident_memory_bytes")).toBeGreaterThan(1e6);
@@ -77,7 +84,34 @@ describe("metrics", () => {
   it("tell what is running", async () => {
     const { version } = JSON.parse(readFileSync("package.json", "utf8"));
     const labels = `{version="${version}",revision="",node="${process.versions.node}"}`;
-    expect(await metric(await startService(), "build_info", labels)).toBe(1);
+    expect(await metric(await startService(), "investor_records_build_info", labels)).toBe(1);
+  });
+
+  it("tell whether it is ready", async () => {
+    const service = await startService({ DRAIN_DELAY: "10s" });
+    const ready = () => metric(service, "investor_records_ready");
+    expect(await ready()).toBe(1);
+    service.child.kill("SIGTERM");
+    await expect.poll(ready, promptly).toBe(0);
+  });
+
+  it("tell when the certificate expires, also after it is replaced", async () => {
+    const folder = temporaryFolder();
+    const authority = await createAuthority();
+    const files = await writeServerFiles(folder, authority);
+    const service = await startService(files, folder);
+    const shown = async () => {
+      const metrics = await getOverTls(service, "/metrics", { ca: authority.ca });
+      const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
+      return Number(new RegExp(`^${name} (\\S+)$`, "m").exec(metrics)?.[1]);
+    };
+    const expiry = (cert: string) => new X509Certificate(cert).validToDate.getTime() / 1_000;
+    expect(await shown()).toBe(expiry(readFileSync(files.TLS_CERT, "utf8")));
+    const { cert, key } = await authority.sign("server", 30);
+    writeFileSync(files.TLS_CERT, cert);
+    writeFileSync(files.TLS_KEY, key);
+    service.child.kill("SIGHUP");
+    await expect.poll(shown).toBe(expiry(cert));
   });
 
   it("count calls that fail before the service sees them, and those that nobody waits for", async () => {
@@ -94,7 +128,7 @@ describe("metrics", () => {
     const release = lockDatabase(service);
     const controller = new AbortController();
     const left = grpcClient(service).createInvestor(aCreate(), { signal: controller.signal });
-    await expect.poll(() => metric(service, "rpc_server_calls_in_flight")).toBe(1);
+    await expect.poll(() => metric(service, "investor_records_rpc_server_calls_in_flight")).toBe(1);
     await failureOf(grpcClient(service).listInvestors({}));
     controller.abort();
     await failureOf(left);
@@ -102,7 +136,7 @@ describe("metrics", () => {
     await expect.poll(() => count(service, "CreateInvestor", "CANCELLED", "grpc")).toBe(1);
     release();
     await expect.poll(() => count(service, "ListInvestors", "UNAVAILABLE", "grpc")).toBe(1);
-    expect(await metric(service, "rpc_server_calls_in_flight")).toBe(0);
+    expect(await metric(service, "investor_records_rpc_server_calls_in_flight")).toBe(0);
   });
 });
 
@@ -136,7 +170,9 @@ describe("a client's mistake", () => {
     await rawCall(session, rpc, frame(new Uint8Array()), { "grpc-timeout": "soon" });
     await rawCall(session, rpc, frame(new Uint8Array(70_000)));
     await rawCall(session, rpc, Buffer.concat([frame(new Uint8Array()), frame(new Uint8Array())]));
-    await expect.poll(() => metric(service, "rpc_server_calls_in_flight"), promptly).toBe(0);
+    await expect
+      .poll(() => metric(service, "investor_records_rpc_server_calls_in_flight"), promptly)
+      .toBe(0);
     const metrics = await (await fetch(url(service, "/metrics"))).text();
     expect(metrics).toContain('code="INVALID_ARGUMENT",transport="rest"');
     expect(metrics).toContain('code="RESOURCE_EXHAUSTED",transport="rest"');

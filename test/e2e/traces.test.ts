@@ -245,7 +245,7 @@ it("a call that nobody waits for any more is cancelled", async () => {
   const server = await startHere();
   const session = rawConnection(server.grpcPort);
   openCall(session, "/investor.v1.InvestorService/CreateInvestor");
-  await expect.poll(() => metric(server, "rpc_server_calls_in_flight")).toBe(1);
+  await expect.poll(() => metric(server, "investor_records_rpc_server_calls_in_flight")).toBe(1);
   session.destroy();
   const span = await onlySpan();
   expect(span.attributes["rpc.status_code"]).toBe("CANCELLED");

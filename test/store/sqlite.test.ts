@@ -137,7 +137,7 @@ describe("SQLite", () => {
 
     await first.store.insert(anInvestor());
     read();
-    await expect(openSqliteFile(path, 50, 500)).rejects.toThrow(
+    await expect(openSqliteFile(path, () => {}, 50, 500)).rejects.toThrow(
       "another process kept it in use for 0.5 seconds",
     );
   });
@@ -573,12 +573,12 @@ describe("SQLite", () => {
         );
       }
       expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
-      expect(await metric(service, "store_writable")).toBe(0);
+      expect(await metric(service, "investor_records_store_writable")).toBe(0);
       expect((await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status).toBe(200);
 
       limit("unlimited");
       stored.push(await client.createInvestor(aCreate()));
-      expect(await metric(service, "store_writable")).toBe(1);
+      expect(await metric(service, "investor_records_store_writable")).toBe(1);
       const { investors } = await client.listInvestors({ pageSize: 1_000 });
       expect(investors).toHaveLength(stored.length);
       expect(investors).toEqual(expect.arrayContaining(stored));

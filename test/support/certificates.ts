@@ -1,13 +1,17 @@
+import { once } from "node:events";
 import { writeFileSync } from "node:fs";
+import type { IncomingMessage } from "node:http";
+import { get, type RequestOptions } from "node:https";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { type Certificate, createCA, createCert } from "mkcert";
 
 /** An authority that signs certificates, and the files of a server that it has signed for. */
 export interface Authority {
   /** Its own certificate, in PEM. */
   readonly ca: string;
-  /** Signs a certificate whose subject has this common name. */
-  sign(name: string): Promise<Certificate>;
+  /** Signs a certificate whose subject has this common name, valid for a day or that many. */
+  sign(name: string, days?: number): Promise<Certificate>;
 }
 
 /** Makes an authority that nobody else knows. */
@@ -21,7 +25,8 @@ export async function createAuthority(organization = "Example"): Promise<Authori
   });
   return {
     ca: ca.cert,
-    sign: (name) => createCert({ ca, domains: [name, "localhost", "127.0.0.1"], validity: 1 }),
+    sign: (name, days = 1) =>
+      createCert({ ca, domains: [name, "localhost", "127.0.0.1"], validity: days }),
   };
 }
 
@@ -33,4 +38,15 @@ export async function writeServerFiles(folder: string, authority: Authority, nam
     return join(folder, file);
   };
   return { TLS_CERT: write("server.crt", cert), TLS_KEY: write("server.key", key) };
+}
+
+/** The body of a GET over TLS from a service on this machine. */
+export async function getOverTls(
+  { httpPort }: { httpPort: number },
+  path: string,
+  options: RequestOptions,
+): Promise<string> {
+  const request = get(`https://localhost:${httpPort}${path}`, { ...options, agent: false });
+  const [response]: IncomingMessage[] = await once(request, "response");
+  return response ? text(response) : "";
 }

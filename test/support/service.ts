@@ -144,7 +144,9 @@ export async function untilInFlight(
   service: Pick<Service, "httpPort">,
   count: number,
 ): Promise<void> {
-  await waitFor(async () => (await metric(service, "rpc_server_calls_in_flight")) === count);
+  await waitFor(
+    async () => (await metric(service, "investor_records_rpc_server_calls_in_flight")) === count,
+  );
 }
 
 /** Tries until there is a result, for at most 30 seconds. */

@@ -1,9 +1,9 @@
 // Reads a manifest as those do that it is for, with no field that they do not know:
 //
 //	go run . compose FILE
-//	go run . kubernetes FILE
+//	go run . kubernetes FILE|FOLDER
 //
-// It prints what it has read as JSON, each object of Kubernetes on a line.
+// Kustomize builds what is in a folder. It prints what it has read as JSON, each object of Kubernetes on a line.
 package main
 
 import (
@@ -16,12 +16,16 @@ import (
 	"os"
 
 	"github.com/compose-spec/compose-go/v2/cli"
-	"k8s.io/api/apps/v1"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 func main() {
@@ -44,15 +48,21 @@ func compose(file string) error {
 	return show(project)
 }
 
-func kubernetes(file string) error {
+// kubernetes reads what kustomize builds from a folder, or the objects in a file.
+func kubernetes(path string) error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return err
 		}
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		text, err = build(path)
+	}
 	if err != nil {
 		return err
 	}
@@ -75,6 +85,14 @@ func kubernetes(file string) error {
 			return err
 		}
 	}
+}
+
+func build(folder string) ([]byte, error) {
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
+	if err != nil {
+		return nil, err
+	}
+	return resources.AsYaml()
 }
 
 func show(value any) error {

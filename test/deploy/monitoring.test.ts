@@ -1,0 +1,101 @@
+import { spawnSync } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { describe, expect, it } from "vitest";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { createAuthority, getOverTls, writeServerFiles } from "../support/certificates.ts";
+import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { aCreate } from "../support/records.ts";
+import { startService } from "../support/service.ts";
+
+/** What Prometheus adds to each sample. */
+const targetLabels = ["instance", "job"];
+
+/** The labels of the metrics of a service under load, by name. */
+async function readMetrics(): Promise<Map<string, Set<string>>> {
+  const folder = temporaryFolder();
+  const authority = await createAuthority();
+  const { ca } = authority;
+  const files = await writeServerFiles(folder, authority);
+  const tokens = "caller t0ken-of-a-caller\nscraper t0ken-of-a-scraper metrics\n";
+  writeFileSync(join(folder, "tokens"), tokens, { mode: 0o600 });
+  const service = await startService({ ...files, AUTH_TOKENS_FILE: "tokens" }, folder);
+  const baseUrl = `https://localhost:${service.grpcPort}`;
+  const transport = createGrpcTransport({ baseUrl, nodeOptions: { ca } });
+  const client = createClient(InvestorService, transport);
+  const headers = { authorization: "Bearer t0ken-of-a-caller" };
+  await Promise.all(
+    Array.from({ length: 100 }, async () => {
+      const { id } = await client.createInvestor(aCreate(), { headers });
+      await client.getInvestor({ id }, { headers });
+      await failureOf(client.createInvestor({}, { headers }));
+    }),
+  );
+  await client.listInvestors({}, { headers });
+
+  const scraper = { ca, headers: { authorization: "Bearer t0ken-of-a-scraper" } };
+  const text = await getOverTls(service, "/metrics", scraper);
+  const metrics = new Map<string, Set<string>>();
+  for (const [, name = "", labels = ""] of text.matchAll(/^(\w+)(?:\{(.*)\})? /gm)) {
+    const known = metrics.get(name) ?? [];
+    metrics.set(name, new Set([...known, ...findAll(/(\w+)="/g, labels)]));
+  }
+  return metrics;
+}
+
+function findAll(pattern: RegExp, text: string): string[] {
+  return Array.from(text.matchAll(pattern), ([, group = ""]) => group);
+}
+
+/** The queries of the rules and the dashboard, each with the labels that its texts name. */
+function readQueries(): string[] {
+  const [, ...alerts] = readFileSync("deploy/alerts.yaml", "utf8").split("- alert: ");
+  const dashboard = JSON.parse(readFileSync("deploy/dashboard.json", "utf8"));
+  const targets = dashboard.panels.flatMap(
+    ({ targets }: { targets: { expr: string; legendFormat: string }[] }) => targets,
+  );
+  const [, { query }] = dashboard.templating.list;
+  return [
+    ...alerts,
+    ...targets.map(({ expr, legendFormat }: (typeof targets)[0]) => `${expr}\n${legendFormat}`),
+    query,
+  ];
+}
+
+it("the rules and the dashboard name metrics and labels that the service has", async () => {
+  const metrics = await readMetrics();
+  const queries = readQueries();
+  expect(queries.length).toBeGreaterThan(20);
+  for (const query of queries) {
+    const names = findAll(/\b((?:investor_records|nodejs|process)_\w+)/g, query);
+    expect(names, query).not.toEqual([]);
+    expect([...metrics.keys()], query).toEqual(expect.arrayContaining(names));
+    const known = names.flatMap((name) => [...(metrics.get(name) ?? [])]);
+    const lists = findAll(/\b(?:by|on) \(([^)]*)\)/g, query);
+    const used = [
+      ...lists.flatMap((list) => list.split(", ")),
+      ...findAll(/(\w+)=~?"/g, query),
+      ...findAll(/\{\{ ?(?:\$labels\.)?(\w+) ?\}\}/g, query),
+    ];
+    expect([...targetLabels, ...known], query).toEqual(expect.arrayContaining(used));
+  }
+});
+
+const hasPromtool = spawnSync("promtool", ["--version"]).error === undefined;
+if (!hasPromtool) console.warn("SKIPPED: the tests of the alerting rules, which need promtool");
+
+describe.skipIf(!hasPromtool)("the alerting rules", () => {
+  it.each([
+    "check rules deploy/alerts.yaml",
+    "check config --syntax-only deploy/prometheus.yaml",
+    "test rules test/deploy/alerts.test.yaml",
+  ])("pass promtool %s", (command) => {
+    const { status, stdout, stderr } = spawnSync("promtool", command.split(" "), {
+      encoding: "utf8",
+    });
+    expect(status, `${stdout}${stderr}`).toBe(0);
+  });
+});

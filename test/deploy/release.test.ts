@@ -1,0 +1,59 @@
+import { execFileSync } from "node:child_process";
+import { appendFileSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+
+const root = resolve(import.meta.dirname, "../..");
+
+describe("a clone", () => {
+  let clone: string;
+
+  const run = (program: string, ...args: string[]) =>
+    execFileSync(program, args, { cwd: clone, encoding: "utf8", stdio: "pipe" }).trim();
+
+  const versionOf = (folder: string) =>
+    run(process.execPath, join(folder, "dist/bin.js"), "--version");
+
+  beforeAll(() => {
+    clone = mkdtempSync(join(tmpdir(), "investor-records-"));
+    run("git", "clone", "--quiet", root, ".");
+    run("git", "config", "user.name", "Example");
+    run("git", "config", "user.email", "somebody@example.com");
+    symlinkSync(join(root, "node_modules"), join(clone, "node_modules"));
+    appendFileSync(join(clone, ".git/info/exclude"), "node_modules\n");
+  });
+
+  afterAll(() => rmSync(clone, { recursive: true, force: true }));
+
+  it("names its commit as the version, and so does its package", () => {
+    const { version } = JSON.parse(readFileSync(join(clone, "package.json"), "utf8"));
+    const expected = `${version} (${run("git", "rev-parse", "HEAD")})`;
+    run("npm", "pack", "--silent");
+    expect(versionOf(clone)).toBe(expected);
+    run("tar", "-xf", `investor-records-${version}.tgz`);
+    symlinkSync(join(root, "node_modules"), join(clone, "package/node_modules"));
+    expect(versionOf(join(clone, "package"))).toBe(expected);
+    rmSync(join(clone, "package"), { recursive: true });
+
+    appendFileSync(join(clone, "README.md"), "A change.\n");
+    run("npm", "run", "build");
+    expect(versionOf(clone)).toBe(expected.replace(")", "-dirty)"));
+    expect(() => run("npm", "run", "release", "--", "9.8.7")).toThrow("commit or stash");
+    run("git", "checkout", "README.md");
+  });
+
+  it("is released under a version that it has everywhere", () => {
+    const { version } = JSON.parse(readFileSync(join(clone, "package.json"), "utf8"));
+    const filesOf = (text: string) =>
+      run("git", "grep", "-lwF", text, "--", "*.json", "*.yaml", ":!*-lock.json").split("\n");
+    const files = filesOf(version);
+    run("npm", "run", "release", "--", "9.8.7");
+    expect(run("git", "status", "--porcelain")).toBe("");
+    expect(run("git", "rev-parse", "v9.8.7^{commit}")).toBe(run("git", "rev-parse", "HEAD"));
+    expect(filesOf("9.8.7")).toEqual(files);
+    const changelog = readFileSync(join(clone, "CHANGELOG.md"), "utf8");
+    expect(changelog).toMatch(/^# Changelog\n\n## 9\.8\.7\n/);
+    expect(() => run("npm", "run", "release", "--", "9.8.8")).toThrow("under Unreleased");
+  });
+});
