@@ -4,7 +4,6 @@ import { Command } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
 import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
-import { lowerPriority } from "./copy/priority.ts";
 import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
 
@@ -35,9 +34,7 @@ program
     "sqlite:PATH, mongodb://HOST, env:NAME of a variable with such a URL, PATH.ndjson, or - for standard input",
   )
   .argument("<to>", "the same; - is standard output")
-  .option("--principal <name>", "the principal that the request ids in an NDJSON file belong to")
-  .action(async (from: string, to: string, { principal }: { principal?: string }) => {
-    lowerPriority();
+  .action(async (from: string, to: string) => {
     const { runCopy } = await import("./copy/command.ts");
     const { signal, exitCode } = signalToStop();
     // Progress may go unread.
@@ -46,7 +43,7 @@ program
     const say = (line: string) => void process.stderr.write(`${inOneLine(line)}\n`);
     // Records that are shown on the terminal would mix with the bar.
     const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
-    const options = { from, to, principal, environment: process.env, signal, say, terminal };
+    const options = { from, to, environment: process.env, signal, say, terminal };
     const isWhole = await runCopy(options).catch(refuse);
     process.exit(isWhole ? 0 : (exitCode() ?? 1));
   });

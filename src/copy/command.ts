@@ -1,19 +1,31 @@
 import { ConfigError } from "../config.ts";
-import { copyRecords, countAll, type Source, type Tally, type Target } from "./copier.ts";
-import { type Endpoint, readEndpoint } from "./endpoint.ts";
-import { LineError } from "./ndjson-source.ts";
-import { openSource, openTarget, refuseSamePlace } from "./open.ts";
-import { inDigits, inTime, type ProgressOptions, showProgress } from "./progress.ts";
+import { isDatabaseUrl, sqlitePathOf, withoutSecrets } from "../database-url.ts";
+import { inPlainWords } from "../store/sqlite-errors.ts";
+import {
+  copyRecords,
+  countAll,
+  inDigits,
+  inTime,
+  type Source,
+  showProgress,
+  type Tally,
+  type Target,
+} from "./copier.ts";
+import { openMongoSource, openSqliteSource, openStoreTarget } from "./databases.ts";
+import { createNdjsonSource, LineError, openNdjsonSource } from "./ndjson-source.ts";
+import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
 
 /** What the command is given. */
-interface CopyOptions extends ProgressOptions {
+interface CopyOptions {
   from: string;
   to: string;
-  /** Whose request ids those of an NDJSON file are. */
-  principal: string | undefined;
   environment: NodeJS.ProcessEnv;
   /** Stops it between two batches. */
   signal: AbortSignal;
+  /** Prints a line for the user. */
+  say(line: string): void;
+  /** Standard error, if it is a terminal to draw a bar on. */
+  terminal: NodeJS.WritableStream | undefined;
 }
 
 /**
@@ -23,41 +35,42 @@ interface CopyOptions extends ProgressOptions {
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runCopy(options: CopyOptions): Promise<boolean> {
-  const { environment, signal, say, principal } = options;
+  const { environment, signal, say, terminal } = options;
   const from = readEndpoint("FROM", options.from, environment);
   const to = readEndpoint("TO", options.to, environment);
-  if (principal !== undefined && from.url !== undefined) {
-    throw new ConfigError("--principal is for an NDJSON file, which alone has request ids");
-  }
-  if (!/^($|(token|certificate) .|oidc \S+ .)/.test(principal ?? "")) {
-    throw new ConfigError(
-      '--principal must be "token NAME", "certificate SUBJECT", "oidc ISSUER SUB" or empty',
-    );
-  }
   const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [], part: undefined };
   const start = performance.now();
-  let source: Source | undefined;
+  const reading = `cannot read ${from.name}`;
+  const writing = `cannot write to ${to.name}`;
+  // What has failed if an error is thrown.
+  let failing = reading;
   let target: Target | undefined;
   try {
-    await refuseSamePlace(from, to);
-    source = await openSource(from, { principal: principal ?? "", signal });
+    const writeFailed = new AbortController();
+    const source = await openSource(from, AbortSignal.any([signal, writeFailed.signal]));
+    failing = writing;
     target = await openTarget(to);
-    const hideProgress = showProgress(tally, options);
-    await copyRecords(source, target, tally, signal).finally(hideProgress);
+    failing = reading;
+    const hideProgress = showProgress(tally, say, terminal);
+    await copyRecords(source, target, tally, signal, () => {
+      failing = writing;
+      writeFailed.abort();
+    }).finally(hideProgress);
+    failing = writing;
+    await target.close(true);
   } catch (error) {
-    if (error instanceof ConfigError) throw error;
-    const { message, cause } = error as Error;
+    // A second failure changes neither what is printed nor what is durable.
+    await target?.close(false).catch(() => {});
+    const message = `${failing}: ${inPlainWords(error).replaceAll(/\s+/g, " ")}`;
+    if (error instanceof ConfigError) throw new ConfigError(message);
     const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
     const next =
-      cause instanceof LineError && !signal.aborted
+      error instanceof LineError && !signal.aborted
         ? "correct the line and repeat the command"
         : countAll(tally) > 0 && "the same command goes on from there";
     const rest = [why, target && describeRest(tally, to), target && to.url && next];
     say(rest.filter(Boolean).join("; "));
     return false;
-  } finally {
-    // A failure here changes neither what was printed nor what is durable.
-    await Promise.allSettled([target?.close(), source?.close()]);
   }
   if (tally.conflicts > 0) {
     say(`error: ${describe(tally)}`);
@@ -84,4 +97,67 @@ function describeRest(tally: Tally, { name, url, path }: Endpoint): string {
 
 function countOf(records: number): string {
   return records === 1 ? "1 record" : `${inDigits(records)} records`;
+}
+
+/** One side of a copy. */
+interface Endpoint {
+  /** What it is called, without what its URL may hold of secrets. */
+  name: string;
+  /** The database, if it is one. */
+  url?: string;
+  /** The file, if it is one; standard input or output if it is neither. */
+  path?: string | undefined;
+}
+
+/**
+ * Reads an argument.
+ *
+ * @param side what the argument is called
+ * @throws {ConfigError} it names nothing that can be copied from or to
+ */
+function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
+  const value = readVariable(side, text, environment);
+  if (isDatabaseUrl(value)) {
+    return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
+  }
+  if (value === "-") return { name: side === "FROM" ? "standard input" : "standard output" };
+  // What begins like a URL is not meant as a file.
+  if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
+    return { name: value, path: value };
+  }
+  // The value may hold a password, and is not repeated.
+  throw new ConfigError(`${side} must be ${databaseNames}, a file PATH.ndjson, or -`);
+}
+
+/** What names a database as an argument. */
+export const databaseNames =
+  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST, mongodb+srv://HOST, " +
+  "env:NAME of a variable that holds one of these";
+
+/**
+ * Reads an argument that may name a variable with a database URL, since others can see arguments.
+ *
+ * @param side what the argument is called
+ * @returns the URL in the variable, or the text if it names none
+ * @throws {ConfigError} the variable has no such URL
+ */
+export function readVariable(side: string, text: string, environment: NodeJS.ProcessEnv): string {
+  // What is no name may be a URL with a password.
+  const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
+  if (name === undefined) return text;
+  const url = environment[name];
+  if (url && isDatabaseUrl(url)) return url;
+  const fault = url ? "does not hold a database URL" : "is not set";
+  throw new ConfigError(`${side}: the environment variable ${name} ${fault}`);
+}
+
+async function openSource({ url, path }: Endpoint, signal: AbortSignal): Promise<Source> {
+  if (url !== undefined) return path === undefined ? openMongoSource(url) : openSqliteSource(path);
+  if (path !== undefined) return openNdjsonSource(path, signal);
+  return createNdjsonSource(process.stdin, signal);
+}
+
+async function openTarget({ url, path }: Endpoint): Promise<Target> {
+  if (url !== undefined) return openStoreTarget(url);
+  return path === undefined ? openStdoutTarget() : openNdjsonTarget(path);
 }

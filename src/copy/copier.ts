@@ -1,35 +1,16 @@
+import { SingleBar } from "cli-progress";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 
 /** Where records come from. */
 export interface Source {
   /**
-   * The records in batches, each read by itself; those that are added meanwhile may be missing.
+   * The records in batches; those that are added meanwhile may be missing. Its end releases it.
    *
    * @throws {Error} in plain words, after the last batch that could be read
    */
   readonly batches: AsyncIterable<Investor[]>;
   /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
   partRead(): number | undefined;
-  /** May be called again, and while a batch is read, which then fails. */
-  close(): Promise<void>;
-}
-
-/** What became of the records. */
-export interface Tally {
-  copied: number;
-  /** Those that were there already, with the same content. */
-  present: number;
-  /** Those whose id another record has. */
-  conflicts: number;
-  /** The first ids of those. */
-  conflictingIds: string[];
-  /** The part of all that is done, from 0 to 1; undefined if the end is not known. */
-  part: number | undefined;
-}
-
-/** How many records have been dealt with. */
-export function countAll({ copied, present, conflicts }: Tally): number {
-  return copied + present + conflicts;
 }
 
 /** Where records go. */
@@ -42,50 +23,115 @@ export interface Target {
    */
   write(investors: Investor[], tally: Tally): Promise<void>;
   /**
-   * Makes durable, and shows under its name, what was written, and closes.
+   * Releases everything. If all records are written, a file becomes durable under its name; if not,
+   * nothing stays of it.
    *
    * @throws {Error} in plain words
    */
-  finish(): Promise<void>;
-  /** Closes if it was not finished; nothing stays of a file. */
-  close(): Promise<void>;
+  close(isWhole: boolean): Promise<void>;
 }
 
-/** How many batches are written while the next one is read. */
-const maxWriting = 2;
+/** How far a copy is. */
+export interface Tally {
+  copied: number;
+  /** Records that were there already, with the same content. */
+  present: number;
+  /** Records whose id another record has, and the first of these ids. */
+  conflicts: number;
+  conflictingIds: string[];
+  /** The part of all that is done, from 0 to 1; undefined if the end is not known. */
+  part: number | undefined;
+}
+
+/** The number of records that were dealt with. */
+export function countAll({ copied, present, conflicts }: Tally): number {
+  return copied + present + conflicts;
+}
 
 /**
- * Copies all records, in constant memory, and adds them to the tally. What was written stays,
- * also if it fails or the signal aborts, which it does between batches.
+ * Copies all records, in constant memory, and adds them to the tally; a batch is read while the one
+ * before it is written. What was written stays, also if it fails, or if the signal aborts, which
+ * ends it between two batches.
  *
+ * @param onFailure called when a write has failed, while the source may be waiting for more
  * @throws {Error} in plain words
  */
 export async function copyRecords(
-  source: Source,
+  { batches, partRead }: Source,
   target: Target,
   tally: Tally,
   signal: AbortSignal,
+  onFailure: () => void,
 ): Promise<void> {
-  const writing: Promise<void>[] = [];
+  let writing: Promise<void> | undefined;
   try {
-    for await (const batch of source.batches) {
-      if (writing.length === maxWriting) {
-        await writing[0];
-        writing.shift();
-      }
+    for await (const batch of batches) {
+      await writing;
       signal.throwIfAborted();
-      const part = source.partRead();
-      const write = target.write(batch, tally).then(() => {
-        tally.part = part;
-      });
-      // A source that has nothing more for now must not hide it.
-      write.catch(() => void source.close());
-      writing.push(write);
+      tally.part = partRead();
+      writing = target.write(batch, tally);
+      writing.catch(onFailure);
     }
   } finally {
-    await Promise.allSettled(writing);
-    // The first that failed says more than what came after it.
-    await Promise.all(writing);
+    // If both fail, this is what failed first.
+    await writing;
   }
-  await target.finish();
+}
+
+const barIntervalMs = 200;
+const lineIntervalMs = 5_000;
+
+/**
+ * Shows at intervals how far a copy is: on a terminal by a bar, elsewhere by lines.
+ *
+ * @param terminal standard error, if it is a terminal to draw on
+ * @returns what ends it
+ */
+export function showProgress(
+  tally: Tally,
+  say: (line: string) => void,
+  terminal: NodeJS.WritableStream | undefined,
+): () => void {
+  const start = performance.now();
+
+  function state() {
+    const seconds = (performance.now() - start) / 1_000;
+    const { part } = tally;
+    const left = part ? inTime(seconds / part - seconds) : "unknown";
+    const count = countAll(tally);
+    return { count: inDigits(count), rate: inDigits(count / seconds), left };
+  }
+
+  const bar =
+    terminal &&
+    new SingleBar({
+      stream: terminal,
+      format: "{bar} {percentage} % | {count} records | {rate} a second | time left: {left}",
+      // A cursor that is hidden would stay so if the process is killed.
+      hideCursor: false,
+      clearOnComplete: true,
+    });
+  bar?.start(1, 0, state());
+  const show = () => {
+    const { count, rate, left } = state();
+    if (bar) bar.update(tally.part ?? 0, { count, rate, left });
+    else say(`${count} records, ${rate} a second, time left: ${left}`);
+  };
+  const timer = setInterval(show, bar ? barIntervalMs : lineIntervalMs);
+  return () => {
+    clearInterval(timer);
+    bar?.stop();
+  };
+}
+
+/** A number as people read it. */
+export function inDigits(value: number): string {
+  return Math.round(value).toLocaleString("en");
+}
+
+/** A time in seconds as people read it. */
+export function inTime(seconds: number): string {
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }

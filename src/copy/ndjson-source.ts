@@ -9,14 +9,6 @@ import { findViolations, toInvestor } from "../service/validation.ts";
 import { isUuid } from "../uuid.ts";
 import type { Source } from "./copier.ts";
 
-/** How an {@link openNdjsonSource NDJSON source} is read. */
-export interface NdjsonOptions {
-  /** The principal that ids are derived for from request ids. */
-  principal: string;
-  /** Ends a wait for more. */
-  signal: AbortSignal;
-}
-
 /** A line is invalid; the lines before it are stored. */
 export class LineError extends Error {
   override name = "LineError";
@@ -24,74 +16,42 @@ export class LineError extends Error {
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
-const chunkBytes = 256 * 1024;
-const lineFeed = 0x0a;
-const nothing = Buffer.alloc(0);
-const byteOrderMark = Buffer.of(0xef, 0xbb, 0xbf);
 
 /**
- * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec). Empty
- * lines count and are passed over, a byte order mark is too.
+ * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec), as it
+ * is now. Empty lines count and are passed over, a byte order mark is too.
  *
  * @throws {Error} if it cannot be opened
  */
-export async function openNdjsonSource(path: string, options: NdjsonOptions): Promise<Source> {
-  // A named pipe would be waited for where no signal ends it.
+export async function openNdjsonSource(path: string, signal: AbortSignal): Promise<Source> {
   const found = await stat(path);
+  // A named pipe would be waited for where no signal ends it.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
-  const stream = (await open(path)).createReadStream({ highWaterMark: chunkBytes });
-  const partRead = () => Math.min(1, stream.bytesRead / Math.max(1, found.size));
-  return { ...createNdjsonSource(stream, options), partRead };
+  const size = Math.max(1, found.size);
+  const options = { highWaterMark: 256 * 1024, end: size - 1 };
+  const stream = (await open(path)).createReadStream(options);
+  return { ...createNdjsonSource(stream, signal), partRead: () => stream.bytesRead / size };
 }
 
-/** The same from a stream, such as standard input. */
-export function createNdjsonSource(stream: Readable, { principal, signal }: NdjsonOptions): Source {
+/** The same from a stream, such as standard input; the signal ends a wait for more. */
+export function createNdjsonSource(stream: Readable, signal: AbortSignal): Source {
   // If the signal has aborted before, nothing listens yet for the error that reads will throw.
   stream.on("error", () => {});
   addAbortSignal(signal, stream);
 
   async function* read() {
-    let lines = 0;
+    let count = 0;
     let isEmpty = true;
-    let rest = nothing;
-
-    function take(line: Buffer, records: Investor[]): void {
-      lines += 1;
-      const isMarked = lines === 1 && line.subarray(0, 3).equals(byteOrderMark);
-      const text = isMarked ? line.subarray(3) : line;
-      try {
-        const record = readLine(text, principal);
-        if (record !== undefined) records.push(record);
-      } catch (error) {
-        throw new LineError(`line ${lines}: ${(error as Error).message}`);
-      }
-    }
-
-    function takeLines(chunk: Buffer, records: Investor[]): void {
-      let start = 0;
-      for (;;) {
-        const end = chunk.indexOf(lineFeed, start);
-        if (end === -1) break;
-        const line = chunk.subarray(start, end);
-        take(rest.length === 0 ? line : Buffer.concat([rest, line]), records);
-        rest = nothing;
-        start = end + 1;
-      }
-      rest = Buffer.concat([rest, chunk.subarray(start)]);
-      // Refuses the line before the rest of it is read.
-      if (rest.length > maxLineBytes) take(rest, records);
-    }
-
-    async function* chunks() {
-      yield* stream as AsyncIterable<Buffer>;
-      // The last line need not be ended.
-      if (rest.length > 0) yield Buffer.of(lineFeed);
-    }
-
-    for await (const chunk of chunks()) {
+    for await (const lines of splitLines(stream)) {
       const records: Investor[] = [];
       try {
-        takeLines(chunk, records);
+        for (const line of lines) {
+          count += 1;
+          const record = readLine(line, count === 1);
+          if (record !== undefined) records.push(record);
+        }
+      } catch (error) {
+        throw new LineError(`line ${count}: ${(error as Error).message}`);
       } finally {
         // Those before an invalid line are stored.
         if (records.length > 0) yield records;
@@ -101,13 +61,24 @@ export function createNdjsonSource(stream: Readable, { principal, signal }: Ndjs
     if (isEmpty) throw new Error("it holds no records");
   }
 
-  return {
-    batches: read(),
-    partRead: () => undefined,
-    async close() {
-      stream.destroy();
-    },
-  };
+  return { batches: read(), partRead: () => undefined };
+}
+
+/** The lines of a stream, by chunks; one that is too long without its end. */
+async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer[]> {
+  let rest: Buffer = Buffer.alloc(0);
+  for await (const chunk of stream) {
+    const bytes = Buffer.concat([rest, chunk]);
+    const lines: Buffer[] = [];
+    let start = 0;
+    for (let end = bytes.indexOf("\n"); end !== -1; end = bytes.indexOf("\n", start)) {
+      lines.push(bytes.subarray(start, end));
+      start = end + 1;
+    }
+    rest = bytes.subarray(start);
+    yield rest.length > maxLineBytes ? [...lines, rest] : lines;
+  }
+  if (rest.length > 0) yield [rest];
 }
 
 /**
@@ -115,25 +86,23 @@ export function createNdjsonSource(stream: Readable, { principal, signal }: Ndjs
  *
  * @throws {Error} with all that is wrong, without any value
  */
-function readLine(line: Buffer, principal: string): Investor | undefined {
+function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
   if (line.length > maxLineBytes) throw new Error(`is longer than ${maxLineBytes} bytes`);
   if (!isUtf8(line)) throw new Error("is not UTF-8");
-  const text = line.toString();
+  const text = isFirst ? line.toString().replace(/^\ufeff/, "") : line.toString();
   if (text.trim() === "") return undefined;
-  const object = parseObject(text);
-  if (object === undefined) throw new Error("is not a JSON object, or repeats a member");
-  const { id, requestId, ...members } = object;
+  const { id, requestId, ...members } = parseObject(text);
   const { request, violations } = fromMembers(members);
   if (typeof requestId === "string") request.requestId = requestId;
   const others = findViolations(request).map((each) => ({ ...each, field: toMember(each.field) }));
-  const all = [...checkIds(id, requestId), ...addViolations(violations, others)];
+  const all = [...findIdViolations(id, requestId), ...addViolations(violations, others)];
   if (all.length > 0) throw new Error(all.map(inWords).join("; "));
   const investor = toInvestor(request);
-  investor.id = typeof id === "string" ? id.toLowerCase() : deriveId(principal, String(requestId));
+  investor.id = typeof id === "string" ? id.toLowerCase() : deriveId("", String(requestId));
   return investor;
 }
 
-function checkIds(id: unknown, requestId: unknown): Violation[] {
+function findIdViolations(id: unknown, requestId: unknown): Violation[] {
   const wrong = (field: string, description: string) => [{ field, description }];
   if (id === undefined) {
     if (requestId === undefined) return wrong("id", "or requestId is required");
@@ -144,7 +113,7 @@ function checkIds(id: unknown, requestId: unknown): Violation[] {
 }
 
 function inWords({ field, description }: Violation): string {
-  // One that no record has can be anything.
+  // The name of a member can be anything.
   const name = /^\w{1,32}$/.test(field) ? field : JSON.stringify(field.slice(0, 32));
   return `${name} ${description}`;
 }

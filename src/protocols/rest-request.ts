@@ -34,11 +34,7 @@ const bodyMark = "#/";
  */
 export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvestorRequest {
   requireJson(request);
-  const object = isUtf8(body) ? parseObject(new TextDecoder().decode(body)) : undefined;
-  if (object === undefined) {
-    throw malformedRequest(undefined, "the body must be a JSON object in UTF-8");
-  }
-  const { request: create, violations: wrongMembers } = fromMembers(object);
+  const { request: create, violations: wrongMembers } = fromMembers(readObject(body));
   const key = request.headers["idempotency-key"];
   if (key !== undefined) create.requestId = String(key).replace(/^"(.*)"$/, "$1");
   const violations = queryViolations(parametersOf(request), []);
@@ -47,6 +43,15 @@ export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvest
   }
   if (violations.length === 0) return create;
   throw invalidFields(addViolations(violations, findViolations(create), bodyMark));
+}
+
+function readObject(body: Uint8Array): Record<string, unknown> {
+  if (!isUtf8(body)) throw malformedRequest(undefined, "the body is not UTF-8");
+  try {
+    return parseObject(new TextDecoder().decode(body));
+  } catch (error) {
+    throw malformedRequest(error, `the body ${(error as Error).message}`);
+  }
 }
 
 /**

@@ -7,13 +7,7 @@ import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Logger } from "pino";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
-import {
-  dropRest,
-  type HttpRequest,
-  type HttpResponse,
-  ignore,
-  socketOf,
-} from "../http/reply.ts";
+import { dropRest, type HttpRequest, type HttpResponse, ignore, socketOf } from "../http/reply.ts";
 import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";

@@ -46,24 +46,29 @@ export function fromMembers(object: Record<string, unknown>) {
 }
 
 /**
- * The object that a text in JSON is, or undefined if it is none, or repeats a name among strings
- * (RFC 8259, 4), which the JSON of protobuf refuses too.
+ * The object that a text in JSON is.
+ *
+ * @throws {Error} it is none, or repeats a name among strings (RFC 8259, 4), which the JSON of
+ *   protobuf refuses too; the message says which, and nothing of the text but that name
  */
-export function parseObject(text: string): Record<string, unknown> | undefined {
+export function parseObject(text: string): Record<string, unknown> {
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch {
     // What the parser says quotes the text.
-    return undefined;
+    throw new Error("is not valid JSON");
   }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw new Error("is not a JSON object");
+  }
   const object = value as Record<string, unknown>;
   const names = Object.keys(object);
   // More than a line of NDJSON has, which holds an id too, are refused anyway.
   if (names.length > members.size + 1) return object;
   const isFlat = names.every((name) => typeof object[name] === "string");
-  return isFlat && countNames(text) > names.length ? undefined : object;
+  if (isFlat && countNames(text) > names.length) throw new Error("repeats a member");
+  return object;
 }
 
 /** How many names stand in a text of JSON: of its strings, those before a colon. */

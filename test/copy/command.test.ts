@@ -83,23 +83,6 @@ describe("the arguments of a copy", () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
-  it("have a principal only where there are request ids", async () => {
-    const args = { folder: temporaryFolder(), principal: "me" };
-    const refused = copyHere(["sqlite:a.db", "x.ndjson"], args);
-    await expect(refused).rejects.toThrow(ConfigError);
-  });
-
-  it.each(["orders", "tokens orders", "token ", "oidc https://issuer.example"])(
-    "know no principal %j",
-    async (principal) => {
-      const refused = copyHere(["x.ndjson", "sqlite:a.db"], {
-        folder: temporaryFolder(),
-        principal,
-      });
-      await expect(refused).rejects.toThrow('--principal must be "token NAME"');
-    },
-  );
-
   it("name a database by the environment, where others do not see it", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 3);
@@ -109,32 +92,6 @@ describe("the arguments of a copy", () => {
       told: expect.stringMatching(copied(3, 0)),
     });
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
-  });
-
-  it("are refused if both are the same, however it is spelled", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 1);
-    writeFileSync(join(folder, "a.ndjson"), `${lineOf()}\n`);
-    mkdirSync(join(folder, "deep"));
-    symlinkSync("a.db", join(folder, "link.db"));
-    symlinkSync("..", join(folder, "deep/up"));
-    linkSync(join(folder, "a.ndjson"), join(folder, "hard.ndjson"));
-    for (const [from, to] of [
-      ["sqlite:a.db", "sqlite:a.db"],
-      ["sqlite:a.db", "sqlite:./a.db"],
-      ["sqlite:a.db", `sqlite:${folder}/a.db`],
-      ["sqlite:a.db", `sqlite://${folder}/a.db`],
-      ["sqlite:link.db", "sqlite:a.db"],
-      ["sqlite:a.db", "sqlite:deep/up/a.db"],
-      ["a.ndjson", "a.ndjson"],
-      ["hard.ndjson", "a.ndjson"],
-      ["a.ndjson", "sqlite:a.ndjson"],
-    ] as const) {
-      await expect(copyHere([from, to], { folder })).rejects.toThrow(
-        new ConfigError("FROM and TO are the same"),
-      );
-    }
-    expect(tableOf(folder, "a.db").rows).toBe(1);
   });
 });
 
@@ -221,20 +178,6 @@ describe("a source", () => {
     const db = new DatabaseSync(path);
     expect(db.prepare("PRAGMA journal_mode = DELETE").get()).toEqual({ journal_mode: "delete" });
     db.close();
-  });
-
-  it("that is replaced meanwhile ends the copy", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 20_000);
-    await makeSqlite(folder, "b.db", 1);
-    const { child, exited, output } = startCopy(["sqlite:a.db", "-"], { folder });
-    // Nobody reads on, so that it waits.
-    child.stdout?.pause();
-    await waitFor(async () => (child.stdout?.readableLength ?? 0) > 0);
-    renameSync(join(folder, "b.db"), join(folder, "a.db"));
-    child.stdout?.resume();
-    expect(await exited).toBe(1);
-    expect(output()).toContain("error: cannot read sqlite:a.db: it was replaced meanwhile");
   });
 });
 
@@ -383,33 +326,6 @@ describe("a file to copy to", () => {
     expect(await exited).toBe(130);
     expect(output()).toBe("stopped by SIGINT; out.ndjson was not made\n");
     expect(readdirSync(folder)).toEqual([]);
-  });
-});
-
-describe("a copy that runs", () => {
-  it("gives way to others with all of its threads", async ({ skip }) => {
-    skip(process.platform !== "linux", "this test reads /proc");
-    const folder = temporaryFolder();
-    const { child, exited } = startCopy(["-", "out.ndjson"], { folder });
-    child.stdin?.write(`${lineOf()}\n`);
-    await waitFor(async () => sizeOf(join(folder, "out.ndjson.partial")) > 0);
-    const threads = readdirSync(`/proc/${child.pid}/task`).map(Number);
-    expect(threads.length).toBeGreaterThan(1);
-    expect(new Set(threads.map((thread) => getPriority(thread)))).toEqual(new Set([19]));
-    child.stdin?.end();
-    expect(await exited).toBe(0);
-  });
-
-  it("does without where its threads have other ids in /proc", async ({ skip }) => {
-    const inNamespace = ["-Urpf", process.execPath];
-    const canUnshare = spawnSync("unshare", [...inNamespace, "--version"]).status === 0;
-    skip(!canUnshare, "this test needs the right to make a namespace");
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 2);
-    const args = [...inNamespace, bin, "copy", "sqlite:a.db", "out.ndjson"];
-    const { status, stderr } = spawnSync("unshare", args, { cwd: folder, encoding: "utf8" });
-    expect(stderr).toMatch(copied(2, 0));
-    expect(status).toBe(0);
   });
 });
 

@@ -59,7 +59,7 @@ export async function copy(args: string[], settings: CopySettings): Promise<Ende
  */
 export async function copyHere(
   [from, to]: [from: string, to: string],
-  { folder, env = {}, principal }: { folder: string; env?: NodeJS.ProcessEnv; principal?: string },
+  { folder, env = {} }: { folder: string; env?: NodeJS.ProcessEnv },
 ): Promise<Pick<Ended, "code" | "told">> {
   let told = "";
   const here = process.cwd();
@@ -68,7 +68,6 @@ export async function copyHere(
     const isWhole = await runCopy({
       from,
       to,
-      principal,
       environment: env,
       signal: new AbortController().signal,
       say(line) {

@@ -30,23 +30,6 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     expect(tableOf(folder, "c.db").rows).toBe(1_501);
   });
 
-  it("is refused from a database to itself, however it is spelled", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 1);
-    const url = mongo.url();
-    await copyHere(["sqlite:a.db", url], { folder });
-    const { host, pathname, search } = new URL(url);
-    const name = pathname.slice(1);
-    for (const same of [
-      url,
-      `mongodb://localhost:${host.split(":")[1]}/${name}?directConnection=true`,
-      `mongodb://${host},${host}/%${name.charCodeAt(0).toString(16)}${name.slice(1)}${search}`,
-    ]) {
-      await expect(copyHere([url, same], { folder })).rejects.toThrow(ConfigError);
-    }
-    expect((await copyHere([url, mongo.url()], { folder })).code).toBe(0);
-  });
-
   it.each([
     [
       "an id of another kind",

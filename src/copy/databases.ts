@@ -1,0 +1,141 @@
+import type { DatabaseSync } from "node:sqlite";
+import { equals } from "@bufbuild/protobuf";
+import { Binary } from "mongodb";
+import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
+import { expectRecord } from "../investor.ts";
+import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
+import { collectionName } from "../store/mongodb-document.ts";
+import { openStore } from "../store/open.ts";
+import { resultCode, resultCodeOf } from "../store/sqlite-errors.ts";
+import { openSqliteFileToRead } from "../store/sqlite-file.ts";
+import { createSqliteReader } from "../store/sqlite-reader.ts";
+import { DuplicateIdError, type Range, type Store } from "../store/store.ts";
+import type { Source, Tally, Target } from "./copier.ts";
+
+/**
+ * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
+ * which is more than an election takes by default.
+ */
+const requestTimeoutMs = 60_000;
+
+const pageSize = 1_000;
+
+/** How many conflicting ids are kept. */
+const maxIds = 10;
+
+/**
+ * Opens an SQLite file to copy from. The file is never made or changed, and each page is read in
+ * a transaction of its own, so that a service which uses it can bring in its log.
+ *
+ * @throws {Error} if the file cannot be used
+ */
+export function openSqliteSource(path: string): Source {
+  const db = openSqliteFileToRead(path);
+  const { list } = createSqliteReader(db, db, () => {});
+  return createSource(countRecords(db), list, async () => db.close());
+}
+
+/** How many records a file has; 0 if it is damaged, which the copy then meets and reports. */
+function countRecords(db: DatabaseSync): number {
+  try {
+    return Number(db.prepare("SELECT count(*) AS total FROM investors").get()?.total);
+  } catch (error) {
+    if (resultCodeOf(error) === resultCode.corrupt) return 0;
+    throw error;
+  }
+}
+
+/**
+ * Opens a MongoDB database to copy from. It sees every record that was acknowledged before.
+ *
+ * @throws {Error} if it cannot be reached, holds no records, or documents that are none
+ */
+export async function openMongoSource(url: string): Promise<Source> {
+  const { client, db } = createMongoClient(url, requestTimeoutMs / 4);
+  try {
+    await client.connect();
+    const collection = db.collection(collectionName);
+    // A list passes over ids that are no UUIDs, which MongoDB orders before or after all others.
+    for (const order of [1, -1] as const) {
+      const options = { projection: { _id: 1 }, sort: { _id: order } };
+      const document = await collection.findOne({}, options);
+      // A database is not there until something is written to it.
+      if (document === null) throw new Error("it holds no records");
+      const id: unknown = document._id;
+      const isUuid = id instanceof Binary && id.sub_type === Binary.SUBTYPE_UUID;
+      if (!isUuid) throw new Error(`what it has under the id ${id} is no record`);
+    }
+    const total = await collection.estimatedDocumentCount();
+    const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
+    return createSource(total, store.list, store.close);
+  } finally {
+    await client.close();
+  }
+}
+
+function createSource(
+  total: number,
+  list: (range: Range) => Investor[] | Promise<Investor[]>,
+  close: () => Promise<void>,
+): Source {
+  let done = 0;
+
+  async function* read() {
+    try {
+      let after: string | undefined;
+      for (;;) {
+        const page = await list({ after, limit: pageSize });
+        page.forEach(expectRecord);
+        after = page.at(-1)?.id;
+        if (after === undefined) return;
+        done += page.length;
+        yield page;
+      }
+    } finally {
+      await close();
+    }
+  }
+
+  return { batches: read(), partRead: () => Math.min(1, done / total) };
+}
+
+/**
+ * Opens a database to copy to, which is made if it is missing. What is there is never changed.
+ *
+ * @throws {Error} in plain words, if it cannot be used
+ */
+export async function openStoreTarget(url: string): Promise<Target> {
+  const ignore = () => {};
+  // A fatal error also fails the write that meets it.
+  const callbacks = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
+  const store = await openStore(url, { requestTimeoutMs, ...callbacks });
+  // One of MongoDB is not connected yet.
+  await store.ping();
+  return {
+    async write(investors, tally) {
+      const writes = investors.map((investor) => write(store, investor, tally));
+      await Promise.allSettled(writes);
+      await Promise.all(writes);
+    },
+    close: () => store.close(),
+  };
+}
+
+async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {
+  try {
+    await store.insert(investor);
+    tally.copied += 1;
+  } catch (error) {
+    if (!(error instanceof DuplicateIdError)) throw error;
+    const stored = await store.find(investor.id);
+    if (stored === undefined) {
+      throw new Error(`${investor.id} is refused as a duplicate, and no record has this id`);
+    }
+    if (equals(InvestorSchema, stored, investor)) {
+      tally.present += 1;
+    } else {
+      tally.conflicts += 1;
+      if (tally.conflictingIds.length < maxIds) tally.conflictingIds.push(investor.id);
+    }
+  }
+}
