@@ -1,34 +1,28 @@
-/** The service under attack, and the connections of its hostile clients. */
+/** The service under attack, and its hostile clients. */
 import { once } from "node:events";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { connect as connectTls } from "node:tls";
+import { connect as connectTls, setDefaultCACertificates } from "node:tls";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { memoryMb } from "../support/memory.ts";
 import type { Random } from "../support/random.ts";
 import { startService } from "../support/service.ts";
 import { buildService } from "../support/sources.ts";
 
 export type Kind = "plain" | "TLS";
 export type Port = "grpc" | "http";
-export type Protocol = "http/1.1" | "h2";
 export type Fields = Record<string, string>;
 
-/** In every token, and in every record of the good callers. */
-export const secret = "S3CRET";
+/** Text by which records are told apart: those of good callers, of the greedy one, of strangers. */
+export const marks = { good: "S3CRET", greedy: "GR33DY", stranger: "STR4NGER" };
 export const tokens = {
-  good: `${secret}-token-of-the-good-0123456789`,
-  greedy: `${secret}-token-of-the-greedy-0123456789`,
+  good: `${marks.good}-token-of-the-good-0123456789`,
+  greedy: `${marks.good}-token-of-the-greedy-0123456789`,
 };
-
-/** In every record that is sent without credentials, or hidden in another request. */
-export const forbidden = "STRANGER";
-
-/** In every record that the greedy caller may store. */
-const allowed = "CUSTOMER";
 
 /** A connection of a hostile client. */
 export interface Connection {
@@ -42,77 +36,83 @@ export interface Connection {
   closes(timeoutMs: number): Promise<boolean>;
 }
 
-/** A hostile client: a stranger, or a caller who has a token and asks for more than its share. */
+/** A hostile client: a stranger, or a caller with a token who asks for more than its share. */
 export interface Hostile {
   readonly kind: Kind;
   readonly random: Random;
-  /** Its credentials, if it has any. */
+  /** The fields with its token, if it has one. */
   readonly credentials: Fields;
-  /** Is in all records that it sends. */
-  readonly text: string;
-  /** Opens a connection; it may be closed already if the service refused it. */
-  open(port: Port, protocol?: Protocol): Promise<Connection>;
+  /** Is in every record that it sends. */
+  readonly mark: string;
+  /** Opens a connection, by default of the port's protocol; the service may have closed it. */
+  open(port: Port, protocol?: "http/1.1" | "h2"): Promise<Connection>;
   /** Opens a connection before any handshake. */
   openTcp(port: Port): Promise<Connection>;
 }
 
-/** One connection of a hostile client, from its opening to its end. */
-export type Attack = (hostile: Hostile) => Promise<unknown>;
-
-/** What the service's process holds. */
-export interface Holdings {
+/** What the process of the service holds. */
+interface Holdings {
   readonly calls: number;
   readonly timers: number;
   readonly sockets: number;
   readonly descriptors: number;
 }
 
+/** How much of it comes and goes without any attack. */
+const slack: Holdings = { calls: 0, timers: 10, sockets: 2, descriptors: 5 };
+
+/** One connection of a hostile client, from its opening to its end. */
+export type Attack = (hostile: Hostile) => Promise<unknown>;
+
+/** Resolves after this time in ms. */
+const timeout = (ms: number) => delay(ms, undefined, { ref: false });
+
 export type Target = Awaited<ReturnType<typeof startTarget>>;
 
-/** Starts the service, with a tokens file, as `npm start` does. */
+/** Starts the service as `npm start` does, with tokens. */
 export async function startTarget(kind: Kind) {
   const folder = temporaryFolder();
-  const authority = kind === "TLS" ? await createAuthority() : undefined;
-  const ca = authority?.ca;
+  const env: NodeJS.ProcessEnv = { AUTH_TOKENS_FILE: "tokens", REQUEST_TIMEOUT: "3s" };
   writeFileSync(join(folder, "tokens"), `good ${tokens.good}\ngreedy ${tokens.greedy}\n`);
-  const env = {
-    AUTH_TOKENS_FILE: "tokens",
-    REQUEST_TIMEOUT: "3s",
-    ...(authority && (await writeServerFiles(folder, authority))),
-  };
+  const authority = kind === "TLS" ? await createAuthority() : undefined;
+  if (authority) {
+    Object.assign(env, await writeServerFiles(folder, authority));
+    setDefaultCACertificates([authority.ca]);
+  }
   const service = await startService(env, folder, buildService(join(folder, "service")));
-  const { child, exited } = service;
+  const { child, exited, output } = service;
   const ports = { grpc: service.grpcPort, http: service.httpPort };
-  const open = new Set<Socket>();
+  const scheme = authority ? "https" : "http";
+  const httpUrl = `${scheme}://127.0.0.1:${ports.http}`;
+  const sockets = new Set<Socket>();
   const leaks: string[] = [];
   let connections = 0;
 
   function own(socket: Socket): Socket {
-    open.add(socket);
-    return socket.on("error", () => {}).once("close", () => open.delete(socket));
+    sockets.add(socket);
+    return socket.on("error", () => {}).once("close", () => sockets.delete(socket));
   }
 
-  async function connectTcp(port: Port): Promise<Socket> {
+  async function openTcp(port: Port): Promise<Socket> {
     connections += 1;
     const tcp = own(connect(ports[port], "127.0.0.1"));
-    await within(5_000, once(tcp, "connect"));
+    await Promise.race([once(tcp, "connect").catch(() => {}), timeout(5_000)]);
     return tcp;
   }
 
-  async function connectTo(port: Port, protocol: Protocol) {
-    const tcp = await connectTcp(port);
-    if (ca === undefined || tcp.destroyed) return { tcp, socket: tcp };
-    const options = { ca, servername: "localhost", ALPNProtocols: [protocol] };
-    const socket = own(connectTls({ socket: tcp, ...options }));
-    await within(5_000, Promise.race([once(socket, "secureConnect"), once(socket, "close")]));
-    return { tcp, socket };
+  async function openTls(tcp: Socket, protocol: string): Promise<Socket> {
+    const options = { socket: tcp, servername: "localhost", ALPNProtocols: [protocol] };
+    const socket = own(connectTls(options));
+    const settled = ["secureConnect", "close"].map((event) => once(socket, event).catch(() => {}));
+    await Promise.race([...settled, timeout(5_000)]);
+    return socket;
   }
 
   /** Keeps the beginning of what comes back, and looks for what must not. */
   function follow(tcp: Socket, socket: Socket, isStranger: boolean): Connection {
     const closed = tcp.destroyed ? Promise.resolve() : new Promise((done) => tcp.on("close", done));
     // A stranger must see neither a record nor a metric, and nobody a token.
-    const leak = isStranger ? new RegExp(`${secret}|# TYPE `) : new RegExp(`${secret}-token`);
+    const leak = new RegExp(isStranger ? `${marks.good}|# TYPE ` : `${marks.good}-token`);
     let text = "";
     let last = "";
     socket.on("data", (chunk: Buffer) => {
@@ -126,100 +126,88 @@ export async function startTarget(kind: Kind) {
       tcp,
       received: () => text,
       closes: (timeoutMs) =>
-        Promise.race([closed.then(() => true), delay(timeoutMs, false, { ref: false })]),
+        Promise.race([closed.then(() => true), timeout(timeoutMs).then(() => false)]),
     };
   }
 
-  /** The reply to a GET with credentials. */
-  async function get(path: string): Promise<string> {
-    const { tcp, socket } = await connectTo("http", "http/1.1");
-    const { received, closes } = follow(tcp, socket, false);
-    const authorization = `Bearer ${tokens.good}`;
-    socket.write(http1("GET", path, { authorization, connection: "close" }));
-    if (!(await closes(10_000))) throw new Error(`no reply to GET ${path}`);
-    return received();
+  /** What the process holds. */
+  async function holdings(): Promise<Holdings> {
+    const headers = { authorization: `Bearer ${tokens.good}` };
+    const metrics = await (await fetch(`${httpUrl}/metrics`, { headers })).text();
+    const value = (name: RegExp) => Number(name.exec(metrics)?.[1] ?? 0);
+    return {
+      calls: value(/^\w*rpc_server_calls_in_flight (\d+)/m),
+      timers: value(/^nodejs_active_resources{type="Timeout"} (\d+)/m),
+      sockets: value(/^nodejs_active_resources{type="TCPSocketWrap"} (\d+)/m),
+      descriptors: readdirSync(`/proc/${child.pid}/fd`).length,
+    };
   }
 
   return {
-    kind,
-    service,
-    ca,
-    get,
+    output,
+    /** What good callers have to know. */
+    addresses: {
+      grpcUrl: `${scheme}://127.0.0.1:${ports.grpc}`,
+      httpUrl,
+      ca: authority?.ca,
+      token: tokens.good,
+      mark: marks.good,
+    },
     /** What hostile clients received that they must not. */
     leaks,
-    /** How many connections were opened to it. */
+    /** How many connections hostile clients have opened. */
     connections: () => connections,
     isAlive: () => child.exitCode === null && child.signalCode === null,
-    /** A client that shows a token, or none. */
-    hostile(random: Random): Hostile {
-      const isStranger = random.int(0, 1) === 0;
+    hostile(random: Random, isStranger = random.int(0, 1) === 0): Hostile {
       return {
         kind,
         random,
         credentials: isStranger ? {} : { authorization: `Bearer ${tokens.greedy}` },
-        text: isStranger ? forbidden : allowed,
+        mark: isStranger ? marks.stranger : marks.greedy,
         async open(port, protocol = port === "grpc" ? "h2" : "http/1.1") {
-          const { tcp, socket } = await connectTo(port, protocol);
+          const tcp = await openTcp(port);
+          const socket = authority && !tcp.destroyed ? await openTls(tcp, protocol) : tcp;
           return follow(tcp, socket, isStranger);
         },
         async openTcp(port) {
-          const tcp = await connectTcp(port);
+          const tcp = await openTcp(port);
           return follow(tcp, tcp, isStranger);
         },
       };
     },
     /** Closes all connections of hostile clients. */
     closeAll() {
-      // The socket of TLS comes after the one below it, and Node.js crashes if it is destroyed last.
-      for (const each of [...open].reverse()) each.destroy();
+      // The socket of TLS comes after the one below it; Node.js crashes if it is destroyed last.
+      for (const each of [...sockets].reverse()) each.destroy();
     },
-    async holdings(): Promise<Holdings> {
-      const metrics = await get("/metrics");
-      const value = (name: RegExp) => Number(name.exec(metrics)?.[1] ?? 0);
-      return {
-        calls: value(/^\w*rpc_server_calls_in_flight (\d+)/m),
-        timers: value(/^nodejs_active_resources{type="Timeout"} (\d+)/m),
-        sockets: value(/^nodejs_active_resources{type="TCPSocketWrap"} (\d+)/m),
-        descriptors: readdirSync(`/proc/${child.pid}/fd`).length,
-      };
+    holdings,
+    /** What the process holds more of than it did once. */
+    async excess(initial: Holdings): Promise<string[]> {
+      const now = await holdings();
+      const names = Object.keys(slack) as (keyof Holdings)[];
+      return names.filter((name) => now[name] > initial[name] + slack[name]);
     },
     /** How long the main thread was ready to run but had no core, in ms (proc_pid_schedstat). */
     waitedMs: () =>
       Number(readFileSync(`/proc/${child.pid}/schedstat`, "utf8").split(" ")[1]) / 1e6,
-    /** Forgets the peak of memory so far (proc_pid_clear_refs(5)). */
+    /** The most memory in MB since it was reset (proc_pid_status(5), proc_pid_clear_refs(5)). */
+    peakMb: () => Math.round(memoryMb(child.pid, "peak")),
     resetPeak: () => writeFileSync(`/proc/${child.pid}/clear_refs`, "5"),
-    /** How many records are stored that nobody was allowed to create. */
-    forbiddenRecords(): number {
+    /** How many records strangers have stored. */
+    recordsOfStrangers(): number {
       const db = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
       const sql = "SELECT count(*) AS count FROM investors WHERE first_name || city LIKE ?";
-      const { count } = db.prepare(sql).get(`%${forbidden}%`) as { count: number };
+      const row = db.prepare(sql).get(`%${marks.stranger}%`);
       db.close();
-      return count;
+      return Number(row?.count);
     },
     /** Ends the service; resolves with its exit code. */
     async stop(): Promise<number | NodeJS.Signals> {
       this.closeAll();
       child.kill("SIGTERM");
-      await within(30_000, exited);
+      await Promise.race([exited, timeout(30_000)]);
       child.kill("SIGKILL");
       return exited;
     },
   };
-}
-
-/** A request of HTTP/1.1. */
-export function http1(method: string, path: string, fields: Fields, body?: Uint8Array | string) {
-  const all: Fields = { host: "localhost", ...fields };
-  if (body !== undefined) all["content-length"] ??= String(Buffer.byteLength(body));
-  const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
-  const head = Buffer.from(`${method} ${path} HTTP/1.1\r\n${lines.join("")}\r\n`, "latin1");
-  return Buffer.concat([head, Buffer.from(body ?? "")]);
-}
-
-/** Waits for a promise to settle, but not longer than this. */
-async function within(timeoutMs: number, promise: Promise<unknown>): Promise<void> {
-  const timeout = new AbortController();
-  const late = delay(timeoutMs, undefined, { signal: timeout.signal });
-  await Promise.race([promise.catch(() => {}), late.catch(() => {})]);
-  timeout.abort();
 }
