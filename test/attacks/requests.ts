@@ -1,4 +1,4 @@
-/** Well-formed requests of every protocol, as bytes. */
+/** Valid requests of every form, as bytes. */
 import { create, toBinary } from "@bufbuild/protobuf";
 import {
   CreateInvestorRequestSchema,
@@ -14,205 +14,130 @@ import {
   http2Frame,
 } from "../support/http2-frames.ts";
 import { frame } from "../support/raw-grpc.ts";
+import { institution } from "../support/records.ts";
+import type { Fields, Hostile } from "./target.ts";
 
-/** Stands in all records of good callers and in their tokens. */
-export const secret = "S3CRET";
+export const createPath = "/investor.v1.InvestorService/CreateInvestor";
+export const getPath = "/investor.v1.InvestorService/GetInvestor";
+export const listPath = "/investor.v1.InvestorService/ListInvestors";
+export const watchPath = "/grpc.health.v1.Health/Watch";
+export const checkPath = "/grpc.health.v1.Health/Check";
+export const reflectionPath = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-/** Stands in all records that are sent by those who attack. */
-export const strangersText = "STRANGER";
+export const json = { "content-type": "application/json" };
+export const emptyMessage = frame(Buffer.alloc(0));
+export const fullPage = frame(Buffer.from([8, 0xe8, 7]));
+export const listServices = frame(Buffer.from([0x3a, 0]));
 
-/** Replaces it in what is sent with credentials, and may be stored; it is as long. */
-export const customersText = "CUSTOMER";
+const id = "0190a0b0-0000-7000-8000-000000000000";
 
-/** The path of the service's methods. */
-export const rpc = "/investor.v1.InvestorService";
+/** A record whose text has a mark, as plain JSON. */
+export function plainJson(mark: string): string {
+  return JSON.stringify({ ...institution, firstName: mark, lastName: `${mark}-2`, city: mark });
+}
 
-const content = {
-  firstName: `${strangersText}-1`,
-  middleName: "",
-  lastName: `${strangersText}-2`,
-  addressLine1: `${strangersText}-3`,
-  addressLine2: `${strangersText}-4`,
-  city: `${strangersText}-5`,
-  state: `${strangersText}-6`,
-  zipCode: `${strangersText}-7`,
-  country: "gb",
-  language: "en",
-};
-
-/** A create, a get and a list, each as the message of its RPC. */
-export const messages = {
-  CreateInvestor: Buffer.from(
-    toBinary(
-      CreateInvestorRequestSchema,
-      create(CreateInvestorRequestSchema, { ...content, type: InvestorType.INDIVIDUAL }),
-    ),
-  ),
-  GetInvestor: Buffer.from(
-    toBinary(
-      GetInvestorRequestSchema,
-      create(GetInvestorRequestSchema, { id: "0190a0b0-0000-7000-8000-000000000000" }),
-    ),
-  ),
-  ListInvestors: Buffer.from(
-    toBinary(ListInvestorsRequestSchema, create(ListInvestorsRequestSchema, { pageSize: 5 })),
-  ),
-};
-
-/** The same as JSON. */
-export const jsonMessages: Record<keyof typeof messages, string> = {
-  CreateInvestor: JSON.stringify({ ...content, type: "INVESTOR_TYPE_INDIVIDUAL" }),
-  GetInvestor: '{"id":"0190a0b0-0000-7000-8000-000000000000"}',
-  ListInvestors: '{"pageSize":5}',
-};
-
-/** A create in plain JSON. */
-export const plainJson = JSON.stringify({ ...content, type: "individual" });
-
-const methods = ["CreateInvestor", "GetInvestor", "ListInvestors"] as const;
-
-type Fields = Record<string, string>;
-
-/** Requests by HTTP/1.1 of a path, each with a thousand trailers. */
-export function withTrailers(path: string, fields: Record<string, string>): Buffer {
-  const head = http1("GET", path, { ...fields, "transfer-encoding": "chunked" });
-  const body = Buffer.from(`0\r\n${"x:y\r\n".repeat(1_000)}\r\n`);
-  return Buffer.concat(Array(400).fill([head, body]).flat());
+/** The path of each method, with its message in protobuf and in JSON. */
+export function messagesOf(mark: string): [path: string, binary: Buffer, json: string][] {
+  const record = JSON.parse(plainJson(mark));
+  const investor = { ...record, type: InvestorType.INSTITUTION };
+  const created = create(CreateInvestorRequestSchema, investor);
+  const got = create(GetInvestorRequestSchema, { id });
+  const listed = create(ListInvestorsRequestSchema, { pageSize: 5 });
+  const text = JSON.stringify({ ...record, type: "INVESTOR_TYPE_INSTITUTION" });
+  return [
+    [createPath, Buffer.from(toBinary(CreateInvestorRequestSchema, created)), text],
+    [getPath, Buffer.from(toBinary(GetInvestorRequestSchema, got)), `{"id":"${id}"}`],
+    [listPath, Buffer.from(toBinary(ListInvestorsRequestSchema, listed)), '{"pageSize":5}'],
+  ];
 }
 
 /** A request of HTTP/1.1. */
-export function http1(
-  method: string,
-  path: string,
-  fields: Fields = {},
-  body?: Uint8Array | string,
-) {
+export function http1(method: string, path: string, fields: Fields, body?: Uint8Array | string) {
   const all: Fields = { host: "localhost", ...fields };
   if (body !== undefined) all["content-length"] ??= String(Buffer.byteLength(body));
   const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
-  const head = Buffer.from(`${method} ${path} HTTP/1.1\r\n${lines.join("")}\r\n`);
-  return sign(Buffer.concat([head, Buffer.from(body ?? "")]), fields);
+  const head = Buffer.from(`${method} ${path} HTTP/1.1\r\n${lines.join("")}\r\n`, "latin1");
+  return Buffer.concat([head, Buffer.from(body ?? "")]);
 }
 
-/** Bytes that name who may send them, if they come with credentials. */
-function sign(bytes: Uint8Array, { authorization = "" }: Fields): Buffer {
-  return authorization.includes(secret) ? customers(bytes) : Buffer.from(bytes);
-}
-
-/** The same bytes, as those send them who may store something. */
-export function customers(bytes: Uint8Array): Buffer {
-  const text = Buffer.from(bytes).toString("latin1");
-  return Buffer.from(text.replaceAll(strangersText, customersText), "latin1");
-}
-
-/** A request of HTTP/1.1 of every form that the HTTP port replies to, by name. */
-export function http1Requests(fields: Fields): Record<string, Buffer> {
+/** Requests of HTTP/1.1 of every form that the HTTP port serves. */
+export function http1Requests({ credentials, mark }: Hostile): Buffer[] {
   const post = (path: string, type: string, body: Uint8Array | string, more: Fields = {}) =>
-    http1("POST", path, { ...fields, "content-type": type, ...more }, body);
-  const get = (path: string) => http1("GET", path, fields);
-  const chunked = (text: string) => `${text.length.toString(16)}\r\n${text}\r\n0\r\n\r\n`;
-  const head = http1("POST", "/v1/investors", {
-    ...fields,
-    "content-type": "application/json",
-    "transfer-encoding": "chunked",
-  });
-  const forms = methods.flatMap((method): [string, Buffer][] => [
-    [`Connect ${method}`, post(`${rpc}/${method}`, "application/json", jsonMessages[method])],
-    [
-      `Connect ${method} with a charset`,
-      post(`${rpc}/${method}`, "application/json; charset=utf-8", jsonMessages[method]),
-    ],
-    [`Connect ${method}, binary`, post(`${rpc}/${method}`, "application/proto", messages[method])],
-    [
-      `gRPC-Web ${method}`,
-      post(`${rpc}/${method}`, "application/grpc-web+proto", frame(messages[method]), {
-        "grpc-timeout": "1S",
-      }),
-    ],
-    [
-      `gRPC-Web ${method}, JSON`,
-      post(
-        `${rpc}/${method}`,
-        "application/grpc-web+json",
-        frame(Buffer.from(jsonMessages[method])),
-      ),
-    ],
-    [
-      `Connect ${method} by GET`,
-      get(
-        `${rpc}/${method}?connect=v1&encoding=json&message=${encodeURIComponent(jsonMessages[method])}`,
-      ),
-    ],
-  ]);
-  return {
-    ...Object.fromEntries(forms),
-    "REST create": post("/v1/investors", "application/json", plainJson),
-    "REST create, chunked": Buffer.concat([head, sign(Buffer.from(chunked(plainJson)), fields)]),
-    "REST create with a key": post("/v1/investors", "application/json", plainJson, {
-      "idempotency-key": '"9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d"',
-    }),
-    "REST get": get("/v1/investors/0190a0b0-0000-7000-8000-000000000000"),
-    "REST list": get("/v1/investors"),
-    "REST page": get("/v1/investors?pageSize=2"),
-    "REST create, half a body": post("/v1/investors", "application/json", "{}", {
-      "content-length": "4",
-    }),
-    "Connect of another codec": post(`${rpc}/ListInvestors`, "text/plain", "x"),
-    "REST head": http1("HEAD", "/v1/investors", fields),
-    probe: get("/readyz"),
-    metrics: get("/metrics"),
-    reference: get("/openapi.json"),
-    preflight: http1("OPTIONS", "/v1/investors", { ...fields, origin: "http://localhost" }),
-    upgrade: http1("GET", "/v1/investors", { ...fields, upgrade: "h2c", connection: "upgrade" }),
-    expectation: post("/v1/investors", "application/json", plainJson, { expect: "100-continue" }),
-    nothing: get("/nothing"),
-  };
+    http1("POST", path, { ...credentials, "content-type": type, ...more }, body);
+  const get = (path: string, more: Fields = {}) => http1("GET", path, { ...credentials, ...more });
+  const record = plainJson(mark);
+  const chunks = `${record.length.toString(16)}\r\n${record}\r\n0\r\n\r\n`;
+  const chunked = { ...credentials, ...json, "transfer-encoding": "chunked" };
+  return [
+    ...messagesOf(mark).flatMap(([path, binary, text]) => [
+      post(path, "application/json", text),
+      post(path, "application/json; charset=utf-8", text),
+      post(path, "application/proto", binary, { "connect-timeout-ms": "1000" }),
+      post(path, "application/grpc-web+proto", frame(binary), { "grpc-timeout": "1S" }),
+      post(path, "application/grpc-web+json", frame(Buffer.from(text))),
+      get(`${path}?connect=v1&encoding=json&message=${encodeURIComponent(text)}`),
+    ]),
+    post(watchPath, "application/connect+json", frame(Buffer.from("{}"))),
+    post("/v1/investors", "application/json", record),
+    post("/v1/investors", "application/json", record, { "idempotency-key": `"${id}"` }),
+    post("/v1/investors", "application/json", record, { expect: "100-continue" }),
+    Buffer.concat([http1("POST", "/v1/investors", chunked), Buffer.from(chunks)]),
+    get(`/v1/investors/${id}`),
+    get("/v1/investors?pageSize=2"),
+    get("/v1/investors", { "accept-encoding": "gzip" }),
+    get("/v1/investors", { upgrade: "h2c", connection: "upgrade" }),
+    http1("HEAD", "/v1/investors", credentials),
+    http1("OPTIONS", "/v1/investors", { origin: "http://localhost" }),
+    ...["/metrics", "/readyz", "/openapi.json", "/nothing"].map((path) => get(path)),
+  ];
+}
+
+/** The fields of a request of HTTP/2. */
+export function fieldsOf(path: string, fields: Fields = {}, type = "application/grpc"): Fields {
+  const request = { ":method": "POST", ":scheme": "http", ":authority": "localhost" };
+  return { ...request, ":path": path, "content-type": type, te: "trailers", ...fields };
+}
+
+/** Opens a stream of HTTP/2. */
+export function openStream(stream: number, fields: Fields): Buffer {
+  return http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields));
+}
+
+/** Sends data on a stream of HTTP/2. */
+export function sendData(stream: number, bytes: Uint8Array, isLast = false): Buffer {
+  return http2Frame(frameType.data, isLast ? frameFlag.endStream : 0, stream, bytes);
+}
+
+/** The same call on many streams of HTTP/2. */
+export function calls(
+  count: number,
+  path: string,
+  fields: Fields,
+  message: Uint8Array,
+  isLast = false,
+): Buffer[] {
+  return Array.from({ length: count }, (_, i) => [
+    openStream(2 * i + 1, fieldsOf(path, fields)),
+    sendData(2 * i + 1, message, isLast),
+  ]).flat();
 }
 
 /** The frames of a connection of HTTP/2 that makes calls of every form. */
-export function http2Frames(fields: Fields): Buffer[] {
-  const post = (path: string, type: string, more: Fields = {}) => ({
-    ":method": "POST",
-    ":scheme": "http",
-    ":path": path,
-    ":authority": "localhost",
-    "content-type": type,
-    ...more,
-    ...fields,
-  });
-  const te = { te: "trailers", "grpc-timeout": "1S" };
-  const calls: [Fields, Uint8Array][] = [
-    ...methods.flatMap((method): [Fields, Uint8Array][] => [
-      [post(`${rpc}/${method}`, "application/grpc", te), frame(messages[method])],
-      [post(`${rpc}/${method}`, "application/grpc+proto", te), frame(messages[method])],
-      [post(`${rpc}/${method}`, "application/proto"), messages[method]],
-      [post(`${rpc}/${method}`, "application/grpc-web+proto"), frame(messages[method])],
+export function http2Frames({ credentials, mark }: Hostile): Buffer[] {
+  const requests: [path: string, type: string, body: Buffer][] = [
+    ...messagesOf(mark).flatMap(([path, binary]): typeof requests => [
+      [path, "application/grpc", frame(binary)],
+      [path, "application/grpc-web+proto", frame(binary)],
+      [path, "application/proto", binary],
     ]),
-    [post("/v1/investors", "application/json"), Buffer.from(plainJson)],
-    [post("/grpc.health.v1.Health/Check", "application/grpc", te), frame(Buffer.alloc(0))],
-    [post("/grpc.health.v1.Health/Watch", "application/grpc", te), frame(Buffer.alloc(0))],
-    [
-      post("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "application/grpc", te),
-      frame(Buffer.from([0x3a, 0])),
-    ],
+    ["/v1/investors", "application/json", Buffer.from(plainJson(mark))],
+    [checkPath, "application/grpc", emptyMessage],
+    [watchPath, "application/grpc", emptyMessage],
+    [reflectionPath, "application/grpc", listServices],
   ];
-  const frames = calls.flatMap(([head, body], i) => {
-    const stream = 2 * i + 1;
-    return [
-      http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(head)),
-      http2Frame(0, frameFlag.endStream, stream, sign(body, fields)),
-    ];
-  });
+  const frames = requests.flatMap(([path, type, body], i) => [
+    openStream(2 * i + 1, fieldsOf(path, { "grpc-timeout": "1S", ...credentials }, type)),
+    sendData(2 * i + 1, body, true),
+  ]);
   return [clientPreface, ...frames];
-}
-
-/** The headers of a call by gRPC. */
-export function grpcHeaders(path: string, fields: Fields = {}): Fields {
-  return {
-    ":method": "POST",
-    ":path": path,
-    "content-type": "application/grpc",
-    te: "trailers",
-    ...fields,
-  };
 }

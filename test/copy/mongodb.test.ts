@@ -1,7 +1,6 @@
 import { MongoClient, ObjectId, UUID } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { expect, it, onTestFinished } from "vitest";
-import { ConfigError } from "../../src/config.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { anInvestor } from "../support/records.ts";

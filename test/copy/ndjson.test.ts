@@ -1,8 +1,6 @@
-import { pbkdf2 } from "node:crypto";
-import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { promisify } from "node:util";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { openNdjsonSource } from "../../src/copy/ndjson-source.ts";

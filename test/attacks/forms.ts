@@ -1,0 +1,248 @@
+/** Requests whose bytes are changed, cut or reset, and those that try to look like others. */
+import { once } from "node:events";
+import { Duplex } from "node:stream";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
+import type { Random } from "../support/random.ts";
+import { frame } from "../support/raw-grpc.ts";
+import {
+  createPath,
+  http1,
+  http1Requests,
+  http2Frames,
+  json,
+  listPath,
+  messagesOf,
+  plainJson,
+} from "./requests.ts";
+import { type Attack, type Connection, type Fields, marks, type Port, tokens } from "./target.ts";
+
+/** Bytes that mean something to one parser or another, and numbers on which counting goes wrong. */
+const telling = [0, 1, 3, 4, 5, 8, 10, 13, 0x20, 0x22, 0x2f, 0x3a, 0x7b, 0x7f, 0x80, 0xc0, 0xff];
+const numbers = ["0", "-1", "1e9", "65537", "4294967296", "9007199254740993", "0x10", "+5", ""];
+
+/** Changes one thing about bytes; at most 256 KiB are left. */
+function change(bytes: Buffer, random: Random): Buffer {
+  const start = random.int(0, bytes.length);
+  const end = Math.min(bytes.length, start + random.int(0, random.pick([1, 16, 1_000_000])));
+  const [before, part, after] = [
+    bytes.subarray(0, start),
+    bytes.subarray(start, end),
+    bytes.subarray(end),
+  ];
+  const withNumber = after.toString("latin1").replace(/\d+/, () => random.pick(numbers));
+  const noise = Array.from({ length: random.int(1, 64) }, () => random.int(0, 255));
+  const parts = random.pick([
+    [before],
+    [before, after],
+    [before, ...Array(random.pick([2, 20, 200])).fill(part), after],
+    [after, part, before],
+    [before, Buffer.from(noise), after],
+    [before, Buffer.from([random.pick(telling)]), after],
+    [before, part, Buffer.from(withNumber, "latin1")],
+  ]);
+  return Buffer.concat(parts).subarray(0, 262_144);
+}
+
+function mutate(bytes: Buffer, random: Random): Buffer {
+  return Array.from({ length: random.int(1, 4) }).reduce<Buffer>(
+    (all) => change(all, random),
+    bytes,
+  );
+}
+
+/** Frames of HTTP/2 of which some are missing, repeated, moved or changed. */
+function mutateFrames(frames: Buffer[], random: Random): Buffer {
+  const mutated = [...frames];
+  for (let i = random.int(1, 6); i > 0 && mutated.length > 0; i -= 1) {
+    const at = random.int(0, mutated.length - 1);
+    const one = mutated[at] ?? Buffer.alloc(9);
+    const altered = Buffer.from(one);
+    // The first nine bytes are length, type, flags and stream (RFC 9113, 4.1).
+    altered[random.int(0, 8)] = random.pick(telling);
+    mutated.splice(at, 1, ...random.pick([[], [one, one], [altered], [change(one, random)]]));
+    if (random.int(0, 2) === 0) mutated.splice(random.int(0, mutated.length), 0, one);
+  }
+  return Buffer.concat(mutated);
+}
+
+/** Sends bytes in some pieces, and ends the connection at any instant, in one way or another. */
+async function send({ socket, tcp, closes }: Connection, bytes: Buffer, random: Random) {
+  const cuts = Array.from({ length: random.int(0, 3) }, () => random.int(0, bytes.length));
+  const ends = [...cuts.sort((a, b) => a - b), bytes.length];
+  for (const [i, end] of ends.entries()) {
+    if (!tcp.destroyed) socket.write(bytes.subarray(ends[i - 1] ?? 0, end));
+    if (random.int(0, 1) === 0) await delay(random.int(0, 5));
+  }
+  const ending = random.pick(["reset", "reset", "leave", "half-close", "wait"]);
+  if (ending === "half-close") socket.end();
+  if (ending !== "leave") await closes(random.int(0, ending === "reset" ? 10 : 100));
+  if (ending === "reset") tcp.resetAndDestroy();
+  else socket.destroy();
+}
+
+/** Sends a request that is the last of its connection, and demands its end in time. */
+async function ask({ socket, received, closes }: Connection, request: Buffer): Promise<string> {
+  socket.write(request);
+  if (!(await closes(8_000))) throw new Error(`no end of ${request.toString("latin1", 0, 400)}`);
+  return /^HTTP\/1.1 (\d+)/.exec(received())?.[1] ?? "";
+}
+
+const ports: Port[] = ["grpc", "http"];
+
+/** A request that must not be served, since another one is around it. */
+const owner = { ...json, authorization: `Bearer ${tokens.greedy}` };
+const hidden = http1("POST", "/v1/investors", owner, plainJson(marks.stranger)).toString();
+const length = String(hidden.length);
+const chunk = `${hidden.length.toString(16)}\r\n${hidden}\r\n`;
+
+/** Requests whose ends are a matter of opinion (RFC 9112, 11.2). */
+const ambiguous: [Fields, string][] = [
+  [{ "content-length": "4", "transfer-encoding": "chunked" }, `0\r\n\r\n${hidden}`],
+  [{ "transfer-encoding": "chunked", "content-length": length }, `0\r\n\r\n${hidden}`],
+  [{ "transfer-encoding ": "chunked", "content-length": length }, `0\r\n\r\n${hidden}`],
+  [{ "transfer-encoding": "chunked, identity" }, `${chunk}0\r\n\r\n`],
+  [{ "transfer-encoding": "xchunked" }, `0\r\n\r\n${hidden}`],
+  [{ "transfer-encoding": "\u000bchunked" }, `0\r\n\r\n${hidden}`],
+  [{ "transfer-encoding": "chunked" }, `+0\r\n\r\n${hidden}`],
+  [{ "transfer-encoding": "chunked" }, `10000000000000000\r\n${hidden}`],
+  [{ "transfer-encoding": "chunked" }, `0\n\n${hidden}`],
+  [{ "content-length": `0, ${length}` }, hidden],
+  [{ "content-length": "0\r\ncontent-length: 5" }, hidden],
+  [{ "content-length": "+0" }, hidden],
+  [{ "content-length": "0x0" }, hidden],
+  [{ "content-length": "18446744073709551616" }, hidden],
+  [{ "x-cr": "a\rtransfer-encoding: chunked", "content-length": length }, hidden],
+];
+
+/** Credentials that are nobody's. */
+const authorizations = [
+  ...["", "Bearer", "Bearer ", "Bearer null", "Bearer good", "Basic Z29vZDpnb29k", "Bearer .."],
+  ...[tokens.good.slice(1), `${tokens.good}0`, tokens.good.toLowerCase(), "__proto__"].map(
+    (token) => `Bearer ${token}`,
+  ),
+  `Token ${tokens.good}`,
+  "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJnb29kIn0.",
+  `Bearer ${"x".repeat(8_000)}`,
+];
+
+/** Fields by which a stranger might be taken for another, and other spellings of a path. */
+const disguises: Fields[] = [
+  { "x-forwarded-for": "127.0.0.1", "x-forwarded-user": "good", "x-real-ip": "127.0.0.1" },
+  { "proxy-authorization": `Bearer ${tokens.good}`, cookie: `authorization=${tokens.good}` },
+  { "x-http-method-override": "GET", "x-original-url": "/healthz", "x-rewrite-url": "/healthz" },
+  { "x-client-cert": "CN=good", "ssl-client-verify": "SUCCESS" },
+];
+const spellings: ((path: string) => string)[] = [
+  (path) => path,
+  (path) => `/${path}/`,
+  (path) => path.toUpperCase(),
+  (path) => path.replace("v1", "%76%31"),
+  (path) => `/healthz/..${path}`,
+  (path) => `${path};/healthz`,
+  (path) => `${path}%00`,
+  (path) => `http://localhost${path}`,
+  (path) => `${path}?access_token=${tokens.good}`,
+];
+const methods = ["POST", "POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"];
+
+/** Values that mean something in a field that somebody reads. */
+const oddFields: [string, string][] = [
+  ["content-type", "application/json; charset=utf-16"],
+  ["content-type", "application/grpc-web-text"],
+  ["content-encoding", "br"],
+  ["content-encoding", "gzip, gzip"],
+  ["accept-encoding", "br;q=0"],
+  ["grpc-encoding", "snappy"],
+  ["grpc-timeout", "99999999H"],
+  ["grpc-timeout", "-1S"],
+  ["connect-timeout-ms", "99999999999"],
+  ["connect-protocol-version", "2"],
+  ["idempotency-key", '"'],
+  ["traceparent", "ff-0-0-0"],
+  ["expect", "200-ok"],
+  ["host", "["],
+  ["origin", "null"],
+];
+
+/** Attacks by requests that are almost right. */
+export const forms: Record<string, Attack> = {
+  async "mutated requests of HTTP/1.1"(hostile) {
+    const { random, open } = hostile;
+    const requests = random.shuffle(http1Requests(hostile)).slice(0, random.int(1, 4));
+    // The port of gRPC has no HTTP/1.1.
+    const port = random.int(0, 7) === 0 ? "grpc" : "http";
+    await send(await open(port, "http/1.1"), mutate(Buffer.concat(requests), random), random);
+  },
+  async "mutated frames of HTTP/2"(hostile) {
+    const { random, open } = hostile;
+    const bytes = mutateFrames(http2Frames(hostile), random);
+    await send(await open(random.pick(ports), "h2"), bytes, random);
+  },
+  async "valid calls that are reset at any instant"(hostile) {
+    const { random, open } = hostile;
+    const isHttp2 = random.int(0, 1) === 0;
+    const all = isHttp2 ? http2Frames(hostile) : random.shuffle(http1Requests(hostile));
+    const { socket, tcp, closes } = await open(isHttp2 ? "grpc" : "http");
+    socket.write(Buffer.concat(all.slice(0, random.int(1, all.length))));
+    const reply = once(socket, "data").catch(() => {});
+    await Promise.race([reply, closes(random.pick([random.int(0, 20), 500]))]);
+    tcp.resetAndDestroy();
+  },
+  async "requests with odd fields and messages"({ random, open, credentials, mark }) {
+    const [path, binary, text] = random.pick(messagesOf(mark));
+    const [type, message] = random.pick([
+      ["proto", binary],
+      ["json", Buffer.from(text)],
+    ] as const);
+    const body = random.pick([message, mutate(message, random).subarray(0, 60_000)]);
+    const isWeb = random.int(0, 1) === 0;
+    const fields = {
+      connection: "close",
+      "content-type": `application/${isWeb ? "grpc-web+" : ""}${type}`,
+      ...credentials,
+      ...Object.fromEntries([random.pick(oddFields), random.pick(oddFields)]),
+    };
+    await ask(await open("http"), http1("POST", path, fields, isWeb ? frame(body) : body));
+  },
+  async "requests within requests"({ random, open, credentials }) {
+    const [fields, body] = random.pick(ambiguous);
+    const head = http1("POST", "/v1/investors", { ...json, ...credentials, ...fields });
+    const status = await ask(await open("http"), Buffer.concat([head, Buffer.from(body)]));
+    if (/^[23]/.test(status)) throw new Error(`served: ${JSON.stringify(fields)}`);
+  },
+  async "strangers in disguise"({ random, open }) {
+    const path = random.pick(["/v1/investors", createPath, listPath, "/metrics"]);
+    const credentials = { authorization: random.pick(authorizations) };
+    const fields = { connection: "close", ...json, ...credentials, ...random.pick(disguises) };
+    const text = plainJson(marks.stranger);
+    const body = path === createPath ? text.replace('"inst', '"INVESTOR_TYPE_INST') : text;
+    const request = [random.pick(methods), random.pick(spellings)(path)] as const;
+    const status = await ask(await open("http"), http1(...request, fields, body));
+    if (!/^$|^4|^50[15]/.test(status))
+      throw new Error(`${status}: ${request} ${Object.values(fields)}`);
+  },
+};
+
+/** The first message of a handshake. */
+function clientHello(): Promise<Buffer> {
+  return new Promise((resolve) => {
+    const socket = new Duplex({ read() {}, write: (bytes) => resolve(bytes) });
+    connectTls({ socket, servername: "localhost", ALPNProtocols: ["h2"] });
+  });
+}
+
+/** Attacks on TLS itself. */
+export const tlsForms: Record<string, Attack> = {
+  async "mutated handshakes"({ random, openTcp }) {
+    const bytes = mutate(await clientHello(), random);
+    await send(await openTcp(random.pick(ports)), bytes, random);
+  },
+  async "bytes between the records of TLS"(hostile) {
+    const { random, open } = hostile;
+    const connection = await open(random.pick(ports), "h2");
+    connection.socket.write(Buffer.concat(http2Frames(hostile)));
+    const record = Buffer.concat([Buffer.from([23, 3, 3, 0, 64]), Buffer.alloc(64)]);
+    await send({ ...connection, socket: connection.tcp }, mutate(record, random), random);
+  },
+};

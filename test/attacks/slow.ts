@@ -1,0 +1,61 @@
+/** Clients that begin and do not go on, or do not read. */
+import { unfinishedHello } from "../support/client-hello.ts";
+import { clientPreface, closedWindows } from "../support/http2-frames.ts";
+import { calls, fullPage, http1, json, listPath } from "./requests.ts";
+import type { Fields, Port } from "./target.ts";
+
+/** A connection on which a client stops half-way. */
+export interface HalfWay {
+  readonly port: Port;
+  readonly first: Uint8Array;
+  /** What is sent every 200 ms, so that the connection does not look idle. */
+  readonly drip?: string;
+  /** Whether it begins before the handshake of TLS. */
+  readonly isTcp?: boolean;
+  readonly isRead?: boolean;
+  /** In how many seconds the service closes it, if its request timeout is 3 s. */
+  readonly seconds: number;
+}
+
+const nothing = Buffer.alloc(0);
+
+/** Connections of a caller with these credentials that stop half-way. */
+export function halfWays(credentials: Fields): HalfWay[] {
+  const post = (fields: Fields) =>
+    http1("POST", "/v1/investors", { ...credentials, ...json, ...fields });
+  const page = http1("POST", listPath, { ...credentials, ...json }, '{"pageSize":1000}');
+  const pages = calls(8, listPath, credentials, fullPage, true);
+  const unread = Buffer.concat([clientPreface, closedWindows, ...pages]);
+  const ports: Port[] = ["grpc", "http"];
+  return [
+    ...ports.flatMap((port) => [
+      { port, first: nothing, seconds: 10 },
+      { port, first: nothing, isTcp: true, seconds: 10 },
+      { port, first: unfinishedHello(1).subarray(0, 9), isTcp: true, seconds: 10 },
+    ]),
+    { port: "grpc", first: clientPreface.subarray(0, 10), seconds: 10 },
+    // Without the frame of settings, which has nine bytes.
+    { port: "grpc", first: clientPreface.subarray(0, -9), seconds: 10 },
+    { port: "http", first: Buffer.from("GET / HTTP/1.1\r\n"), drip: "x: y\r\n", seconds: 10 },
+    { port: "http", first: post({ "content-length": "60000" }), seconds: 5 },
+    { port: "http", first: post({ "content-length": "60000" }), drip: " ", seconds: 5 },
+    {
+      port: "http",
+      first: post({ "transfer-encoding": "chunked" }),
+      drip: "1\r\n \r\n",
+      seconds: 5,
+    },
+    { port: "grpc", first: unread, seconds: 30 },
+    // Without reading, only writing shows the end; empty lines are skipped between requests.
+    {
+      port: "http",
+      first: Buffer.concat(Array(14).fill(page)),
+      drip: "\r\n",
+      isRead: false,
+      seconds: 30,
+    },
+    { port: "http", first: http1("GET", "/healthz", {}), seconds: 80 },
+    // It does not reply to the ping that comes after a minute.
+    { port: "grpc", first: clientPreface, seconds: 90 },
+  ];
+}
