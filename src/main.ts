@@ -36,16 +36,18 @@ program
   .argument("<to>", "the same; - is standard output")
   .action(async (from: string, to: string) => {
     const { runCopy } = await import("./copy/command.ts");
-    const { signal, exitCode } = signalToStop();
+    const stop = new AbortController();
+    const { signal } = stop;
+    onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => stop.abort(name));
     // Progress may go unread.
     process.stderr.on("error", () => {});
-    // A path can hold anything.
-    const say = (line: string) => void process.stderr.write(`${inOneLine(line)}\n`);
     // Records that are shown on the terminal would mix with the bar.
     const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
     const options = { from, to, environment: process.env, signal, say, terminal };
     const isWhole = await runCopy(options).catch(refuse);
-    process.exit(isWhole ? 0 : (exitCode() ?? 1));
+    // As a shell reports a signal.
+    const stopped = signal.aborted ? 128 + constants.signals[signal.reason as NodeJS.Signals] : 1;
+    process.exit(isWhole ? 0 : stopped);
   });
 
 // Commander would take an unknown command for an argument of the default one.
@@ -122,33 +124,14 @@ function stopOnSignal(running: () => RunningServer | undefined, log: Logger): vo
   };
   onSignals(["SIGTERM", "SIGINT"], stop, (signal) => {
     log.warn(`stopped at once, by a second signal (${signal})`);
-    // An orderly exit would wait for the thread that writes, and that for the disk.
-    process.kill(process.pid, "SIGKILL");
-    // PID 1 of a container cannot kill itself that way.
-    process.abort();
   });
 }
 
-/** Aborts at the first signal to stop; a second one ends the process at once. */
-function signalToStop(): { signal: AbortSignal; exitCode(): number | undefined } {
-  const stop = new AbortController();
-  let exitCode: number | undefined;
-  onSignals(
-    ["SIGINT", "SIGTERM", "SIGHUP"],
-    (signal) => {
-      // As a shell reports it.
-      exitCode = 128 + constants.signals[signal];
-      stop.abort(signal);
-    },
-    () => process.exit(exitCode),
-  );
-  return { signal: stop.signal, exitCode: () => exitCode };
-}
-
+/** Calls back at the first of these signals; a second one ends the process at once. */
 function onSignals(
   signals: NodeJS.Signals[],
   onFirst: (signal: NodeJS.Signals) => void,
-  onSecond: (signal: NodeJS.Signals) => void,
+  onSecond: (signal: NodeJS.Signals) => void = () => {},
 ): void {
   let first: { signal: NodeJS.Signals; at: number } | undefined;
   for (const signal of signals) {
@@ -156,10 +139,15 @@ function onSignals(
       if (first === undefined) {
         first = { signal, at: performance.now() };
         onFirst(signal);
-        // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
-      } else if (signal !== first.signal || performance.now() - first.at > repeatedSignalMs) {
-        onSecond(signal);
+        return;
       }
+      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
+      if (signal === first.signal && performance.now() - first.at < repeatedSignalMs) return;
+      onSecond(signal);
+      // An orderly exit would wait for threads that write, and these for the disk.
+      process.kill(process.pid, "SIGKILL");
+      // PID 1 of a container cannot kill itself that way.
+      process.abort();
     });
   }
 }
@@ -175,6 +163,12 @@ async function openLog(): Promise<DestinationStream> {
   return pretty({ destination: 2, sync: true });
 }
 
+/** Prints a line for the user on standard error. */
+function say(line: string): void {
+  process.stderr.write(`${inOneLine(line)}\n`);
+}
+
+/** Without what would move the cursor, since paths and settings can hold anything. */
 function inOneLine(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, " ");
 }

@@ -57,10 +57,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       writeFailed.abort();
     }).finally(hideProgress);
     failing = writing;
-    await target.close(true);
+    await target.finish();
   } catch (error) {
-    // A second failure changes neither what is printed nor what is durable.
-    await target?.close(false).catch(() => {});
     const message = `${failing}: ${inPlainWords(error).replaceAll(/\s+/g, " ")}`;
     if (error instanceof ConfigError) throw new ConfigError(message);
     const why = signal.aborted ? `stopped by ${signal.reason}` : `error: ${message}`;
@@ -71,6 +69,9 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     const rest = [why, target && describeRest(tally, to), target && to.url && next];
     say(rest.filter(Boolean).join("; "));
     return false;
+  } finally {
+    // A failure here changes neither what was printed nor what is durable.
+    await target?.close().catch(() => {});
   }
   if (tally.conflicts > 0) {
     say(`error: ${describe(tally)}`);

@@ -1,4 +1,3 @@
-import { SingleBar } from "cli-progress";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 
 /** Where records come from. */
@@ -16,19 +15,20 @@ export interface Source {
 /** Where records go. */
 export interface Target {
   /**
-   * Writes records and adds them to the tally, also if others of the batch fail. A database has
-   * them on the disk when it resolves.
+   * Writes records after those of earlier calls, and adds them to the tally, also if others of the
+   * batch fail. A database has them on the disk when it resolves.
    *
    * @throws {Error} in plain words
    */
   write(investors: Investor[], tally: Tally): Promise<void>;
   /**
-   * Releases everything. If all records are written, a file becomes durable under its name; if not,
-   * nothing stays of it.
+   * Makes durable, and shows under its name, what was written.
    *
    * @throws {Error} in plain words
    */
-  close(isWhole: boolean): Promise<void>;
+  finish(): Promise<void>;
+  /** Releases everything. Nothing stays of a file that was not finished. */
+  close(): Promise<void>;
 }
 
 /** How far a copy is. */
@@ -48,10 +48,12 @@ export function countAll({ copied, present, conflicts }: Tally): number {
   return copied + present + conflicts;
 }
 
+/** How many batches are written while the next one is read. */
+const maxWriting = 2;
+
 /**
- * Copies all records, in constant memory, and adds them to the tally; a batch is read while the one
- * before it is written. What was written stays, also if it fails, or if the signal aborts, which
- * ends it between two batches.
+ * Copies all records, in constant memory, and adds them to the tally. What was written stays, also
+ * if it fails, or if the signal aborts, which ends it between two batches.
  *
  * @param onFailure called when a write has failed, while the source may be waiting for more
  * @throws {Error} in plain words
@@ -63,23 +65,29 @@ export async function copyRecords(
   signal: AbortSignal,
   onFailure: () => void,
 ): Promise<void> {
-  let writing: Promise<void> | undefined;
+  const writing: Promise<void>[] = [];
   try {
     for await (const batch of batches) {
-      await writing;
+      if (writing.length === maxWriting) {
+        await writing[0];
+        writing.shift();
+      }
       signal.throwIfAborted();
       tally.part = partRead();
-      writing = target.write(batch, tally);
-      writing.catch(onFailure);
+      const write = target.write(batch, tally);
+      write.catch(onFailure);
+      writing.push(write);
     }
   } finally {
-    // If both fail, this is what failed first.
-    await writing;
+    await Promise.allSettled(writing);
+    // The first failure says more than those that came after it.
+    await Promise.all(writing);
   }
 }
 
 const barIntervalMs = 200;
 const lineIntervalMs = 5_000;
+const barWidth = 20;
 
 /**
  * Shows at intervals how far a copy is: on a terminal by a bar, elsewhere by lines.
@@ -93,34 +101,24 @@ export function showProgress(
   terminal: NodeJS.WritableStream | undefined,
 ): () => void {
   const start = performance.now();
+  const clearLine = "\r\x1b[K";
 
-  function state() {
+  function show(): void {
     const seconds = (performance.now() - start) / 1_000;
-    const { part } = tally;
-    const left = part ? inTime(seconds / part - seconds) : "unknown";
+    const { part = 0 } = tally;
     const count = countAll(tally);
-    return { count: inDigits(count), rate: inDigits(count / seconds), left };
+    const left = part > 0 ? inTime(seconds / part - seconds) : "unknown";
+    const line = `${inDigits(count)} records, ${inDigits(count / seconds)} a second, time left: ${left}`;
+    const bar = "█".repeat(Math.round(part * barWidth)).padEnd(barWidth, "░");
+    if (terminal) terminal.write(`${clearLine}${bar} ${Math.floor(part * 100)} %, ${line}`);
+    else say(line);
   }
 
-  const bar =
-    terminal &&
-    new SingleBar({
-      stream: terminal,
-      format: "{bar} {percentage} % | {count} records | {rate} a second | time left: {left}",
-      // A cursor that is hidden would stay so if the process is killed.
-      hideCursor: false,
-      clearOnComplete: true,
-    });
-  bar?.start(1, 0, state());
-  const show = () => {
-    const { count, rate, left } = state();
-    if (bar) bar.update(tally.part ?? 0, { count, rate, left });
-    else say(`${count} records, ${rate} a second, time left: ${left}`);
-  };
-  const timer = setInterval(show, bar ? barIntervalMs : lineIntervalMs);
+  if (terminal) show();
+  const timer = setInterval(show, terminal ? barIntervalMs : lineIntervalMs);
   return () => {
     clearInterval(timer);
-    bar?.stop();
+    terminal?.write(clearLine);
   };
 }
 

@@ -1,4 +1,3 @@
-import type { DatabaseSync } from "node:sqlite";
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
@@ -6,7 +5,6 @@ import { expectRecord } from "../investor.ts";
 import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
 import { openStore } from "../store/open.ts";
-import { resultCode, resultCodeOf } from "../store/sqlite-errors.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import { DuplicateIdError, type Range, type Store } from "../store/store.ts";
@@ -31,18 +29,14 @@ const maxIds = 10;
  */
 export function openSqliteSource(path: string): Source {
   const db = openSqliteFileToRead(path);
-  const { list } = createSqliteReader(db, db, () => {});
-  return createSource(countRecords(db), list, async () => db.close());
-}
-
-/** How many records a file has; 0 if it is damaged, which the copy then meets and reports. */
-function countRecords(db: DatabaseSync): number {
+  let total: number | undefined;
   try {
-    return Number(db.prepare("SELECT count(*) AS total FROM investors").get()?.total);
-  } catch (error) {
-    if (resultCodeOf(error) === resultCode.corrupt) return 0;
-    throw error;
+    total = Number(db.prepare("SELECT count(*) AS total FROM investors").get()?.total);
+  } catch {
+    // Where the file is damaged, the pages before that are copied.
   }
+  const { list } = createSqliteReader(db, db, () => {});
+  return createSource(total, list, async () => db.close());
 }
 
 /**
@@ -74,7 +68,7 @@ export async function openMongoSource(url: string): Promise<Source> {
 }
 
 function createSource(
-  total: number,
+  total: number | undefined,
   list: (range: Range) => Investor[] | Promise<Investor[]>,
   close: () => Promise<void>,
 ): Source {
@@ -96,7 +90,7 @@ function createSource(
     }
   }
 
-  return { batches: read(), partRead: () => Math.min(1, done / total) };
+  return { batches: read(), partRead: () => total && Math.min(1, done / total) };
 }
 
 /**
@@ -111,31 +105,40 @@ export async function openStoreTarget(url: string): Promise<Target> {
   const store = await openStore(url, { requestTimeoutMs, ...callbacks });
   // One of MongoDB is not connected yet.
   await store.ping();
+  // Where records are there already, looking for them is faster than to insert them.
+  let isFilled = false;
   return {
     async write(investors, tally) {
-      const writes = investors.map((investor) => write(store, investor, tally));
+      const { copied } = tally;
+      const writes = investors.map((investor) => write(store, investor, tally, isFilled));
       await Promise.allSettled(writes);
       await Promise.all(writes);
+      isFilled = tally.copied - copied < investors.length / 2;
     },
+    finish: () => store.close(),
     close: () => store.close(),
   };
 }
 
-async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {
-  try {
-    await store.insert(investor);
-    tally.copied += 1;
-  } catch (error) {
-    if (!(error instanceof DuplicateIdError)) throw error;
-    const stored = await store.find(investor.id);
-    if (stored === undefined) {
-      throw new Error(`${investor.id} is refused as a duplicate, and no record has this id`);
+async function write(store: Store, investor: Investor, tally: Tally, isFilled: boolean) {
+  let stored = isFilled ? await store.find(investor.id) : undefined;
+  if (stored === undefined) {
+    try {
+      await store.insert(investor);
+      tally.copied += 1;
+      return;
+    } catch (error) {
+      if (!(error instanceof DuplicateIdError)) throw error;
     }
-    if (equals(InvestorSchema, stored, investor)) {
-      tally.present += 1;
-    } else {
-      tally.conflicts += 1;
-      if (tally.conflictingIds.length < maxIds) tally.conflictingIds.push(investor.id);
-    }
+    stored = await store.find(investor.id);
+  }
+  if (stored === undefined) {
+    throw new Error(`${investor.id} is refused as a duplicate, and no record has this id`);
+  }
+  if (equals(InvestorSchema, stored, investor)) {
+    tally.present += 1;
+  } else {
+    tally.conflicts += 1;
+    if (tally.conflictingIds.length < maxIds) tally.conflictingIds.push(investor.id);
   }
 }

@@ -1,4 +1,4 @@
-import { createWriteStream, fdatasync, fstatSync, lstatSync, renameSync } from "node:fs";
+import { fdatasync, fstatSync, lstatSync, renameSync, writeFile } from "node:fs";
 import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
@@ -25,24 +25,24 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   const file = await open(partial, "wx", 0o600);
   const { ino } = await file.stat();
   // While the file is open, no other has its inode number.
-  const isOurs = () => lstatSync(partial, { throwIfNoEntry: false })?.ino === ino;
+  const isOurs = (name: string) => lstatSync(name, { throwIfNoEntry: false })?.ino === ino;
+  let isFinished = false;
   return {
     write: createLineWriter(
       (text) => file.writeFile(text),
       () => file.datasync(),
     ),
-    async close(isWhole) {
-      try {
-        if (!isWhole) return;
-        await file.sync();
-        if (!isOurs()) throw new Error(`another copy writes to it, or ${partial} was moved`);
-        refuseExisting(path);
-        renameSync(partial, path);
-        syncFolder(dirname(path));
-      } finally {
-        if (isOurs()) await rm(partial);
-        await file.close();
-      }
+    async finish() {
+      await file.sync();
+      if (!isOurs(partial)) throw new Error(`another copy writes to it, or ${partial} was moved`);
+      refuseExisting(path);
+      renameSync(partial, path);
+      syncFolder(dirname(path));
+      isFinished = true;
+    },
+    async close() {
+      for (const name of [partial, path]) if (!isFinished && isOurs(name)) await rm(name);
+      await file.close();
     },
   };
 }
@@ -54,36 +54,41 @@ function refuseExisting(path: string): void {
 
 /** The same to standard output. */
 export async function openStdoutTarget(): Promise<Target> {
-  const fd = 1;
-  // Not process.stdout, which takes a write that a full disk cut short for a whole one.
-  const stream = createWriteStream("", { fd, autoClose: false });
-  // Each write reports its own failure.
-  stream.on("error", () => {});
-  const write = promisify<string, void>((text, done) => void stream.write(text, done));
-  const isFile = fstatSync(fd).isFile();
+  const { stdout } = process;
+  const isFile = fstatSync(stdout.fd).isFile();
+  // Where it is a file, its stream takes a write that a full disk cut short for a whole one.
+  const write = isFile
+    ? (text: string) => promisify(writeFile)(stdout.fd, text)
+    : promisify<string, void>((text, done) => void stdout.write(text, done));
   const sync = async () => {
-    if (isFile) await promisify(fdatasync)(fd);
+    if (isFile) await promisify(fdatasync)(stdout.fd);
   };
-  return { write: createLineWriter(write, sync), close: sync };
+  // Each write reports its own failure.
+  stdout.on("error", () => {});
+  return { write: createLineWriter(write, sync), finish: sync, async close() {} };
 }
 
 /**
- * Writes batches as lines, and syncs now and then: what piled up until the end would hold up the
+ * Writes one batch after the other as lines, and syncs now and then: what piled up until the end would hold up the
  * commits of a service on the same disk for as long as it takes to write.
  */
 function createLineWriter(
   write: (text: string) => Promise<void>,
   sync: () => Promise<void>,
 ): Target["write"] {
+  let last: Promise<void> = Promise.resolve();
   let unsynced = 0;
-  return async (investors, tally) => {
-    const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
-    await write(text);
-    unsynced += text.length;
-    if (unsynced >= maxUnsynced) {
-      await sync();
-      unsynced = 0;
-    }
-    tally.copied += investors.length;
+  return (investors, tally) => {
+    last = last.then(async () => {
+      const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
+      await write(text);
+      unsynced += text.length;
+      if (unsynced >= maxUnsynced) {
+        await sync();
+        unsynced = 0;
+      }
+      tally.copied += investors.length;
+    });
+    return last;
   };
 }

@@ -5,8 +5,8 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { runCopy } from "../../src/copy/command.ts";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
-import { anInvestor } from "../support/records.ts";
-import { type Run, run } from "../support/service.ts";
+import { aCreate, anInvestor } from "./records.ts";
+import { grpcClient, type Run, run, type Service } from "./service.ts";
 
 /** A copy that has ended. */
 export interface Ended {
@@ -111,6 +111,34 @@ export function tableOf(folder: string, name: string): { rows: number; digest: s
   } finally {
     db.close();
   }
+}
+
+/** How many records an SQLite file has, also while it is being made. */
+export function rowsOf(folder: string, name: string): number {
+  try {
+    return tableOf(folder, name).rows;
+  } catch {
+    return 0;
+  }
+}
+
+/** Starts callers of a service that create one record after the other, until they are stopped. */
+export function startWriters(service: Service) {
+  const client = grpcClient(service);
+  const acknowledged: Investor[] = [];
+  let isOver = false;
+  const all = Array.from({ length: 16 }, async () => {
+    while (!isOver) acknowledged.push(await client.createInvestor(aCreate()));
+  });
+  return {
+    acknowledged,
+    /** All that was acknowledged; rejects if a create has failed. */
+    async stop(): Promise<Investor[]> {
+      isOver = true;
+      await Promise.all(all);
+      return acknowledged;
+    },
+  };
 }
 
 /** A record as a line of NDJSON, or what it becomes by changes; undefined leaves one out. */

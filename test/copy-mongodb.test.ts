@@ -1,0 +1,270 @@
+import { rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { MongoClient, ObjectId, UUID } from "mongodb";
+import { MongoMemoryServer } from "mongodb-memory-server-core";
+import { v7 } from "uuid";
+import { expect, it, onTestFinished } from "vitest";
+import type { Investor } from "../gen/investor/v1/investor_pb.js";
+import {
+  copy,
+  copyHere,
+  makeSqlite,
+  openSqlite,
+  rowsOf,
+  startCopy,
+  tableOf,
+} from "./support/copying.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { describeWithMongo, findMembers } from "./support/mongodb.ts";
+import { listAll } from "./support/pages.ts";
+import { createRandom, seedOf } from "./support/random.ts";
+import { aCreate, anInvestor } from "./support/records.ts";
+import { grpcClient, type Run, startService } from "./support/service.ts";
+
+const timeout = 180_000;
+const records = 10_000;
+const bytesOfLine = 310;
+
+/** How many records are written so far. */
+type Written = () => Promise<number>;
+
+const inSqlite =
+  (folder: string, name: string): Written =>
+  async () =>
+    rowsOf(folder, name);
+
+function inFile(folder: string, name: string): Written {
+  const partial = join(folder, `${name}.partial`);
+  return async () => (statSync(partial, { throwIfNoEntry: false })?.size ?? 0) / bytesOfLine;
+}
+
+async function inMongo(url: string): Promise<Written> {
+  const client = await MongoClient.connect(url);
+  onTestFinished(() => client.close());
+  const collection = client.db().collection("investors");
+  return () => collection.countDocuments({}, { readPreference: "primaryPreferred" }).catch(() => 0);
+}
+
+/** Waits until a copy has written so many records or has ended. */
+async function reach(count: number, written: Written, { exited }: Run): Promise<void> {
+  let hasEnded = false;
+  exited.then(() => {
+    hasEnded = true;
+  });
+  while (!hasEnded && (await written()) < count) await delay(5);
+}
+
+async function expectToEndWell({ exited, output }: Run): Promise<void> {
+  const told = expect.stringMatching(/^copied .*\n$/m);
+  expect({ code: await exited, told: output() }).toEqual({ code: 0, told });
+}
+
+await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
+  it("keeps what is there, and tells conflicts", async () => {
+    const folder = temporaryFolder();
+    const investors = await makeSqlite(folder, "a.db", 1_500);
+    const url = mongo.url();
+    expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({ code: 0 });
+    const other = anInvestor({ id: investors[7]?.id ?? "" });
+    const store = await openSqlite(`${folder}/b.db`);
+    for (const each of [other, anInvestor()]) await store.insert(each);
+    await store.close();
+    expect(await copyHere(["sqlite:b.db", url], { folder })).toEqual({
+      code: 1,
+      told: `error: conflicts with other content under the same ids, which stays: 1 (${other.id}); copied 1 record, and found 0 already there\n`,
+    });
+    expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({
+      code: 0,
+      told: expect.stringContaining("copied 0 records, and found 1,500 already there"),
+    });
+    expect((await copyHere([url, "sqlite:c.db"], { folder })).code).toBe(0);
+    expect(tableOf(folder, "c.db").rows).toBe(1_501);
+  });
+
+  it.each([
+    ["0123456789abcdef01234567", { _id: new ObjectId("0123456789abcdef01234567") }],
+    ["01234567-89ab-cdef-0123-456789abcdef", { _id: new UUID("0123456789abcdef0123456789abcdef") }],
+  ])("ends at a document that is no record, and names it: %s", async (id, document) => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3);
+    const url = mongo.url();
+    await copyHere(["sqlite:a.db", url], { folder });
+    const client = await MongoClient.connect(url);
+    await client.db().collection<{ _id: unknown }>("investors").insertOne(document);
+    await client.close();
+    const { code, told } = await copyHere([url, "sqlite:b.db"], { folder });
+    expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is no record[^\n]*\n$/);
+    expect(told).toContain(id);
+    expect(code).toBe(1);
+  });
+
+  it("says that a source without records is none, and does not make it", async () => {
+    const url = mongo.url();
+    expect(await copyHere([url, "out.ndjson"], { folder: temporaryFolder() })).toEqual({
+      code: 1,
+      told: expect.stringMatching(/^error: cannot read mongodb:[^\n]*: it holds no records\n$/),
+    });
+    const client = await MongoClient.connect(url);
+    expect(await client.db().listCollections().toArray()).toEqual([]);
+    await client.close();
+  });
+
+  it("gives the same table, though each copy is killed again and again", { timeout }, async () => {
+    const random = createRandom(seedOf("killed copies"));
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", records);
+    const url = mongo.url();
+    let killed = 0;
+
+    async function copyWithKills(from: string, to: string, written: Written): Promise<void> {
+      for (let round = 0; round < 3; round += 1) {
+        const running = startCopy([from, to], { folder });
+        await reach(random.int(1, records), written, running);
+        running.child.kill("SIGKILL");
+        const code = await running.exited;
+        if (code === "SIGKILL") killed += 1;
+        else expect({ code, told: running.output() }).toMatchObject({ code: 0 });
+        if (code === 0 && to.endsWith(".ndjson")) rmSync(join(folder, to));
+      }
+      await expectToEndWell(startCopy([from, to], { folder }));
+    }
+
+    await copyWithKills("sqlite:a.db", url, await inMongo(url));
+    await copyWithKills(url, "a.ndjson", inFile(folder, "a.ndjson"));
+    await copyWithKills("a.ndjson", "sqlite:b.db", inSqlite(folder, "b.db"));
+    expect(killed).toBeGreaterThan(0);
+    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+    expect(tableOf(folder, "b.db").rows).toBe(records);
+  });
+
+  it.each(["to", "from"])(
+    "ends in one line at most if the database that it goes %s dies, and goes on when it is back",
+    { timeout },
+    async (side) => {
+      const random = createRandom(seedOf(`a database that dies, ${side}`));
+      const folder = temporaryFolder();
+      await makeSqlite(folder, "a.db", records);
+      const url = mongo.url();
+      if (side === "from") await expectToEndWell(startCopy(["sqlite:a.db", url], { folder }));
+      const [from, to] = side === "to" ? ["sqlite:a.db", url] : [url, "sqlite:b.db"];
+      const written = side === "to" ? await inMongo(url) : inSqlite(folder, "b.db");
+      const running = startCopy([from, to], { folder });
+      await reach(random.int(1, records / 2), written, running);
+      for (const { signal } of mongo.members()) signal("SIGKILL");
+      // Its process has ended by then.
+      await delay(random.int(1_000, 3_000));
+      await mongo.revive();
+      if ((await running.exited) !== 0) expect(running.output()).toMatch(/^error: [^\n]+\n$/m);
+      await expectToEndWell(startCopy([from, to], { folder }));
+      if (side === "to") await expectToEndWell(startCopy([url, "sqlite:b.db"], { folder }));
+      expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+    },
+  );
+});
+
+await describeWithMongo("a copy to and from a set of three", "set of three", (mongo) => {
+  it("gives the same table, though the primary dies in each copy", { timeout }, async () => {
+    const random = createRandom(seedOf("killed primaries"));
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", records);
+    const url = mongo.url();
+    let interrupted = 0;
+
+    async function copyThroughElection(from: string, to: string, written: Written) {
+      const [primary] = await findMembers(mongo);
+      const running = startCopy([from, to], { folder });
+      await reach(random.int(1, records / 2), written, running);
+      if (running.child.exitCode === null) interrupted += 1;
+      primary?.signal("SIGKILL");
+      await expectToEndWell(running);
+      await mongo.revive();
+    }
+
+    await copyThroughElection("sqlite:a.db", url, await inMongo(url));
+    await copyThroughElection(url, "a.ndjson", inFile(folder, "a.ndjson"));
+    await expectToEndWell(startCopy(["a.ndjson", "sqlite:b.db"], { folder }));
+    expect(interrupted).toBeGreaterThan(0);
+    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+  });
+});
+
+await describeWithMongo("the move from SQLite to MongoDB", "set of one", (mongo) => {
+  it("keeps each record once, with writers that send request ids", { timeout }, async () => {
+    const folder = temporaryFolder();
+    const env = { DATABASE_URL: mongo.url() };
+    const created = new Map<string, Investor>();
+    let requests = 0;
+    let isOver = false;
+    let service = await startService({}, folder);
+
+    /** Creates records, each by repeating it with its request id until it is acknowledged. */
+    const writers = Array.from({ length: 16 }, async () => {
+      while (!isOver) {
+        const request = aCreate({ requestId: v7() });
+        requests += 1;
+        for (;;) {
+          const investor = await grpcClient(service)
+            .createInvestor(request)
+            .catch(() => delay(20));
+          if (investor === undefined) continue;
+          created.set(investor.id, investor);
+          break;
+        }
+      }
+    });
+    const move = () => copy(["sqlite:data/investors.db", "env:DATABASE_URL"], { folder, env });
+
+    await delay(500);
+    expect((await move()).code).toBe(0);
+    service.child.kill("SIGTERM");
+    await service.exited;
+    const again = await move();
+    expect(again.code).toBe(0);
+    expect(again.told).not.toContain("copied 0 records");
+    service = await startService(env, folder);
+    const moved = created.size;
+    while (created.size < moved + 32) await delay(20);
+    isOver = true;
+    await Promise.all(writers);
+
+    expect(created.size).toBe(requests);
+    const stored = await listAll(grpcClient(service));
+    expect(stored).toEqual([...created.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1)));
+  });
+});
+
+await describeWithMongo("a MongoDB that cannot be used", "standalone", () => {
+  it("is told in one line, without secrets", async () => {
+    const server = await MongoMemoryServer.create({
+      instance: { storageEngine: "wiredTiger" },
+      auth: {
+        enable: true,
+        customRootName: "root",
+        customRootPwd: "root",
+        extraUsers: [{ createUser: "reader", pwd: "s3cret", roles: ["read"], database: "x" }],
+      },
+    });
+    onTestFinished(async () => void (await server.stop()));
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3);
+    const urlOf = (user: string) =>
+      `mongodb://${user}@127.0.0.1:${server.instanceInfo?.port}/x?authSource=x`;
+    const gone = "mongodb://me:s3cret@127.0.0.1:1/x";
+    const refusals = [
+      [gone, "sqlite:b.db", /^error: cannot read mongodb:\/\/127.0.0.1:1\/x: .*ECONNREFUSED/],
+      ["sqlite:a.db", gone, /^error: cannot write to mongodb:\/\/127.0.0.1:1\/x: .*ECONNREFUSED/],
+      ["sqlite:a.db", urlOf("reader:s3cret"), /^error: cannot write to mongodb:.*not authorized/],
+      [urlOf("reader:wr0ng"), "sqlite:b.db", /^error: cannot read mongodb:.*Authentication failed/],
+    ] as const;
+    await Promise.all(
+      refusals.map(async ([from, to, why]) => {
+        const { code, told } = await copy([from, to], { folder });
+        expect(told).toMatch(why);
+        expect(told).toMatch(/^[^\n]+\n$/);
+        expect(told).not.toMatch(/s3cret|wr0ng|Lovelace/);
+        expect(code).toBe(1);
+      }),
+    );
+  }, 60_000);
+});
