@@ -18,7 +18,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { v4 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { copy, openSqlite } from "../copy/copying.ts";
+import { copy, openSqlite } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { pagesOf } from "../support/pages.ts";
