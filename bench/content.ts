@@ -1,9 +1,10 @@
-import { InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { create } from "@bufbuild/protobuf";
+import { InvestorSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
 
-/** What stands where a name that no other record has is put. */
+/** The first name in a template, replaced by one of the same length in each create. */
 export const mark = "#".repeat(24);
 
-/** The record of all measurements in plain JSON, but for its name. */
+/** The record of all measurements in the service's own JSON. */
 export const jsonContent = {
   type: "individual",
   firstName: mark,
@@ -18,5 +19,11 @@ export const jsonContent = {
   language: "en",
 };
 
-/** The same by protobuf. */
+/** The same for protobuf. */
 export const content = { ...jsonContent, type: InvestorType.INDIVIDUAL };
+
+/** The record that bare servers reply with. */
+export const constant = create(InvestorSchema, {
+  ...content,
+  id: "01a1fb03-1d78-721b-8a61-2663c8de88a3",
+});

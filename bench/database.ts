@@ -1,29 +1,20 @@
 import { DatabaseSync } from "node:sqlite";
-import { MongoClient, UUID } from "mongodb";
+import { MongoClient, type UUID } from "mongodb";
 import { v7 } from "uuid";
-import { jsonContent } from "./content.ts";
+import { jsonContent, mark } from "./content.ts";
+import { startService } from "./server.ts";
 import type { Known } from "./work.ts";
 
-/** A database as the benchmark looks at it and fills it, past any server. */
+/** A database as the benchmark looks at it, past any server. */
 export interface Database {
   count(): Promise<number>;
   /** Some records that are there, spread over all. */
   sample(size: number): Promise<Known[]>;
-  /** Adds records as the service stores them. */
-  fill(count: number): Promise<void>;
   close(): Promise<void>;
 }
 
-const nameOf = (n: number) => `filled.${n}`.padEnd(24, "_");
-
-/** A database of MongoDB. */
-export interface MongoDatabase extends Database {
-  /** The version of the server. */
-  version(): Promise<string>;
-}
-
 /** Opens a database of MongoDB. */
-export async function mongoDatabase(url: string): Promise<MongoDatabase> {
+export async function mongoDatabase(url: string): Promise<Database> {
   const client = await MongoClient.connect(url);
   const collection = client.db().collection<{ _id: UUID; firstName: string }>("investors");
   return {
@@ -35,23 +26,12 @@ export async function mongoDatabase(url: string): Promise<MongoDatabase> {
         firstName,
       }));
     },
-    async fill(count) {
-      for (let done = 0; done < count; done += 10_000) {
-        const batch = Array.from({ length: Math.min(10_000, count - done) }, (_, i) => ({
-          _id: new UUID(v7()),
-          ...jsonContent,
-          firstName: nameOf(done + i),
-        }));
-        await collection.insertMany(batch, { ordered: false });
-      }
-    },
-    version: async () => (await client.db().command({ buildInfo: 1 })).version,
     close: () => client.close(),
   };
 }
 
 /**
- * A file of SQLite that a server has made.
+ * Opens a file of SQLite that a server has made.
  *
  * @param columns those of the id and the name
  */
@@ -67,23 +47,29 @@ export function sqliteDatabase(path: string, columns = "hex(id), first_name"): D
         .prepare(select)
         .all(size)
         .map((row) => {
-          const [id, firstName] = Object.values(row).map(String);
-          return { id: toText(id ?? ""), firstName: firstName ?? "" };
+          const [id = "", firstName = ""] = Object.values(row).map(String);
+          return { id: toText(id), firstName };
         });
-    },
-    async fill(count) {
-      const insert = db.prepare(`INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")})`);
-      db.exec("BEGIN IMMEDIATE");
-      for (let n = 0; n < count; n += 1) {
-        const id = Buffer.from(v7().replaceAll("-", ""), "hex");
-        insert.run(id, ...Object.values({ ...jsonContent, type: 1, firstName: nameOf(n) }));
-      }
-      db.exec("COMMIT");
     },
     async close() {
       db.close();
     },
   };
+}
+
+/** Has the service make a file of SQLite, and adds records as the service stores them. */
+export async function fillSqlite(path: string, records: number): Promise<void> {
+  await startService(`sqlite:${path}`).then((service) => service.stop());
+  const db = new DatabaseSync(path);
+  const insert = db.prepare(`INSERT INTO investors VALUES (${Array(12).fill("?").join(", ")})`);
+  db.exec("BEGIN IMMEDIATE");
+  for (let n = 0; n < records; n += 1) {
+    const id = Buffer.from(v7().replaceAll("-", ""), "hex");
+    const firstName = `filled.${n}`.padEnd(mark.length, "_");
+    insert.run(id, ...Object.values({ ...jsonContent, type: 1, firstName }));
+  }
+  db.exec("COMMIT");
+  db.close();
 }
 
 /** The canonical text of a UUID in hexadecimal; other ids as they are. */

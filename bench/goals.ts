@@ -1,4 +1,4 @@
-import type { Results } from "./report.ts";
+import { type Results, toTitle } from "./report.ts";
 import { show, toTable } from "./table.ts";
 
 const measures = {
@@ -9,28 +9,21 @@ const measures = {
 
 /** Holds what was measured against what it has to be. */
 export function judge({ outcomes, figures }: Results): { table: string; isMet: boolean } {
-  const ratios = outcomes.flatMap(({ title, standings }) =>
-    standings.flatMap(({ name, ratios, goals }) =>
-      goals.map(({ measure, ...goal }) => ({
-        title: `${title}: ${measures[measure].title}, × ${name}`,
-        value: ratios[measure],
-        unit: "×",
-        goal: { ...goal, is: measures[measure].is },
-      })),
-    ),
+  const ratios = outcomes.flatMap((outcome) =>
+    outcome.standings.flatMap(({ name, ratios, goal }) => {
+      if (goal === undefined) return [];
+      const { title, is } = measures[goal.measure];
+      const who = `${toTitle(outcome)}, ${show(outcome.callers)} callers`;
+      const value = ratios[goal.measure];
+      return { title: `${who}: ${title}, × ${name}`, value, unit: "×", goal: { ...goal, is } };
+    }),
   );
   let isMet = true;
-  const rows = [...ratios, ...figures].flatMap(({ title, value, unit, goal }) => {
-    if (goal === undefined) return [];
-    const { is, must, aim } = goal;
+  const rows = [...ratios, ...figures].map(({ title, value, unit, goal: { is, must, aim } }) => {
     const holds = (limit: number) => (is === "at least" ? value >= limit : value <= limit);
-    const isMissed = must !== undefined && !holds(must);
-    if (isMissed) isMet = false;
-    const verdict = isMissed ? "MISSED" : must !== undefined ? "ok" : "";
-    const limit = (each: number | undefined) => (each === undefined ? "" : `${is} ${each}`);
-    return [
-      [title, show(value, ` ${unit}`), limit(must), verdict, limit(aim), holds(aim) ? "ok" : ""],
-    ];
+    if (!holds(must)) isMet = false;
+    const verdict = holds(aim) ? "aim met" : holds(must) ? "met" : "MISSED";
+    return [title, show(value, ` ${unit}`), `${is} ${must}`, `${aim}`, verdict];
   });
-  return { table: toTable([["figure", "measured", "must", "", "aim", ""], ...rows]), isMet };
+  return { table: toTable([["figure", "measured", "must", "aim", ""], ...rows]), isMet };
 }

@@ -1,29 +1,38 @@
 /**
- * Measures this service beside its peers and the limits of the machine, all in one run:
- * `npm run bench`, or `npm run bench -- --quick` to see in a minute or two that all of it works.
+ * Measures this service beside its peers and bare servers, all in one run: `npm run bench`, or
+ * `npm run bench -- --quick` to see in a minute or two that all of it works.
  */
 import { mkdtempSync, rmSync } from "node:fs";
+import { cpus, totalmem } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
+import { MongoClient } from "mongodb";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
-import { buildGoPeers } from "./go.ts";
+import { compareOnMongo, compareOnSqlite } from "./comparisons.ts";
+import { measureCopies } from "./copy.ts";
 import { judge } from "./goals.ts";
-import { describeMachine, type Results, write } from "./report.ts";
-import { measureCopies, measureWhileCopying } from "./suites/copy.ts";
-import { measureMongo } from "./suites/mongodb.ts";
-import type { Findings, Plan } from "./suites/plan.ts";
-import { measureSqlite } from "./suites/sqlite.ts";
+import { measureGrowth } from "./growth.ts";
+import type { Plan } from "./plan.ts";
+import { measureProcess } from "./process.ts";
+import { type Results, write } from "./report.ts";
+import { buildGoPeers } from "./server.ts";
 
 const { values } = parseArgs({ options: { quick: { type: "boolean", default: false } } });
-const amount = values.quick
+const amounts = values.quick
   ? {
       effort: { rounds: 1, seconds: 0.3 },
-      growth: { callers: [1, 512], records: [10_000] },
+      records: [10_000],
+      callers: [512],
+      copied: 10_000,
+      listed: 10_000,
       starts: 1,
     }
   : {
       effort: { rounds: 10, seconds: 1.5 },
-      growth: { callers: [1, 8, 32, 128, 512], records: [10_000, 100_000, 1_000_000] },
+      records: [10_000, 1_000_000],
+      callers: [32, 512],
+      copied: 1_000_000,
+      listed: 2_000_000,
       starts: 10,
     };
 
@@ -34,32 +43,31 @@ process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 const say = (text: string) => console.log(`${new Date().toISOString().slice(11, 19)}  ${text}`);
 say("build the peers in Go");
-const plan: Plan = { ...amount, folder, go: buildGoPeers(), say };
-const sqlite = await measureSqlite(plan);
-// Before there is a mongod, whose checkpoints would be measured too.
-const busy = await measureWhileCopying(plan);
+const go = buildGoPeers();
+const plan: Plan = { ...amounts, folder, go, say };
+const onSqlite = await compareOnSqlite(plan);
+const processes = await measureProcess(plan);
+// Not earlier, or the figures of SQLite would include what mongod writes meanwhile.
 const set = await startMongo();
-const mongodb = set && (await measureMongo(plan, set));
-const copies = await measureCopies(plan, set?.getUri("copies"));
-const found: Findings[] = mongodb ? [mongodb, sqlite] : [sqlite];
-
+const mongoUrl = set && ((name: string) => set.getUri(name));
+const onMongo = mongoUrl ? await compareOnMongo(plan, mongoUrl) : [];
 const results: Results = {
   date: new Date().toISOString().slice(0, 16),
-  machine: [describeMachine(), ...(mongodb ? [`MongoDB ${mongodb.version}`] : [])].join(", "),
-  outcomes: found.flatMap(({ outcomes }) => outcomes),
-  figures: [...found.flatMap(({ figures }) => figures), ...copies, ...busy],
-  growth: found.flatMap(({ growth }) => growth),
-  memory: found.flatMap(({ memory }) => memory),
+  machine: await describeMachine(),
+  outcomes: [...onMongo, ...onSqlite],
+  figures: [...processes, ...(await measureCopies(plan, mongoUrl))],
+  growth: await measureGrowth(plan, mongoUrl),
 };
-await set?.stop();
 
-const { table, isMet } = judge(results);
-console.log(`\n${table}`);
-if (values.quick) console.log("\nSo short a run tells only that all of it works.");
-if (!values.quick && mongodb && plan.go) {
-  await write(results);
+if (values.quick) {
+  say("all of it works; so short a run measures nothing");
+} else {
+  const { table, isMet } = judge(results);
+  console.log(`\n${table}`);
+  if (set && go) await write(results);
   process.exitCode = isMet ? 0 : 1;
 }
+await set?.stop();
 process.exit();
 
 /** A replica set of one member; undefined where no mongod can be had. */
@@ -74,4 +82,22 @@ async function startMongo(): Promise<MongoMemoryReplSet | undefined> {
     console.warn(`SKIPPED: all of MongoDB, which does not start: ${(error as Error).message}`);
     return undefined;
   }
+}
+
+/** The machine in a few words. */
+async function describeMachine(): Promise<string> {
+  const [{ model = "unknown CPU" } = {}] = cpus();
+  const gib = Math.round(totalmem() / 2 ** 30);
+  const words = [
+    `${cpus().length} cores of ${model.trim()}`,
+    `${gib} GiB`,
+    `Node.js ${process.version}`,
+  ];
+  if (set) {
+    const client = await MongoClient.connect(set.getUri());
+    const { version } = await client.db().command({ buildInfo: 1 });
+    words.push(`MongoDB ${version}`);
+    await client.close();
+  }
+  return words.join(", ");
 }

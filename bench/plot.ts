@@ -1,25 +1,20 @@
 import { parse, View } from "vega";
 import { compile, type TopLevelSpec } from "vega-lite";
-import type { Results } from "./report.ts";
-
-const shown = [
-  "Create, MongoDB",
-  "Get, MongoDB",
-  "Create, SQLite",
-  "Get, SQLite",
-  "Create by REST, SQLite",
-  "Get by REST, SQLite",
-];
+import { type Results, toTitle } from "./report.ts";
 
 /** Calls a second of the service and of its peers, as an SVG. */
 export async function plot({ machine, outcomes }: Results): Promise<string> {
-  const bars = shown.map((title): object => {
-    const { callers = 0, standings = [] } = outcomes.find((each) => each.title === title) ?? {};
-    const values = standings
+  const shown = outcomes.filter(({ api, callers }) => callers > 1 && api !== "connect");
+  const bars = shown.map((outcome): object => {
+    const values = outcome.standings
       .filter(({ name }) => !name.startsWith("bare"))
       .map(({ name, rate }, i) => ({ name, rate, isOurs: i === 0 }));
     return {
-      title: { text: `${title}, ${callers} callers`, anchor: "start", fontSize: 12 },
+      title: {
+        text: `${toTitle(outcome)}, ${outcome.callers} callers`,
+        anchor: "start",
+        fontSize: 12,
+      },
       width: 300,
       data: { values },
       encoding: {

@@ -1,52 +1,63 @@
-import type { Contestant } from "./contestant.ts";
-import type { Work } from "./load/generator.ts";
-import { type Measured, putLoad } from "./load/run.ts";
+import type { Database } from "./database.ts";
+import { type Measured, putLoad } from "./load/load.ts";
+import type { Store } from "./plan.ts";
+import type { Server } from "./server.ts";
+import { type Api, creates, gets, type Known, type Work } from "./work.ts";
 
-/** A server, and what is asked of it. */
-export interface Side {
-  name: string;
-  contestant: Contestant;
-  /** Makes the work of one round. */
-  work(): Work;
-  /** Is told how many records a round has stored. */
-  onCreated?(count: number): void;
+/** A server that is compared, and what is known of its records. */
+export interface Contestant {
+  server: Server;
+  /** None for a bare server. */
+  database: Database | undefined;
+  /** How many records it said that it stored. */
+  created: number;
+  /** Records to get. */
+  known: Known[];
+  /** How it is called where others are called by REST. */
+  rest?: Api;
 }
 
-/** What sides are compared by: calls a second, the median time of a call, CPU time of a call. */
+/** A server that has stored nothing yet. */
+export function toContestant(server: Server, database?: Database): Contestant {
+  return { server, database, created: 0, known: [] };
+}
+
+/** What is compared: calls a second, the median time of a call, the server's CPU time a call. */
 export type Measure = "rate" | "p50" | "cpu";
 
-/** The ratio of ours to another: at least, if it is of rates, or else at most. */
+/** Bounds of the ratio of our figure to another's: from below for a rate, else from above. */
 export interface Goal {
   measure: Measure;
-  must?: number;
+  must: number;
   aim: number;
 }
 
-/** The same work for this service and for others. */
+/** Callers share connections by gRPC; by HTTP/1.1 each has one of its own. */
+const usualCallers = { grpc: 128, connect: 64, rest: 64 };
+
+/** The same work for the service and for others. */
 export interface Race {
-  title: string;
-  /** What the comparison means. */
-  meaning: string;
-  callers: number;
-  /** Calls a second; as many as the callers can make if absent. */
-  rate?: number;
-  ours: Side;
-  /** Those without a side are left out. */
-  others: [other: Side | undefined, ...goals: Goal[]][];
+  operation: "Create" | "Get";
+  api: "grpc" | "connect" | "rest";
+  /** As many as usual if absent. */
+  callers?: number;
+  /** Those that could not be started are left out. */
+  others: [contestant: Contestant | undefined, goal?: Goal][];
 }
 
-/** How a side did: the medians of its rounds. */
+/** How one did: the medians of its rounds. */
 export interface Standing extends Measured {
   name: string;
+  /** Resident memory after it, in MiB. */
+  memory: number;
   /** The medians of the ratios of ours to it in each round. */
   ratios: Record<Measure, number>;
-  goals: Goal[];
+  goal: Goal | undefined;
 }
 
 /** How a race went; ours comes first. */
-export interface Outcome {
-  title: string;
-  meaning: string;
+export interface Outcome extends Pick<Race, "operation" | "api"> {
+  store: Store;
   callers: number;
   standings: Standing[];
 }
@@ -54,64 +65,82 @@ export interface Outcome {
 /** How much to measure. */
 export interface Effort {
   rounds: number;
-  /** The time that a side is measured in a round, in seconds. */
+  /** The time that a server is measured in a round, in seconds. */
   seconds: number;
 }
 
 /**
- * Measures all sides in turn, round by round, so that what disturbs the machine disturbs all
- * of them, and compares within each round.
+ * Measures all in turn, round by round, so that what disturbs the machine disturbs all of them,
+ * and compares within each round.
  */
-export async function run(race: Race, effort: Effort): Promise<Outcome> {
-  const { title, meaning, callers, ours } = race;
-  const entries = [{ side: ours, goals: [] as Goal[] }];
-  for (const [side, ...goals] of race.others) if (side) entries.push({ side, goals });
-  const rounds: Measured[][] = [];
-  for (let round = 0; round < effort.rounds; round += 1) {
-    const measured: Measured[] = [];
-    for (let i = 0; i < entries.length; i += 1) {
-      const at = (i + round) % entries.length;
-      const { side } = entries[at] as (typeof entries)[number];
-      measured[at] = await measure(side, callers, effort.seconds, race.rate);
+export async function run(
+  store: Store,
+  { operation, api, callers = usualCallers[api], others }: Race,
+  ours: Contestant,
+  { rounds, seconds }: Effort,
+): Promise<Outcome> {
+  const entries = [[ours] as const, ...others].flatMap(([contestant, goal]) =>
+    contestant ? { contestant, goal, results: [] as Measured[] } : [],
+  );
+  for (let round = 0; round < rounds; round += 1) {
+    const first = round % entries.length;
+    for (const { contestant, results } of [...entries.slice(first), ...entries.slice(0, first)]) {
+      const own = api === "rest" ? (contestant.rest ?? api) : api;
+      const work = operation === "Create" ? creates(own) : gets(own, contestant.known);
+      results.push(await measure(contestant, work, callers, seconds));
     }
-    rounds.push(measured);
   }
-  const standings = entries.map(({ side: { name }, goals }, i): Standing => {
-    const median = (value: (own: Measured, first: Measured) => number) =>
-      medianOf(rounds.map((each) => value(each[i] as Measured, each[0] as Measured)));
-    const ratio = (key: Measure) => median((own, first) => first[key] / own[key]);
+  const ourResults = entries[0]?.results ?? [];
+  const standings = entries.map(({ contestant, goal, results }): Standing => {
+    const median = (key: keyof Measured) => medianOf(results.map((each) => each[key]));
+    const ratio = (key: Measure) =>
+      medianOf(results.map((each, round) => (ourResults[round]?.[key] ?? Number.NaN) / each[key]));
     return {
-      name,
-      rate: median(({ rate }) => rate),
-      p50: median(({ p50 }) => p50),
-      p99: median(({ p99 }) => p99),
-      cpu: median(({ cpu }) => cpu),
+      name: contestant.server.name,
+      rate: median("rate"),
+      p50: median("p50"),
+      p99: median("p99"),
+      cpu: median("cpu"),
+      memory: contestant.server.memory().now,
       ratios: { rate: ratio("rate"), p50: ratio("p50"), cpu: ratio("cpu") },
-      goals,
+      goal,
     };
   });
-  return { title, meaning, callers, standings };
+  return { operation, api, store, callers, standings };
 }
 
-/** Measures one side once. */
+/** Measures one once, and counts what it says that it stored. */
 export async function measure(
-  { contestant, work, onCreated }: Side,
+  contestant: Contestant,
+  work: Work,
   callers: number,
   seconds: number,
-  rate?: number,
 ): Promise<Measured> {
-  const { pid, port, httpPort } = contestant;
-  const load = { pid, port, httpPort, callers, seconds, rate, work: work() };
-  const { created, ...measured } = await putLoad(load);
-  onCreated?.(created);
+  const { measured, calls } = await putLoad(contestant.server, work, callers, seconds);
+  if (work.stores) contestant.created += calls;
   return measured;
+}
+
+/**
+ * Looks into the databases, and takes a sample of each to get.
+ *
+ * @throws {Error} one holds other records than were stored
+ */
+export async function verify(contestants: Contestant[]): Promise<void> {
+  for (const contestant of contestants) {
+    const { server, database, created } = contestant;
+    if (database === undefined) continue;
+    const stored = await database.count();
+    if (stored !== created)
+      throw new Error(`${server.name} stored ${stored} of ${created} records`);
+    contestant.known = await database.sample(2_000);
+  }
 }
 
 /** The value in the middle. */
 export function medianOf(values: number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = (sorted.length - 1) / 2;
-  return (
-    ((sorted[Math.floor(middle)] ?? Number.NaN) + (sorted[Math.ceil(middle)] ?? Number.NaN)) / 2
-  );
+  const at = (i: number) => sorted[i] ?? Number.NaN;
+  return (at(Math.floor(middle)) + at(Math.ceil(middle))) / 2;
 }

@@ -1,11 +1,17 @@
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { cpus, totalmem } from "node:os";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Memory } from "./entrant.ts";
+import type { Growth } from "./growth.ts";
 import { plot } from "./plot.ts";
 import type { Outcome } from "./race.ts";
-import { type Figure, type Growth, usualCallers } from "./suites/plan.ts";
 import { show, toTable } from "./table.ts";
+
+/** A figure that stands alone. */
+export interface Figure {
+  title: string;
+  value: number;
+  unit: string;
+  goal: { is: "at least" | "at most"; must: number; aim: number };
+}
 
 /** All that a run has found. */
 export interface Results {
@@ -14,128 +20,113 @@ export interface Results {
   outcomes: Outcome[];
   figures: Figure[];
   growth: Growth[];
-  memory: Memory[];
 }
 
 const here = import.meta.dirname;
-const docs = join(here, "../docs");
 const readme = join(here, "../README.md");
 const region = /(<!-- bench -->\n).*(<!-- \/bench -->)/s;
+const apis = { grpc: "", connect: ", Connect", rest: ", REST" };
 
-/** The machine in a few words. */
-export function describeMachine(): string {
-  const [{ model = "unknown CPU" } = {}, ...others] = cpus();
-  const gib = Math.round(totalmem() / 2 ** 30);
-  return `${others.length + 1} cores of ${model.trim()}, ${gib} GiB, Node.js ${process.version}`;
+/** What was called, and where the records were. */
+export function toTitle({ operation, api, store }: Outcome) {
+  return `${operation}, ${store}${apis[api]}`;
 }
 
-/** Writes the results, the page and the plot about them, and the rows in README. */
+/** Writes the results, the page and the plot about them, and the table in README. */
 export async function write(results: Results): Promise<void> {
-  const runs = join(here, "results");
-  mkdirSync(runs, { recursive: true });
-  const name = results.date.replaceAll(":", "");
-  writeFileSync(join(runs, `${name}.json`), `${JSON.stringify(results, undefined, 2)}\n`);
+  const folder = join(here, "results");
+  rmSync(folder, { recursive: true, force: true });
+  mkdirSync(folder);
+  const name = `${results.date.replaceAll(":", "")}.json`;
+  writeFileSync(join(folder, name), `${JSON.stringify(results, undefined, 2)}\n`);
+  const docs = join(here, "../docs");
   writeFileSync(join(docs, "performance.svg"), await plot(results));
   writeFileSync(join(docs, "performance.md"), toPage(results));
   const text = readFileSync(readme, "utf8");
+  const summary = toSummary(results);
   writeFileSync(
     readme,
-    text.replace(region, (_, start, end) => `${start}${toSummary(results)}\n${end}`),
+    text.replace(region, (_, start, end) => `${start}${summary}\n${end}`),
   );
 }
 
-/** The races that README shows. */
-const shown = ["Create, MongoDB", "Get, MongoDB", "Create, SQLite", "Get, SQLite"];
-
+/** The comparisons by gRPC with many callers, as README shows them. */
 function toSummary({ outcomes, machine }: Results): string {
-  const peers = ["Investor Records", "grpc-go", "grpc-js"];
-  const rows = shown.map((title) => {
-    const { standings = [] } = outcomes.find((each) => each.title === title) ?? {};
-    return [
-      title,
-      ...peers.map((peer) => {
-        const { rate = Number.NaN, cpu = Number.NaN } =
-          standings.find(({ name }) => name === peer) ?? {};
-        return `${show(rate)}/s, ${show(cpu)} µs`;
+  const servers = ["Investor Records", "grpc-go", "grpc-js"];
+  const rows = outcomes
+    .filter(({ api, callers }) => api === "grpc" && callers > 1)
+    .map((outcome) => [
+      toTitle(outcome),
+      ...servers.map((server) => {
+        const standing = outcome.standings.find(({ name }) => name === server);
+        return standing ? `${show(standing.rate)}/s, ${show(standing.cpu)} µs` : "";
       }),
-    ];
-  });
-  const heads = ["gRPC, 128 callers", ...peers];
-  return [
-    "![Calls a second of the service and of its peers](docs/performance.svg)",
-    toTable([heads, ...rows]),
-    "Calls a second, and the CPU time of the server per call. Peers execute one statement per call, " +
-      "with equally durable writes. [Performance](docs/performance.md) has all comparisons, with " +
-      "latencies, memory and how each is measured.",
-    `The machine has ${machine}; load, servers and database share it.`,
-  ].join("\n\n");
+    ]);
+  return `![Calls a second of the service and of its peers](docs/performance.svg)
+
+${toTable([["gRPC, 128 callers", ...servers], ...rows])}
+
+Calls a second, and the CPU time of the server per call. Peers execute one statement per call, with
+equally durable writes. [Performance](docs/performance.md) has all comparisons, with latencies,
+memory and how each is measured.
+
+The machine has ${machine}; load, servers and database share it.`;
 }
 
-function toPage({ date, machine, outcomes, figures, growth, memory }: Results): string {
+function toPage({ date, machine, outcomes, figures, growth }: Results): string {
   const page = readFileSync(join(here, "page.md"), "utf8");
-  const most = Math.max(...growth.map(({ records }) => records));
   const values: Record<string, string> = {
     date: date.replace("T", " "),
     machine,
-    outcomes: outcomes.map(toSection).join("\n\n"),
+    comparisons: toTable([
+      [
+        "call",
+        "callers",
+        "server",
+        "calls/s",
+        "median",
+        "p99",
+        "CPU",
+        "memory",
+        "× calls/s",
+        "× median",
+        "× CPU",
+      ],
+      ...outcomes.flatMap(toRows),
+    ]),
     figures: toTable([
       ["figure", ""],
       ...figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]),
     ]),
-    records: toGrowth(growth.filter(({ callers }) => callers === usualCallers)),
-    callers: toGrowth(
-      growth.filter(({ operation, records }) => operation !== "page N" && records === most),
-    ),
-    memory: toTable([
-      ["server", "store", "idle", "after the load"],
-      ...memory.map(({ name, store, idle, afterLoad }) => [
-        name,
-        store,
-        show(idle, " MiB"),
-        show(afterLoad, " MiB"),
-      ]),
+    growth: toTable([
+      ["store", "records", "callers", "creates/s", "median", "p99", "gets/s", "median", "p99"],
+      ...growth
+        .toSorted((a, b) => a.store.localeCompare(b.store))
+        .map(({ store, records, callers, create, get }) => [
+          store,
+          show(records),
+          show(callers),
+          ...[create, get].flatMap(({ rate, p50, p99 }) => [
+            show(rate),
+            show(p50, " ms"),
+            show(p99, " ms"),
+          ]),
+        ]),
     ]),
   };
   return page.replaceAll(/\{(\w+)\}/g, (_, key) => values[key] ?? "");
 }
 
-function toGrowth(growth: Growth[]): string {
-  return toTable([
-    ["store", "call", "callers", "records", "calls/s", "median", "p99", "CPU a call"],
-    ...growth
-      .toSorted((a, b) => a.store.localeCompare(b.store) || a.callers - b.callers)
-      .map((each) => [
-        each.store,
-        each.operation,
-        show(each.callers),
-        show(each.records),
-        show(each.rate),
-        show(each.p50, " ms"),
-        show(each.p99, " ms"),
-        show(each.cpu, " µs"),
-      ]),
-  ]);
-}
-
-function toSection({ title, meaning, callers, standings }: Outcome): string {
-  const rows = standings.map(({ name, rate, p50, p99, cpu, ratios }, i) => [
+function toRows(outcome: Outcome): string[][] {
+  return outcome.standings.map(({ name, rate, p50, p99, cpu, memory, ratios }, i) => [
+    i === 0 ? toTitle(outcome) : "",
+    i === 0 ? show(outcome.callers) : "",
     name,
     show(rate),
     show(p50, " ms"),
     show(p99, " ms"),
     show(cpu, " µs"),
-    ...(i === 0 ? ["", "", ""] : [ratios.rate, ratios.p50, ratios.cpu].map((each) => show(each))),
+    show(memory, " MiB"),
+    ...[ratios.rate, ratios.p50, ratios.cpu].map((each) => (i === 0 ? "" : show(each))),
   ]);
-  const head = [
-    "server",
-    "calls/s",
-    "median",
-    "p99",
-    "CPU a call",
-    "× calls/s",
-    "× median",
-    "× CPU",
-  ];
-  const who = callers === 1 ? "One caller." : `${callers} callers.`;
-  return `### ${title}\n\n${meaning} ${who}\n\n${toTable([head, ...rows])}`;
 }

@@ -1,7 +1,16 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { content, jsonContent, mark } from "./content.ts";
-import type { Work } from "./load/generator.ts";
+
+/** What callers send. */
+export interface Work {
+  /** The path of a gRPC method; if absent, messages are whole requests of HTTP/1.1. */
+  grpcPath?: string;
+  /** Whether each call stores a record. */
+  stores: boolean;
+  /** The message of the next call, and what its reply has to hold. */
+  next(): { message: Buffer; expected: string };
+}
 
 /** A record that is there. */
 export interface Known {
@@ -12,65 +21,67 @@ export interface Known {
 /** A way to call a server. */
 export type Api = "grpc" | "connect" | "rest" | "pocketBase";
 
-const { createInvestor, getInvestor, listInvestors } = InvestorService.method;
+const { createInvestor, getInvestor } = InvestorService.method;
 const collections = { rest: "/v1/investors", pocketBase: "/api/collections/investors/records" };
-let runs = 0;
 
-/** Creates of records whose names nobody has. */
+/** Creates of records, each with a name of its own. */
 export function creates(api: Api): Work {
-  runs += 1;
-  const { input } = createInvestor;
-  const common = { kind: "create", mark, prefix: `${runs.toString(36)}.` } as const;
-  if (api === "grpc") {
-    return { ...common, ...grpc(createInvestor), message: toBinary(input, create(input, content)) };
-  }
-  const message =
-    api === "connect"
-      ? post(pathTo(createInvestor), { ...jsonContent, type: "INVESTOR_TYPE_INDIVIDUAL" })
-      : post(collections[api], jsonContent);
-  return { ...common, protocol: "http", message };
+  const template = toTemplate(api);
+  const at = template.indexOf(mark);
+  let count = 0;
+  return {
+    ...(api === "grpc" && { grpcPath: toPath(createInvestor) }),
+    stores: true,
+    next() {
+      count += 1;
+      const expected = `created.${count}`.padEnd(mark.length, "_");
+      const message = Buffer.from(template);
+      message.write(expected, at, "latin1");
+      return { message, expected };
+    },
+  };
 }
 
-/** Gets of records, each of which must come with its name. */
+function toTemplate(api: Api): Buffer {
+  if (api === "grpc") {
+    return Buffer.from(toBinary(createInvestor.input, create(createInvestor.input, content)));
+  }
+  return api === "connect"
+    ? toPost(toPath(createInvestor), { ...jsonContent, type: "INVESTOR_TYPE_INDIVIDUAL" })
+    : toPost(collections[api], jsonContent);
+}
+
+/** Gets of records in turn, each of which must come with its name. */
 export function gets(api: Api, records: Known[]): Work {
-  const { input } = getInvestor;
   const toMessage = (id: string) => {
-    if (api === "grpc") return toBinary(input, create(input, { id }));
+    if (api === "grpc") {
+      return Buffer.from(toBinary(getInvestor.input, create(getInvestor.input, { id })));
+    }
     return api === "connect"
-      ? post(pathTo(getInvestor), { id })
+      ? toPost(toPath(getInvestor), { id })
       : Buffer.from(`GET ${collections[api]}/${id} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
   };
+  const calls = records.map(({ id, firstName }) => ({
+    message: toMessage(id),
+    expected: firstName,
+  }));
+  let count = 0;
   return {
-    ...(api === "grpc" ? grpc(getInvestor) : { protocol: "http" }),
-    kind: "repeat",
-    messages: records.map(({ id, firstName }) => ({ message: toMessage(id), expected: firstName })),
-  };
-}
-
-/** The page after a token, which must begin with a record. */
-export function page(pageToken: string, { firstName }: Pick<Known, "firstName">): Work {
-  const { input } = listInvestors;
-  const message = toBinary(input, create(input, { pageSize: 100, pageToken }));
-  return {
-    ...grpc(listInvestors),
-    kind: "repeat",
-    messages: [{ message, expected: firstName }],
+    ...(api === "grpc" && { grpcPath: toPath(getInvestor) }),
+    stores: false,
+    next: () => calls[count++ % calls.length] as (typeof calls)[number],
   };
 }
 
 /** The path of a method. */
-export function pathTo({ name }: { name: string }): string {
+export function toPath({ name }: { name: string }): string {
   return `/${InvestorService.typeName}/${name}`;
 }
 
-function grpc(method: { name: string }) {
-  return { protocol: "grpc", path: pathTo(method) } as const;
-}
-
-function post(path: string, value: object): Buffer {
+function toPost(path: string, value: object): Buffer {
   const body = JSON.stringify(value);
-  const length = `content-length: ${Buffer.byteLength(body)}`;
   return Buffer.from(
-    `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n${length}\r\n\r\n${body}`,
+    `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n` +
+      `content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
   );
 }

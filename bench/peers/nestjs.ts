@@ -10,25 +10,15 @@ import { NestFactory } from "@nestjs/core";
 import { GrpcMethod, type MicroserviceOptions, Transport } from "@nestjs/microservices";
 import mongoose from "mongoose";
 import { v7 } from "uuid";
+import { jsonContent } from "../content.ts";
 
 await mongoose.connect(String(process.argv[2]), { readConcernLevel: "majority", w: "majority" });
-const text = { type: String, required: false };
 const Investor = mongoose.model(
   "Investor",
   new mongoose.Schema(
     {
       _id: { type: mongoose.Schema.Types.UUID },
-      type: text,
-      firstName: text,
-      middleName: text,
-      lastName: text,
-      addressLine1: text,
-      addressLine2: text,
-      city: text,
-      state: text,
-      zipCode: text,
-      country: text,
-      language: text,
+      ...Object.fromEntries(Object.keys(jsonContent).map((name) => [name, String])),
     },
     { versionKey: false },
   ),

@@ -1,4 +1,4 @@
-// What one would write in Go: grpc-go and one statement a call, on MongoDB by the official
+// What one would write first in Go: grpc-go and one statement a call, on MongoDB by the official
 // driver or on SQLite. Started with the URL of a database; prints the port that it serves on.
 package main
 
@@ -20,9 +20,23 @@ import (
 
 // records keeps records as durably as the service that is measured beside it.
 type records interface {
-	insert(ctx context.Context, id uuid.UUID, investor *pb.Investor) error
+	insert(ctx context.Context, id uuid.UUID, content *content) error
 	// find returns nil if there is no such record.
-	find(ctx context.Context, id uuid.UUID) (*pb.Investor, error)
+	find(ctx context.Context, id uuid.UUID) (*content, error)
+}
+
+type content struct {
+	Type         pb.InvestorType `bson:"type"`
+	FirstName    string          `bson:"firstName"`
+	MiddleName   string          `bson:"middleName"`
+	LastName     string          `bson:"lastName"`
+	AddressLine1 string          `bson:"addressLine1"`
+	AddressLine2 string          `bson:"addressLine2"`
+	City         string          `bson:"city"`
+	State        string          `bson:"state"`
+	ZipCode      string          `bson:"zipCode"`
+	Country      string          `bson:"country"`
+	Language     string          `bson:"language"`
 }
 
 type service struct {
@@ -30,47 +44,60 @@ type service struct {
 	records records
 }
 
-func (s *service) CreateInvestor(ctx context.Context, request *pb.CreateInvestorRequest) (*pb.Investor, error) {
-	if err := validate(request); err != nil {
-		return nil, err
-	}
+func (s *service) CreateInvestor(ctx context.Context, r *pb.CreateInvestorRequest) (*pb.Investor, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
 	}
-	investor := &pb.Investor{
-		Id:           id.String(),
-		Type:         *request.Type,
-		FirstName:    *request.FirstName,
-		MiddleName:   *request.MiddleName,
-		LastName:     *request.LastName,
-		AddressLine1: *request.AddressLine1,
-		AddressLine2: *request.AddressLine2,
-		City:         *request.City,
-		State:        *request.State,
-		ZipCode:      *request.ZipCode,
-		Country:      *request.Country,
-		Language:     *request.Language,
+	created := &content{
+		Type:         r.GetType(),
+		FirstName:    r.GetFirstName(),
+		MiddleName:   r.GetMiddleName(),
+		LastName:     r.GetLastName(),
+		AddressLine1: r.GetAddressLine1(),
+		AddressLine2: r.GetAddressLine2(),
+		City:         r.GetCity(),
+		State:        r.GetState(),
+		ZipCode:      r.GetZipCode(),
+		Country:      r.GetCountry(),
+		Language:     r.GetLanguage(),
 	}
-	if err := s.records.insert(ctx, id, investor); err != nil {
+	if err := s.records.insert(ctx, id, created); err != nil {
 		return nil, err
 	}
-	return investor, nil
+	return toInvestor(id, created), nil
 }
 
-func (s *service) GetInvestor(ctx context.Context, request *pb.GetInvestorRequest) (*pb.Investor, error) {
-	id, err := uuid.Parse(request.Id)
+func (s *service) GetInvestor(ctx context.Context, r *pb.GetInvestorRequest) (*pb.Investor, error) {
+	id, err := uuid.Parse(r.Id)
 	if err != nil {
 		return nil, status.Error(codes.NotFound, "not found")
 	}
-	investor, err := s.records.find(ctx, id)
+	found, err := s.records.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if investor == nil {
+	if found == nil {
 		return nil, status.Error(codes.NotFound, "not found")
 	}
-	return investor, nil
+	return toInvestor(id, found), nil
+}
+
+func toInvestor(id uuid.UUID, c *content) *pb.Investor {
+	return &pb.Investor{
+		Id:           id.String(),
+		Type:         c.Type,
+		FirstName:    c.FirstName,
+		MiddleName:   c.MiddleName,
+		LastName:     c.LastName,
+		AddressLine1: c.AddressLine1,
+		AddressLine2: c.AddressLine2,
+		City:         c.City,
+		State:        c.State,
+		ZipCode:      c.ZipCode,
+		Country:      c.Country,
+		Language:     c.Language,
+	}
 }
 
 func main() {

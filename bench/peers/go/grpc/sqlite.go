@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	_ "github.com/mattn/go-sqlite3"
-
-	pb "investor-records/bench/gen/investor/v1"
 )
 
 type sqlite struct{ insertion, selection *sql.Stmt }
@@ -47,22 +45,20 @@ func openSQLite(path string) (*sqlite, error) {
 	return &sqlite{insertion, selection}, err
 }
 
-func (s *sqlite) insert(ctx context.Context, id uuid.UUID, r *pb.Investor) error {
-	_, err := s.insertion.ExecContext(ctx, id[:], int(r.Type), r.FirstName, r.MiddleName, r.LastName,
-		r.AddressLine1, r.AddressLine2, r.City, r.State, r.ZipCode, r.Country, r.Language)
+func (s *sqlite) insert(ctx context.Context, id uuid.UUID, c *content) error {
+	_, err := s.insertion.ExecContext(ctx, id[:], c.Type, c.FirstName, c.MiddleName, c.LastName,
+		c.AddressLine1, c.AddressLine2, c.City, c.State, c.ZipCode, c.Country, c.Language)
 	return err
 }
 
-func (s *sqlite) find(_ context.Context, id uuid.UUID) (*pb.Investor, error) {
-	r := &pb.Investor{Id: id.String()}
-	var kind int64
+func (s *sqlite) find(_ context.Context, id uuid.UUID) (*content, error) {
+	var c content
 	// Without a context, for which the driver would start a goroutine: that takes longer than the
 	// lookup.
-	err := s.selection.QueryRow(id[:]).Scan(&kind, &r.FirstName, &r.MiddleName, &r.LastName,
-		&r.AddressLine1, &r.AddressLine2, &r.City, &r.State, &r.ZipCode, &r.Country, &r.Language)
+	err := s.selection.QueryRow(id[:]).Scan(&c.Type, &c.FirstName, &c.MiddleName, &c.LastName,
+		&c.AddressLine1, &c.AddressLine2, &c.City, &c.State, &c.ZipCode, &c.Country, &c.Language)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
-	r.Type = pb.InvestorType(kind)
-	return r, err
+	return &c, err
 }

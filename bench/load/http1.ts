@@ -1,11 +1,11 @@
 import { connect } from "node:net";
-import type { Connection } from "./connection.ts";
+import type { Connection } from "./load.ts";
 
 /**
- * Opens a connection of HTTP/1.1 that sends whole requests, one at a time. It reads replies
- * that have a content-length, as all that are measured have.
+ * Opens an HTTP/1.1 connection that sends whole requests, one at a time, and reads replies with
+ * a content-length.
  */
-export async function openHttpConnection(port: number): Promise<Connection> {
+export function openHttp1(port: number): Connection {
   const socket = connect({ port, host: "127.0.0.1", noDelay: true });
   let waiting: PromiseWithResolvers<Buffer> | undefined;
   let rest: Buffer = Buffer.alloc(0);
@@ -30,9 +30,6 @@ export async function openHttpConnection(port: number): Promise<Connection> {
       socket.write(message);
       return waiting.promise;
     },
-    close() {
-      waiting = undefined;
-      socket.destroy();
-    },
+    close: () => socket.destroy(),
   };
 }

@@ -1,0 +1,128 @@
+import { join } from "node:path";
+import { constant } from "./content.ts";
+import { mongoDatabase, sqliteDatabase } from "./database.ts";
+import type { MongoUrl, Plan, Store } from "./plan.ts";
+import {
+  type Contestant,
+  type Goal,
+  type Outcome,
+  type Race,
+  run,
+  toContestant,
+  verify,
+} from "./race.ts";
+import { type Server, startPeer, startProgram, startService } from "./server.ts";
+
+const lone: Goal = { measure: "p50", must: 1.3, aim: 1.1 };
+const rate = (must: number, aim: number): Goal => ({ measure: "rate", must, aim });
+
+/** Compares on MongoDB, each server with a database of its own. */
+export async function compareOnMongo(plan: Plan, toUrl: MongoUrl): Promise<Outcome[]> {
+  const { go } = plan;
+  const enter = async (database: string, start: (url: string) => Promise<Server>) => {
+    const url = toUrl(database);
+    return toContestant(await start(url), await mongoDatabase(url));
+  };
+  const ours = await enter("ours", startService);
+  const grpcJs = await enter("grpc-js", (url) => startPeer("grpc-js", "peers/grpc-js.ts", url));
+  const nestJs = await enter("nestjs", (url) => startPeer("NestJS", "peers/nestjs.ts", url));
+  const grpcGo = go && (await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url)));
+  return compare(plan, "MongoDB", ours, [
+    {
+      operation: "Create",
+      api: "grpc",
+      others: [[grpcJs, rate(4.5, 6)], [nestJs], [grpcGo, rate(3, 4)]],
+    },
+    { operation: "Create", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
+    {
+      operation: "Get",
+      api: "grpc",
+      others: [[grpcJs, rate(3.8, 5)], [nestJs], [grpcGo, rate(1.8, 2.3)]],
+    },
+    { operation: "Get", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
+  ]);
+}
+
+/** Compares on SQLite, each server with a file of its own, and with bare servers. */
+export async function compareOnSqlite(plan: Plan): Promise<Outcome[]> {
+  const { go, folder } = plan;
+  const enter = async (
+    name: string,
+    start: (url: string) => Promise<Server>,
+    columns?: string,
+  ): Promise<Contestant> => {
+    const path = join(folder, `${name}.db`);
+    return toContestant(await start(`sqlite:${path}`), sqliteDatabase(path, columns));
+  };
+  const peer = (name: string) =>
+    enter(name, (url) => startPeer(name, `peers/${name}.ts`, url), "id, content ->> 'firstName'");
+  const bare = async (kind: string): Promise<Contestant> => ({
+    ...toContestant(await startPeer(`bare ${kind}`, "limits.ts", kind)),
+    known: [constant],
+  });
+  const ours = await enter("ours", startService);
+  const grpcJs = await peer("grpc-js");
+  const connectNode = await peer("connect-node");
+  const grpcGo = go && (await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url)));
+  const pocketBase: Contestant | undefined = go && {
+    ...toContestant(
+      await startProgram("PocketBase", go.pocketBase, join(folder, "pocketbase")),
+      sqliteDatabase(join(folder, "pocketbase/data.db"), "id, firstName"),
+    ),
+    rest: "pocketBase",
+  };
+  const bareGrpcJs = await bare("grpc-js");
+  const bareHttp2 = await bare("node:http2");
+  const bareHttp = await bare("node:http");
+  return compare(plan, "SQLite", ours, [
+    {
+      operation: "Create",
+      api: "grpc",
+      others: [
+        [grpcJs, rate(5, 7)],
+        [grpcGo, rate(4, 5)],
+      ],
+    },
+    { operation: "Create", api: "rest", others: [[pocketBase]] },
+    { operation: "Create", api: "connect", others: [[connectNode]] },
+    { operation: "Create", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
+    {
+      operation: "Get",
+      api: "grpc",
+      others: [
+        [grpcJs],
+        [grpcGo, { measure: "cpu", must: 1.35, aim: 1.1 }],
+        [bareGrpcJs],
+        [bareHttp2, rate(0.6, 0.75)],
+      ],
+    },
+    {
+      operation: "Get",
+      api: "connect",
+      others: [[connectNode], [bareHttp, rate(0.52, 0.65)]],
+    },
+    { operation: "Get", api: "rest", others: [[pocketBase]] },
+    { operation: "Get", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
+  ]);
+}
+
+async function compare(
+  { effort, say }: Plan,
+  store: Store,
+  ours: Contestant,
+  races: Race[],
+): Promise<Outcome[]> {
+  const others = races.flatMap((race) => race.others.map(([contestant]) => contestant));
+  const all = [...new Set([ours, ...others])].filter((each) => each !== undefined);
+  const outcomes: Outcome[] = [];
+  for (const operation of ["Create", "Get"] as const) {
+    for (const race of races.filter((each) => each.operation === operation)) {
+      say(`${store}: ${operation} by ${race.api}${race.callers === 1 ? ", a lone caller" : ""}`);
+      outcomes.push(await run(store, race, ours, effort));
+    }
+    await verify(all);
+  }
+  await Promise.all(all.map(({ server }) => server.stop()));
+  await Promise.all(all.map(({ database }) => database?.close()));
+  return outcomes;
+}

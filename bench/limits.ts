@@ -1,0 +1,68 @@
+/**
+ * The limits of the protocols here: a bare server that answers every call with the same record.
+ * Started with its kind; prints the port that it serves on.
+ */
+import { createServer as createHttpServer } from "node:http";
+import { createServer as createHttp2Server, type ServerHttp2Stream } from "node:http2";
+import type { AddressInfo } from "node:net";
+import { toBinary, toJsonString } from "@bufbuild/protobuf";
+import { Server, ServerCredentials, type sendUnaryData } from "@grpc/grpc-js";
+import { InvestorSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { constant } from "./content.ts";
+import { toPath } from "./work.ts";
+
+const message = Buffer.from(toBinary(InvestorSchema, constant));
+const kinds: Record<string, () => void> = {
+  "node:http": http,
+  "node:http2": http2,
+  "grpc-js": grpcJs,
+};
+kinds[String(process.argv[2])]?.();
+
+function http(): void {
+  const body = toJsonString(InvestorSchema, constant, { alwaysEmitImplicit: true });
+  const headers = { "content-type": "application/json", "content-length": Buffer.byteLength(body) };
+  const server = createHttpServer((req, res) => {
+    req.resume();
+    req.on("end", () => {
+      res.writeHead(200, headers);
+      res.end(body);
+    });
+  });
+  server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
+}
+
+function http2(): void {
+  const body = Buffer.alloc(5 + message.length);
+  body.writeUInt32BE(message.length, 1);
+  body.set(message, 5);
+  const headers = { ":status": 200, "content-type": "application/grpc+proto" };
+  const server = createHttp2Server();
+  server.on("stream", (stream: ServerHttp2Stream) => {
+    stream.resume();
+    stream.on("end", () => {
+      stream.respond(headers, { waitForTrailers: true });
+      stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" }));
+      stream.end(body);
+    });
+  });
+  server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
+}
+
+function grpcJs(): void {
+  const asItIs = (bytes: Buffer) => bytes;
+  const getInvestor = {
+    path: toPath(InvestorService.method.getInvestor),
+    requestStream: false,
+    responseStream: false,
+    requestSerialize: asItIs,
+    requestDeserialize: asItIs,
+    responseSerialize: asItIs,
+    responseDeserialize: asItIs,
+  };
+  const reply = (_: unknown, done: sendUnaryData<Buffer>) => done(null, message);
+  const server = new Server();
+  server.addService({ getInvestor }, { getInvestor: reply });
+  const credentials = ServerCredentials.createInsecure();
+  server.bindAsync("127.0.0.1:0", credentials, (_, port) => console.log(port));
+}

@@ -1,0 +1,27 @@
+import type { Effort } from "./race.ts";
+import type { buildGoPeers } from "./server.ts";
+
+/** Where records are. */
+export type Store = "SQLite" | "MongoDB";
+
+/** Gives the URL of a database of MongoDB by its name. */
+export type MongoUrl = (name: string) => string;
+
+/** What to measure, and where. */
+export interface Plan {
+  effort: Effort;
+  /** The numbers of records and of callers with which growth is measured. */
+  records: number[];
+  callers: number[];
+  /** How many records are copied. */
+  copied: number;
+  /** How many records are listed in one reply. */
+  listed: number;
+  /** How often the service is started to tell how long that takes. */
+  starts: number;
+  /** A folder on the disk that is measured. */
+  folder: string;
+  go: ReturnType<typeof buildGoPeers>;
+  /** Tells of progress. */
+  say(text: string): void;
+}

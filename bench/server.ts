@@ -1,0 +1,126 @@
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+
+/** A server that is measured, as a process of its own. */
+export interface Server {
+  readonly name: string;
+  /** The port for gRPC, or the only one. */
+  readonly port: number;
+  /** The port for HTTP/1.1, where it is another. */
+  readonly httpPort: number;
+  /** From its start until it was ready, in milliseconds. */
+  readonly startMs: number;
+  /** The CPU time of all its threads so far, in microseconds; NaN except on Linux. */
+  cpuTime(): number;
+  /** Resident memory in MiB, now and at its peak; NaN except on Linux. */
+  memory(): { now: number; peak: number };
+  stop(): Promise<void>;
+}
+
+/** How long a server may take to start, in milliseconds. */
+const patienceMs = 60_000;
+const microsecondsPerTick = 10_000;
+const root = join(import.meta.dirname, "..");
+const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+
+/** Starts the service on a database as `npm start` does. */
+export function startService(databaseUrl: string): Promise<Server> {
+  const options = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"];
+  const ports = /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/;
+  const command = ["-c", `${scripts.start} "$@"`, "sh", ...options];
+  return start("Investor Records", "/bin/sh", command, ports);
+}
+
+/** Starts a file of this folder, which prints the port that it serves on. */
+export function startPeer(name: string, file: string, ...args: string[]): Promise<Server> {
+  return startProgram(name, process.execPath, join(import.meta.dirname, file), ...args);
+}
+
+/** Starts a program that prints the port that it serves on. */
+export function startProgram(name: string, program: string, ...args: string[]): Promise<Server> {
+  return start(name, program, args, /^(\d+)$/m);
+}
+
+/**
+ * Builds the peers in Go; undefined where that cannot be done.
+ *
+ * @returns the paths of grpc-go's, which takes the URL of a database, and of PocketBase's, which
+ *   takes a folder
+ * @throws {Error} it cannot be done under CI
+ */
+export function buildGoPeers(): { grpc: string; pocketBase: string } | undefined {
+  const cwd = join(import.meta.dirname, "peers/go");
+  const run = (program: string, ...args: string[]) =>
+    execFileSync(program, args, { cwd, stdio: ["ignore", "ignore", "inherit"] });
+  try {
+    run(join(root, "node_modules/.bin/buf"), "generate");
+    // With the driver of SQLite that main.go names, the only one that has to be compiled.
+    const options = ["-buildvcs=false", "-tags", "no_default_driver"];
+    run("go", "build", ...options, "-o", "bin/", "./grpc", "./pocketbase");
+  } catch (error) {
+    if (process.env.CI) throw error;
+    console.warn(`SKIPPED: the peers in Go, which need Go and a C compiler: ${error}`);
+    return undefined;
+  }
+  return { grpc: join(cwd, "bin/grpc"), pocketBase: join(cwd, "bin/pocketbase") };
+}
+
+async function start(
+  name: string,
+  program: string,
+  args: string[],
+  ports: RegExp,
+): Promise<Server> {
+  const begun = performance.now();
+  const child = spawn(program, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"] });
+  const kill = () => child.kill("SIGKILL");
+  process.once("exit", kill);
+  const [, port, httpPort = port] = await waitForOutput(name, child, ports);
+  const proc = (file: string) =>
+    process.platform === "linux" ? readFileSync(`/proc/${child.pid}/${file}`, "utf8") : "";
+  return {
+    name,
+    port: Number(port),
+    httpPort: Number(httpPort),
+    startMs: performance.now() - begun,
+    cpuTime() {
+      const stat = proc("stat");
+      // The name of the program comes before, in parentheses, and may hold anything.
+      const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+      return (Number(fields[11]) + Number(fields[12])) * microsecondsPerTick;
+    },
+    memory() {
+      const status = proc("status");
+      const mib = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
+      return { now: mib("VmRSS"), peak: mib("VmHWM") };
+    },
+    async stop() {
+      const gone = new Promise((resolve) => child.once("exit", resolve));
+      child.kill();
+      await gone;
+      process.off("exit", kill);
+    },
+  };
+}
+
+function waitForOutput(name: string, child: ChildProcess, pattern: RegExp): Promise<string[]> {
+  return new Promise((resolve, reject) => {
+    let output = "";
+    const timer = setTimeout(
+      () => reject(new Error(`${name} is not ready: ${output}`)),
+      patienceMs,
+    );
+    for (const stream of [child.stdout, child.stderr]) {
+      stream?.on("data", (text) => {
+        output += text;
+        const match = pattern.exec(output);
+        if (match === null) return;
+        clearTimeout(timer);
+        resolve(match);
+      });
+    }
+    child.once("error", reject);
+    child.once("exit", () => reject(new Error(`${name} ended: ${output}`)));
+  });
+}
