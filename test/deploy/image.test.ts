@@ -115,6 +115,9 @@ describe.skipIf(!hasBuilder)("the image", () => {
     const labels = `{version="${version}",revision="${revision}",node="${process.versions.node}"}`;
     expect(await metric(first, "investor_records_build_info", labels)).toBe(1);
     expect(config.Labels["org.opencontainers.image.revision"]).toBe(revision);
+    const asked = run({}, [...config.Entrypoint, "--version"]);
+    expect(await asked.exited).toBe(0);
+    expect(asked.written()).toBe(`${version} (${revision})\n`);
     const record = await grpcClient(first).createInvestor(aCreate());
     const stopped = await first.stop();
     expect(stopped.status).toBe(0);
