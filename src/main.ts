@@ -7,6 +7,9 @@ import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
 import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
 
+/** How often to look whether a file has changed that can be read again, in milliseconds. */
+const lookIntervalMs = 30_000;
+
 /** The same signal again so soon after the first, in milliseconds, is the first one again. */
 const repeatedSignalMs = 1_000;
 
@@ -79,7 +82,7 @@ async function runServer(): Promise<void> {
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);
-  reloadOnSignal(starting, log);
+  keepReloaded(starting, log);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
@@ -94,22 +97,30 @@ async function runServer(): Promise<void> {
   );
 }
 
-function reloadOnSignal(starting: Promise<RunningServer>, log: Logger): void {
+/** Reads certificates and tokens again when their files change, and on SIGHUP. */
+function keepReloaded(starting: Promise<RunningServer>, log: Logger): void {
   // One after the other, so that what was read last is what stays.
   let last: Promise<unknown> = starting;
+  const reloadNext = (onlyChanged: boolean) => {
+    last = last.then(
+      () => reload(onlyChanged),
+      () => {},
+    );
+  };
+  setInterval(reloadNext, lookIntervalMs, true).unref();
   process.on("SIGHUP", () => {
     // A terminal that closes sends it, too.
     if (process.stderr.isTTY && !isatty(process.stderr.fd)) process.kill(process.pid, "SIGTERM");
-    else last = last.then(reload, () => {});
+    else reloadNext(false);
   });
 
-  async function reload(): Promise<void> {
-    const { reloaded, errors } = await (await starting).reload();
+  async function reload(onlyChanged: boolean): Promise<void> {
+    const { reloaded, errors } = await (await starting).reload(onlyChanged);
     for (const { message } of errors) {
       log.error(`${nameAsGiven(message, serve)}; the previous one stays in use`);
     }
     if (reloaded.length > 0) log.info(`reloaded ${reloaded.join(" and ")}`);
-    else if (errors.length === 0) log.info("nothing to reload");
+    else if (errors.length === 0 && !onlyChanged) log.info("nothing to reload");
   }
 }
 

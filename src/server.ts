@@ -10,6 +10,7 @@ import { createConnections } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
+import { createReload, followFiles, type Reloaded } from "./setting-files.ts";
 import { openStore } from "./store/open.ts";
 import type { Store } from "./store/store.ts";
 
@@ -21,9 +22,9 @@ export interface RunningServer {
    * Reads the certificates and tokens again, without dropping a call. What cannot be used
    * stays as it was.
    *
-   * @returns what was read, and what could not be used
+   * @param onlyChanged leaves those whose files have not changed, and reports an error once
    */
-  reload(): Promise<{ reloaded: string[]; errors: Error[] }>;
+  reload(onlyChanged?: boolean): Promise<Reloaded>;
   /**
    * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
    * those in flight finish, the store is closed. The signal cuts what is left at once.
@@ -61,6 +62,10 @@ export async function startServer(
   const { databaseUrl, listen, corsOrigins, limits, drain } = config;
   const { host } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
+  const { certFile, keyFile, clientCaFile } = config.tls ?? {};
+  // Before they are read, so that no change is missed.
+  const certificatesChanged = await followFiles([certFile, keyFile, clientCaFile]);
+  const tokensChanged = await followFiles([config.authentication?.tokensFile]);
   const tls = config.tls && (await readTls(config.tls));
   const onWarning = (message: string) => log.warn(message);
   const authentication =
@@ -120,20 +125,10 @@ export async function startServer(
   return {
     grpcPort,
     httpPort,
-    async reload() {
-      const reloaded: string[] = [];
-      const errors: Error[] = [];
-      const reloads = { tokens: authentication?.reload, certificates: tls?.reload };
-      for (const [what, reload] of Object.entries(reloads)) {
-        try {
-          await reload?.();
-          if (reload) reloaded.push(what);
-        } catch (error) {
-          errors.push(error as Error);
-        }
-      }
-      return { reloaded, errors };
-    },
+    reload: createReload([
+      { name: "tokens", hasChanged: tokensChanged, reload: authentication?.reload },
+      { name: "certificates", hasChanged: certificatesChanged, reload: tls?.reload },
+    ]),
     async stop(cut = new AbortController().signal) {
       stopFollowing();
       routes.setReady(false);

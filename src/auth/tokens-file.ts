@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
-import { readFile, stat } from "node:fs/promises";
+import { stat } from "node:fs/promises";
 import { ConfigError } from "../config.ts";
+import { readSettingFile } from "../setting-files.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
 /** The fewest characters of a token, which nobody may guess. */
@@ -28,11 +29,7 @@ export async function readTokensFile(
   path: string,
   onWarning: (message: string) => void,
 ): Promise<Map<string, Caller>> {
-  const [text, { mode }] = await Promise.all([readFile(path, "utf8"), stat(path)]).catch(
-    (error: NodeJS.ErrnoException) => {
-      throw new ConfigError(`--auth-tokens-file ${path} cannot be read (${error.code})`);
-    },
-  );
+  const text = String(await readSettingFile("--auth-tokens-file", path));
   const callers = new Map<string, Caller>();
   for (const [i, line] of text.split("\n").entries()) {
     const words = line.trim().split(/\s+/);
@@ -51,6 +48,7 @@ export async function readTokensFile(
     });
   }
   if (callers.size === 0) throw new ConfigError(`--auth-tokens-file ${path} holds no token`);
+  const { mode } = await stat(path);
   // A group may read it: that is how Kubernetes and systemd hand a secret to the user of a process.
   if ((mode & 0o037) !== 0)
     onWarning(`${path} can be written by its group, or is open to others: chmod 640 it`);

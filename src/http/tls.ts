@@ -1,7 +1,7 @@
 import { constants, X509Certificate } from "node:crypto";
-import { readFile } from "node:fs/promises";
 import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
 import { ConfigError, type TlsFiles } from "../config.ts";
+import { readSettingFile } from "../setting-files.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export interface Tls {
@@ -64,9 +64,11 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     ecdhCurve: groups,
     // A resumed connection would have the certificate of the one before, and its verdict.
     ...(clientCaFile !== undefined && { secureOptions: constants.SSL_OP_NO_TICKET }),
-    cert: await read("--tls-cert", certFile),
-    key: await read("--tls-key", keyFile),
-    ...(clientCaFile !== undefined && { ca: await read("--tls-client-ca", clientCaFile) }),
+    cert: await readSettingFile("--tls-cert", certFile),
+    key: await readSettingFile("--tls-key", keyFile),
+    ...(clientCaFile !== undefined && {
+      ca: await readSettingFile("--tls-client-ca", clientCaFile),
+    }),
   };
   check({ cert: context.cert }, `--tls-cert ${certFile} is not a certificate in PEM`);
   check(
@@ -89,12 +91,6 @@ function holdsCertificates(pem: SecureContextOptions["ca"]): boolean {
   } catch {
     return false;
   }
-}
-
-async function read(flag: string, path: string): Promise<Buffer> {
-  return readFile(path).catch((error: NodeJS.ErrnoException) => {
-    throw new ConfigError(`${flag} ${path} cannot be read (${error.code})`);
-  });
 }
 
 function check(context: SecureContextOptions, fault: string): void {

@@ -2,7 +2,6 @@ import { promisify } from "node:util";
 import { brotliCompress, constants } from "node:zlib";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import { createSlots } from "../calls/slots.ts";
 
 /** How many messages are compressed or unpacked at once, each of which can take some megabytes. */
 const maxAtOnce = 8;
@@ -11,28 +10,35 @@ const maxAtOnce = 8;
 const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
 
 /**
- * Creates what compresses replies and unpacks requests. Both reject with OVERLOADED if too much of
- * that is going on.
+ * Creates what compresses replies and unpacks requests. What is too much at once waits: a reply must
+ * not be refused, since its call has been made.
  */
 export function createCompressions(): Compression[] {
-  const slots = createSlots(maxAtOnce);
+  const waiting: (() => void)[] = [];
+  let running = 0;
   const compressBrotli = promisify(brotliCompress);
 
-  async function inSlot<T>(work: () => Promise<T>): Promise<T> {
-    const release = slots.acquire();
-    return work().finally(release);
+  async function inTurn<T>(work: () => Promise<T>): Promise<T> {
+    running += 1;
+    if (running > maxAtOnce) await new Promise<void>((resolve) => waiting.push(resolve));
+    try {
+      return await work();
+    } finally {
+      running -= 1;
+      waiting.shift()?.();
+    }
   }
 
   return [
     {
       name: compressionGzip.name,
-      compress: (bytes) => inSlot(() => compressionGzip.compress(bytes)),
-      decompress: (bytes, max) => inSlot(() => compressionGzip.decompress(bytes, max)),
+      compress: (bytes) => inTurn(() => compressionGzip.compress(bytes)),
+      decompress: (bytes, max) => inTurn(() => compressionGzip.decompress(bytes, max)),
     },
     {
       name: compressionBrotli.name,
-      compress: (bytes) => inSlot(() => compressBrotli(bytes, brotliOptions)),
-      decompress: (bytes, max) => inSlot(() => compressionBrotli.decompress(bytes, max)),
+      compress: (bytes) => inTurn(() => compressBrotli(bytes, brotliOptions)),
+      decompress: (bytes, max) => inTurn(() => compressionBrotli.decompress(bytes, max)),
     },
   ];
 }

@@ -1,5 +1,5 @@
-// Calls the service without a pause until its standard input ends, then prints how many calls
-// it made and how those ended that failed.
+// Creates records and gets them without a pause until its standard input ends, then prints how
+// many it created, and how calls ended that failed.
 package main
 
 import (
@@ -19,17 +19,27 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 )
 
-const service = "/investor.v1.InvestorService/"
+// Sends a message to a method and returns its reply.
+type caller func(method string, request []byte) ([]byte, error)
 
 func main() {
-	protocol, target, input := os.Args[1], os.Args[2], os.Args[3]
-	callers := map[string]func(string, string) func() error{"grpc": byGrpc, "connect": byConnect}
-	createAndGet := callers[protocol](target, input)
+	protocol, target, caFile := os.Args[1], os.Args[2], os.Args[4]
+	request, err := hex.DecodeString(os.Args[3])
+	check(err)
+	var encryption *tls.Config
+	if caFile != "" {
+		ca, err := os.ReadFile(caFile)
+		check(err)
+		encryption = &tls.Config{RootCAs: x509.NewCertPool()}
+		encryption.RootCAs.AppendCertsFromPEM(ca)
+	}
+	call := map[string]func(string, *tls.Config) caller{"grpc": byGrpc, "connect": byConnect}[protocol](target, encryption)
 	ended := make(chan struct{})
 	go func() {
 		io.Copy(io.Discard, os.Stdin)
@@ -46,7 +56,11 @@ func main() {
 					return
 				default:
 				}
-				err := createAndGet()
+				record, err := call("CreateInvestor", request)
+				if err == nil {
+					// The id is the first field of the record, and the only one of the request.
+					_, err = call("GetInvestor", record[:38])
+				}
 				mutex.Lock()
 				if err == nil {
 					created++
@@ -61,7 +75,7 @@ func main() {
 	json.NewEncoder(os.Stdout).Encode(map[string]any{"created": created, "failures": failures})
 }
 
-// By gRPC, with messages that nobody decodes.
+// Messages that nobody decodes.
 type raw struct{}
 
 func (raw) Name() string                        { return "proto" }
@@ -71,73 +85,49 @@ func (raw) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-func byGrpc(target, input string) func() error {
-	request, err := hex.DecodeString(input)
-	check(err)
+func byGrpc(target string, encryption *tls.Config) caller {
 	addresses := []resolver.Address{}
 	for address := range strings.SplitSeq(target, ",") {
 		addresses = append(addresses, resolver.Address{Addr: address})
 	}
 	services := manual.NewBuilderWithScheme("services")
 	services.InitialState(resolver.State{Addresses: addresses})
+	channel := insecure.NewCredentials()
+	if encryption != nil {
+		channel = credentials.NewTLS(encryption)
+	}
 	reconnect := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1, MaxDelay: 200 * time.Millisecond}
 	client, err := grpc.NewClient("services:///",
 		grpc.WithResolvers(services),
 		grpc.WithAuthority("localhost"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(channel),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		// Both may be gone for a client that has not found the first one again.
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.WaitForReady(true)))
 	check(err)
-	call := func(method string, request []byte) ([]byte, error) {
+	return func(method string, request []byte) ([]byte, error) {
 		var reply []byte
-		err := client.Invoke(context.Background(), service+method, &request, &reply)
+		err := client.Invoke(context.Background(), "/investor.v1.InvestorService/"+method, &request, &reply)
 		return reply, err
-	}
-	return func() error {
-		created, err := call("CreateInvestor", request)
-		if err != nil {
-			return err
-		}
-		// The id is the first field of the record, and the only one of the request.
-		_, err = call("GetInvestor", created[:38])
-		return err
 	}
 }
 
-// By Connect with JSON over HTTP/2.
-func byConnect(target, input string) func() error {
-	ca, err := os.ReadFile(os.Getenv("CA_FILE"))
-	check(err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	transport := &http.Transport{
-		TLSClientConfig:   &tls.Config{RootCAs: roots},
-		ForceAttemptHTTP2: true,
-	}
-	client := &http.Client{Transport: transport}
-	call := func(method string, request string) (string, error) {
-		reply, err := client.Post(target+service+method, "application/json", strings.NewReader(request))
+// Over HTTP/2.
+func byConnect(target string, encryption *tls.Config) caller {
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: encryption, ForceAttemptHTTP2: true}}
+	return func(method string, request []byte) ([]byte, error) {
+		url := target + "/investor.v1.InvestorService/" + method
+		reply, err := client.Post(url, "application/proto", bytes.NewReader(request))
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		defer reply.Body.Close()
 		body, err := io.ReadAll(reply.Body)
 		if err == nil && (reply.StatusCode != 200 || reply.ProtoMajor != 2) {
 			err = fmt.Errorf("%s %s: %s", reply.Proto, reply.Status, body)
 		}
-		return string(body), err
-	}
-	return func() error {
-		created, err := call("CreateInvestor", input)
-		if err != nil {
-			return err
-		}
-		var record struct{ Id string }
-		check(json.Unmarshal([]byte(created), &record))
-		_, err = call("GetInvestor", fmt.Sprintf(`{"id":%q}`, record.Id))
-		return err
+		return body, err
 	}
 }
 

@@ -1,4 +1,4 @@
-module investor-records/test/e2e/rolling-restart
+module investor-records/test/support/callers
 
 go 1.26.0
 

@@ -1,0 +1,130 @@
+import { mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect } from "node:tls";
+import { expect, it, onTestFinished } from "vitest";
+import { createAuthority } from "./support/certificates.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { startService } from "./support/service.ts";
+
+/** Has a service look at its files, every 30 seconds, a hundred times as often. */
+const hurry = [
+  "--import=data:text/javascript,",
+  "const{setInterval:start}=globalThis;",
+  "globalThis.setInterval=(work,ms,...args)=>start(work,ms/100,...args)",
+].join("");
+
+/** Some looks, in milliseconds. */
+const looksMs = 1_500;
+
+/** Starts a service whose files are links through a link to a folder, as Kubernetes makes them. */
+async function startWithSecret() {
+  const folder = temporaryFolder();
+  const secret = join(folder, "secret");
+  const authority = await createAuthority();
+  let version = 0;
+
+  /** Has the links lead to new files at once. */
+  async function renew(changes: Record<string, string> = {}) {
+    version += 1;
+    const { cert, key } = await authority.sign(`version-${version}.example`);
+    const tokens = `backend token-of-version-${version}\n`;
+    const files = { "tls.crt": cert, "tls.key": key, "ca.crt": authority.ca, tokens, ...changes };
+    mkdirSync(join(secret, `..${version}`), { recursive: true });
+    for (const [name, text] of Object.entries(files)) {
+      writeFileSync(join(secret, `..${version}`, name), text);
+    }
+    symlinkSync(`..${version}`, join(secret, "..next"));
+    renameSync(join(secret, "..next"), join(secret, "..data"));
+    return files;
+  }
+
+  const files = await renew();
+  for (const name of Object.keys(files)) symlinkSync(`..data/${name}`, join(secret, name));
+  const env = {
+    TLS_CERT: "secret/tls.crt",
+    TLS_KEY: "secret/tls.key",
+    TLS_CLIENT_CA: "secret/ca.crt",
+    AUTH_TOKENS_FILE: "secret/tokens",
+    NODE_OPTIONS: hurry,
+  };
+  const { child, output, grpcPort, httpPort } = await startService(env, folder);
+  const { ca } = authority;
+
+  return {
+    files,
+    path: (name: string) => join(secret, name),
+    renew,
+    /** Which version of the certificate a new connection to each port is shown. */
+    shown: () =>
+      Promise.all(
+        [grpcPort, httpPort].map(async (port) => {
+          const socket = connect({ port, host: "127.0.0.1", ca, ALPNProtocols: ["h2"] });
+          onTestFinished(() => void socket.destroy());
+          await new Promise((resolve, reject) => {
+            socket.on("secureConnect", resolve).on("error", reject);
+          });
+          const names = socket.getPeerCertificate().subjectaltname ?? "";
+          return Number(/version-(\d+)/.exec(names)?.[1]);
+        }),
+      ),
+    sendHangup: () => child.kill("SIGHUP"),
+    /** How often the log has a text. */
+    logged: (text: string) => output().split(text).length - 1,
+  };
+}
+
+it("certificates and tokens are read again when their links lead elsewhere, without a signal", async () => {
+  const { renew, shown, logged } = await startWithSecret();
+  expect(await shown()).toEqual([1, 1]);
+  await renew();
+  await expect.poll(shown).toEqual([2, 2]);
+  expect(logged('"reloaded tokens and certificates"')).toBe(1);
+  await delay(looksMs);
+  expect(logged("reloaded")).toBe(1);
+});
+
+it("a certificate that comes before its key is not used, which is said once, until that comes", async () => {
+  const { files, path, renew, shown, logged } = await startWithSecret();
+  const { "tls.key": key, tokens } = files;
+  const refusal = "TLS_KEY secret/tls.key is not the key of TLS_CERT secret/tls.crt; the previous";
+  const { "tls.crt": cert } = await renew({ "tls.key": key });
+  await expect.poll(() => logged(refusal)).toBe(1);
+  expect(logged('"reloaded tokens"')).toBe(1);
+  await delay(looksMs);
+  expect(logged(refusal)).toBe(1);
+  expect(await shown()).toEqual([1, 1]);
+  await renew({ "tls.crt": cert.slice(0, -200), tokens });
+  await expect
+    .poll(() => logged("secret/tls.crt is not a certificate in PEM; the previous"))
+    .toBe(1);
+  await renew({ tokens });
+  await expect.poll(shown).toEqual([4, 4]);
+  rmSync(path("tls.key"));
+  await expect.poll(() => logged("secret/tls.key cannot be read (ENOENT); the previous")).toBe(1);
+  expect(await shown()).toEqual([4, 4]);
+});
+
+it.each([
+  ["a folder", (path: string) => mkdirSync(path), "EISDIR"],
+  ["a link to itself", (path: string) => symlinkSync(path, path), "ELOOP"],
+  ["empty", (path: string) => writeFileSync(path, ""), "holds no token"],
+  [
+    "larger than any",
+    (path: string) => writeFileSync(path, "#".repeat(2 ** 25)),
+    "holds more than",
+  ],
+])(
+  "a tokens file that has become %s is refused once, and at each SIGHUP",
+  async (_, make, fault) => {
+    const { path, sendHangup, logged } = await startWithSecret();
+    rmSync(path("tokens"));
+    make(path("tokens"));
+    await expect.poll(() => logged(fault)).toBe(1);
+    await delay(looksMs);
+    expect(logged(fault)).toBe(1);
+    sendHangup();
+    await expect.poll(() => logged(fault)).toBe(2);
+    expect(logged('"reloaded certificates"')).toBe(1);
+  },
+);

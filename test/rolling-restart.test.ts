@@ -1,0 +1,172 @@
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
+import { writeFileSync } from "node:fs";
+import { Agent } from "node:https";
+import { type AddressInfo, connect, createServer } from "node:net";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { setTimeout as delay } from "node:timers/promises";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { createClient } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-node";
+import { MongoClient } from "mongodb";
+import { expect, it, onTestFinished } from "vitest";
+import { CreateInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { describeWithMongo } from "./support/mongodb.ts";
+import { findPython, hasPython } from "./support/python.ts";
+import { aCreate } from "./support/records.ts";
+import { type Service, startService } from "./support/service.ts";
+import { hasTool } from "./support/tools.ts";
+
+// Each restart gives its callers some seconds before, and the other service some to be found.
+const timeout = 300_000;
+
+const callersFolder = join(import.meta.dirname, "support/callers");
+const hasGo = hasTool("go", ["version"]);
+const request = create(CreateInvestorRequestSchema, aCreate());
+
+/** Callers that create records and get them without a pause, until they are to finish. */
+interface Callers {
+  finish(): Promise<{ created: number; failures: string[] }>;
+}
+
+/** Starts callers in a process of their own. */
+function startProcess(command: string[], protocol: string, target: string, caFile = ""): Callers {
+  const hex = Buffer.from(toBinary(CreateInvestorRequestSchema, request)).toString("hex");
+  const [program = "", ...args] = [...command, protocol, target, hex, caFile];
+  const child = spawn(program, args, { cwd: callersFolder, stdio: ["pipe", "pipe", "inherit"] });
+  onTestFinished(() => void child.kill("SIGKILL"));
+  const output = text(child.stdout);
+  return {
+    async finish() {
+      child.stdin.end();
+      return JSON.parse(await output);
+    },
+  };
+}
+
+/** Starts callers by Connect over HTTP/1.1. */
+function startHttp1(baseUrl: string, ca: string): Callers {
+  const agent = new Agent({ keepAlive: true, ca });
+  onTestFinished(() => agent.destroy());
+  const transport = createConnectTransport({ httpVersion: "1.1", baseUrl, nodeOptions: { agent } });
+  const client = createClient(InvestorService, transport);
+  const seen = { created: 0, failures: [] as string[] };
+  let isEnding = false;
+  const callers = Array.from({ length: 16 }, async () => {
+    while (!isEnding) {
+      try {
+        const { id } = await client.createInvestor(request);
+        await client.getInvestor({ id });
+        seen.created += 1;
+      } catch (error) {
+        seen.failures.push(String(error));
+      }
+    }
+  });
+  return {
+    async finish() {
+      isEnding = true;
+      await Promise.all(callers);
+      return seen;
+    },
+  };
+}
+
+/** Restarts one of the services on its ports, under the load of the callers. */
+async function restart(services: Service[], index: number, env: NodeJS.ProcessEnv) {
+  const { child, exited, output, grpcPort, httpPort } = services[index] as Service;
+  await delay(1_000);
+  child.kill("SIGTERM");
+  expect(await exited, output()).toBe(0);
+  const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
+  services[index] = await startService({ ...env, ...ports });
+}
+
+/** Expects that no call failed, and that each record is stored once. */
+async function expectNothingLost(url: string, callers: Callers[]): Promise<void> {
+  const seen = await Promise.all(callers.map((each) => each.finish()));
+  for (const { created, failures } of seen) {
+    expect(failures).toEqual([]);
+    expect(created).toBeGreaterThan(50);
+  }
+  const mongo = await MongoClient.connect(url);
+  onTestFinished(() => mongo.close());
+  const stored = await mongo.db().collection("investors").countDocuments();
+  expect(stored).toBe(seen.reduce((sum, { created }) => sum + created, 0));
+}
+
+/** The commands that run the callers in Go and Python. */
+async function prepareCallers() {
+  const program = join(temporaryFolder(), "callers");
+  execFileSync("go", ["build", "-o", program, "."], { cwd: callersFolder });
+  return { go: [program], python: [await findPython(), "callers.py"] };
+}
+
+/** Starts a load balancer, which spreads new connections over the target ports. */
+async function startBalancer(targets: number[]) {
+  const balancer = { port: 0, targets };
+  let count = 0;
+  const server = createServer({ allowHalfOpen: true }, (client) => {
+    count += 1;
+    const port = balancer.targets[count % balancer.targets.length] ?? 0;
+    const upstream = connect({ port, host: "127.0.0.1", allowHalfOpen: true });
+    client.on("error", () => upstream.destroy()).pipe(upstream);
+    upstream.on("error", () => client.destroy()).pipe(client);
+  });
+  onTestFinished(() => void server.close());
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  balancer.port = (server.address() as AddressInfo).port;
+  return balancer;
+}
+
+await describeWithMongo("a rolling restart of two services under load", "standalone", (mongo) => {
+  it.skipIf(!hasGo || !hasPython)(
+    "loses no call by gRPC, also without a delay",
+    async () => {
+      const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
+      const { go, python } = await prepareCallers();
+      const services = await Promise.all([startService(env), startService(env)]);
+      const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
+      const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
+      for (const i of [0, 1, 0, 1]) await restart(services, i, env);
+      await expectNothingLost(env.DATABASE_URL, callers);
+    },
+    timeout,
+  );
+
+  it.skipIf(!hasGo || !hasPython)(
+    "loses no call by gRPC, nor by Connect on HTTP/2 and HTTP/1.1 behind a balancer, with TLS",
+    async () => {
+      const authority = await createAuthority();
+      const folder = temporaryFolder();
+      const tls = await writeServerFiles(folder, authority);
+      const caFile = join(folder, "ca.crt");
+      writeFileSync(caFile, authority.ca);
+      const common = { REQUEST_TIMEOUT: "30s", DRAIN_DELAY: "2s" };
+      const env = { DATABASE_URL: mongo.url(), ...common, ...tls };
+      const { go, python } = await prepareCallers();
+      const services = await Promise.all([startService(env), startService(env)]);
+      const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
+      const ports = services.map(({ httpPort }) => httpPort);
+      const balancer = await startBalancer(ports);
+      const url = `https://localhost:${balancer.port}`;
+      const callers = [
+        startProcess(go, "grpc", addresses, caFile),
+        startProcess(python, "grpc", addresses, caFile),
+        startProcess(go, "connect", url, caFile),
+        startHttp1(url, authority.ca),
+      ];
+      for (const i of [0, 1, 0, 1]) {
+        // As the probes would have it.
+        balancer.targets = ports.toSpliced(i, 1);
+        await restart(services, i, env);
+        balancer.targets = ports;
+      }
+      await expectNothingLost(env.DATABASE_URL, callers);
+    },
+    timeout,
+  );
+});
