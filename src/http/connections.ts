@@ -36,8 +36,7 @@ export class Connection {
   #idleSince = performance.now();
   #calls = 0;
   #watches = 0;
-  #unanswered = 0;
-  #lastResponse: ServerResponse | undefined;
+  readonly #responses: ServerResponse[] = [];
   #closesAfterReply: boolean;
   #ageTimer: NodeJS.Timeout | undefined;
   #settingsTimer: NodeJS.Timeout | undefined;
@@ -80,19 +79,16 @@ export class Connection {
 
   /** Follows the response to a request of HTTP/1.1. */
   answer(response: ServerResponse): void {
-    this.#unanswered += 1;
-    response.once("close", () => {
-      this.#unanswered -= 1;
-    });
-    if (this.#unanswered > maxUnanswered) this.destroy();
-    this.#lastResponse = response;
+    this.#responses.push(response);
+    response.once("close", () => this.#responses.splice(this.#responses.indexOf(response), 1));
+    if (this.#responses.length > maxUnanswered) this.destroy();
     if (this.#closesAfterReply) response.setHeader("connection", "close");
   }
 
   /** Over HTTP/1.1, has the next reply close it. */
   closeAfterReply(): void {
     this.#closesAfterReply = true;
-    const response = this.#lastResponse;
+    const response = this.#responses.at(-1);
     if (response && !response.headersSent) response.setHeader("connection", "close");
   }
 
@@ -131,6 +127,8 @@ export class Connection {
     clearTimeout(this.#ageTimer);
     clearTimeout(this.#settingsTimer);
     clearInterval(this.#pingTimer);
+    // Node.js closes the responses of a connection that ends, but not behind a CONNECT.
+    for (const response of [...this.#responses]) response.emit("close");
   }
 
   async #checkClient(): Promise<void> {

@@ -4,7 +4,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { aCreate } from "../support/records.ts";
 import {
-  grpcClient,
   lockDatabase,
   metric,
   type Service,
@@ -38,26 +37,6 @@ const inFlight = (service: Service) =>
   metric(service, "investor_records_rpc_server_calls_in_flight");
 
 describe("requests in a row on one connection", () => {
-  it("are served one after the other", async () => {
-    const service = await startService();
-    const release = lockDatabase(service);
-    const { socket, received } = openHttp1(service);
-    socket.write(post(create, record).repeat(3));
-    await waitFor(async () => (await inFlight(service)) === 1);
-    await delay(300);
-    expect(await inFlight(service)).toBe(1);
-    release();
-    await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 3);
-    expect(await inFlight(service)).toBe(0);
-  });
-
-  it("need no room for those before them", async () => {
-    const service = await startService({ MAX_IN_FLIGHT: "1" });
-    const { socket, received } = openHttp1(service);
-    socket.write(post(create, record).repeat(3));
-    await waitFor(async () => received().match(/HTTP\/1.1 200 /g)?.length === 3);
-  });
-
   it("may have bodies in chunks", async () => {
     const { socket, received } = openHttp1(await startService());
     const body = JSON.stringify(record);
@@ -73,78 +52,6 @@ describe("requests in a row on one connection", () => {
     socket.write(`${post(create, record)}${tooLarge}`);
     await waitFor(async () => /HTTP\/1.1 200 .*HTTP\/1.1 429 /s.test(received()));
   });
-
-  it("are not processed after the last one of the connection", async () => {
-    const service = await startService();
-    const { socket, received } = openHttp1(service);
-    const refused = post(create, record, "host: localhost");
-    socket.write(`${refused}${post(create, record)}`);
-    await once(socket, "close");
-    expect(received()).toMatch(/^HTTP\/1.1 400 /);
-    await delay(300);
-    expect((await grpcClient(service).listInvestors({})).investors).toEqual([]);
-  });
-});
-
-describe("a request followed by something that is none", () => {
-  it("is not told that it was malformed", async () => {
-    const service = await startService();
-    const release = lockDatabase(service);
-    const { socket, received } = openHttp1(service);
-    socket.write(`${post(create, record)}GARBAGE\0`);
-    await once(socket, "close");
-    expect(received()).toBe("");
-    release();
-    const { listInvestors } = grpcClient(service);
-    await waitFor(async () => (await listInvestors({})).investors.length === 1);
-  });
-});
-
-describe("the last reply on a connection", () => {
-  const head = `POST ${create} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n`;
-
-  it.each([
-    ["a refused call", `${head}connection: close\r\ncontent-length: 2000\r\n\r\n`, 415],
-    ["what is no request", "GARBAGE\0\r\n\r\n", 400],
-    ["too many headers", `${head}x: ${"x".repeat(20_000)}\r\n\r\n`, 431],
-  ])("is not lost while its client still writes: %s", async (_, begin, status) => {
-    const { socket, received } = openHttp1(await startService());
-    socket.pause();
-    socket.write(begin);
-    for (let i = 0; i < 2; i += 1) {
-      await delay(200);
-      socket.write("x".repeat(1_000));
-    }
-    await delay(200);
-    socket.resume();
-    await once(socket, "close");
-    expect(received()).toMatch(new RegExp(`^HTTP/1.1 ${status} `));
-  });
-});
-
-describe("a reply to a request that is followed by a fault", () => {
-  const badChunk = "transfer-encoding: chunked\r\n\r\nGARBAGE\r\n";
-  const refused = `POST ${create} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n`;
-
-  it.each([
-    [
-      "in the next request",
-      "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
-      "GARBAGE\0",
-      [200, 400],
-    ],
-    ["in its body", `${refused}transfer-encoding: chunked\r\n\r\n`, "GARBAGE\r\n", [415]],
-    ["in its body, at once", `${refused}${badChunk}`, "", [400]],
-  ])("is the only one: %s", async (_, begin, end, statuses) => {
-    const { socket, received } = openHttp1(await startService());
-    const closed = once(socket, "close");
-    socket.write(begin);
-    await waitFor(async () => received().includes("HTTP/1.1"));
-    socket.write(end);
-    await closed;
-    const all = Array.from(received().matchAll(/HTTP\/1.1 (\d+)/g), ([, status]) => Number(status));
-    expect(all).toEqual(statuses);
-  });
 });
 
 describe("requests before a CONNECT", () => {
@@ -158,59 +65,6 @@ describe("requests before a CONNECT", () => {
     }
     release();
     await waitFor(async () => (await inFlight(service)) === 0);
-  });
-});
-
-describe("a reply that is read slowly", () => {
-  it("is whole though the service shuts down beside idle connections", async () => {
-    const service = await startService({ LOG_LEVEL: "debug" });
-    const client = grpcClient(service);
-    const text = "a".repeat(256);
-    const long = { firstName: text, middleName: text, lastName: text, city: text, state: text };
-    await Promise.all(
-      Array.from({ length: 800 }, () => client.createInvestor(aCreate({ ...long }))),
-    );
-    const idle = openHttp1(service);
-    idle.socket.write("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    await waitFor(async () => idle.received().includes("200 OK"));
-    const { socket, received } = openHttp1(service);
-    socket.pause();
-    const pages = 20;
-    socket.write(
-      "GET /v1/investors?pageSize=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(pages),
-    );
-    await waitFor(async () => {
-      const before = await metric(
-        service,
-        "investor_records_store_operation_duration_seconds_count",
-        '{operation="list"}',
-      );
-      await delay(500);
-      return (
-        before > 0 &&
-        before ===
-          (await metric(
-            service,
-            "investor_records_store_operation_duration_seconds_count",
-            '{operation="list"}',
-          ))
-      );
-    });
-    service.child.kill("SIGTERM");
-    await waitFor(async () => service.output().includes("shutting down"));
-    await delay(500);
-    socket.resume();
-    await once(socket, "close");
-    const lengths = Array.from(received().matchAll(/content-length: (\d+)/gi), ([, n]) =>
-      Number(n),
-    );
-    expect(lengths).toHaveLength(pages);
-    const heads = received()
-      .split("HTTP/1.1 200 OK")
-      .slice(1)
-      .map((each) => each.length - each.indexOf("\r\n\r\n") - 4);
-    expect(heads).toEqual(lengths);
-    expect(await service.exited).toBe(0);
   });
 });
 
