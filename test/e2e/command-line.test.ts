@@ -37,7 +37,7 @@ describe("the command line", () => {
     [[], { ALLOW_INSECURE: "maybe" }, /ALLOW_INSECURE/],
     [["--grpc-port"], {}, /--grpc-port/],
     [["--allow-insecure", "--prot"], {}, /--prot/],
-    [["serv"], {}, /unknown command "serv"; the commands are serve, copy and help/],
+    [["serv"], {}, /unknown command "serv"; the commands are serve, copy, remove and help/],
     [["serve", "now"], {}, /too many arguments/],
     [["--host", "0.0.0.0"], {}, /--host 0.0.0.0 is not a loopback .* set --allow-insecure/],
     [[], { HOST: "0.0.0.0" }, /HOST 0.0.0.0 is not/],
