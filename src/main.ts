@@ -53,6 +53,17 @@ program
     process.exit(isWhole ? 0 : stopped);
   });
 
+program
+  .command("remove")
+  .description("Remove one record from a database, also while a service uses it.")
+  .argument("<database>", "sqlite:PATH, mongodb://HOST, or env:NAME of a variable with such a URL")
+  .argument("<id>", "the id of the record")
+  .action(async (database: string, id: string) => {
+    const { runRemove } = await import("./remove.ts");
+    const options = { database, id, environment: process.env, say };
+    process.exit((await runRemove(options).catch(refuse)) ? 0 : 1);
+  });
+
 // Commander would take an unknown command for an argument of the default one.
 const commands = program.commands.map((each) => each.name());
 const [first = "serve"] = process.argv.slice(2);

@@ -137,30 +137,6 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
     expect(tableOf(folder, "b.db").rows).toBe(records);
   });
-
-  it.each(["to", "from"])(
-    "ends in one line at most if the database that it goes %s dies, and goes on when it is back",
-    { timeout },
-    async (side) => {
-      const random = createRandom(seedOf(`a database that dies, ${side}`));
-      const folder = temporaryFolder();
-      await makeSqlite(folder, "a.db", records);
-      const url = mongo.url();
-      if (side === "from") await expectToEndWell(startCopy(["sqlite:a.db", url], { folder }));
-      const [from, to] = side === "to" ? ["sqlite:a.db", url] : [url, "sqlite:b.db"];
-      const written = side === "to" ? await inMongo(url) : inSqlite(folder, "b.db");
-      const running = startCopy([from, to], { folder });
-      await reach(random.int(1, records / 2), written, running);
-      for (const { signal } of mongo.members()) signal("SIGKILL");
-      // Its process has ended by then.
-      await delay(random.int(1_000, 3_000));
-      await mongo.revive();
-      if ((await running.exited) !== 0) expect(running.output()).toMatch(/^error: [^\n]+\n$/m);
-      await expectToEndWell(startCopy([from, to], { folder }));
-      if (side === "to") await expectToEndWell(startCopy([url, "sqlite:b.db"], { folder }));
-      expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
-    },
-  );
 });
 
 await describeWithMongo("a copy to and from a set of three", "set of three", (mongo) => {

@@ -39,15 +39,14 @@ export function checkIdentity(path: string, identity: string): void {
  */
 export function createIdentityCheck(path: string, identity: string): () => void {
   let seen = "";
-  let seenSize = statSync(path, { bigint: true }).size;
 
-  function look(): { state: string; changedMs: number; size: bigint } | undefined {
+  function look(): { state: string; changedMs: number } | undefined {
     try {
       const name = realpathSync.native(path);
       const file = statSync(name, { bigint: true });
       const { dev, ino, ctimeNs, ctimeMs } = statSync(dirname(name), { bigint: true });
       const state = `${name} ${file.dev}:${file.ino} ${dev}:${ino} ${ctimeNs}`;
-      return { state, changedMs: Number(ctimeMs), size: file.size };
+      return { state, changedMs: Number(ctimeMs) };
     } catch {
       return undefined;
     }
@@ -55,9 +54,6 @@ export function createIdentityCheck(path: string, identity: string): () => void 
 
   return () => {
     const now = look();
-    // Records are only added, so the file only grows.
-    if (now !== undefined && now.size < seenSize) throw new Error(`${path} was cut short`);
-    seenSize = now?.size ?? 0n;
     if (now?.state === seen) return;
     checkIdentity(path, identity);
     // A second change, soon after the first, can bear the same time.

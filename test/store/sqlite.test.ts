@@ -289,30 +289,6 @@ describe("SQLite", () => {
     }
   });
 
-  it("acknowledges nothing once its file was cut short", async () => {
-    const path = join(temporaryFolder(), "investors.db");
-    const { store, fatal } = await open(path);
-    for (let i = 0; i < 2; i += 1) await store.insert(anInvestor());
-    outside("truncate", "-s", "0", path);
-    await expect(store.insert(anInvestor())).rejects.toThrow();
-    expect(fatal).toHaveLength(1);
-  });
-
-  it("acknowledges nothing once its file was cut short before the first insert", async () => {
-    const path = join(temporaryFolder(), "investors.db");
-    const { store } = await open(path);
-    await Promise.all(Array.from({ length: 100 }, () => store.insert(anInvestor())));
-    await store.close();
-    const reopened = await open(path);
-    // What another program leaves in the log hides the missing end from SQLite.
-    const other = new DatabaseSync(path);
-    onTestFinished(() => other.close());
-    other.exec("UPDATE investors SET city = 'Paris' WHERE id = (SELECT max(id) FROM investors)");
-    outside("truncate", "-s", "-4096", path);
-    await expect(reopened.store.insert(anInvestor())).rejects.toThrow(OutcomeUnknownError);
-    expect(reopened.fatal).toHaveLength(1);
-  });
-
   it("refuses a link beside which the log of its file was left", async () => {
     const path = join(temporaryFolder(), "investors.db");
     await (await open(path)).store.insert(anInvestor());

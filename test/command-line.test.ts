@@ -2,13 +2,13 @@ import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { describe, expect, it } from "vitest";
-import { settings } from "../../src/config.ts";
-import { temporaryFolder } from "../support/folder.ts";
-import { run, startService, waitFor } from "../support/service.ts";
-import { copySources } from "../support/sources.ts";
+import { settings } from "../src/config.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { run, startService, waitFor } from "./support/service.ts";
+import { copySources } from "./support/sources.ts";
 
-const root = resolve(import.meta.dirname, "../..");
-const { engines, scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const root = resolve(import.meta.dirname, "..");
+const { engines } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const { packages } = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8"));
 
 describe("the command line", () => {
@@ -25,19 +25,13 @@ describe("the command line", () => {
     }
   });
 
-  it("tells its version", async () => {
-    const version = run(["--version"], {}, temporaryFolder());
-    expect(await version.exited).toBe(0);
-    expect(version.output()).toMatch(/^\d+\.\d+\.\d+\n$/);
-  });
-
   it.each([
     [["--grpc-port", "http"], { GRPC_PORT: "1" }, /--grpc-port .* must be a whole number/],
     [[], { GRPC_PORT: "1\n2" }, /'1 2' from env 'GRPC_PORT' .* must be a whole number/],
     [[], { ALLOW_INSECURE: "maybe" }, /ALLOW_INSECURE/],
     [["--grpc-port"], {}, /--grpc-port/],
     [["--allow-insecure", "--prot"], {}, /--prot/],
-    [["serv"], {}, /unknown command "serv"; the commands are serve, copy and help/],
+    [["serv"], {}, /unknown command "serv"; the commands are serve, copy, remove and help/],
     [["serve", "now"], {}, /too many arguments/],
     [["--host", "0.0.0.0"], {}, /--host 0.0.0.0 is not a loopback .* set --allow-insecure/],
     [[], { HOST: "0.0.0.0" }, /HOST 0.0.0.0 is not/],
@@ -51,17 +45,6 @@ describe("the command line", () => {
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toMatch(named);
   });
-
-  it.each(["src/bin.ts", "Dockerfile"])(
-    "starts Node.js by %s with the same flags and the same malloc as by npm start",
-    (file) => {
-      const flagsOf = (text: string) => text.match(/--[a-z-]+(=\d+)?|(MALLOC_|GLIBC_)\w+=[\w.=]+/g);
-      const lines = readFileSync(join(root, file), "utf8")
-        .split("\n")
-        .filter((each) => /--max-semi-space-size|(MALLOC_|GLIBC_)\w+=/.test(each));
-      expect(flagsOf(lines.join("\n"))).toEqual(flagsOf(scripts.start));
-    },
-  );
 
   it("is built without a word, as a program that can be run", () => {
     const folder = temporaryFolder();
@@ -94,41 +77,24 @@ describe("the command line", () => {
     expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
   });
 
-  it("ends with status 1 and one line if the store cannot be used", async () => {
+  it.each([
+    ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: it is damaged"],
+    ["a folder that is none", { DATABASE_URL: "sqlite:broken.db/x.db" }, "broken.db/x.db"],
+    ["a port that is taken", { GRPC_PORT: "taken" }, "another process uses the port"],
+    ["another that is taken", { HTTP_PORT: "taken" }, "another process uses the port"],
+  ])("ends with status 1 and one line by %s", async (_, settings, fault) => {
     const folder = temporaryFolder();
     writeFileSync(join(folder, "broken.db"), "x".repeat(10_000));
-    const broken = run(
-      [],
-      { DATABASE_URL: "sqlite:broken.db", GRPC_PORT: "0", HTTP_PORT: "0" },
-      folder,
+    const taken = String((await startService()).httpPort);
+    const entries = Object.entries({ GRPC_PORT: "0", HTTP_PORT: "0", ...settings });
+    const env = Object.fromEntries(
+      entries.map(([name, text]) => [name, text.replace("taken", taken)]),
     );
-    expect(await broken.exited).toBe(1);
-    expect(broken.output().trim().split("\n")).toHaveLength(1);
-    expect(JSON.parse(broken.output()).msg).toContain("broken.db: it is damaged");
+    const { exited, output } = run([], env, folder);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/^[^\n]+\n$/);
+    expect(JSON.parse(output()).msg).toContain(fault);
   });
-
-  it("ends with status 1 and one line if the folder may not be written", async () => {
-    const folder = temporaryFolder();
-    writeFileSync(join(folder, "data"), "");
-    const refused = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder);
-    expect(await refused.exited).toBe(1);
-    expect(refused.output().trim().split("\n")).toHaveLength(1);
-    expect(JSON.parse(refused.output()).msg).toContain("data/investors.db");
-  });
-
-  it.each(["GRPC_PORT", "HTTP_PORT"])(
-    "ends with status 1 and one line if %s is taken",
-    async (name) => {
-      const { httpPort } = await startService();
-      const env = { GRPC_PORT: "0", HTTP_PORT: "0", [name]: String(httpPort) };
-      const second = run([], env, temporaryFolder());
-      expect(await second.exited).toBe(1);
-      expect(second.output().trim().split("\n")).toHaveLength(1);
-      expect(JSON.parse(second.output()).msg).toBe(
-        `cannot listen on 127.0.0.1:${httpPort}: another process uses the port`,
-      );
-    },
-  );
 
   it("logs to standard error, and writes nothing to standard output", async () => {
     const env = { GRPC_PORT: "0", HTTP_PORT: "0", LOG_LEVEL: "trace" };
