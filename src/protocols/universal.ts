@@ -39,7 +39,14 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
-    requestGate: ({ values }) => gate.admit(values.get(callKey)),
+    async requestGate({ values }) {
+      const call = values.get(callKey);
+      try {
+        await gate.admit(call);
+      } catch (error) {
+        throw call.fail(error);
+      }
+    },
     interceptors: [noteFailures],
     acceptCompression,
     jsonOptions,
