@@ -66,8 +66,8 @@ export async function startServer(
   // Before they are read, so that no change is missed.
   const certificatesChanged = await followFiles([certFile, keyFile, clientCaFile]);
   const tokensChanged = await followFiles([config.authentication?.tokensFile]);
-  const tls = config.tls && (await readTls(config.tls));
   const onWarning = (message: string) => log.warn(message);
+  const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log);

@@ -25,9 +25,9 @@ async function startWithSecret() {
   let version = 0;
 
   /** Has the links lead to new files at once. */
-  async function renew(changes: Record<string, string> = {}) {
+  async function renew(changes: Record<string, string> = {}, days = 1) {
     version += 1;
-    const { cert, key } = await authority.sign(`version-${version}.example`);
+    const { cert, key } = await authority.sign(`version-${version}.example`, days);
     const tokens = `backend token-of-version-${version}\n`;
     const files = { "tls.crt": cert, "tls.key": key, "ca.crt": authority.ca, tokens, ...changes };
     mkdirSync(join(secret, `..${version}`), { recursive: true });
@@ -82,6 +82,13 @@ it("certificates and tokens are read again when their links lead elsewhere, with
   expect(logged('"reloaded tokens and certificates"')).toBe(1);
   await delay(looksMs);
   expect(logged("reloaded")).toBe(1);
+});
+
+it("a certificate that has expired is used, with a warning", async () => {
+  const { renew, shown, logged } = await startWithSecret();
+  await renew({}, -1);
+  await expect.poll(() => logged("secret/tls.crt expired at 20")).toBe(1);
+  await expect(shown()).rejects.toThrow("certificate has expired");
 });
 
 it("a certificate that comes before its key is not used, which is said once, until that comes", async () => {

@@ -23,11 +23,20 @@ export interface Tls {
 /**
  * Reads the keys and certificates.
  *
+ * @param onWarning called if the certificate has expired, each time it is read
  * @throws {ConfigError} a file cannot be read or used
  */
-export async function readTls(files: TlsFiles): Promise<Tls> {
+export async function readTls(files: TlsFiles, onWarning: (message: string) => void): Promise<Tls> {
   const listeners: ((context: SecureContextOptions) => void)[] = [];
   let context = await readContext(files);
+  const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
+  const warnIfExpired = () => {
+    const date = expiresAt();
+    if (date.getTime() < Date.now()) {
+      onWarning(`${files.certFile} expired at ${date.toISOString()}: clients will refuse it`);
+    }
+  };
+  warnIfExpired();
   return {
     options: () => ({
       ...context,
@@ -39,8 +48,9 @@ export async function readTls(files: TlsFiles): Promise<Tls> {
     async reload() {
       context = await readContext(files);
       for (const listener of listeners) listener(context);
+      warnIfExpired();
     },
-    expiresAt: () => new X509Certificate(context.cert as Buffer).validToDate,
+    expiresAt,
   };
 }
 

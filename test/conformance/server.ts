@@ -65,7 +65,7 @@ const { port } = await startEngine({
   onGate: dropDetails,
   log,
   maxMessageBytes: messageReceiveLimit || 4 * 1024 * 1024,
-  tls: serverCreds && (await readTls(writeFiles(serverCreds))),
+  tls: serverCreds && (await readTls(writeFiles(serverCreds), () => {})),
   requestTimeoutMs: 60_000,
 });
 const response = toBinary(
