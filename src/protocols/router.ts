@@ -140,7 +140,9 @@ export function createRouter(options: RouterOptions) {
         const socket = socketOf(req);
         req.on("error", ignore);
         res.on("error", ignore);
-        res.on("finish", () => dropRest(req, socket));
+        // The response to a stream tells of its end only once the request has ended, too.
+        const sent = "stream" in res ? res.stream : res;
+        sent.on("finish", () => dropRest(req, socket));
         const sendError = (error: ConnectError) => {
           if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);

@@ -1,0 +1,259 @@
+import { once } from "node:events";
+import { connect as connectHttp2 } from "node:http2";
+import { connect, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { frame, openCall, rawCall, rawConnection, replyOf } from "./support/raw-grpc.ts";
+import { aCreate, institution } from "./support/records.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+  waitFor,
+} from "./support/service.ts";
+
+const list = "/investor.v1.InvestorService/ListInvestors";
+const create = "/investor.v1.InvestorService/CreateInvestor";
+const watch = "/grpc.health.v1.Health/Watch";
+const reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const check = "/grpc.health.v1.Health/Check";
+
+const empty = frame(Buffer.alloc(0));
+const listServices = frame(Buffer.from([0x3a, 0]));
+
+/** A socket of the test's own, on which errors are expected. */
+function openTcp(port: number): Socket {
+  const socket = connect(port, "127.0.0.1").on("error", () => {});
+  onTestFinished(() => void socket.destroy());
+  return socket;
+}
+
+/** A session of HTTP/2 whose client reads nothing that windows count. */
+function unreadSession(port: number) {
+  const settings = { initialWindowSize: 0 };
+  const session = connectHttp2(`http://127.0.0.1:${port}`, { settings }).on("error", () => {});
+  onTestFinished(() => session.destroy());
+  return session;
+}
+
+/** Stores 130 of the largest records, of which a page is a mebibyte. */
+async function fill(service: Service): Promise<void> {
+  const client = grpcClient(service);
+  const text = "\u{1F600}".repeat(256);
+  const long = { firstName: text, middleName: text, lastName: text, city: text, state: text };
+  const record = aCreate({ ...long, addressLine1: text, addressLine2: text, zipCode: text });
+  for (let i = 0; i < 13; i += 1) {
+    await Promise.all(Array.from({ length: 10 }, () => client.createInvestor(record)));
+  }
+}
+
+const inFlight = (service: Service) =>
+  metric(service, "investor_records_rpc_server_calls_in_flight");
+
+async function reasonOf(port: number, path: string, body = empty): Promise<string | undefined> {
+  return (await rawCall(rawConnection(port), path, body)).reason;
+}
+
+describe("watches", () => {
+  it("are eight on a connection and 1,024 in all", async () => {
+    const service = await startService();
+    const sessions = Array.from({ length: 128 }, () => rawConnection(service.grpcPort));
+    for (const session of sessions) {
+      const streams = Array.from({ length: 8 }, () => openCall(session, watch).end(empty));
+      await Promise.all(streams.map((stream) => once(stream, "data")));
+      if (session !== sessions[0]) continue;
+      expect((await rawCall(session, watch, empty)).reason).toBe("OVERLOADED");
+    }
+    expect(await reasonOf(service.grpcPort, watch)).toBe("OVERLOADED");
+    expect((await rawCall(rawConnection(service.grpcPort), check, empty)).status).toBe(0);
+    sessions[0]?.destroy();
+    const freed = openCall(rawConnection(service.grpcPort), watch).end(empty);
+    await once(freed, "data");
+  });
+});
+
+describe("public unary calls", () => {
+  it("are 64 on a connection and 512 in all, and others are served", async () => {
+    const service = await startService();
+    const sessions = Array.from({ length: 8 }, () => rawConnection(service.grpcPort));
+    for (const session of sessions) {
+      for (let i = 0; i < 64; i += 1) openCall(session, check);
+      if (session !== sessions[0]) continue;
+      expect((await rawCall(session, check, empty)).reason).toBe("OVERLOADED");
+    }
+    await waitFor(async () => (await reasonOf(service.grpcPort, check)) === "OVERLOADED");
+    expect((await rawCall(rawConnection(service.grpcPort), list, empty)).status).toBe(0);
+  });
+
+  it("take messages of at most 4 KiB", async () => {
+    const { grpcPort } = await startService();
+    expect(await reasonOf(grpcPort, check, frame(Buffer.alloc(5_000)))).toBe("MESSAGE_TOO_LARGE");
+  });
+});
+
+describe("reflection streams", () => {
+  it("are eight on a connection and 256 in all", async () => {
+    const service = await startService();
+    for (let i = 0; i < 32; i += 1) {
+      const session = rawConnection(service.grpcPort);
+      const streams = Array.from({ length: 8 }, () => openCall(session, reflect));
+      for (const stream of streams) stream.write(listServices);
+      await Promise.all(streams.map((stream) => once(stream, "data")));
+      if (i > 0) continue;
+      expect((await rawCall(session, reflect, empty)).reason).toBe("OVERLOADED");
+    }
+    expect(await reasonOf(service.grpcPort, reflect)).toBe("OVERLOADED");
+  });
+
+  it("end at their client's deadline, with the service's reason", async () => {
+    const { grpcPort } = await startService();
+    const stream = openCall(rawConnection(grpcPort), reflect, { "grpc-timeout": "100m" });
+    stream.write(listServices);
+    expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
+  });
+});
+
+describe("lists", () => {
+  it("are 64 on their way, and more are refused until one is read or cancelled", async () => {
+    const service = await startService();
+    await fill(service);
+    const session = unreadSession(service.grpcPort);
+    const streams = Array.from({ length: 64 }, () => openCall(session, list).end(empty));
+    await waitFor(async () => (await inFlight(service)) === 64);
+    expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
+    streams[0]?.close();
+    await waitFor(async () => (await reasonOf(service.grpcPort, list)) === undefined);
+  });
+
+  it("are eight whole ones on their way, and pages beside them", async () => {
+    const service = await startService();
+    // More than the system takes on behalf of clients that do not read.
+    for (let i = 0; i < 12; i += 1) await fill(service);
+    const sockets = Array.from({ length: 8 }, () => openTcp(service.httpPort).pause());
+    for (const socket of sockets)
+      socket.write("GET /v1/investors HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    await waitFor(async () => (await inFlight(service)) === 8);
+    const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
+    await waitFor(async () => {
+      const { status, body } = await fetch(url);
+      await body?.cancel();
+      return status === 503;
+    });
+    expect((await fetch(`${url}?pageSize=1`)).status).toBe(200);
+  });
+
+  it("that are cancelled unread leave their connection of use", async () => {
+    const service = await startService();
+    await fill(service);
+    const session = unreadSession(service.grpcPort);
+    for (let i = 0; i < 50; i += 1) {
+      const stream = openCall(session, list).end(empty);
+      await once(stream, "response");
+      stream.close();
+    }
+    session.settings({ initialWindowSize: 2 ** 20 });
+    expect((await rawCall(session, check, empty)).status).toBe(0);
+  });
+});
+
+describe("a reply that is not read", () => {
+  it("closes its connection after half a minute, and frees its slot", async () => {
+    const service = await startService({ REQUEST_TIMEOUT: "2s" });
+    await fill(service);
+    const session = unreadSession(service.grpcPort);
+    openCall(session, list).end(empty);
+    await waitFor(async () => (await inFlight(service)) === 1);
+    const closed = once(session, "close");
+    await delay(25_000);
+    expect(await inFlight(service)).toBe(1);
+    await closed;
+    await waitFor(async () => (await inFlight(service)) === 0);
+  }, 60_000);
+});
+
+describe("connections", () => {
+  it("are at most as many as the limit, and the one idle longest is replaced", async () => {
+    const service = await startService({ MAX_CONNECTIONS: "20" });
+    const first = openTcp(service.httpPort).resume();
+    await once(first, "connect");
+    const sockets = Array.from({ length: 100 }, () => openTcp(service.grpcPort).resume());
+    await Promise.all(sockets.map((socket) => once(socket, "connect").catch(() => {})));
+    const open = () => [first, ...sockets].filter(({ closed }) => !closed).length;
+    await expect.poll(open).toBe(20);
+    expect(first.closed).toBe(true);
+  });
+
+  it("that carry calls are not replaced, and one more is refused", async () => {
+    const service = await startService({ MAX_CONNECTIONS: "10" });
+    const sessions = Array.from({ length: 10 }, () => rawConnection(service.grpcPort));
+    const streams = sessions.map((session) => openCall(session, watch).end(empty));
+    await Promise.all(streams.map((stream) => once(stream, "data")));
+    const refused = openTcp(service.grpcPort).resume();
+    await once(refused, "close");
+    expect(streams.every(({ closed }) => !closed)).toBe(true);
+  });
+
+  it("that do not begin are closed after ten seconds, on both ports", async () => {
+    const service = await startService();
+    const sockets = [service.grpcPort, service.httpPort].flatMap((port) =>
+      ["", "PRI * HT"].map((beginning) => {
+        const socket = openTcp(port).resume();
+        if (beginning) socket.write(beginning);
+        return socket;
+      }),
+    );
+    await Promise.all(sockets.map((socket) => new Promise((done) => socket.once("close", done))));
+  });
+});
+
+describe("requests by HTTP/1.1", () => {
+  const one = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+  const waiting = (() => {
+    const body = JSON.stringify(institution);
+    const head = "host: localhost\r\ncontent-type: application/json\r\n";
+    return `POST /v1/investors HTTP/1.1\r\n${head}content-length: ${body.length}\r\n\r\n${body}`;
+  })();
+
+  it("may be 16 unanswered on a connection, which one more closes", async () => {
+    const service = await startService();
+    onTestFinished(lockDatabase(service));
+    const kept = openTcp(service.httpPort).resume();
+    kept.write(waiting + one.repeat(15));
+    const closed = openTcp(service.httpPort).resume();
+    closed.write(waiting + one.repeat(16));
+    await once(closed, "close");
+    expect(kept.closed).toBe(false);
+  });
+});
+
+describe("a request that is too large", () => {
+  it.each(["application/json", "application/grpc-web+proto", "application/proto"])(
+    "is refused by its size, and the next one on its connection is served: %s",
+    async (type) => {
+      const { httpPort } = await startService();
+      const socket = openTcp(httpPort);
+      let text = "";
+      socket.setEncoding("latin1").on("data", (part) => {
+        text += part;
+      });
+      const large = "x".repeat(200_000);
+      const head = `host: localhost\r\ncontent-type: ${type}\r\ncontent-length: ${large.length}\r\n`;
+      socket.write(`POST ${create} HTTP/1.1\r\n${head}\r\n${large}`);
+      await waitFor(async () => text.includes("HTTP/1.1"));
+      socket.write("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+      await waitFor(async () => text.includes("alive"));
+    },
+  );
+
+  it("is refused by its size while it is still being sent, by gRPC", async () => {
+    const { grpcPort } = await startService();
+    const session = rawConnection(grpcPort);
+    const stream = openCall(session, create);
+    stream.write(frame(Buffer.alloc(300_000)).subarray(0, 200_000));
+    expect((await replyOf(stream)).reason).toBe("MESSAGE_TOO_LARGE");
+    await waitFor(async () => stream.closed);
+    expect((await rawCall(session, check, empty)).status).toBe(0);
+  });
+});
