@@ -88,12 +88,16 @@ export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
 
 /**
  * Holds the write lock of a service's SQLite file, so that creates wait, until the result is
- * called.
+ * called or the test is over.
  */
 export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
   const db = openDatabase(folder);
   db.exec("BEGIN IMMEDIATE");
-  return () => db.close();
+  const release = () => {
+    if (db.isOpen) db.close();
+  };
+  onTestFinished(release);
+  return release;
 }
 
 /** Takes the table away from a service, whose calls are INTERNAL from then on. */

@@ -1,0 +1,202 @@
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { Agent, get, type IncomingMessage } from "node:http";
+import { type AddressInfo, createServer } from "node:net";
+import { join, resolve } from "node:path";
+import { json } from "node:stream/consumers";
+import { setTimeout as delay } from "node:timers/promises";
+import { ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { expect, it, onTestFinished } from "vitest";
+import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
+import { temporaryFolder } from "./support/folder.ts";
+import { hasPython } from "./support/python.ts";
+import { openCall, rawConnection } from "./support/raw-grpc.ts";
+import { aCreate } from "./support/records.ts";
+import {
+  accepts,
+  grpcClient,
+  lockDatabase,
+  run,
+  runGroup,
+  type Service,
+  startService,
+  untilInFlight,
+  untilWritten,
+  waitFor,
+} from "./support/service.ts";
+import { openTcp } from "./support/tcp.ts";
+
+const root = resolve(import.meta.dirname, "..");
+
+const healthClient = ({ grpcPort }: Service) =>
+  createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
+
+/** Starts a service with a create in flight that waits for its file until it is released. */
+async function startWithCreate(env: NodeJS.ProcessEnv = {}) {
+  const service = await startService(env);
+  const release = lockDatabase(service);
+  const create = grpcClient(service).createInvestor(aCreate());
+  create.catch(() => {});
+  await untilInFlight(service, 1);
+  return { ...service, create, release };
+}
+
+it("lets creates in flight finish, and stores them", async () => {
+  const { child, create, release, exited, folder, ...service } = await startWithCreate();
+  const client = grpcClient(service);
+  const more = Promise.all(Array.from({ length: 49 }, () => client.createInvestor(aCreate())));
+  await untilInFlight(service, 50);
+  child.kill("SIGTERM");
+  await waitFor(async () => !(await accepts(service.httpPort)));
+  release();
+  const created = [await create, ...(await more)];
+  expect(await exited).toBe(0);
+  const { investors } = await grpcClient(await startService({}, folder)).listInvestors({});
+  expect(new Set(investors.map(({ id }) => id))).toEqual(new Set(created.map(({ id }) => id)));
+});
+
+it("lets a list go on to its end, however slowly it is read", async () => {
+  const service = await startService();
+  const client = grpcClient(service);
+  // More than the buffers of a connection hold.
+  const long = "\u{1F600}".repeat(256);
+  const request = aCreate({ addressLine1: long, addressLine2: long, city: long, state: long });
+  await Promise.all(Array.from({ length: 1_000 }, () => client.createInvestor(request)));
+  const [list] = await once(get(`http://127.0.0.1:${service.httpPort}/v1/investors`), "response");
+  service.child.kill("SIGTERM");
+  await delay(1_000);
+  expect(await json(list)).toHaveLength(1_000);
+  expect(await service.exited).toBe(0);
+});
+
+it("is not held up by watches, open reflection, idle clients or silent connections", async () => {
+  const service = await startService();
+  await grpcClient(service).createInvestor(aCreate());
+  const watch = healthClient(service).watch({})[Symbol.asyncIterator]();
+  await watch.next();
+  const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+  openCall(rawConnection(service.grpcPort), reflection);
+  await openTcp(service.grpcPort);
+  await openTcp(service.httpPort);
+  const start = performance.now();
+  service.child.kill("SIGTERM");
+  expect((await watch.next()).value?.status).toBe(HealthCheckResponse_ServingStatus.NOT_SERVING);
+  await expect(watch.next()).rejects.toThrow("[unavailable] the server is shutting down");
+  expect(await service.exited).toBe(0);
+  expect(performance.now() - start).toBeLessThan(3_000);
+});
+
+it("serves on during the drain delay, while probes fail and HTTP/1.1 replies are the last", async () => {
+  const service = await startService({ DRAIN_DELAY: "2s" });
+  const agent = new Agent({ keepAlive: true });
+  onTestFinished(() => agent.destroy());
+  const ask = async (path: string) => {
+    const req = get(`http://127.0.0.1:${service.httpPort}${path}`, { agent });
+    const [{ statusCode, headers }] = (await once(req, "response")) as [IncomingMessage];
+    return [statusCode, headers.connection];
+  };
+  expect(await ask("/readyz")).toEqual([200, "keep-alive"]);
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  expect(await ask("/readyz")).toEqual([503, "close"]);
+  const { status } = await healthClient(service).check({});
+  expect(status).toBe(HealthCheckResponse_ServingStatus.NOT_SERVING);
+  await grpcClient(service).createInvestor(aCreate());
+  expect(await ask("/v1/investors")).toEqual([200, "close"]);
+  expect(await service.exited).toBe(0);
+});
+
+it("cuts what has not finished at the drain timeout, and ends with status 1", async () => {
+  const { child, create, release, exited } = await startWithCreate({ DRAIN_TIMEOUT: "300ms" });
+  child.kill("SIGTERM");
+  await expect(create).rejects.toThrow();
+  release();
+  expect(await exited).toBe(1);
+});
+
+it("ends at once at a second signal, whatever is waited for", async () => {
+  const service = await startWithCreate();
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  service.child.kill("SIGINT");
+  expect(await service.exited).toBe("SIGKILL");
+});
+
+it("takes the same signal within a second for the first one again", async () => {
+  const service = await startWithCreate();
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  service.child.kill("SIGTERM");
+  await delay(200);
+  service.release();
+  await service.create;
+  expect(await service.exited).toBe(0);
+});
+
+it("ends a start that waits for its database, before a port is listened on", async () => {
+  const database = createServer().listen(0, "127.0.0.1");
+  onTestFinished(() => void database.close());
+  await once(database, "listening");
+  const { port } = database.address() as AddressInfo;
+  const env = { DATABASE_URL: `mongodb://127.0.0.1:${port}/`, GRPC_PORT: "0", HTTP_PORT: "0" };
+  const service = run([], env, temporaryFolder());
+  await once(database, "connection");
+  service.child.kill("SIGTERM");
+  expect(await service.exited).toBe(0);
+  expect(service.output()).not.toContain("serving");
+});
+
+it.skipIf(!hasPython)("lets calls finish when the terminal of the service closes", async () => {
+  const folder = temporaryFolder();
+  const program = "import pty, sys; pty.spawn(sys.argv[1:])";
+  const args = ["-c", program, process.execPath, join(root, "src/bin.ts")];
+  const env = { PATH: process.env.PATH, GRPC_PORT: "0", HTTP_PORT: "0" };
+  const { child: terminal, output } = runGroup("python3", args, { cwd: folder, env });
+  await waitFor(async () => output().includes("serving"));
+  const portOf = (scheme: string) =>
+    Number(RegExp(`${scheme}://[^ ]*?:(\\d+)`).exec(output())?.[1]);
+  const release = lockDatabase({ folder });
+  const create = grpcClient({ grpcPort: portOf("grpc") }).createInvestor(aCreate());
+  await untilInFlight({ httpPort: portOf("http") }, 1);
+  terminal.kill("SIGKILL");
+  await waitFor(async () => !(await accepts(portOf("grpc"))));
+  release();
+  await create;
+  const pid = /\((\d+)\)/.exec(output())?.[1];
+  await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
+});
+
+it.each(["SIGINT", "SIGTERM"] as const)(
+  "leaves no process behind and cuts no call under load, if npm start gets %s",
+  async (signal) => {
+    const { PATH } = process.env;
+    const url = `sqlite:${temporaryFolder()}/a.db`;
+    const env = { PATH, DATABASE_URL: url, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const { child, output, exited } = runGroup("npm", ["start"], { cwd: root, env });
+    const serving = /"pid":(\d+).*serving .* grpc:\/\/[^ "]*:(\d+)/;
+    const [, pid, grpcPort] = await waitFor(async () => serving.exec(output()) ?? undefined);
+    let stored = 0;
+    const callers = Array.from({ length: 16 }, async () => {
+      const client = grpcClient({ grpcPort: Number(grpcPort) });
+      for (;;) {
+        try {
+          await client.createInvestor(aCreate());
+          stored += 1;
+        } catch (error) {
+          return ConnectError.from(error).message;
+        }
+      }
+    });
+    await waitFor(async () => stored > 100);
+    // A terminal signals the whole group.
+    if (signal === "SIGINT") process.kill(-(child.pid ?? 0), signal);
+    else child.kill(signal);
+    for (const failure of await Promise.all(callers)) {
+      expect(failure).toMatch(/^\[unavailable\]|REFUSED_STREAM/);
+    }
+    const status = await exited;
+    if (signal === "SIGINT") expect(status).toBe(0);
+    await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
+  },
+);
