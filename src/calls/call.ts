@@ -202,7 +202,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Whether all of the reply was sent, once it has closed. */
   get wasSent(): boolean {
-    return this.head.response.writableFinished;
+    const { headersSent, writableFinished } = this.head.response;
+    // A stream of HTTP/2 that its client resets before the reply counts as finished, too.
+    return headersSent && writableFinished;
   }
 
   /** Its id in logs and errors: that of its trace, or a random one. */
