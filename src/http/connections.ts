@@ -210,7 +210,8 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) 
   return {
     /** Follows the connections to a server. */
     follow(server: Server): void {
-      server.on("connection", add);
+      // Before Node.js itself begins a session on it.
+      server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
         const connection = find(socket);
         if (connection) connection.secure(socket);
