@@ -2,7 +2,6 @@ import { rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { MongoClient, ObjectId, UUID } from "mongodb";
-import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
@@ -210,37 +209,18 @@ await describeWithMongo("the move from SQLite to MongoDB", "set of one", (mongo)
   });
 });
 
-await describeWithMongo("a MongoDB that cannot be used", "standalone", () => {
-  it("is told in one line, without secrets", async () => {
-    const server = await MongoMemoryServer.create({
-      instance: { storageEngine: "wiredTiger" },
-      auth: {
-        enable: true,
-        customRootName: "root",
-        customRootPwd: "root",
-        extraUsers: [{ createUser: "reader", pwd: "s3cret", roles: ["read"], database: "x" }],
-      },
-    });
-    onTestFinished(async () => void (await server.stop()));
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 3);
-    const urlOf = (user: string) =>
-      `mongodb://${user}@127.0.0.1:${server.instanceInfo?.port}/x?authSource=x`;
-    const gone = "mongodb://me:s3cret@127.0.0.1:1/x";
-    const refusals = [
-      [gone, "sqlite:b.db", /^error: cannot read mongodb:\/\/127.0.0.1:1\/x: .*ECONNREFUSED/],
-      ["sqlite:a.db", gone, /^error: cannot write to mongodb:\/\/127.0.0.1:1\/x: .*ECONNREFUSED/],
-      ["sqlite:a.db", urlOf("reader:s3cret"), /^error: cannot write to mongodb:.*not authorized/],
-      [urlOf("reader:wr0ng"), "sqlite:b.db", /^error: cannot read mongodb:.*Authentication failed/],
-    ] as const;
-    await Promise.all(
-      refusals.map(async ([from, to, why]) => {
-        const { code, told } = await copy([from, to], { folder });
-        expect(told).toMatch(why);
-        expect(told).toMatch(/^[^\n]+\n$/);
-        expect(told).not.toMatch(/s3cret|wr0ng|Lovelace/);
-        expect(code).toBe(1);
-      }),
-    );
-  }, 60_000);
-});
+it("a MongoDB that cannot be reached is told in one line, without secrets", async () => {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 1);
+  const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };
+  const why = "mongodb://127.0.0.1:1/x: connect ECONNREFUSED 127.0.0.1:1\n";
+  expect(
+    await Promise.all([
+      copy(["env:GONE", "sqlite:b.db"], { folder, env }),
+      copy(["sqlite:a.db", "env:GONE"], { folder, env }),
+    ]),
+  ).toMatchObject([
+    { code: 1, told: `error: cannot read ${why}` },
+    { code: 1, told: `error: cannot write to ${why}` },
+  ]);
+}, 60_000);

@@ -6,17 +6,15 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
-  realpathSync,
   rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, it } from "vitest";
 import { ConfigError } from "../src/config.ts";
-import { compileRecorder } from "./faults/recorded-service.ts";
 import {
   copy,
   copyHere,
@@ -50,8 +48,6 @@ function inShell(folder: string, line: string) {
 describe("the arguments of a copy", () => {
   it.each([
     [["sqlite:a.db"], "missing required argument"],
-    [["sqlite:a.db", "sqlite:b.db", "sqlite:c.db"], "too many arguments"],
-    [["sqlite:a.db", "x.ndjson", "--fast"], "--fast"],
     [["sqlite:a.db", "postgres://me:s3cret@host/db"], "TO must be sqlite:PATH"],
     [["mongodb://me:s3cret@h/?no=1", "x.ndjson"], "cannot read mongodb://h/: not a MongoDB"],
   ])("are refused with one line and status 2: %j", async (args, named) => {
@@ -143,18 +139,6 @@ describe("a source", () => {
     expect(look()).toEqual(before);
     await store.close();
   });
-
-  it("in a folder that may not be written to is refused, and says why", async ({ skip }) => {
-    const folder = temporaryFolder();
-    const disk = temporaryDisk(join(folder, "disk"));
-    if (disk === undefined) return skip(needsDisk);
-    await makeSqlite(folder, "disk/a.db", 1);
-    execFileSync("mount", ["-o", "remount,ro", disk]);
-    expect(await copyHere(["sqlite:disk/a.db", "x.ndjson"], { folder })).toEqual({
-      code: 1,
-      told: "error: cannot read sqlite:disk/a.db: SQLite needs the right to make its -wal and -shm beside it\n",
-    });
-  });
 });
 
 describe("a file to copy to", () => {
@@ -229,30 +213,6 @@ describe("a file to copy to", () => {
     expect(output()).toBe("stopped by SIGINT; disk/out.ndjson was not made\n");
     expect(readdirSync(join(folder, "disk"))).toEqual([]);
   });
-
-  it.runIf(hasTool("cc", ["--version"])).each([
-    // The first sync of the folder is a trial, before anything is written.
-    ["the sync of its folder", "sync . 2 1 EIO", 2, "fsync"],
-    ["a sync on the way", "sync .partial 1 1 EIO", 20_000, "fdatasync"],
-  ])("is removed again if %s fails", async (_, rule, records, call) => {
-    const folder = realpathSync(temporaryFolder());
-    const library = compileRecorder();
-    onTestFinished(() => rmSync(dirname(library), { recursive: true }));
-    await makeSqlite(folder, "a.db", records);
-    mkdirSync(join(folder, "out"));
-    writeFileSync(join(folder, "rules"), rule);
-    const env = {
-      LD_PRELOAD: library,
-      DISK_FOLDER: join(folder, "out"),
-      DISK_LOG: join(folder, "log"),
-      DISK_RULES: join(folder, "rules"),
-    };
-    expect(await copy(["sqlite:a.db", "out/out.ndjson"], { folder, env })).toMatchObject({
-      code: 1,
-      told: `error: cannot write to out/out.ndjson: EIO: i/o error, ${call}; out/out.ndjson was not made\n`,
-    });
-    expect(readdirSync(join(folder, "out"))).toEqual([]);
-  });
 });
 
 describe("standard output", () => {
@@ -320,19 +280,15 @@ describe("a store to copy to", () => {
   it.each([
     ["sqlite:other.db", "it is damaged, or not an SQLite file"],
     ["sqlite:folder", "it is not a file"],
-    ["sqlite:locked/new/b.db", /permission denied|read-only/],
-    ["locked/out.ndjson", /permission denied|read-only/],
     ["gone/out.ndjson", "no such file"],
   ])("that cannot be used is told in one line: %s", async (to, named) => {
     const folder = temporaryFolder();
     mkdirSync(join(folder, "folder"));
-    mkdirSync(join(folder, "locked"));
-    lock(join(folder, "locked"));
     await makeSqlite(folder, "a.db", 1);
     writeFileSync(join(folder, "other.db"), "x".repeat(10_000));
     const { code, told } = await copyHere(["sqlite:a.db", to], { folder });
     expect(told).toMatch(/^error: cannot write to [^\n]+\n$/);
-    expect(told).toMatch(named);
+    expect(told).toContain(named);
     expect(code).toBe(1);
   });
 
@@ -432,11 +388,3 @@ describe("a copy that takes long", () => {
     expect(await exited).toBe(0);
   });
 });
-
-/** Takes the right to write to a folder away, which for root takes more than its mode. */
-function lock(folder: string): void {
-  chmodSync(folder, 0o500);
-  if (process.getuid?.() !== 0) return;
-  execFileSync("mount", ["-t", "tmpfs", "-o", "ro", "tmpfs", folder]);
-  onTestFinished(() => void execFileSync("umount", ["-l", folder]));
-}
