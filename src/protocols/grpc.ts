@@ -41,13 +41,14 @@ export const grpcCodec: Codec<ServerHttp2Stream, ServerHttp2Stream> = {
 
   timeoutMs: (headers) => readGrpcTimeout(headers["grpc-timeout"]).timeoutMs,
 
-  decode({ input }, body) {
+  decode({ input }, body, _, call) {
     if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
     if (body.length < prefixBytes) throw malformedRequest();
     const flags = body[0];
     const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
     if (flags === 1) {
-      // The protocol has its own code for this mistake of a client.
+      // The protocol has its own code for this mistake of a client, which is no fault.
+      call.fail(malformedRequest());
       throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
     }
     if (flags !== 0 || body.length < end) throw malformedRequest();

@@ -41,7 +41,7 @@ export interface Codec<Request, Response> {
   /** How it looks as plain HTTP, if that is what it is. */
   describe?(request: Request): HttpCall;
   /** @throws {ConnectError} the body is not one message */
-  decode(method: DescMethod, body: Uint8Array, request: Request): Message;
+  decode(method: DescMethod, body: Uint8Array, request: Request, call: Call): Message;
   reply(response: Response, output: Message, call: Call, request: Request): void | Promise<void>;
   fail(response: Response, error: ConnectError, call: Call, request: Request): void;
 }
@@ -81,7 +81,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
       if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
       const body = await call.untilEnd(readBody(request, maxBytes, overhead));
-      const input = codec.decode(method, body, request);
+      const input = codec.decode(method, body, request, call);
       // An implementation may reply with a plain object instead of a message.
       const output = create(method.output, await call.run(() => spec.impl(input, call)));
       call.replied();

@@ -20,6 +20,7 @@ import {
 import type { Call, TransportName } from "../calls/call.ts";
 import { readBody } from "../http/body.ts";
 import type { HttpRequest, HttpResponse } from "../http/reply.ts";
+import { malformedRequest } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { prefixBytes, readGrpcTimeout } from "./grpc.ts";
 import { httpError } from "./problem.ts";
@@ -132,7 +133,10 @@ function noteRefusal(response: UniversalServerResponse, call: Call): UniversalSe
     const inTrailer = trailer && findTrailerError(trailer);
     // gRPC-Web and streams have their status in the body.
     const code = status === 200 ? Code.InvalidArgument : codeFromHttpStatus(status);
-    call.fail(inTrailer ?? new ConnectError("refused by Connect", code));
+    const refusal = inTrailer ?? new ConnectError("refused by Connect", code);
+    // What Connect cannot read is a mistake of the client, whatever it calls that.
+    const isFault = refusal.code === Code.Internal || refusal.code === Code.Unknown;
+    call.fail(isFault ? malformedRequest() : refusal);
   }
   return { ...response, body: follow() };
 }
