@@ -52,7 +52,7 @@ export function createGate(options: GateOptions) {
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  const pages = createSlots(maxPages);
+  const pages = createSlots(maxPages, Math.ceil((maxPages * 7) / 8));
   const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
   const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
@@ -76,7 +76,7 @@ export function createGate(options: GateOptions) {
     const releases: (() => void)[] = [];
     try {
       releases.push(slots.acquire(principal));
-      if (method === InvestorService.method.listInvestors) releases.push(pages.acquire());
+      if (method === InvestorService.method.listInvestors) releases.push(pages.acquire(principal));
       if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
     } catch (error) {
       for (const release of releases) release();

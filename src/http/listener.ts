@@ -115,7 +115,8 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
     if (!("stream" in req)) connections.of(req.socket)?.answer(res as ServerResponse);
-    serve(req, res);
+    // Node.js parses what it has read, also after the connection was closed.
+    if (!req.socket.destroyed) serve(req, res);
   };
   server.on("request", take);
   server.on("checkContinue", (req: IncomingMessage, res: ServerResponse) => {

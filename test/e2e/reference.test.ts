@@ -4,12 +4,9 @@ import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { type IncomingMessage, request } from "node:http";
 import { join, resolve } from "node:path";
 import { buffer } from "node:stream/consumers";
-import { connect } from "node:tls";
 import { gunzipSync } from "node:zlib";
-import { describe, expect, it, onTestFinished } from "vitest";
-import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../support/folder.ts";
-import { memoryMb } from "../support/memory.ts";
 import { lockDatabase, type Service, startService, waitFor } from "../support/service.ts";
 import { copySources } from "../support/sources.ts";
 
@@ -141,26 +138,6 @@ describe("the reference page", () => {
       unlock();
     }
     expect((await created).status).toBe(200);
-  });
-
-  it("holds little memory for clients on TLS that do not read", async () => {
-    const folder = temporaryFolder();
-    const authority = await createAuthority();
-    const service = await startService(await writeServerFiles(folder, authority), folder);
-    const { ca } = authority;
-    const residentMb = () => memoryMb(service.child.pid, "now");
-    const ask = async () => {
-      const socket = connect({ port: service.httpPort, host: "127.0.0.1", ca });
-      onTestFinished(() => void socket.destroy());
-      await once(socket, "secureConnect");
-      socket.write("GET /swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n");
-      await once(socket, "readable");
-    };
-    await ask();
-    const before = residentMb();
-    // Its script takes 1.7 MB.
-    for (let i = 0; i < 100; i += 1) await ask();
-    expect(residentMb() - before).toBeLessThan(100);
   });
 
   it("is whole in the package, with its licences and without swagger-ui-dist", async () => {

@@ -96,7 +96,11 @@ describe("REST", () => {
     while (path !== undefined) {
       const page: Answer = await ask(service, path);
       seen.push(...(page.body as unknown as unknown[]));
-      path = /^<([^>]+)>; rel="next"$/.exec(page.headers.get("link") ?? "")?.[1];
+      const next: string | undefined = /^<([^>]+)>; rel="next"$/.exec(
+        page.headers.get("link") ?? "",
+      )?.[1];
+      // It is relative, so that it holds behind any prefix.
+      path = next && `/v1/investors${next}`;
     }
     expect(seen).toEqual(all);
   });

@@ -29,6 +29,7 @@ import { failureOf } from "../support/errors.ts";
 import { collectGarbage } from "../support/garbage.ts";
 import { serviceOver } from "../support/in-process.ts";
 import { describeWithMongo, findMembers } from "../support/mongodb.ts";
+import { startProxy } from "../support/proxy.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
 import { describeStoreContract } from "./contract.ts";
@@ -102,6 +103,25 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     const first = await store.list({ limit: 1 });
     const rest = await store.list({ after: first[0]?.id ?? "", limit: 10 });
     expect([...first, ...rest].map(({ id }) => id)).toEqual(ids);
+  });
+
+  it("takes a page whose ids do not ascend for damage", async () => {
+    const url = mongo.url();
+    const [first, second] = [v7(), v7()];
+    for (const id of [first, second]) await open(url).insert(anInvestor({ id }));
+    const [one, other] = [first, second].map((id) => Buffer.from(id.replaceAll("-", ""), "hex"));
+    const { port } = await startProxy(mongo.members()[0]?.port ?? 0, (chunk) => {
+      const at = chunk.indexOf(other ?? "");
+      if (at !== -1) one?.copy(chunk, at);
+      return chunk;
+    });
+    const store = open(url.replace(/:\d+/, `:${port}`));
+    expect(await store.list({ limit: 1 })).toHaveLength(1);
+    await expect(store.list({ limit: 2 })).rejects.toThrow(
+      `the database is damaged after the id ${first}: the next id is ${first}`,
+    );
+    await expect(store.list({ after: first, limit: 2 })).rejects.toThrow("damaged after the id");
+    await store.ping();
   });
 
   it("reports a record that the server refuses alone, and stores its neighbours", async () => {

@@ -12,8 +12,15 @@ interface Proxy {
   loseReplyTo(text: string): Promise<void>;
 }
 
-/** Starts a proxy to a port of this machine. */
-export async function startProxy(target: number): Promise<Proxy> {
+/**
+ * Starts a proxy to a port of this machine.
+ *
+ * @param alter changes what the server sends
+ */
+export async function startProxy(
+  target: number,
+  alter = (chunk: Buffer): Buffer => chunk,
+): Promise<Proxy> {
   let lost: { text: string; done: PromiseWithResolvers<void> } | undefined;
   const server = createServer((client) => {
     const upstream = connect(target, "127.0.0.1");
@@ -24,7 +31,7 @@ export async function startProxy(target: number): Promise<Proxy> {
     });
     upstream.on("data", (chunk) => {
       if (!isArmed) {
-        client.write(chunk);
+        client.write(alter(chunk as Buffer));
         return;
       }
       lost?.done.resolve();

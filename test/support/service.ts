@@ -11,6 +11,9 @@ import { temporaryFolder } from "./folder.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const bin = join(root, "src/bin.ts");
+/** What runs the service; another version of Node.js than that of the tests, if this names one. */
+const node = process.env.TEST_NODE ?? process.execPath;
+
 /** The command line as a child process, and all that it has written. */
 export interface Run {
   readonly child: ChildProcess;
@@ -30,7 +33,7 @@ export interface Service extends Run {
 /** Runs the command line in a folder, with no setting but those given. */
 export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, program = bin): Run {
   const { PATH } = process.env;
-  const child = spawn(process.execPath, [program, ...args], {
+  const child = spawn(node, [program, ...args], {
     cwd: folder,
     env: { PATH, ...env },
   });
