@@ -1,0 +1,137 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
+import {
+  createConnectTransport,
+  createGrpcTransport,
+  createGrpcWebTransport,
+} from "@connectrpc/connect-node";
+import { v7 } from "uuid";
+import { expect, it } from "vitest";
+import { InvestorService, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { temporaryFolder } from "./support/folder.ts";
+import { breakDatabase, lockDatabase, type Service, startService } from "./support/service.ts";
+
+const secret = "S3CRET";
+const token = `${secret}-token-without-a-name`;
+const authorization = `Bearer ${token}`;
+
+/** A valid request, all of whose text is recognisable. */
+const request = {
+  type: InvestorType.INDIVIDUAL,
+  firstName: `${secret}-1`,
+  middleName: `${secret}-2`,
+  lastName: `${secret}-3`,
+  addressLine1: `${secret}-4`,
+  addressLine2: `${secret}-5`,
+  city: `${secret}-6`,
+  state: `${secret}-7`,
+  zipCode: `${secret}-8`,
+  country: "gb",
+  language: "en",
+};
+const body = JSON.stringify({ ...request, type: "individual" });
+
+/** Makes good and bad calls by every RPC protocol, and gives what those are told that fail. */
+async function callByRpc({ grpcPort, httpPort }: Service): Promise<string[]> {
+  const authorize: Interceptor = (next) => (req) => {
+    if (!req.header.has("authorization")) req.header.set("authorization", authorization);
+    return next(req);
+  };
+  const interceptors = [authorize];
+  const baseUrl = `http://127.0.0.1:${httpPort}`;
+  const transports = [
+    createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}`, interceptors }),
+    createConnectTransport({ baseUrl, httpVersion: "1.1", interceptors }),
+    createGrpcWebTransport({ baseUrl, httpVersion: "1.1", interceptors }),
+  ];
+  const calls = transports.flatMap((transport) => {
+    const client = createClient(InvestorService, transport);
+    const requestId = v7();
+    return [
+      client.createInvestor({ ...request, requestId }),
+      client.createInvestor({ ...request, requestId, city: `${secret}-other` }),
+      client.createInvestor({ ...request, country: secret, city: `${secret}\n` }),
+      client.createInvestor({ ...request, requestId: secret }),
+      client.createInvestor(request, { timeoutMs: 1 }),
+      client.createInvestor(request, { headers: { authorization: `Bearer ${secret}-wrong` } }),
+      client.createInvestor(request, { headers: { traceparent: secret, "user-agent": secret } }),
+      client.getInvestor({ id: secret }),
+      client.listInvestors({ pageToken: secret }),
+    ];
+  });
+  return (await Promise.allSettled(calls)).flatMap((each) => {
+    if (each.status === "fulfilled") return [];
+    const { rawMessage, metadata, details } = ConnectError.from(each.reason);
+    const values = details.map((each) =>
+      "value" in each ? Buffer.from(each.value as Uint8Array) : "",
+    );
+    return [[rawMessage, ...[...metadata].flat(), ...values].join(" ")];
+  });
+}
+
+/** The same by JSON; what names an unknown member or parameter has its name in the reply. */
+async function callByHttp({ httpPort }: Service): Promise<string[]> {
+  const calls: [path: string, body?: string, headers?: Record<string, string>][] = [
+    ...["/v1/investors", "/investor.v1.InvestorService/CreateInvestor"].flatMap(
+      (path): typeof calls => [
+        [path, body],
+        [path, body.slice(0, -1)],
+        [path, body, { authorization: `Basic ${secret}` }],
+        [path, body, { "idempotency-key": secret }],
+        [path, body, { "content-type": secret, "content-encoding": secret }],
+        [path, secret.repeat(20_000)],
+        [path, `{"${secret}": 1}`],
+        [`${path}?${secret}=${secret}`, body],
+      ],
+    ),
+    [`/v1/investors/${secret}`],
+    [`/v1/investors?pageToken=${secret}`],
+    [`/${secret}`],
+  ];
+  const refused = calls.map(async ([path, body = null, headers]) => {
+    const reply = await fetch(`http://127.0.0.1:${httpPort}${path}`, {
+      method: body === null ? "GET" : "POST",
+      headers: { "content-type": "application/json", authorization, ...headers },
+      body,
+    });
+    const text = [...[...reply.headers].flat(), await reply.text()].join(" ");
+    const namesUnknown = path.includes(`?${secret}`) || body?.startsWith(`{"${secret}"`);
+    return reply.ok || namesUnknown ? [] : [text];
+  });
+  return (await Promise.all(refused)).flat();
+}
+
+const callEverything = async (service: Service) =>
+  (await Promise.all([callByRpc(service), callByHttp(service)])).flat();
+
+it("log, metrics and errors hold no field of a record but its id and no token, whatever fails", async () => {
+  const folder = temporaryFolder();
+  writeFileSync(join(folder, "tokens"), `${token}\n`);
+  const env = { AUTH_TOKENS_FILE: "tokens", LOG_LEVEL: "trace", REQUEST_TIMEOUT: "1s" };
+  const service = await startService(env, folder);
+  const refused = await callEverything(service);
+  const release = lockDatabase(service);
+  refused.push(...(await callEverything(service)));
+  release();
+  breakDatabase(service);
+  refused.push(...(await callEverything(service)));
+  const url = `http://127.0.0.1:${service.httpPort}/metrics`;
+  const metrics = await (await fetch(url, { headers: { authorization } })).text();
+  service.child.kill("SIGTERM");
+  await service.exited;
+  const written = service.output() + metrics;
+  const codes = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "INTERNAL"];
+  for (const code of codes)
+    expect(written.split(`"code":"${code}"`).length, code).toBeGreaterThan(4);
+  expect(refused.length).toBeGreaterThan(80);
+  for (const text of [written, ...refused]) expect(text).not.toContain(secret);
+});
+
+it("the log holds no password of a database that cannot be reached", async () => {
+  const url = `mongodb://user:${secret}@127.0.0.1:1/investors`;
+  const service = await startService({ DATABASE_URL: url, LOG_LEVEL: "trace" });
+  await callEverything(service);
+  expect(service.output()).toContain("not ready");
+  expect(service.output()).not.toContain(secret);
+});
