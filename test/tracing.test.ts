@@ -1,0 +1,294 @@
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
+import { connect } from "node:http2";
+import type { AddressInfo } from "node:net";
+import { join, resolve } from "node:path";
+import { text } from "node:stream/consumers";
+import { createClient, type Transport } from "@connectrpc/connect";
+import {
+  createConnectTransport,
+  createGrpcTransport,
+  createGrpcWebTransport,
+} from "@connectrpc/connect-node";
+import { propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
+import {
+  AlwaysOnSampler,
+  InMemorySpanExporter,
+  NodeTracerProvider,
+  type ReadableSpan,
+  SimpleSpanProcessor,
+} from "@opentelemetry/sdk-trace-node";
+import { pino } from "pino";
+import { v7 } from "uuid";
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { startServer } from "../src/server.ts";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { failureOf } from "./support/errors.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { describeWithMongo } from "./support/mongodb.ts";
+import { openCall, rawConnection } from "./support/raw-grpc.ts";
+import { aCreate } from "./support/records.ts";
+import { breakDatabase, runGroup, untilInFlight, waitFor } from "./support/service.ts";
+import { readVariables } from "./support/settings.ts";
+import { copySources } from "./support/sources.ts";
+
+interface Ports {
+  grpcPort: number;
+  httpPort: number;
+}
+
+const spanId = "b7ad6b7169203331";
+const traceId = "0af7651916cd43dd8448eb211c80319c";
+const headers = { traceparent: `00-${traceId}-${spanId}-01` };
+const own = "investor.v1.InvestorService";
+
+const transports: Record<string, (ports: Ports) => Transport> = {
+  gRPC: ({ grpcPort }) => createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }),
+  Connect: (ports) => createConnectTransport(http1(ports)),
+  "Connect by GET": (ports) => createConnectTransport({ ...http1(ports), useHttpGet: true }),
+  "gRPC-Web": (ports) => createGrpcWebTransport(http1(ports)),
+};
+
+function http1({ httpPort }: Ports) {
+  return { baseUrl: `http://127.0.0.1:${httpPort}`, httpVersion: "1.1" } as const;
+}
+
+describe("with an SDK in its process, the service", () => {
+  const exporter = new InMemorySpanExporter();
+  const provider = new NodeTracerProvider({
+    sampler: new AlwaysOnSampler(),
+    spanProcessors: [new SimpleSpanProcessor(exporter)],
+  });
+  beforeAll(() => provider.register());
+  beforeEach(() => exporter.reset());
+  afterAll(async () => {
+    await provider.shutdown();
+    trace.disable();
+    propagation.disable();
+  });
+
+  async function startHere(environment = {}) {
+    const folder = temporaryFolder();
+    const lines: Record<string, unknown>[] = [];
+    const log = pino({ level: "debug" }, { write: (line) => void lines.push(JSON.parse(line)) });
+    const config = readVariables({
+      GRPC_PORT: "0",
+      HTTP_PORT: "0",
+      DATABASE_URL: `sqlite:${folder}/data/investors.db`,
+      ...environment,
+    });
+    const server = await startServer(config, log, (error) => {
+      throw error;
+    });
+    onTestFinished(async () => void (await server.stop()));
+    const { grpcPort, httpPort } = server;
+    return { grpcPort, httpPort, folder, lines };
+  }
+
+  /** The one span that is there, once it has ended. */
+  async function onlySpan(): Promise<ReadableSpan> {
+    await expect.poll(() => exporter.getFinishedSpans()).toHaveLength(1);
+    return exporter.getFinishedSpans()[0] as ReadableSpan;
+  }
+
+  describe.each(Object.entries(transports))("makes of a call by %s", (protocol, connects) => {
+    const isConnect = protocol.startsWith("Connect");
+    const nameOf = (code: string) => (isConnect ? code.toLowerCase() : code);
+
+    it("one server span under that of its caller, whose trace is in the log", async () => {
+      const server = await startHere();
+      const client = createClient(InvestorService, connects(server));
+      await client.listInvestors({}, { headers });
+      const span = await onlySpan();
+      expect(span.name).toBe(`${own}/ListInvestors`);
+      expect(span.kind).toBe(SpanKind.SERVER);
+      expect(span.parentSpanContext).toMatchObject({ traceId, spanId, isRemote: true });
+      expect(span.status.code).toBe(SpanStatusCode.UNSET);
+      expect(span.attributes).toEqual({
+        "rpc.system.name": isConnect ? "connectrpc" : "grpc",
+        "rpc.method": `${own}/ListInvestors`,
+        ...(!isConnect && { "rpc.status_code": "OK" }),
+        "server.address": "127.0.0.1",
+        "server.port": protocol === "gRPC" ? server.grpcPort : server.httpPort,
+        "network.peer.address": "127.0.0.1",
+        "network.peer.port": expect.any(Number),
+      });
+      expect(server.lines.filter(({ code }) => code !== undefined)).toMatchObject([{ traceId }]);
+    });
+
+    it("an error if the service is at fault, without its cause, and none if the caller is", async () => {
+      const server = await startHere();
+      const client = createClient(InvestorService, connects(server));
+      await failureOf(client.getInvestor({ id: v7() }, { headers }));
+      const span = await onlySpan();
+      expect(span.attributes).toMatchObject({ "rpc.status_code": nameOf("NOT_FOUND") });
+      expect(span.attributes).not.toHaveProperty("error.type");
+      expect(span.status.code).toBe(SpanStatusCode.UNSET);
+      exporter.reset();
+      breakDatabase(server);
+      await failureOf(client.getInvestor({ id: v7() }, { headers }));
+      const failed = await onlySpan();
+      const code = nameOf("INTERNAL");
+      expect(failed.attributes).toMatchObject({ "rpc.status_code": code, "error.type": code });
+      expect(failed.status).toEqual({ code: SpanStatusCode.ERROR });
+      expect(failed.events).toEqual([]);
+      expect(server.lines.filter(({ level }) => level === 50)).toMatchObject([
+        { traceId },
+        { traceId },
+      ]);
+    });
+  });
+
+  it.each([
+    ["GET", "/v1/investors", "/v1/investors", "/v1/investors", 200],
+    ["HEAD", "/v1/investors?pageSize=1", "/v1/investors", "/v1/investors", 200],
+    ["POST", "/v1/investors", "/v1/investors", "/v1/investors", 415],
+    ["GET", "/v1/investors/Ada", "/v1/investors/{id}", "/v1/investors/REDACTED", 404],
+  ])("makes of %s %s one server span of HTTP", async (method, path, route, shown, status) => {
+    const server = await startHere();
+    await fetch(`${http1(server).baseUrl}${path}`, { method, headers });
+    const span = await onlySpan();
+    expect(span.name).toBe(`${method} ${route}`);
+    expect(span.kind).toBe(SpanKind.SERVER);
+    expect(span.parentSpanContext).toMatchObject({ traceId, spanId });
+    expect(span.status.code).toBe(SpanStatusCode.UNSET);
+    expect(span.attributes).toEqual({
+      "http.request.method": method,
+      "http.route": route,
+      "http.response.status_code": status,
+      "url.path": shown,
+      "url.scheme": "http",
+      "network.protocol.version": "1.1",
+      "server.address": "127.0.0.1",
+      "server.port": server.httpPort,
+      "network.peer.address": "127.0.0.1",
+      "network.peer.port": expect.any(Number),
+    });
+  });
+
+  it("tells TLS and HTTP/2 in a span of HTTP", async () => {
+    const authority = await createAuthority();
+    const server = await startHere(await writeServerFiles(temporaryFolder(), authority));
+    const session = connect(`https://localhost:${server.httpPort}`, { ca: authority.ca });
+    onTestFinished(() => session.destroy());
+    session.request({ ":path": "/v1/investors" }).resume();
+    expect((await onlySpan()).attributes).toMatchObject({
+      "url.scheme": "https",
+      "network.protocol.version": "2",
+      "server.address": "localhost",
+    });
+  });
+
+  it("cancels the span of a call that nobody waits for any more", async () => {
+    const server = await startHere();
+    const session = rawConnection(server.grpcPort);
+    openCall(session, `/${own}/CreateInvestor`);
+    await untilInFlight(server, 1);
+    session.destroy();
+    const span = await onlySpan();
+    expect(span.attributes["rpc.status_code"]).toBe("CANCELLED");
+    expect(span.status.code).toBe(SpanStatusCode.UNSET);
+  });
+});
+
+/** A span as an SDK exports it (OTLP in JSON, whose kinds begin at 1). */
+interface ExportedSpan {
+  traceId: string;
+  spanId: string;
+  parentSpanId?: string;
+  name: string;
+  kind: number;
+  attributes: { key: string; value: { stringValue?: string } }[];
+}
+
+/** Takes what an SDK exports. */
+async function startCollector() {
+  const collected = { url: "", text: "", spans: [] as ExportedSpan[] };
+  const server = createServer(async (req, res) => {
+    const body = await text(req);
+    collected.text += body;
+    for (const { scopeSpans } of JSON.parse(body).resourceSpans ?? []) {
+      for (const { spans } of scopeSpans) collected.spans.push(...spans);
+    }
+    res.setHeader("content-type", "application/json").end("{}");
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  onTestFinished(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  collected.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return collected;
+}
+
+const page = readFileSync(resolve(import.meta.dirname, "../docs/operation.md"), "utf8");
+const [, commands = ""] = /```sh.*\n(npm install --prefix otel [^`]*)```/.exec(page) ?? [];
+const [install = "", ...start] = commands.split("\n");
+
+await describeWithMongo("the printed commands", "standalone", (mongo) => {
+  it("trace each call as one server span above the operations of MongoDB, also where HTTP is traced", async ({
+    skip,
+  }) => {
+    const folder = join(temporaryFolder(), "clone");
+    copySources(folder);
+    const env = { ...process.env, npm_config_prefer_offline: "true" };
+    try {
+      execFileSync("sh", ["-c", install], { cwd: folder, env, stdio: "ignore" });
+    } catch (error) {
+      if (process.env.CI) throw error;
+      skip(`the packages of OpenTelemetry cannot be installed: ${error}`);
+    }
+    for (const isHttpTraced of [false, true]) {
+      const collected = await startCollector();
+      const script = start.join("\n");
+      const disabled = "OTEL_NODE_DISABLED_INSTRUMENTATIONS=http";
+      expect(script).toContain(disabled);
+      const program = isHttpTraced ? script.replace(disabled, "") : script;
+      const { child, output } = runGroup("sh", ["-c", program], {
+        cwd: folder,
+        env: {
+          ...env,
+          GRPC_PORT: "0",
+          HTTP_PORT: "0",
+          DATABASE_URL: mongo.url(),
+          OTEL_EXPORTER_OTLP_ENDPOINT: collected.url,
+          OTEL_EXPORTER_OTLP_PROTOCOL: "http/json",
+          OTEL_BSP_SCHEDULE_DELAY: "100",
+          OTEL_LOG_LEVEL: "info",
+        },
+      });
+      const [, grpcPort, httpPort] = await waitFor(async () => {
+        if (child.exitCode !== null) throw new Error(`it ended: ${output()}`);
+        return /grpc:\/\/[^ "]*:(\d+) and http:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
+      });
+      const ports = { grpcPort: Number(grpcPort), httpPort: Number(httpPort) };
+      for (const [protocol, connects] of Object.entries(transports)) {
+        const traceId = v7().replaceAll("-", "");
+        const client = createClient(InvestorService, connects(ports));
+        const traced = { headers: { traceparent: `00-${traceId}-${spanId}-01` } };
+        const { id } = await client.createInvestor(aCreate());
+        await client.getInvestor({ id }, traced);
+        const spans = () => collected.spans.filter((each) => each.traceId === traceId);
+        const ofMongo = () =>
+          spans().find(({ attributes }) => attributes.some(({ key }) => key.startsWith("db.")));
+        const servers = () => spans().filter(({ kind }) => kind === SpanKind.SERVER + 1);
+        await expect.poll(() => [servers().length, ofMongo() !== undefined]).toEqual([1, true]);
+        const [server] = servers();
+        expect(server?.parentSpanId).toBe(spanId);
+        // Only HTTP/1.1 is traced so; its span is then the server's, and that of the call below it.
+        const isBelow = isHttpTraced && protocol !== "gRPC";
+        const call = spans().find(({ name }) => name === `${own}/GetInvestor`);
+        expect(call?.kind).toBe((isBelow ? SpanKind.INTERNAL : SpanKind.SERVER) + 1);
+        expect(call?.parentSpanId).toBe(isBelow ? server?.spanId : spanId);
+        expect(ofMongo()?.parentSpanId).toBe(call?.spanId);
+        if (isBelow) expect(server?.name).toMatch(`/${own}/GetInvestor`);
+      }
+      expect(collected.text).not.toMatch(/Ada|Lovelace|St James|Łódź/);
+      // Neither npm nor the compiler loads the SDK, nor does a thread of the service.
+      expect(output().match(/instrumentation started successfully/g)).toHaveLength(1);
+    }
+  });
+});
