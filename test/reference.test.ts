@@ -1,0 +1,168 @@
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { type IncomingMessage, request } from "node:http";
+import { delimiter, join, resolve } from "node:path";
+import { buffer } from "node:stream/consumers";
+import { gunzipSync } from "node:zlib";
+import { chromium, type Page } from "playwright-core";
+import { expect, it, onTestFinished } from "vitest";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { startService } from "./support/service.ts";
+import { copySources } from "./support/sources.ts";
+
+const root = resolve(import.meta.dirname, "..");
+const token = "0123456789abcdef0123456789abcdef";
+const types = {
+  "/": "text/html; charset=utf-8",
+  "/reference.js": "text/javascript; charset=utf-8",
+  "/swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+  "/swagger-ui-bundle.js.LICENSE.txt": "text/plain; charset=utf-8",
+  "/swagger-ui.css": "text/css; charset=utf-8",
+};
+const executablePath = (process.env.PATH ?? "")
+  .split(delimiter)
+  .flatMap((folder) => ["chromium", "google-chrome"].map((name) => join(folder, name)))
+  .find((path) => existsSync(path));
+if (!executablePath)
+  console.warn("SKIPPED: the reference page in Chromium, which is not installed");
+
+/** Starts a service that needs a token. */
+async function startWithToken(env = {}, program?: string) {
+  const folder = temporaryFolder();
+  writeFileSync(join(folder, "tokens"), `backend ${token}\n`, { mode: 0o600 });
+  return startService({ ...env, AUTH_TOKENS_FILE: "tokens" }, folder, program);
+}
+
+/** Requests a path, and leaves the body as it was sent. */
+async function send(port: number, path: string, headers = {}, method = "GET") {
+  const req = request({ port, path, method, headers }).end();
+  const [res] = (await once(req, "response")) as [IncomingMessage];
+  return { status: res.statusCode, headers: res.headers, body: await buffer(res) };
+}
+
+/** Packs the service and unpacks it as npm does, without the files that it was built from. */
+function installPackage(): string {
+  const folder = temporaryFolder();
+  const source = join(folder, "source");
+  copySources(source);
+  execFileSync("npm", ["pack", "--silent", "--pack-destination", folder], { cwd: source });
+  execFileSync("sh", ["-c", "tar -xzf *.tgz && rm -r source"], { cwd: folder });
+  mkdirSync(join(folder, "node_modules"));
+  const { dependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+  for (const name of Object.keys(dependencies)) {
+    const link = join(folder, "node_modules", name);
+    mkdirSync(resolve(link, ".."), { recursive: true });
+    symlinkSync(join(root, "node_modules", name), link);
+  }
+  return join(folder, "package");
+}
+
+it("the files of the reference page are in the package, and are sent without credentials", async () => {
+  const folder = installPackage();
+  const { httpPort } = await startWithToken({}, join(folder, "dist/bin.js"));
+  for (const [path, type] of Object.entries(types)) {
+    const { status, headers, body } = await send(httpPort, path);
+    expect(status, path).toBe(200);
+    expect(headers).toMatchObject({
+      "content-type": type,
+      "content-length": String(body.length),
+      "cache-control": "no-cache",
+      "x-content-type-options": "nosniff",
+      "referrer-policy": "no-referrer",
+    });
+    const packed = await send(httpPort, path, { "accept-encoding": "br, gzip" });
+    expect(packed.headers).toMatchObject({ "content-encoding": "gzip" });
+    expect(gunzipSync(packed.body).equals(body)).toBe(true);
+    const refused = await send(httpPort, path, { "accept-encoding": "gzip;q=0, identity" });
+    expect(refused.body.equals(body)).toBe(true);
+    const kept = await send(httpPort, path, { "if-none-match": `"other", ${headers.etag}` });
+    expect([kept.status, kept.body.length]).toEqual([304, 0]);
+    expect((await send(httpPort, path, { "if-none-match": '"other"' })).status).toBe(200);
+    const head = await send(httpPort, path, {}, "HEAD");
+    expect([head.headers["content-length"], head.body.length]).toEqual([String(body.length), 0]);
+    const post = await send(httpPort, path, {}, "POST");
+    expect([post.status, post.headers.allow]).toEqual([405, "GET, HEAD"]);
+  }
+  const licence = readFileSync(join(folder, "dist/reference/LICENSE"), "utf8");
+  expect(licence).toContain("Apache License");
+});
+
+it("the reference page may load and run nothing but what the service sends", async () => {
+  const { httpPort } = await startService();
+  const { headers, body } = await send(httpPort, "/");
+  expect(String(headers["content-security-policy"]).split("; ").toSorted()).toEqual([
+    "base-uri 'none'",
+    "connect-src 'self'",
+    "default-src 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "img-src 'self' data:",
+    "script-src 'self'",
+    "style-src 'self'",
+  ]);
+  const links = Array.from(body.toString().matchAll(/(?:src|href)="([^"]*)"/g), ([, link]) => link);
+  expect(links).toEqual(["data:,", "swagger-ui.css", "swagger-ui-bundle.js", "reference.js"]);
+});
+
+/** Tries an operation of the page with what is filled in, and with the given fields. */
+async function tryOut(page: Page, id: string, fields: Record<string, string> = {}) {
+  const block = page.locator(`.opblock[id$="-${id}"]`);
+  if (!(await block.getByRole("button", { name: "Execute" }).isVisible())) {
+    await block.locator(".opblock-summary-control").click();
+    await block.getByRole("button", { name: "Try it out" }).click();
+  }
+  for (const [name, value] of Object.entries(fields))
+    await block.getByPlaceholder(name).fill(value);
+  const clear = block.getByRole("button", { name: "Clear" });
+  if (await clear.isVisible()) await clear.click();
+  await block.getByRole("button", { name: "Execute" }).click();
+  const reply = block.locator(".live-responses-table tbody");
+  const status = await reply.locator(".response-col_status").first().textContent();
+  const body = await reply.locator("pre.microlight, .highlight-code pre").first().textContent();
+  return { status: Number(status), body: JSON.parse(body ?? "") };
+}
+
+it.skipIf(!executablePath)(
+  "a browser shows the reference page and calls by it, with a token",
+  async () => {
+    const authority = await createAuthority();
+    const tls = await writeServerFiles(temporaryFolder(), authority);
+    const { httpPort } = await startWithToken(tls);
+    const browser = await chromium.launch({
+      ...(executablePath && { executablePath }),
+      chromiumSandbox: process.getuid?.() !== 0,
+      // By a host that the service does not know.
+      args: ["--host-resolver-rules=MAP investors.example 127.0.0.1"],
+    });
+    onTestFinished(() => browser.close());
+    const page = await browser.newPage({ ignoreHTTPSErrors: true });
+    const origin = `https://investors.example:${httpPort}`;
+    const complaints: string[] = [];
+    page.on("console", (message) => complaints.push(message.text()));
+    page.on("pageerror", (error) => complaints.push(error.message));
+    page.on("request", (each) => {
+      if (!/^data:/.test(each.url()) && !each.url().startsWith(`${origin}/`))
+        complaints.push(each.url());
+    });
+    await page.goto(origin);
+    expect(await tryOut(page, "createInvestor")).toMatchObject({
+      status: 401,
+      body: { reason: "CREDENTIALS_MISSING" },
+    });
+    // Chromium itself complains of the status.
+    expect(complaints.splice(0)).toEqual([expect.stringContaining("status of 401")]);
+
+    await page.getByRole("button", { name: "Authorize" }).click();
+    const dialog = page.locator(".dialog-ux");
+    await dialog.getByRole("textbox").fill(token);
+    await dialog.getByRole("textbox").press("Enter");
+    await dialog.getByRole("button", { name: "Close" }).last().click();
+    const { status, body } = await tryOut(page, "createInvestor");
+    expect(status).toBe(200);
+    expect(await tryOut(page, "getInvestor", { id: body.id })).toEqual({ status, body });
+    expect(await tryOut(page, "listInvestors")).toEqual({ status, body: [body] });
+    expect(complaints).toEqual([]);
+  },
+);
