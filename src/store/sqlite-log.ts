@@ -1,5 +1,5 @@
 import { closeSync, openSync, readSync, realpathSync, statSync } from "node:fs";
-import { DatabaseSync } from "node:sqlite";
+import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
 
 /** The largest file that a start reads through, in bytes; a larger one would take too long. */
@@ -8,7 +8,7 @@ const maxCheckedBytes = 4 * 1024 ** 3;
 /** What the smallest disks write at once, in bytes. */
 const sectorSize = 512;
 
-/** The sizes of what stands before the frames of a log, and before the page of each frame. */
+/** The sizes of a log's header and of a frame's, which begins with the number of its page. */
 const logHeaderSize = 32;
 const frameHeaderSize = 24;
 
@@ -18,9 +18,9 @@ const frameHeaderSize = 24;
  * file. Here nothing changes but the index of the log.
  *
  * Since records are only added, file and log belong together only if what they hold together is whole
- * and has each record of the file. `integrity_check` proves that every page up to the end that the
- * log names is used, and its records are in order. So a record of the file can only be missing from
- * a page that the log replaces, or from one beyond that end.
+ * and has each record of the file. `integrity_check` proves that every page up to the end is used, and
+ * its records are in order. So a record of the file can only be missing from a page that the log
+ * replaces, or from one beyond that end.
  *
  * To be called before this process opens the file: closing it drops the locks of the process on it.
  *
@@ -39,7 +39,7 @@ export function refuseForeignLog(
   const finding = examine(file, log, timeoutMs, onWarning);
   if (finding === undefined) return;
   throw new Error(
-    `the file and the log ${log} do not belong together, or are damaged (${finding}). ` +
+    `the file and its log ${log} do not belong together, or are damaged (${finding}). ` +
       "Nothing has been changed. If you have put a backup in the place of the file, move the log away; " +
       "else move the file and the log away, and put a backup in their place",
   );
@@ -52,24 +52,29 @@ function examine(
   timeoutMs: number,
   onWarning: (message: string) => void,
 ): string | undefined {
-  // In this order, since other processes may add to both.
-  const ids = new Set(idsUnder(file, log));
+  // Before anything is read, since other processes may add to it.
   const { size } = statSync(file);
   const db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
   try {
-    const pragma = (name: string) => Object.values(db.prepare(`PRAGMA ${name}`).get() ?? {})[0];
-    if (Number(pragma("page_count")) * Number(pragma("page_size")) < size) {
-      return "the log cuts the end of the file off";
+    const pragma = (name: string, column = name) => db.prepare(`PRAGMA ${name}`).get()?.[column];
+    const frames = Number(pragma("wal_checkpoint(NOOP)", "log"));
+    const pageSize = Number(pragma("page_size"));
+    const replaced = pagesIn(log, frames, pageSize);
+    if (replaced.size === 0) return undefined;
+    const pageCount = Number(pragma("page_count"));
+    if (size > pageCount * pageSize) return "the log cuts the end of the file off";
+    for (const number of replaced) {
+      if (number > pageCount) return "the log goes on beyond the end of the file";
     }
     if (size > maxCheckedBytes) {
       onWarning(`${file} was not read through for damage: it is larger than 4 GiB`);
     } else {
-      const result = pragma("integrity_check(1)");
+      const result = pragma("integrity_check(1)", "integrity_check");
       if (result !== "ok") return String(result);
     }
-    if (ids.size === 0) return undefined;
-    const find = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?)");
-    for (const id of ids) {
+    let find: StatementSync | undefined;
+    for (const id of idsOn(file, replaced, pageSize)) {
+      find ??= db.prepare("SELECT 1 FROM investors WHERE id = unhex(?)");
       if (find.get(id) === undefined) return "the log takes records of the file away";
     }
     return undefined;
@@ -81,30 +86,33 @@ function examine(
   }
 }
 
-/** The ids, in hexadecimal digits, on the pages of a file that its log replaces. */
-function* idsUnder(file: string, log: string): Generator<string> {
-  const [data, frames] = [openSync(file, "r"), openSync(log, "r")];
+/** The numbers of the pages in the first frames of a log. */
+function pagesIn(log: string, frames: number, pageSize: number): Set<number> {
+  const numbers = new Set<number>();
+  const descriptor = openSync(log, "r");
   try {
-    const header = Buffer.alloc(logHeaderSize);
-    readSync(frames, header, 0, logHeaderSize, 0);
-    const pageSize = header.readUInt32BE(8);
-    // SQLite ignores a log with any other.
-    if (pageSize < 512 || pageSize > 65_536) return;
-    const page = Buffer.alloc(pageSize);
-    // The first page has no records.
-    const seen = new Set<number>([0, 1]);
-    let position = logHeaderSize;
-    while (readSync(frames, header, 0, 4, position) === 4) {
-      const number = header.readUInt32BE(0);
-      position += frameHeaderSize + pageSize;
-      if (seen.has(number)) continue;
-      seen.add(number);
-      const size = readSync(data, page, 0, pageSize, (number - 1) * pageSize);
-      if (size === pageSize) yield* idsOn(page);
+    const number = Buffer.alloc(4);
+    for (let i = 0; i < frames; i += 1) {
+      readSync(descriptor, number, 0, 4, logHeaderSize + i * (frameHeaderSize + pageSize));
+      numbers.add(number.readUInt32BE());
     }
   } finally {
-    closeSync(data);
-    closeSync(frames);
+    closeSync(descriptor);
+  }
+  return numbers;
+}
+
+/** The ids, in hexadecimal digits, on pages of a file, as far as they are in it. */
+function* idsOn(file: string, numbers: Set<number>, pageSize: number): Generator<string> {
+  const descriptor = openSync(file, "r");
+  try {
+    const page = Buffer.alloc(pageSize);
+    for (const number of numbers) {
+      const size = readSync(descriptor, page, 0, pageSize, (number - 1) * pageSize);
+      if (size === pageSize) yield* idsOf(page);
+    }
+  } finally {
+    closeSync(descriptor);
   }
 }
 
@@ -113,7 +121,7 @@ function* idsUnder(file: string, log: string): Generator<string> {
  * in a checkpoint can leave a page of which only some sectors were written; so an id counts only if
  * it is in the same sector as the head of its record.
  */
-function* idsOn(page: Buffer): Generator<string> {
+function* idsOf(page: Buffer): Generator<string> {
   const isLeaf = page[0] === 0x0a;
   if (!isLeaf && page[0] !== 0x02) return;
   const pointers = isLeaf ? 8 : 12;

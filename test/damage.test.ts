@@ -17,13 +17,13 @@ import { DatabaseSync } from "node:sqlite";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { v4 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { copy, openSqlite } from "../support/copying.ts";
-import { failureOf } from "../support/errors.ts";
-import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
-import { pagesOf } from "../support/pages.ts";
-import { aCreate, anInvestor } from "../support/records.ts";
-import { grpcClient, run, type Service, startService } from "../support/service.ts";
+import type { Investor } from "../gen/investor/v1/investor_pb.js";
+import { copy, openSqlite } from "./support/copying.ts";
+import { failureOf } from "./support/errors.ts";
+import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
+import { pagesOf } from "./support/pages.ts";
+import { aCreate, anInvestor } from "./support/records.ts";
+import { grpcClient, run, type Service, startService } from "./support/service.ts";
 
 const pageSize = 4_096;
 const _logHeaderSize = 32;
@@ -207,6 +207,22 @@ it.each([
   },
 );
 
+it("a service whose file was moved ends, and leaves the one that has its path now alone", async () => {
+  const folder = temporaryFolder();
+  const env = { DATABASE_URL: "sqlite:investors.db" };
+  const old = await startService(env, folder);
+  renameSync(`${folder}/investors.db`, `${folder}/moved.db`);
+  const service = await startService(env, folder);
+  const client = grpcClient(service);
+  for (let i = 0; i < 100; i += 1) await client.createInvestor(aCreate());
+  expect(await old.exited).toBe(1);
+  for (let i = 0; i < 100; i += 1) await client.createInvestor(aCreate());
+  service.child.kill("SIGKILL");
+  await service.exited;
+  const again = grpcClient(await startService(env, folder));
+  expect((await again.listInvestors({ pageSize: 1_000 })).investors).toHaveLength(200);
+});
+
 function replace(path: string): void {
   outside("cp", path, `${path}.copy`);
   renameSync(`${path}.copy`, path);
@@ -268,9 +284,8 @@ describe("a service with a damaged page", () => {
     })();
     expect((await failureOf(walk)).reason).toBe("INTERNAL");
     expect(last < (lost[0] ?? "")).toBe(true);
-    expect(service.output()).toMatch(
-      new RegExp(`"level":50.*the database is damaged after the id ${last}.*internal error`),
-    );
+    const line = `"level":50.*the database is damaged after the id ${last}.*internal error`;
+    await expect.poll(service.output).toMatch(new RegExp(line));
     await expect(listIds(service)).rejects.toThrow();
     expect(await readiness()).toBe(200);
     await new Promise((done) => setTimeout(done, 1_500));
@@ -291,7 +306,7 @@ describe("a service with a damaged page", () => {
     })();
     expect((await failureOf(walk)).reason).toBe("INTERNAL");
     await expect(listIds(service)).rejects.toThrow();
-    expect(service.output()).toContain("the database is damaged after the id");
+    await expect.poll(service.output).toContain("the database is damaged after the id");
     for (const to of ["sqlite:copy.db", "copy.ndjson"]) {
       const { code, told } = await copy(["sqlite:data/investors.db", to], { folder });
       expect(code).toBe(1);
