@@ -1,7 +1,10 @@
 /** What callers asked of a service and were told by it, and what of that contradicts a promise. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import type { CreateInvestorRequestSchema, Investor } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../../src/investor.ts";
+import {
+  type CreateInvestorRequestSchema,
+  type Investor,
+  InvestorSchema,
+} from "../../gen/investor/v1/investor_pb.js";
 
 export type CreateRequest = MessageInitShape<typeof CreateInvestorRequestSchema>;
 
@@ -316,6 +319,9 @@ export function createHistory(): History {
   };
 }
 
-function contentOf(record: CreateRequest | Investor): string {
-  return JSON.stringify([record.type, ...textFields.map((field) => record[field])]);
+/** The content of a record or of the request for it, as one text. */
+export function contentOf(record: CreateRequest | Investor): string {
+  const values = record as Record<string, unknown>;
+  // All but the id.
+  return JSON.stringify(InvestorSchema.fields.slice(1).map(({ localName }) => values[localName]));
 }

@@ -1,92 +1,91 @@
-/** What recorded-disk.c has logged, and what a power cut may leave of it. */
-import { readFileSync } from "node:fs";
+/** A disk that fails as it is told: recorded-disk.c, and what a power cut may leave of it. */
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
 import type { Random } from "../support/random.ts";
 
 /** The operations of the log. */
-export const op = {
-  open: 1,
-  write: 2,
-  truncate: 3,
-  sync: 4,
-  rename: 5,
-  unlink: 6,
-  read: 7,
-  done: 8,
-} as const;
-
-/** The fault of a sync whose pages are lost. */
-export const lost = 1_003;
+const op = { create: 1, write: 2, truncate: 3, sync: 4, lose: 5, unlink: 6, struck: 7 };
+const headSize = 64;
+const pageSize = 4_096;
+const sectorSize = 512;
 
 /** One record of the log. */
 export interface LogRecord {
   /** The size of the log with this record. */
   end: number;
-  /** Names an operation in it and in its `done`. */
-  key: string;
   op: number;
-  /** 0, or what strikes the operation. */
-  fault: number;
-  inode: bigint;
   offset: number;
+  name: string;
   data: Buffer;
 }
 
 /** The contents of a folder by name. */
 export type Files = Map<string, Buffer>;
 
-const pageSize = 4_096;
-const sectorSize = 512;
-const noPage = Buffer.alloc(pageSize);
+/** Compiles recorded-disk.c into a new folder. */
+export function compileRecorder(): string {
+  const library = join(mkdtempSync(join(tmpdir(), "recorded-disk-")), "recorded-disk.so");
+  const source = resolve(import.meta.dirname, "recorded-disk.c");
+  execFileSync("cc", ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", library, source]);
+  return library;
+}
+
+/** The environment of a process whose files in a folder are on such a disk. */
+export function onDisk(library: string, folder: string, rules: string): NodeJS.ProcessEnv {
+  return {
+    LD_PRELOAD: library,
+    NODE_COMPILE_CACHE: join(dirname(library), "cache"),
+    DISK_FOLDER: folder,
+    DISK_RULES: rules,
+  };
+}
+
+/** Makes the disk fail by other rules from now on. */
+export function setRules(path: string, rules: string): void {
+  writeFileSync(`${path}.new`, rules);
+  renameSync(`${path}.new`, path);
+}
 
 /** Reads a log. A record that is cut short at its end is left out. */
 export function readLog(path: string): LogRecord[] {
   const log = readFileSync(path);
   const records: LogRecord[] = [];
-  for (let start = 0; start + 32 <= log.length; ) {
+  for (let start = 0; start + headSize <= log.length; ) {
     const end = start + log.readUInt32LE(start);
     if (end > log.length) break;
     records.push({
       end,
-      key: `${log.readUInt32LE(start + 4)} ${log.readUInt32LE(start + 8)}`,
-      op: log.readUInt16LE(start + 12),
-      fault: log.readUInt16LE(start + 14),
-      inode: log.readBigUInt64LE(start + 16),
-      offset: Number(log.readBigInt64LE(start + 24)),
-      data: log.subarray(start + 32, end),
+      op: log.readUInt32LE(start + 4),
+      offset: Number(log.readBigInt64LE(start + 8)),
+      name: log.toString("latin1", start + 16, log.indexOf(0, start + 16)),
+      data: log.subarray(start + headSize, end),
     });
     start = end;
   }
   return records;
 }
 
-/** What a page or a size has been since it was last made durable, which is the first. */
-interface Versions<T = unknown> {
-  list: Version<T>[];
+/** Whether a fault has struck after a position of the log. */
+export function hasStruck(path: string, position: number): boolean {
+  return readLog(path).some((record) => record.op === op.struck && record.end > position);
 }
 
-interface Version<T> {
-  since: number;
-  value: T;
-  /** Whether a truncation made it. */
-  isCut?: boolean;
+/** What is in a file; pages are never changed, but replaced. */
+interface Content {
+  size: number;
+  pages: Map<number, Buffer>;
 }
 
-/** A page, and how processes see it. */
-interface Page extends Versions<Buffer> {
-  cached: Buffer;
-}
+/** One step from one content to another, and the position of the log at which it was made. */
+type Change = { at: number } & ({ page: number; data: Buffer } | { size: number; isCut: boolean });
 
 interface File {
-  pages: Map<number, Page>;
-  size: Versions<number>;
-  /** What may have changed since the last sync. */
-  unsynced: Set<Versions>;
-}
-
-/** Names that come or go in one step. */
-interface EntryChange {
-  since: number;
-  entries: [string, File | undefined][];
+  cached: Content;
+  durable: Content;
+  /** What a later sync makes durable. */
+  pending: Change[];
 }
 
 /** A disk behind a page cache, as far as its log has been applied. */
@@ -95,8 +94,6 @@ export interface Disk {
   apply(record: LogRecord): void;
   /** What processes see in the folder. */
   seen(): Files;
-  /** Whether an operation other than a sync has begun and not returned. */
-  isChanging(): boolean;
   /** What a power cut now may leave in the folder. */
   afterPowerCut(random: Random): Files;
 }
@@ -105,216 +102,171 @@ export interface Disk {
  * Makes the disk with the files that were there, durable, before the log began.
  *
  * A sync writes whole pages of 4 KiB, as Linux does; what is not synced may be on the disk or
- * not, each page and file size for itself, in any version and mixed by sectors, which are
- * atomic; a truncation is one step. Entries come and go in order, since journaling file systems log them so; they are
- * durable after a sync of the folder, or of the file that has just been made: POSIX asks for
- * the former, but ext4, XFS and btrfs promise the latter too.
+ * not, each page and the file's size for itself, as of any time and mixed by sectors, which are
+ * atomic; a truncation is one step. Names come and go in order, since journaling file systems log
+ * them so; they are durable after a sync of the folder, or of the file that has just been made:
+ * POSIX asks for the former, but ext4, XFS and btrfs promise the latter too.
  *
  * @param isSpared decides of each page of a sync that loses its pages whether it was written
  */
-export function createDisk(initial: Files = new Map(), isSpared = () => false): Disk {
-  const inodes = new Map<bigint, File>();
-  const operations = new Map<
-    string,
-    { op: number; expected: number; fault: number; finish(): void }
-  >();
+export function createDisk(initial: Files, isSpared = () => false): Disk {
   const seen = new Map<string, File>();
   const durable = new Map<string, File>();
-  let changes: EntryChange[] = [];
-  let folder: bigint | undefined;
+  let names: { at: number; name: string; file: File | undefined }[] = [];
   let now = 0;
 
-  function makeFile(): File {
-    return { pages: new Map(), size: { list: [{ since: 0, value: 0 }] }, unsynced: new Set() };
-  }
-
-  function push<T>(file: File, versions: Versions<T>, value: T, isCut = false): void {
-    versions.list.push({ since: now, value, isCut });
-    file.unsynced.add(versions);
-  }
-
-  function pageOf(file: File, index: number) {
-    let page = file.pages.get(index);
-    if (page === undefined) {
-      page = { cached: noPage, list: [{ since: 0, value: noPage }] };
-      file.pages.set(index, page);
-    }
-    return page;
+  function make(file: File, change: Change): void {
+    enact(file.cached, change);
+    file.pending.push(change);
   }
 
   function write(file: File, offset: number, data: Buffer): void {
-    for (let at = offset; at < offset + data.length; ) {
-      const page = pageOf(file, Math.floor(at / pageSize));
-      page.cached = Buffer.from(page.cached);
-      at += data.copy(page.cached, at % pageSize, at - offset);
-      push(file, page, page.cached);
+    for (let done = 0; done < data.length; ) {
+      const page = Math.floor((offset + done) / pageSize);
+      const changed = Buffer.from(pageOf(file.cached, page));
+      done += data.copy(changed, (offset + done) % pageSize, done);
+      make(file, { at: now, page, data: changed });
     }
     const size = offset + data.length;
-    if (size > (file.size.list.at(-1) as Version<number>).value) push(file, file.size, size);
+    if (size > file.cached.size) make(file, { at: now, size, isCut: false });
   }
 
-  function truncate(file: File, size: number): void {
-    for (const [index, page] of file.pages) {
-      const kept = size - index * pageSize;
-      if (kept >= pageSize) continue;
-      page.cached = Buffer.from(page.cached).fill(0, Math.max(kept, 0));
-      push(file, page, page.cached, true);
-    }
-    push(file, file.size, size, true);
+  function name(text: string, file: File | undefined): void {
+    names.push({ at: now, name: text, file });
+    if (file === undefined) seen.delete(text);
+    else seen.set(text, file);
   }
 
-  function changeEntries(...entries: EntryChange["entries"]): void {
-    changes.push({ since: now, entries });
-    enter(seen, entries);
+  function syncNames(until: number): void {
+    for (const each of names) if (each.at <= until) enter(durable, each);
+    names = names.filter(({ at }) => at > until);
   }
 
-  function syncEntries(until: number): void {
-    const synced = changes.filter(({ since }) => since <= until);
-    for (const { entries } of synced) enter(durable, entries);
-    changes = changes.slice(synced.length);
-  }
-
-  /** What a sync that begins now has made durable when it returns. */
-  function sync(file: File): () => void {
-    const began = now;
-    return () => {
-      for (const versions of file.unsynced) {
-        const synced = versions.list.findLastIndex(({ since }) => since <= began);
-        versions.list.splice(0, synced);
-        if (versions.list.length === 1) file.unsynced.delete(versions);
-      }
-      const made = changes.findLast(({ entries }) => entries.some(([, entry]) => entry === file));
-      if (made !== undefined) syncEntries(made.since);
-    };
+  function sync(file: File, began: number): void {
+    for (const change of file.pending) if (change.at <= began) enact(file.durable, change);
+    file.pending = file.pending.filter(({ at }) => at > began);
+    syncNames(names.findLast((each) => each.file === file)?.at ?? 0);
   }
 
   /** The data of a file gets lost; its size is metadata, which have a journal. */
   function losePages(file: File): void {
-    for (const page of file.unsynced) {
-      if (page === file.size) continue;
-      const kept = page.list.filter(({ isCut }, i) => i === 0 || isCut);
-      page.list = isSpared() ? page.list.slice(-1) : kept;
-      if (page.list.length === 1) file.unsynced.delete(page);
+    const spared = new Map<number, boolean>();
+    // What follows a truncation is not written before that.
+    const isCut = file.pending.some((change) => "size" in change && change.isCut);
+    for (const change of isCut ? [] : file.pending) {
+      if ("size" in change) continue;
+      if (!spared.has(change.page)) spared.set(change.page, isSpared());
+      if (spared.get(change.page)) enact(file.durable, change);
     }
+    file.pending = file.pending.filter((change) => "size" in change);
   }
 
-  function begin({ op: kind, fault, inode, offset, data }: LogRecord): () => void {
-    const name = data.toString("latin1");
-    const file = inodes.get(inode);
-    if (kind === op.open && name === ".") folder = inode;
-    else if (kind === op.open && offset === 1) {
-      const made = makeFile();
-      inodes.set(inode, made);
-      changeEntries([name, made]);
-    } else if (kind === op.open) inodes.set(inode, seen.get(name) ?? makeFile());
-    else if (kind === op.unlink) changeEntries([name, undefined]);
-    else if (kind === op.rename) {
-      const [from = "", to = ""] = name.split("\0");
-      changeEntries([from, undefined], [to, seen.get(from)]);
-    } else if (kind === op.sync && inode === folder) {
-      const began = now;
-      return () => syncEntries(began);
-    } else if (file === undefined) throw new Error("the log does not say which file it is");
-    else if (kind === op.write) write(file, offset, data);
-    else if (kind === op.truncate) truncate(file, offset);
-    else if (kind === op.sync && fault === lost) losePages(file);
-    else if (kind === op.sync) return sync(file);
-    return () => {};
-  }
-
-  for (const [name, data] of initial) {
-    const file = makeFile();
+  for (const [text, data] of initial) {
+    const file: File = { cached: empty(), durable: empty(), pending: [] };
     write(file, 0, data);
-    sync(file)();
-    enter(seen, [[name, file]]);
-    enter(durable, [[name, file]]);
+    sync(file, 0);
+    enter(seen, { name: text, file });
+    enter(durable, { name: text, file });
   }
 
   return {
     apply(record) {
       now = record.end;
-      const { key, fault, data } = record;
-      if (record.op !== op.done) {
-        const expected = record.op === op.write ? data.length : 0;
-        operations.set(key, { op: record.op, expected, fault, finish: begin(record) });
+      if (record.op === op.create) {
+        name(record.name, { cached: empty(), durable: empty(), pending: [] });
         return;
       }
-      const operation = operations.get(key);
-      operations.delete(key);
-      if (record.offset === operation?.expected) operation.finish();
-      else if (operation?.fault === 0) throw new Error("the real disk failed");
+      if (record.op === op.unlink) {
+        name(record.name, undefined);
+        return;
+      }
+      if (record.op === op.sync && record.name === ".") syncNames(record.offset);
+      const file = seen.get(record.name);
+      if (file === undefined) return;
+      if (record.op === op.write) write(file, record.offset, record.data);
+      if (record.op === op.truncate) make(file, { at: now, size: record.offset, isCut: true });
+      if (record.op === op.sync) sync(file, record.offset);
+      if (record.op === op.lose) losePages(file);
     },
 
-    isChanging: () => [...operations.values()].some((operation) => operation.op !== op.sync),
-
-    seen: () =>
-      contentsOf(seen, ({ size }) => ({
-        size: (size.list.at(-1) as Version<number>).value,
-        read: ({ cached }) => cached,
-      })),
+    seen: () => new Map(Array.from(seen, ([text, { cached }]) => [text, toBuffer(cached)])),
 
     afterPowerCut(random) {
       const way = random.pick(["nothing", "everything", "in order", "pages", "sectors"]);
-      const until = now - random.int(0, random.pick([10_000, 100_000, 1_000_000]));
+      const inOrder = now - random.int(0, random.pick([10_000, 100_000, 1_000_000]));
 
-      function pick<T>(list: Version<T>[]): Version<T> {
-        const newest = list.length - 1;
-        let index = random.int(0, newest);
-        if (way === "nothing") index = 0;
-        if (way === "everything") index = newest;
-        if (way === "in order") index = list.findLastIndex(({ since }) => since <= until);
-        return list[Math.max(index, 0)] as Version<T>;
+      /** The time as of which a part of the disk is. */
+      function timeAmong(changes: { at: number }[]): number {
+        if (way === "nothing") return 0;
+        if (way === "everything") return now;
+        return way === "in order" ? inOrder : random.pick([0, ...changes.map(({ at }) => at)]);
       }
 
-      function pickPage(list: Version<Buffer>[]): Buffer {
-        if (way !== "sectors" || list.length === 1) return pick(list).value;
-        const mixed = Buffer.alloc(pageSize);
-        for (let at = 0; at < pageSize; at += sectorSize) {
-          pick(list).value.copy(mixed, at, at, at + sectorSize);
+      function remainsOf({ durable: before, pending }: File): Buffer {
+        const content = { size: before.size, pages: new Map(before.pages) };
+        const sizeTime = timeAmong(pending);
+        const times = new Map<number, number>();
+        for (const change of pending) {
+          if ("size" in change) {
+            if (change.at <= sizeTime) enact(content, change);
+            // What was written after a truncation comes after it.
+            else if (change.isCut) break;
+            continue;
+          }
+          const mixed = Buffer.from(pageOf(content, change.page));
+          for (let at = 0; at < pageSize; at += sectorSize) {
+            const part = change.page * pageSize + (way === "sectors" ? at : 0);
+            const time = times.get(part) ?? timeAmong(pending);
+            times.set(part, time);
+            if (change.at <= time) change.data.copy(mixed, at, at, at + sectorSize);
+          }
+          content.pages.set(change.page, mixed);
         }
-        return mixed;
+        return toBuffer(content);
       }
 
       const entries = new Map(durable);
-      const counts = changes.map(({ since }, i) => ({ since, value: i + 1 }));
-      const count = pick([{ since: 0, value: 0 }, ...counts]).value;
-      for (const change of changes.slice(0, count)) enter(entries, change.entries);
-      return contentsOf(entries, ({ size }) => {
-        const { since, value } = pick(size.list);
-        // What stood after a truncation goes with it, and what was written after it comes later.
-        const next = size.list.find((each) => each.isCut && each.since > since)?.since ?? Infinity;
-        return {
-          size: value,
-          read({ list }) {
-            const cut = list.findLastIndex((each) => each.isCut && each.since <= since);
-            const possible = list.filter((each, i) => i >= cut && each.since < next);
-            return pickPage(possible.length === 0 ? list.slice(0, 1) : possible);
-          },
-        };
-      });
+      const namesTime = timeAmong(names);
+      for (const each of names) if (each.at <= namesTime) enter(entries, each);
+      return new Map(Array.from(entries, ([text, file]) => [text, remainsOf(file)]));
     },
   };
 }
 
-function enter(entries: Map<string, File>, changes: EntryChange["entries"]): void {
-  for (const [name, file] of changes) {
-    if (file === undefined) entries.delete(name);
-    else entries.set(name, file);
+function empty(): Content {
+  return { size: 0, pages: new Map() };
+}
+
+function pageOf({ pages }: Content, index: number): Buffer {
+  return pages.get(index) ?? Buffer.alloc(pageSize);
+}
+
+function enact(content: Content, change: Change): void {
+  if ("page" in change) {
+    content.pages.set(change.page, change.data);
+    return;
+  }
+  content.size = change.size;
+  if (!change.isCut) return;
+  for (const [index, page] of content.pages) {
+    const kept = change.size - index * pageSize;
+    if (kept <= 0) content.pages.delete(index);
+    else if (kept < pageSize) content.pages.set(index, Buffer.from(page).fill(0, kept));
   }
 }
 
-function contentsOf(
+function enter(
   entries: Map<string, File>,
-  view: (file: File) => { size: number; read(page: Page): Buffer },
-): Files {
-  return new Map(
-    Array.from(entries, ([name, file]) => {
-      const { size, read } = view(file);
-      const data = Buffer.alloc(size);
-      for (const [index, page] of file.pages) {
-        if (index * pageSize < size) read(page).copy(data, index * pageSize);
-      }
-      return [name, data];
-    }),
-  );
+  { name, file }: { name: string; file: File | undefined },
+): void {
+  if (file === undefined) entries.delete(name);
+  else entries.set(name, file);
+}
+
+function toBuffer({ size, pages }: Content): Buffer {
+  const data = Buffer.alloc(size);
+  for (const [index, page] of pages) {
+    if (index * pageSize < size) page.copy(data, index * pageSize);
+  }
+  return data;
 }
