@@ -1,87 +1,69 @@
 /** Callers who do as the README advises, and a history of what they were told. */
 import { setTimeout as delay } from "node:timers/promises";
+import { create as createMessage } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
-import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { failureOf } from "../support/errors.ts";
+import { listAll } from "../support/pages.ts";
 import { createRandom, type Random } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
-import type { Service } from "../support/service.ts";
-import {
-  type CreateRequest,
-  createHistory,
-  type FailedCall,
-  type History,
-  isTemporary,
-} from "./history.ts";
-import { CallError, type CallOptions, type Way, waysTo } from "./ways.ts";
+import { grpcClient, type Service } from "../support/service.ts";
+import { type CreateRequest, type FailedCall, History, isTemporary } from "./history.ts";
+
+type Client = ReturnType<typeof grpcClient>;
+type Problem = { reason: string; detail: string };
 
 /** Callers at work. */
-export interface Callers {
-  readonly history: History;
-  /** The services that they call; may be changed at any time. */
-  readonly services: Service[];
-  /**
-   * Waits until more creates are acknowledged.
-   *
-   * @throws {Error} if that takes more than a minute
-   */
-  acknowledgements(count: number): Promise<void>;
-  /** Lets them finish: each create with a request id until it is acknowledged. */
-  stop(): Promise<void>;
-}
-
-const creators = 10;
-const getters = 3;
-const walkers = 2;
-
-/** How many get at once at the end, which no service refuses. */
-const gettersAtEnd = 16;
+export type Callers = ReturnType<typeof startCallers>;
 
 /** How many requests are remembered to be repeated later. */
 const maxRemembered = 200;
 
-/** Starts them; each makes choices of its own from a seed. */
-export function startCallers(services: Service[], random: Random): Callers {
-  const history = createHistory();
-  const waysOf = new WeakMap<Service, Way[]>();
+/**
+ * Starts callers, each with choices of its own from a seed.
+ *
+ * @param services those that they call; may be changed at any time
+ */
+export function startCallers(services: Service[], random: Random) {
+  const history = new History();
+  const clients = new WeakMap<Service, Client>();
   const remembered: CreateRequest[] = [];
   let isOver = false;
 
-  /** One of the ways; waits for a service if there is none. */
-  async function pickWay(own: Random, isFit = (_: Way) => true): Promise<Way> {
+  /** One of the services; waits for one if there is none. */
+  async function pickService(own: Random): Promise<Service> {
     while (services.length === 0) await delay(20);
-    const service = own.pick(services);
-    let ways = waysOf.get(service);
-    if (ways === undefined) {
-      ways = waysTo(service);
-      waysOf.set(service, ways);
-    }
-    return own.pick(ways.filter(isFit));
+    return own.pick(services);
   }
 
-  /** Sends a create; the failure, if it fails. */
-  async function send(
-    request: CreateRequest,
-    own: Random,
-    options?: CallOptions,
-  ): Promise<FailedCall | undefined> {
-    const way = await pickWay(own);
-    const call = history.create(request, way.name);
-    try {
-      call.acknowledged(await way.create(request, options));
-      return undefined;
-    } catch (error) {
-      const failure = failureOf(error);
-      call.failed(failure);
-      return failure;
-    }
+  /** A client, of which each service has one. */
+  async function pickClient(own: Random): Promise<Client> {
+    const service = await pickService(own);
+    const client = clients.get(service) ?? grpcClient(service);
+    clients.set(service, client);
+    return client;
+  }
+
+  /** Sends a create, and returns the failure, if it fails. Some callers do not wait. */
+  async function send(request: CreateRequest, own: Random): Promise<FailedCall | undefined> {
+    const client = await pickClient(own);
+    const call = history.create(request);
+    const creating = client.createInvestor(request, patience(own.int(0, 19) > 0 ? 20_000 : 30));
+    return creating.then(
+      (investor) => void call.acknowledged(investor),
+      async () => {
+        const failure = await toFailedCall(creating);
+        call.failed(failure);
+        return failure;
+      },
+    );
   }
 
   /** Creates a record with a request id, until it is stored. */
   async function createSafely(own: Random): Promise<void> {
     const request = aRequest(own, { requestId: own.pick([v4, v7])() });
-    const isTwice = own.int(0, 19) === 0;
-    const twin = isTwice ? send(request, own) : undefined;
-    let failure = await send(request, own, impatience(own));
+    const twin = own.int(0, 19) === 0 ? send(request, own) : undefined;
+    let failure = await send(request, own);
     while (failure !== undefined && isTemporary(failure.reason)) {
       await delay(50);
       failure = await send(request, own);
@@ -93,15 +75,14 @@ export function startCallers(services: Service[], random: Random): Callers {
 
   /** Creates a record without a request id, and repeats only what has done nothing. */
   async function createOnce(own: Random): Promise<void> {
-    const request = aRequest(own, {});
-    const isRepeated = own.int(0, 1) === 0;
+    const request = aRequest(own);
     for (;;) {
-      const failure = await send(request, own, impatience(own));
+      const failure = await send(request, own);
       if (failure === undefined) return;
       await delay(50);
       if (failure.id !== undefined) await look(failure.id, own);
       const isRefused = ["OVERLOADED", "STORE_UNAVAILABLE"].includes(failure.reason);
-      if (!isRefused || !isRepeated || isOver) return;
+      if (!isRefused || isOver || own.int(0, 1) === 0) return;
     }
   }
 
@@ -109,11 +90,9 @@ export function startCallers(services: Service[], random: Random): Callers {
   async function createAgain(own: Random): Promise<void> {
     if (remembered.length === 0) return;
     const request = own.pick(remembered);
-    if (own.int(0, 2) > 0) {
-      await send(request, own);
-      return;
-    }
-    await send(aRequest(own, { requestId: request.requestId as string }), own);
+    const isSame = own.int(0, 2) > 0;
+    const other = aRequest(own, { requestId: request.requestId as string });
+    await send(isSame ? request : other, own);
   }
 
   async function create(own: Random): Promise<void> {
@@ -126,9 +105,7 @@ export function startCallers(services: Service[], random: Random): Callers {
   }
 
   async function look(id: string, own: Random): Promise<void> {
-    const way = await pickWay(own);
-    const call = history.get(id, way.name);
-    await way.get(id).then(call.found, (error) => call.failed(failureOf(error)));
+    await lookUp(history, await pickClient(own), id);
   }
 
   /** Gets what was acknowledged or seen last, some of the rest, and what is not there. */
@@ -141,34 +118,36 @@ export function startCallers(services: Service[], random: Random): Callers {
     await delay(own.int(0, 40));
   }
 
-  /** Walks all pages, by any way and service each. */
+  /** Walks all pages, by any service each. */
   async function walk(own: Random): Promise<void> {
-    const size = own.pick([7, 100, 1_000]);
-    const call = history.walk(`pages of ${size}`);
-    for (let token: string | undefined = ""; token !== undefined; ) {
-      const way = await pickWay(own);
+    const pageSize = own.pick([7, 100, 1_000]);
+    const call = history.walk(`pages of ${pageSize}`);
+    let pageToken = "";
+    do {
+      const client = await pickClient(own);
+      const listing = client.listInvestors({ pageSize, pageToken }, patience());
       try {
-        const page = await way.page(size, token);
+        const page = await listing;
         for (const investor of page.investors) call.saw(investor);
-        token = page.nextPageToken || undefined;
-      } catch (error) {
-        call.failed(failureOf(error));
+        pageToken = page.nextPageToken;
+        if (pageToken === "") call.ended();
+      } catch {
+        call.failed(await toFailedCall(listing));
         await delay(50);
       }
-      if (isOver) return;
-    }
-    call.ended();
+    } while (pageToken !== "" && !isOver);
     await delay(own.int(0, 200));
   }
 
   async function list(own: Random): Promise<void> {
-    const way = await pickWay(own, ({ list }) => list !== undefined);
+    const service = await pickService(own);
     const call = history.walk("whole list");
     try {
-      for (const investor of (await way.list?.()) ?? []) call.saw(investor);
+      for (const investor of await wholeList(service)) call.saw(investor);
       call.ended();
     } catch (error) {
-      call.failed(failureOf(error));
+      const { cause } = error as Error;
+      call.failed({ reason: typeof cause === "string" ? cause : "", message: String(error) });
     }
     await delay(own.int(50, 300));
   }
@@ -178,28 +157,27 @@ export function startCallers(services: Service[], random: Random): Callers {
       const own = createRandom(random.int(0, 2 ** 31 - 1));
       while (!isOver) await work(own);
     });
-  const working = [
-    ...start(creators, create),
-    ...start(getters, get),
-    ...start(walkers, walk),
-    ...start(1, list),
-  ];
+  const working = [...start(10, create), ...start(3, get), ...start(2, walk), ...start(1, list)];
 
   return {
     history,
     services,
-    async acknowledgements(count) {
-      const wanted = history.acknowledged + count;
+    /**
+     * Waits until more creates are acknowledged.
+     *
+     * @throws {Error} if that takes more than a minute
+     */
+    async acknowledgements(count: number): Promise<void> {
+      const acknowledged = () => history.counts.acknowledged ?? 0;
+      const wanted = acknowledged() + count;
       const end = performance.now() + 60_000;
-      while (history.acknowledged < wanted) {
-        if (performance.now() > end) {
-          history.expectSound();
-          throw new Error("creates are not acknowledged any more");
-        }
+      while (acknowledged() < wanted) {
+        if (performance.now() > end) throw new Error("creates are not acknowledged any more");
         await delay(5);
       }
     },
-    async stop() {
+    /** Lets them finish: each create with a request id until it is acknowledged. */
+    async stop(): Promise<void> {
       isOver = true;
       await Promise.all(working);
     },
@@ -207,56 +185,56 @@ export function startCallers(services: Service[], random: Random): Callers {
 }
 
 /**
- * Reads all that is there, in every way, from a service that is well.
+ * Reads all that is there from a service that is well.
  *
- * @throws {Error} a call fails
+ * @throws {Error} a call fails, or contradicts the history
  */
 export async function readBack(history: History, service: Service): Promise<void> {
-  for (const way of waysTo(service)) {
-    const pages = history.walk(`at the end, pages by ${way.name}`);
-    for (let token: string | undefined = ""; token !== undefined; ) {
-      const page = await way.page(1_000, token);
-      for (const investor of page.investors) pages.saw(investor);
-      token = page.nextPageToken || undefined;
-    }
-    pages.ended();
-    if (way.list !== undefined) {
-      const whole = history.walk("at the end, whole list");
-      for (const investor of await way.list()) whole.saw(investor);
-      whole.ended();
-    }
-    // The newest are the likeliest to be lost.
-    const ids = history.visible.slice(-500);
-    for (let i = 0; i < ids.length; i += gettersAtEnd) {
-      await Promise.all(
-        ids.slice(i, i + gettersAtEnd).map(async (id) => {
-          const call = history.get(id, `at the end, ${way.name}`);
-          await way.get(id).then(call.found, (error) => {
-            call.failed(failureOf(error));
-            history.expectSound();
-            throw error;
-          });
-        }),
-      );
-    }
-  }
+  const client = grpcClient(service);
+  const pages = history.walk("at the end, pages");
+  for (const investor of await listAll(client)) pages.saw(investor);
+  pages.ended();
+  const whole = history.walk("at the end, whole list");
+  for (const investor of await wholeList(service)) whole.saw(investor);
+  whole.ended();
+  for (const id of history.visible) await lookUp(history, client, id);
+  history.expectSound();
 }
 
-function failureOf(error: unknown): FailedCall {
-  if (error instanceof CallError) return error.failure;
-  throw error;
+async function lookUp(history: History, client: Client, id: string): Promise<void> {
+  const call = history.get(id);
+  const getting = client.getInvestor({ id }, patience());
+  await getting.then(call.found, async () => call.failed(await toFailedCall(getting)));
 }
 
-function aRequest(random: Random, changes: CreateRequest): CreateRequest {
+/**
+ * The whole list by REST.
+ *
+ * @throws {Error} its cause is the reason of the refusal, if it is refused
+ */
+async function wholeList({ httpPort }: Service): Promise<Investor[]> {
+  const response = await fetch(`http://127.0.0.1:${httpPort}/v1/investors`, patience());
+  // One that breaks off is no JSON.
+  const body = (await response.json()) as Record<string, string>[] & Problem;
+  if (!response.ok) throw new Error(body.detail, { cause: body.reason });
+  return body.map(({ type, ...texts }) => {
+    const known = { individual: InvestorType.INDIVIDUAL, institution: InvestorType.INSTITUTION };
+    return createMessage(InvestorSchema, { ...texts, type: known[type as keyof typeof known] });
+  });
+}
+
+async function toFailedCall(call: Promise<unknown>): Promise<FailedCall> {
+  const { reason = "", message, metadata } = await failureOf(call);
+  return { reason, message, id: metadata?.id };
+}
+
+/** When a caller leaves, in milliseconds. */
+function patience(ms = 20_000): { signal: AbortSignal } {
+  return { signal: AbortSignal.timeout(ms) };
+}
+
+function aRequest(random: Random, changes: CreateRequest = {}): CreateRequest {
   const type = random.pick([InvestorType.INDIVIDUAL, InvestorType.INSTITUTION]);
   const city = random.pick(["", "Łódź", "𝔘𝔫𝔦 \u{1F600} \"'\\;", "x".repeat(256)]);
   return aCreate({ type, city, ...changes });
-}
-
-/** Some callers do not wait. */
-function impatience(random: Random): CallOptions {
-  const choice = random.int(0, 29);
-  if (choice === 0) return { leavesAfterMs: random.int(1, 30) };
-  if (choice === 1) return { deadlineMs: random.int(1, 30) };
-  return {};
 }

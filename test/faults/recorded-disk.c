@@ -11,11 +11,11 @@
  *   DISK_RULES   a file of faults. It may be replaced at any time (by a rename); then counting
  *                starts anew. A line is
  *                  OPERATION SUFFIX FIRST COUNT ACTION
- *                from the FIRST to the (FIRST + COUNT - 1)th OPERATION (write, sync, truncate,
- *                read) on files whose name ends in SUFFIX ("*": on any), ACTION happens;
- *                COUNT 0 is for ever.
+ *                from the FIRST to the (FIRST + COUNT - 1)th OPERATION (write, sync, truncate)
+ *                on files whose name ends in SUFFIX ("*": on any), ACTION happens; COUNT 0 is for
+ *                ever.
  *                  EIO, ENOSPC  it fails and has no effect
- *                  short        half of a write or read is done
+ *                  short        half of a write is done
  *                  slow:MS      it is done after MS milliseconds
  *                  hang         it never returns, and has no effect
  *                  lost         a sync that fails with EIO, after which the kernel has the
@@ -213,13 +213,6 @@ ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
   return syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
-ssize_t pread64(int fd, void *data, size_t size, off_t offset) {
-  const char *name = watched(fd);
-  int fault = name ? fault_of("read", name) : 0;
-  if (fault && fault != SHORT) return fail(fault);
-  return syscall(SYS_pread64, fd, data, fault ? (size + 1) / 2 : size, offset);
-}
-
 int fsync(int fd) {
   const char *name = watched(fd);
   if (!name) return syscall(SYS_fsync, fd);
@@ -248,22 +241,23 @@ int unlink(const char *path) {
   return syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
-/* What would change a watched file unseen. */
+/* What would change a file that is logged unseen. */
+static int is_logged(int fd) { return log_fd >= 0 && watched(fd); }
 ssize_t write(int fd, const void *data, size_t size) {
-  if (watched(fd)) die("writes without an offset are not recorded");
+  if (is_logged(fd)) die("writes without an offset are not recorded");
   return syscall(SYS_write, fd, data, size);
 }
 ssize_t writev(int fd, const struct iovec *parts, int count) {
-  if (watched(fd)) die("writev is not recorded");
+  if (is_logged(fd)) die("writev is not recorded");
   return syscall(SYS_writev, fd, parts, count);
 }
 int rename(const char *from, const char *to) {
   char buffer[PATH_MAX];
-  if (name_of(from, buffer) || name_of(to, buffer)) die("renames are not recorded");
+  if (log_fd >= 0 && (name_of(from, buffer) || name_of(to, buffer))) die("renames are not recorded");
   return syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 void *mmap64(void *at, size_t size, int protection, int flags, int fd, off_t offset) {
-  if (fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED && watched(fd))
+  if (fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED && is_logged(fd))
     die("writes to a mapped file are not recorded");
   return (void *)syscall(SYS_mmap, at, size, protection, flags, fd, offset);
 }

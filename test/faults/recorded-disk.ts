@@ -88,18 +88,8 @@ interface File {
   pending: Change[];
 }
 
-/** A disk behind a page cache, as far as its log has been applied. */
-export interface Disk {
-  /** Applies the next record. */
-  apply(record: LogRecord): void;
-  /** What processes see in the folder. */
-  seen(): Files;
-  /** What a power cut now may leave in the folder. */
-  afterPowerCut(random: Random): Files;
-}
-
 /**
- * Makes the disk with the files that were there, durable, before the log began.
+ * A disk behind a page cache, with the files that were there, durable, before its log began.
  *
  * A sync writes whole pages of 4 KiB, as Linux does; what is not synced may be on the disk or
  * not, each page and the file's size for itself, as of any time and mixed by sectors, which are
@@ -109,7 +99,7 @@ export interface Disk {
  *
  * @param isSpared decides of each page of a sync that loses its pages whether it was written
  */
-export function createDisk(initial: Files, isSpared = () => false): Disk {
+export function createDisk(initial: Files, isSpared = () => false) {
   const seen = new Map<string, File>();
   const durable = new Map<string, File>();
   let names: { at: number; name: string; file: File | undefined }[] = [];
@@ -170,7 +160,8 @@ export function createDisk(initial: Files, isSpared = () => false): Disk {
   }
 
   return {
-    apply(record) {
+    /** Applies the next record of the log. */
+    apply(record: LogRecord): void {
       now = record.end;
       if (record.op === op.create) {
         name(record.name, { cached: empty(), durable: empty(), pending: [] });
@@ -189,9 +180,11 @@ export function createDisk(initial: Files, isSpared = () => false): Disk {
       if (record.op === op.lose) losePages(file);
     },
 
-    seen: () => new Map(Array.from(seen, ([text, { cached }]) => [text, toBuffer(cached)])),
+    /** What processes see in the folder. */
+    seen: (): Files => new Map(Array.from(seen, ([text, { cached }]) => [text, toBuffer(cached)])),
 
-    afterPowerCut(random) {
+    /** What a power cut now may leave in the folder. */
+    afterPowerCut(random: Random): Files {
       const way = random.pick(["nothing", "everything", "in order", "pages", "sectors"]);
       const inOrder = now - random.int(0, random.pick([10_000, 100_000, 1_000_000]));
 

@@ -31,31 +31,10 @@ export interface Evidence {
   promised: { content: string; id: string; position: number }[];
 }
 
-/** A folder with a service's database in which each process is recorded in one log. */
-export interface RecordedService {
-  readonly evidence: Evidence;
-  /** Starts the service; `rules` are those of recorded-disk.c. */
-  start(rules?: string): Promise<Service>;
-  /** Makes the disk fail from now on. */
-  setRules(rules: string): void;
-  /** Stores records, 32 at once; each caller gives up at its first failure. */
-  create(service: Service, count: number): Promise<void>;
-  /** Repeats the creates with a request id that have failed, and reads all records. */
-  replay(service: Service): Promise<void>;
-  /** Waits until a rule of the running process has struck. */
-  struck(): Promise<void>;
-  /**
-   * Waits for the end of the process.
-   *
-   * @throws {UnfinishedError} if it was killed before a change that is logged took effect
-   * @throws {Error} if the log does not account for the files
-   */
-  ended(service: Service, signal?: NodeJS.Signals): Promise<void>;
-  /** The size of the log when a process was last started, and when it was ready. */
-  lastStart(): { began: number; ready: number };
-  remove(): void;
-}
+/** A service whose processes are recorded in one log. */
+export type RecordedService = ReturnType<typeof recordService>;
 
+/** A process was killed before a change that is logged took effect. */
 export class UnfinishedError extends Error {}
 
 /**
@@ -69,7 +48,7 @@ export function recordService(
   random: Random,
   before?: Evidence,
   image?: { files: Files; position: number },
-): RecordedService {
+) {
   const folder = realpathSync(temporaryFolder());
   const data = join(folder, "data");
   const log = join(folder, "log");
@@ -119,8 +98,9 @@ export function recordService(
 
   return {
     evidence,
-    setRules: (rules) => setRules(rulesFile, rules),
-    async start(rules = "") {
+    /** Makes the disk fail from now on, by the rules of recorded-disk.c. */
+    setRules: (rules: string) => setRules(rulesFile, rules),
+    async start(rules = ""): Promise<Service> {
       setRules(rulesFile, rules);
       lastStart.began = statSync(log).size;
       const env = { ...onDisk(library, data, rulesFile), DISK_LOG: log };
@@ -128,17 +108,27 @@ export function recordService(
       lastStart.ready = statSync(log).size;
       return service;
     },
-    create: (service, count) => send(service, Array.from({ length: count }, aRequest)),
-    async replay(service) {
+    /** Stores records, 32 at once; each caller gives up at its first failure. */
+    create: (service: Service, count: number) =>
+      send(service, Array.from({ length: count }, aRequest)),
+    /** Repeats the creates with a request id that have failed, and reads all records. */
+    async replay(service: Service): Promise<void> {
       const requests = unanswered;
       unanswered = [];
       await send(service, requests);
       for (const investor of await listAll(grpcClient(service))) promise(investor);
     },
-    async struck() {
+    /** Waits until a rule of the running process has struck. */
+    async struck(): Promise<void> {
       await waitFor(async () => hasStruck(log, lastStart.began));
     },
-    async ended({ child, exited }, signal) {
+    /**
+     * Waits for the end of the process.
+     *
+     * @throws {UnfinishedError} see there
+     * @throws {Error} if the log does not account for the files
+     */
+    async ended({ child, exited }: Service, signal?: NodeJS.Signals): Promise<void> {
       if (signal !== undefined) child.kill(signal);
       await exited;
       const records = readLog(log);
@@ -149,6 +139,7 @@ export function recordService(
       const message = "the log does not account for the files";
       throw signal === "SIGKILL" ? new UnfinishedError(message) : new Error(message);
     },
+    /** The size of the log when a process was last started, and when it was ready. */
     lastStart: () => lastStart,
     remove: () => rmSync(folder, { recursive: true }),
   };

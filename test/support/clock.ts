@@ -15,7 +15,7 @@ interface Clock {
 export function createClock(): Clock {
   const folder = temporaryFolder();
   const library = join(folder, "shifted-clock.so");
-  const source = resolve(import.meta.dirname, "../faults/shifted-clock.c");
+  const source = resolve(import.meta.dirname, "shifted-clock.c");
   execFileSync("cc", ["-shared", "-fPIC", "-O2", "-o", library, source]);
   const file = join(folder, "clock");
   const shift = (seconds: number) =>
