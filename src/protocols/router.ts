@@ -12,7 +12,7 @@ import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { grpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
-import { httpError, sendProblem } from "./problem.ts";
+import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
 import { pathOf } from "./rest-request.ts";
 import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
 import { createUniversal } from "./universal.ts";
@@ -86,6 +86,7 @@ export function createRouter(options: RouterOptions) {
       headers.host = host;
     }
     requireKnownHost(headers, socket);
+    if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return undefined;
     const rpc = rpcs.get(pathOf(req));
     if (rpc) {
