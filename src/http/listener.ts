@@ -1,10 +1,5 @@
 import { once } from "node:events";
-import {
-  createServer,
-  type Server as HttpServer,
-  type IncomingMessage,
-  type ServerResponse,
-} from "node:http";
+import { createServer, type Server as HttpServer, type ServerResponse } from "node:http";
 import {
   createServer as createHttp2Server,
   createSecureServer,
@@ -90,7 +85,7 @@ export async function listenForHttp2(
     if (serveStream(stream, headers)) return;
     const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
     const res = new Http2ServerResponse(stream);
-    if (headers.expect?.toLowerCase() === "100-continue") continueWhenRead(req, res);
+    continueWhenRead(req, res);
     serve(req, res);
   });
   return listen(server, port, options);
@@ -115,15 +110,13 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
     if (!("stream" in req)) connections.of(req.socket)?.answer(res as ServerResponse);
+    continueWhenRead(req, res);
     // Node.js parses what it has read, also after the connection was closed.
     if (!req.socket.destroyed) serve(req, res);
   };
   server.on("request", take);
-  server.on("checkContinue", (req: IncomingMessage, res: ServerResponse) => {
-    continueWhenRead(req, res);
-    take(req, res);
-  });
-  // An expectation that is not known may be ignored (RFC 9110, 10.1.1).
+  server.on("checkContinue", take);
+  // Over HTTP/2 also one in other letters; one that is not known may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", take);
   return listen(server, port, options);
 }
@@ -132,8 +125,9 @@ function secure(tls: Tls) {
   return { ...tls.options(), ...socketOptions, handshakeTimeout: maxHeadersMs };
 }
 
-/** Asks for the body when it is first read: a client that is refused before never sends it. */
+/** Asks for the body when it is first read, if its client waits to be asked: one refused never sends it. */
 function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
+  if (req.headers.expect?.toLowerCase() !== "100-continue") return;
   req.once("resume", () => {
     if (!res.headersSent) res.writeContinue();
   });
