@@ -9,3 +9,35 @@ export async function openTcp(port: number): Promise<Socket> {
   await once(socket, "connect");
   return socket.resume();
 }
+
+/** A connection as bytes, all that came on it so far, and all once it has closed. */
+export interface Wire {
+  readonly socket: Socket;
+  received(): string;
+  readonly closed: Promise<string>;
+}
+
+/** Opens a connection and sends bytes as they are; it is closed with the test. */
+export function openWire(port: number, bytes: Uint8Array | string = ""): Wire {
+  const socket = connect(port, "127.0.0.1").on("error", () => {});
+  onTestFinished(() => void socket.destroy());
+  let text = "";
+  socket.setEncoding("latin1").on("data", (chunk) => {
+    text += chunk;
+  });
+  const closed = new Promise<string>((resolve) => socket.once("close", () => resolve(text)));
+  socket.write(bytes);
+  return { socket, received: () => text, closed };
+}
+
+/** A request of HTTP/1.1 with its length as it is on the wire. */
+export function http1(method: string, path: string, headers: object, body = ""): string {
+  const all = { host: "localhost", ...headers, "content-length": Buffer.byteLength(body) };
+  const fields = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `${method} ${path} HTTP/1.1\r\n${fields.join("")}\r\n${body}`;
+}
+
+/** The statuses of the replies of HTTP/1.1 in a text. */
+export function statusesIn(text: string): number[] {
+  return Array.from(text.matchAll(/HTTP\/1\.1 (\d{3}) /g), ([, status]) => Number(status));
+}

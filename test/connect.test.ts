@@ -1,0 +1,246 @@
+import { once } from "node:events";
+import {
+  Agent,
+  createServer,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  request,
+} from "node:http";
+import type { AddressInfo } from "node:net";
+import { brotliCompressSync, brotliDecompressSync, gunzipSync, gzipSync } from "node:zlib";
+import {
+  create,
+  createRegistry,
+  type DescMessage,
+  toBinary,
+  toJsonString,
+} from "@bufbuild/protobuf";
+import { Code, ConnectError, createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { compressionBrotli, compressionGzip, connectNodeAdapter } from "@connectrpc/connect-node";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { ErrorInfoSchema } from "../gen/google/rpc/error_details_pb.js";
+import {
+  CreateInvestorRequestSchema,
+  GetInvestorRequestSchema,
+  InvestorService,
+  ListInvestorsRequestSchema,
+} from "../gen/investor/v1/investor_pb.js";
+import { startEngine } from "./support/engine.ts";
+import { createRandom, type Random, seedOf } from "./support/random.ts";
+import { frame } from "./support/raw-grpc.ts";
+import { aCreate, anInvestor } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
+
+const maxMessageBytes = 8_192;
+const service = "/investor.v1.InvestorService";
+const json = "application/json";
+const records = Array.from({ length: 20 }, () => anInvestor());
+
+/** A service whose replies depend on nothing but the request. */
+const echo: Partial<ServiceImpl<typeof InvestorService>> = {
+  createInvestor: ({ $unknown: _, $typeName: __, requestId: ___, ...content }) => content as object,
+  getInvestor({ id }) {
+    const code = Code[id as keyof typeof Code];
+    if (code === undefined) return { id };
+    const value = { reason: "TESTED", metadata: { id } };
+    const metadata = { "x-why": "because" };
+    throw new ConnectError(`„${id}“`, code, metadata, [{ desc: ErrorInfoSchema, value }]);
+  },
+  listInvestors: ({ pageSize, pageToken }) => ({
+    investors: records.slice(0, pageSize & 31),
+    nextPageToken: pageToken,
+  }),
+};
+
+async function serveByEngine() {
+  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, echo)];
+  const { port, destroy } = await startEngine({ kind: "http", services, maxMessageBytes });
+  onTestFinished(destroy);
+  return port;
+}
+
+/** Serves the same by connect-node as it is. */
+async function serveByConnectNode() {
+  const jsonOptions = {
+    alwaysEmitImplicit: true,
+    ignoreUnknownFields: false,
+    registry: createRegistry(InvestorService),
+    textDecoder: new TextDecoder("utf-8", { fatal: true }),
+  };
+  const adapter = connectNodeAdapter({
+    routes: (router) => router.service(InvestorService, echo),
+    acceptCompression: [compressionGzip, compressionBrotli],
+    ...{ jsonOptions, readMaxBytes: maxMessageBytes },
+  });
+  const server = createServer(adapter).listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  return (server.address() as AddressInfo).port;
+}
+
+interface Sample {
+  path: string;
+  headers: OutgoingHttpHeaders;
+  body: Buffer;
+}
+
+/** A request of the common form, good or broken in some way. */
+function aSample({ int, pick }: Random): Sample {
+  const texts = ["", "Ada", "Łódź", "a".repeat(300), '"\\', "\u0000", "😀", "x".repeat(9_000)];
+  const text = () => pick(texts);
+  const codes = Object.keys(Code).filter((name) => !Number(name));
+  const [method, schema, init] = pick<[string, DescMessage, object]>([
+    [
+      "CreateInvestor",
+      CreateInvestorRequestSchema,
+      aCreate({ city: text(), state: text(), requestId: text() }),
+    ],
+    ["GetInvestor", GetInvestorRequestSchema, { id: pick([text(), ...codes]) }],
+    [
+      "ListInvestors",
+      ListInvestorsRequestSchema,
+      { pageSize: pick([0, 1, 20, -1, 2 ** 31 - 1]), pageToken: text() },
+    ],
+  ]);
+  const isJson = int(0, 1) === 0;
+  const value = create(schema, init as never);
+  const good = Buffer.from(isJson ? toJsonString(schema, value) : toBinary(schema, value));
+  const at = int(0, good.length);
+  const broken = [
+    good.subarray(0, at),
+    Buffer.concat([good, good]),
+    Buffer.concat([good.subarray(0, at), Buffer.from([int(0, 255)]), good.subarray(at)]),
+    Buffer.concat([good.subarray(0, at), Buffer.from([int(0, 255)]), good.subarray(at + 1)]),
+    Buffer.from(good.toString("latin1").replace(/"(\w+)":/, '"$1x":'), "latin1"),
+    Buffer.from(pick(["null", "[]", "1", '"', "{}", "", '{"id":1}', '{"id":null}'])),
+  ];
+  const accepted = ["gzip", "br, gzip", "zstd,gzip;q=1", "identity", ""];
+  return {
+    path: `${service}/${method}`,
+    headers: {
+      "content-type": `application/${isJson ? "json" : "proto"}`,
+      ...pick([{}, { "connect-protocol-version": pick(["1", "2"]) }]),
+      ...pick([{}, { "connect-timeout-ms": pick(["5000", "0000009999"]) }]),
+      ...pick([{}, { "accept-encoding": pick(accepted) }]),
+      ...pick([{}, { "content-encoding": "identity" }]),
+    },
+    body: int(0, 1) === 0 ? good : pick(broken),
+  };
+}
+
+async function send(port: number, agent: Agent, { path, headers, body }: Sample) {
+  const req = request({ port, agent, path, method: "POST", headers }).end(body);
+  const [res] = (await once(req, "response")) as [IncomingMessage];
+  const packed = Buffer.concat(await Array.fromAsync(res));
+  const encoding = res.headers["content-encoding"];
+  const unpack = { gzip: gunzipSync, br: brotliDecompressSync }[String(encoding)];
+  const { statusCode, headers: all } = res;
+  const own = Object.fromEntries(Object.entries(all).filter(([name]) => name.startsWith("x-")));
+  return {
+    reply: { statusCode, type: all["content-type"], encoding, own },
+    body: String(unpack?.(packed) ?? packed),
+  };
+}
+
+it("a unary call by Connect is replied to as by connect-node itself, but for our reasons", async () => {
+  const [ours, theirs] = [await serveByEngine(), await serveByConnectNode()];
+  const agent = new Agent({ keepAlive: true });
+  onTestFinished(() => agent.destroy());
+  const random = createRandom(seedOf("connect"));
+  const seen = { good: 0, failed: 0, malformed: 0, tooLarge: 0, compressed: 0 };
+  for (let i = 0; i < 2_000; i += 1) {
+    const sample = aSample(random);
+    const [one, other] = await Promise.all([
+      send(ours, agent, sample),
+      send(theirs, agent, sample),
+    ]);
+    const told = `${i}: ${JSON.stringify(sample.headers)} ${sample.body.toString("latin1", 0, 200)}`;
+    if (one.body.includes('"reason":"MALFORMED_REQUEST"')) {
+      // For connect-node, bytes that are no message are a fault of the service: 500.
+      expect(one.reply.statusCode, told).toBe(400);
+      expect(other.reply.statusCode, told).toBeOneOf([400, 500]);
+      seen.malformed += 1;
+      continue;
+    }
+    expect(one.reply, told).toEqual(other.reply);
+    if (one.reply.encoding) seen.compressed += 1;
+    if (one.body.includes('"reason":"MESSAGE_TOO_LARGE"')) {
+      expect(JSON.parse(one.body).code, told).toBe(JSON.parse(other.body).code);
+      seen.tooLarge += 1;
+    } else {
+      expect(one.body, told).toBe(other.body);
+      seen[one.reply.statusCode === 200 ? "good" : "failed"] += 1;
+    }
+  }
+  for (const [what, times] of Object.entries(seen)) expect(times, what).toBeGreaterThan(10);
+});
+
+const post = (httpPort: number, type: string, body: string | Uint8Array, headers = {}) =>
+  fetch(`http://127.0.0.1:${httpPort}${service}/ListInvestors`, {
+    ...{ method: "POST", headers: { "content-type": type, ...headers } },
+    body: new Uint8Array(Buffer.from(body)),
+  });
+
+describe("Connect and gRPC-Web", () => {
+  it.each([
+    ["gzip", gzipSync],
+    ["br", brotliCompressSync],
+  ] as const)("take %s, and no message that unpacks to 50 MB", async (encoding, pack) => {
+    const { httpPort } = await startInProcess();
+    const bomb = pack(`{"pageToken":"${"a".repeat(50_000_000)}"}`);
+    const web = "application/grpc-web+json";
+    const ofConnect = { "content-encoding": encoding };
+    const ofWeb = { "grpc-encoding": encoding };
+    expect((await post(httpPort, json, pack("{}"), ofConnect)).status).toBe(200);
+    const good = await post(httpPort, web, frame(pack("{}"), true), ofWeb);
+    expect(await good.text()).toContain("grpc-status: 0");
+    const tooLarge = await post(httpPort, json, bomb, ofConnect);
+    expect(await tooLarge.json()).toMatchObject({ code: "resource_exhausted" });
+    const refused = await post(httpPort, web, frame(bomb, true), ofWeb);
+    expect(await refused.text()).toContain("grpc-status: 8");
+  });
+
+  it.each([
+    [json, { "connect-timeout-ms": "soon" }, "{}", 400],
+    [json, { "content-encoding": "zip" }, "{}", 501],
+    [json, { "content-encoding": "gzip" }, "no gzip", 400],
+    ["application/connect+json", {}, "\0\0\0\0\u0003{}", 415],
+    ["application/grpc", {}, "\0\0\0\0\0", 415],
+    ["application/grpc-web-text", {}, "", 415],
+    ["text/plain", {}, "{}", 415],
+  ])("refuse what they cannot read, by their own status: %s, %o", async (...of) => {
+    const [type, headers, body, status] = of;
+    const { httpPort, errors } = await startInProcess();
+    const reply = await post(httpPort, type, body, headers);
+    expect(reply.status).toBe(status);
+    if (status === 415)
+      expect(await reply.json()).toMatchObject({ reason: "UNSUPPORTED_MEDIA_TYPE" });
+    expect(errors).toEqual([]);
+  });
+
+  it.each([
+    ["ListInvestors", "encoding=json&message=%7B%7D", 200],
+    ["ListInvestors", "encoding=proto&base64=1&message=CAE", 200],
+    ["ListInvestors", "encoding=json&message=%7B", 400],
+    ["ListInvestors", "encoding=text&message=", 415],
+    ["CreateInvestor", "encoding=json&message=%7B%7D", 405],
+  ])("take reads by GET: %s with %s", async (method, query, status) => {
+    const { httpPort, errors } = await startInProcess();
+    const reply = await fetch(
+      `http://127.0.0.1:${httpPort}${service}/${method}?connect=v1&${query}`,
+    );
+    expect(reply.status).toBe(status);
+    expect(reply.headers.get("allow")).toBe(status === 405 ? "POST" : null);
+    expect(reply.headers.get("cache-control")).toBe("no-store");
+    expect(errors).toEqual([]);
+  });
+
+  it("refuse other methods with a problem that names those that are allowed", async () => {
+    const { httpPort } = await startInProcess();
+    const url = `http://127.0.0.1:${httpPort}${service}/GetInvestor`;
+    const reply = await fetch(url, { method: "PUT", body: "{}" });
+    expect(reply.headers.get("allow")?.split(", ").toSorted()).toEqual(["GET", "POST"]);
+    expect(reply.headers.get("content-type")).toBe("application/problem+json");
+    expect(await reply.json()).toMatchObject({ status: 405, reason: "METHOD_NOT_ALLOWED" });
+  });
+});
