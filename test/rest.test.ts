@@ -1,0 +1,330 @@
+import { once } from "node:events";
+import { request, STATUS_CODES } from "node:http";
+import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { v4, v7 } from "uuid";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { textFields } from "../src/investor.ts";
+import type { Reason } from "../src/service/errors.ts";
+import { failures } from "./service/failures.ts";
+import { type EngineOptions, startEngine } from "./support/engine.ts";
+import { expectDocumented, findOperation, openApi } from "./support/openapi.ts";
+import { rawConnection } from "./support/raw-grpc.ts";
+import { anInvestor, institution } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
+import { grpcClient } from "./support/service.ts";
+
+const list = "/v1/investors";
+
+const content = (changes: object = {}) => ({
+  ...institution,
+  lastName: `Example Capital ${v4()}`,
+  ...changes,
+});
+
+interface Reply {
+  status: number;
+  headers: Headers;
+  body: Record<string, unknown> & { errors?: Record<string, string>[]; reason?: string };
+}
+
+/** A service, whose replies must be as the OpenAPI document says, if that has the operation. */
+async function start() {
+  const { httpPort, grpcPort } = await startInProcess();
+  const ask = async (path: string, init: RequestInit = {}): Promise<Reply> => {
+    const { method = "GET" } = init;
+    const { status, headers, ...reply } = await fetchAll(
+      `http://127.0.0.1:${httpPort}${path}`,
+      init,
+    );
+    const body = reply.text ? JSON.parse(reply.text) : {};
+    const operation = findOperation(method, path);
+    if (operation === undefined && path.startsWith("/v1")) expect([404, 405]).toContain(status);
+    if (operation !== undefined && method !== "HEAD") {
+      expectDocumented(operation, status, headers.get("content-type"), body);
+    }
+    return { status, headers, body };
+  };
+  const post = (body: unknown, headers = {}) =>
+    ask(list, {
+      method: "POST",
+      headers: { "content-type": "application/json", ...headers },
+      body: typeof body === "string" ? body : JSON.stringify(body),
+    });
+  return { httpPort, grpcPort, ask, post };
+}
+
+async function fetchAll(url: string, init?: RequestInit) {
+  const response = await fetch(url, init);
+  const { status, headers } = response;
+  return { status, headers, text: await response.text() };
+}
+
+describe("REST", () => {
+  it("creates, gets and lists twelve strings a record", async () => {
+    const { ask, post, grpcPort } = await start();
+    expect((await ask(list)).body).toEqual([]);
+    const request = content();
+    const created = await post(request);
+    expect(created.status).toBe(200);
+    expect(created.headers.get("content-type")).toBe("application/json");
+    expect(created.body).toEqual({ id: expect.stringMatching(/^[0-9a-f-]{36}$/), ...request });
+    const id = String(created.body.id);
+    expect((await ask(`${list}/${id}`)).body).toEqual(created.body);
+    expect((await ask(`${list}/${id.toUpperCase()}`)).body).toEqual(created.body);
+    expect((await ask(list)).body).toEqual([created.body]);
+    expect((await grpcClient({ grpcPort }).getInvestor({ id })).lastName).toBe(request.lastName);
+  });
+
+  it("lists all records as one array, in order, and in pages that link to the next", async () => {
+    const { ask, grpcPort } = await start();
+    const client = grpcClient({ grpcPort });
+    const { type: _, ...rest } = content();
+    const created = await Promise.all(
+      Array.from({ length: 250 }, () => client.createInvestor({ ...rest, type: 1 })),
+    );
+    const all = (await ask(list)).body as unknown as { id: string }[];
+    expect(all.map(({ id }) => id)).toEqual(created.map(({ id }) => id).sort());
+    const seen: unknown[] = [];
+    let query: string | undefined = "?pageSize=90";
+    while (query !== undefined) {
+      const page: Reply = await ask(list + query);
+      seen.push(...(page.body as unknown as unknown[]));
+      query = /^<(\?[^>]+)>; rel="next"$/.exec(page.headers.get("link") ?? "")?.[1];
+    }
+    expect(seen).toEqual(all);
+  });
+
+  it("replies to HEAD as to GET, without the body, and has no record stored by caches", async () => {
+    const { ask, post, httpPort } = await start();
+    const { body } = await post(content());
+    const message = encodeURIComponent(JSON.stringify({ id: body.id }));
+    const rpc = "/investor.v1.InvestorService/GetInvestor?connect=v1&encoding=json&message=";
+    for (const path of [list, `${list}?pageSize=1`, `${list}/${body.id}`, rpc + message]) {
+      const url = `http://127.0.0.1:${httpPort}${path}`;
+      const got = await fetchAll(url);
+      expect(got.text, path).toContain(body.lastName);
+      expect(got.headers.get("cache-control"), path).toBe("no-store");
+      if (path.startsWith("/investor.v1")) continue;
+      const head = await fetchAll(url, { method: "HEAD" });
+      expect([head.status, head.text], path).toEqual([200, ""]);
+      expect(head.headers.get("cache-control"), path).toBe("no-store");
+    }
+    expect((await ask(`${list}/${v7()}`, { method: "HEAD" })).status).toBe(404);
+  });
+
+  it("is on the HTTP port only, as are probes, metrics and the reference", async () => {
+    const { grpcPort, httpPort } = await start();
+    const session = rawConnection(grpcPort);
+    for (const path of [list, "/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+      expect((await fetch(`http://127.0.0.1:${httpPort}${path}`)).status, path).toBe(200);
+      const stream = session.request({ ":path": path });
+      const [headers] = await once(stream, "response");
+      expect(headers[":status"], path).toBe(404);
+      stream.close();
+    }
+  });
+
+  it("makes one record of a repeated Idempotency-Key, quoted or bare", async () => {
+    const { ask, post } = await start();
+    const key = v7();
+    const request = content();
+    const first = await post(request, { "idempotency-key": `"${key}"` });
+    const again = await post(request, { "idempotency-key": key });
+    expect(again).toMatchObject({ status: 200, body: first.body });
+    const other = await post(content(), { "idempotency-key": key });
+    expect(other).toMatchObject({
+      status: 422,
+      body: { reason: "REQUEST_ID_REUSED", type: "urn:investor-records:problem:request-id-reused" },
+    });
+    const wrong = await post(content(), { "idempotency-key": "abc" });
+    expect(wrong.status).toBe(400);
+    expect(wrong.body.errors).toMatchObject([{ header: "Idempotency-Key" }]);
+    expect((await ask(list)).body).toHaveLength(1);
+  });
+
+  it("names every member that is wrong, at once, and stores nothing", async () => {
+    const { ask, post } = await start();
+    const wrong = {
+      ...content({ type: "person", firstName: null, middleName: 7, city: "a\u0000" }),
+      ...{ country: "USA", id: v7(), "a/b~": true, state: ["IL"], zipCode: undefined },
+    };
+    const { status, headers, body } = await post(wrong);
+    expect(status).toBe(400);
+    expect(headers.get("content-type")).toBe("application/problem+json");
+    expect(body).toMatchObject({ status: 400, reason: "INVALID_FIELDS", title: "Bad Request" });
+    expect(body.errors?.map(({ pointer }) => pointer).sort()).toEqual(
+      ["type", "firstName", "middleName", "city", "country", "id", "a~1b~0", "state", "zipCode"]
+        .map((name) => `#/${name}`)
+        .sort(),
+    );
+    const pointers = ["type", ...textFields].map((name) => `#/${name}`);
+    expect((await post({})).body.errors?.map(({ pointer }) => pointer)).toEqual(pointers);
+    const unknown = Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`x${i}`, ""]));
+    expect((await post({ ...content(), ...unknown })).body.errors).toHaveLength(100);
+    expect((await ask(list)).body).toEqual([]);
+  });
+
+  it("refuses a body that is not one object, or names a member twice", async () => {
+    const { post } = await start();
+    const text = JSON.stringify(content({ city: 'a "b": \\"c\\": d', state: '"state":' }));
+    expect((await post(text)).status).toBe(200);
+    const repeated = ["city", "ci\\u0074y"].map((name) => text.replace("{", `{"${name}":"x",`));
+    for (const body of ["", "[]", "null", "7", '"x"', "{", '{"a":1}{', "\ufeff[]", ...repeated]) {
+      const reply = await post(body);
+      expect(reply, body).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
+    }
+  });
+
+  it("reads only application/json that is not compressed", async () => {
+    const { post } = await start();
+    for (const headers of [
+      { "content-type": "text/plain" },
+      { "content-type": "application/jsonx" },
+      { "content-encoding": "gzip" },
+    ]) {
+      expect(await post(content(), headers)).toMatchObject({
+        status: 415,
+        body: { reason: "UNSUPPORTED_MEDIA_TYPE" },
+      });
+    }
+    const charset = { "content-type": "Application/JSON; charset=utf-8" };
+    expect((await post(content(), charset)).status).toBe(200);
+  });
+
+  it("refuses a query that is no page, and names the parameters", async () => {
+    const { ask } = await start();
+    const names = Array.from({ length: 200 }, (_, i) => `p${i}`);
+    for (const [query, parameters] of [
+      ["?pageSize=5", ["?pageSize"]],
+      ["pagesize=1", ["pagesize"]],
+      ["pageSize=1&pageSize=2", ["pageSize"]],
+      ["pageSize=ten", ["pageSize"]],
+      ["pageSize=", ["pageSize"]],
+      ["pageSize=99999999999", ["pageSize"]],
+      ["pageSize=-1&pageToken=x", ["pageSize", "pageToken"]],
+      ["pageToken=%ff", ["pageToken"]],
+      ["limit=1&offset=2", ["limit", "offset"]],
+      [names.join("&"), names.slice(0, 100)],
+    ] as const) {
+      const { status, body } = await ask(`${list}?${query}`);
+      expect(status, query).toBe(400);
+      const named = body.errors?.map(({ parameter }) => parameter);
+      expect(named, query).toEqual(parameters);
+    }
+  });
+
+  it("finds nothing under a path or an id of nothing, and says which methods there are", async () => {
+    const { ask } = await start();
+    for (const path of ["/v1", `${list}/`, `${list}/a/b`, "/v2/investors"]) {
+      const { status, body } = await ask(path);
+      expect([status, body.reason], path).toEqual([404, "NOT_FOUND"]);
+    }
+    const id = v7();
+    const { status, body } = await ask(`${list}/${id}`);
+    expect([status, body]).toMatchObject([404, { reason: "INVESTOR_NOT_FOUND", metadata: { id } }]);
+    expect((await ask(`${list}/%00%2F`)).status).toBe(404);
+    expect((await ask(`${list}/%ff`)).status).toBe(400);
+    for (const [path, operations = {}] of Object.entries(openApi.paths)) {
+      const { headers } = await ask(path.replace("{id}", id), { method: "PATCH" });
+      const methods = [...Object.keys(operations).map((name) => name.toUpperCase()), "HEAD"];
+      expect(headers.get("allow")?.split(", ")).toEqual(methods.toSorted());
+    }
+    expect((await ask("/healthz", { method: "POST" })).headers.get("allow")).toBe("GET, HEAD");
+  });
+});
+
+type Methods = Partial<ServiceImpl<typeof InvestorService>>;
+
+async function serve(methods: Methods, options: Partial<EngineOptions> = {}) {
+  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
+  const { port, gate, destroy } = await startEngine({ kind: "http", services, ...options });
+  onTestFinished(destroy);
+  return { url: `http://127.0.0.1:${port}${list}`, gate };
+}
+
+describe("a failure by REST", () => {
+  // Only a caller who has left learns of CANCELLED.
+  const reasons = (Object.keys(failures) as Reason[]).filter((reason) => reason !== "CANCELLED");
+  const only: Partial<Record<Reason, string>> = {
+    INVESTOR_NOT_FOUND: "getInvestor",
+    REQUEST_ID_REUSED: "createInvestor",
+    MESSAGE_TOO_LARGE: "createInvestor",
+    OUTCOME_UNKNOWN: "createInvestor",
+  };
+
+  it.each(reasons)("is documented for %s, with its status", async (reason) => {
+    for (const error of failures[reason]) {
+      const fail = () => {
+        throw error;
+      };
+      const { url } = await serve({ createInvestor: fail, getInvestor: fail, listInvestors: fail });
+      for (const [path, init] of [
+        [url, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" }],
+        [`${url}/${v7()}`, { method: "GET" }],
+        [url, { method: "GET" }],
+      ] as const) {
+        const operation = findOperation(init.method, path);
+        if (operation === undefined) throw new Error(`${init.method} ${path} is not documented`);
+        if (![undefined, operation.operationId].includes(only[reason])) continue;
+        const { status, headers, text } = await fetchAll(path, init);
+        const body = JSON.parse(text);
+        expectDocumented(operation, status, headers.get("content-type"), body);
+        expect(body).toMatchObject({ reason, status, title: STATUS_CODES[status] });
+        expect(headers.has("retry-after")).toBe(status === 503);
+        expect(headers.has("www-authenticate")).toBe(status === 401 || status === 403);
+      }
+    }
+  });
+});
+
+describe("the whole list by REST", () => {
+  const page = () => ({
+    investors: Array.from({ length: 1_000 }, () => anInvestor({ lastName: "x".repeat(200) })),
+    nextPageToken: "more",
+  });
+
+  const hang = (signal: AbortSignal) =>
+    new Promise<never>((_, reject) => {
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
+
+  it.each([
+    ["if the store fails midway", () => Promise.reject(new Error("the store is gone"))],
+    ["at the deadline of a page that hangs", hang],
+  ])("is cut off, and never looks complete, %s", async (_, last) => {
+    let pages = 0;
+    const listInvestors: Methods["listInvestors"] = (_, { signal }) => {
+      pages += 1;
+      return pages < 3 ? page() : last(signal);
+    };
+    const { url, gate } = await serve({ listInvestors }, { requestTimeoutMs: 1_000 });
+    const reply = await fetch(url);
+    expect(reply.status).toBe(200);
+    await expect(reply.text()).rejects.toThrow();
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+
+  it("reads no further than its caller, and stops when the caller leaves", async () => {
+    let pages = 0;
+    const listInvestors = () => {
+      pages += 1;
+      return page();
+    };
+    const { url, gate } = await serve({ listInvestors });
+    const req = request(url).end();
+    const [res] = await once(req, "response");
+    res.pause();
+    let before = -1;
+    const hasStopped = () => {
+      const isStill = pages === before;
+      before = pages;
+      return isStill;
+    };
+    await expect.poll(hasStopped, { interval: 300, timeout: 10_000 }).toBe(true);
+    // What the sockets of both sides hold, and no more.
+    expect(pages).toBeLessThan(60);
+    req.destroy();
+    await expect.poll(() => gate.inFlight).toBe(0);
+  });
+});
