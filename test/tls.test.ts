@@ -1,0 +1,311 @@
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync, writeFileSync } from "node:fs";
+import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
+import { join } from "node:path";
+import { type ConnectionOptions, connect as connectTls } from "node:tls";
+import { createClient, type Transport } from "@connectrpc/connect";
+import {
+  createConnectTransport,
+  createGrpcTransport,
+  createGrpcWebTransport,
+} from "@connectrpc/connect-node";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
+import { Health } from "../gen/grpc/health/v1/health_pb.js";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { deriveId } from "../src/service/ids.ts";
+import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
+import { failureOf } from "./support/errors.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { frame, rawCall } from "./support/raw-grpc.ts";
+import { aCreate } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
+import { hasTool } from "./support/tools.ts";
+
+type Server = Awaited<ReturnType<typeof startInProcess>>;
+
+/** What a client trusts, and what it shows. */
+interface Credentials {
+  ca: string;
+  cert?: string;
+  key?: string;
+}
+
+/** Makes an authority and the files of a server, and the settings that name them. */
+async function prepare() {
+  const folder = temporaryFolder();
+  const authority = await createAuthority();
+  const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority, "first.example");
+  return { folder, authority, flags: { "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY } };
+}
+
+async function start(more: Record<string, string> = {}) {
+  const { folder, authority, flags } = await prepare();
+  const server = await startInProcess({ ...flags, ...more });
+  return { ...server, files: folder, authority, ca: authority.ca };
+}
+
+/** Starts a service that knows an authority of clients, which has signed for one of them. */
+async function startWithClients() {
+  const clients = await createAuthority("Clients");
+  const file = join(temporaryFolder(), "clients.crt");
+  writeFileSync(file, clients.ca);
+  const server = await start({ "--tls-client-ca": file });
+  return { ...server, clients, file, own: await clients.sign("backend.example") };
+}
+
+function transportsOf({ grpcPort, httpPort }: Server, nodeOptions: Credentials) {
+  const grpc = createGrpcTransport({ baseUrl: `https://localhost:${grpcPort}`, nodeOptions });
+  const http = (httpVersion: "1.1" | "2") => ({
+    ...{ baseUrl: `https://localhost:${httpPort}`, httpVersion, nodeOptions },
+  });
+  const all: [string, Transport][] = [
+    ["gRPC", grpc],
+    ["Connect on HTTP/1.1", createConnectTransport(http("1.1"))],
+    ["Connect on HTTP/2", createConnectTransport(http("2"))],
+    ["gRPC-Web on HTTP/1.1", createGrpcWebTransport(http("1.1"))],
+    ["gRPC-Web on HTTP/2", createGrpcWebTransport(http("2"))],
+  ];
+  return { grpc, all };
+}
+
+const clientOf = (server: Server, credentials: Credentials) =>
+  createClient(InvestorService, transportsOf(server, credentials).grpc);
+
+function openSession(port: number, options: ConnectionOptions): ClientHttp2Session {
+  const session = connectHttp2(`https://localhost:${port}`, options).on("error", () => {});
+  onTestFinished(() => session.destroy());
+  return session;
+}
+
+/** The status of a GET by a session of HTTP/2. */
+async function get(session: ClientHttp2Session, path = "/v1/investors?pageSize=1") {
+  const stream = session.request({ ":path": path }).resume();
+  const [headers] = await once(stream, "response");
+  await once(stream, "close");
+  return headers[":status"];
+}
+
+/** Connects by TLS and tells how; a session to resume comes with the first data. */
+async function handshake(port: number, options: ConnectionOptions) {
+  const socket = connectTls({ port, host: "localhost", ALPNProtocols: ["h2"], ...options });
+  onTestFinished(() => void socket.destroy());
+  let session: Buffer | undefined;
+  socket
+    .on("error", () => {})
+    .on("session", (each) => {
+      session = each;
+    });
+  await once(socket, "secureConnect");
+  if (socket.getProtocol() === "TLSv1.3") await once(socket, "data");
+  const { name: cipher } = socket.getCipher();
+  const subject = socket.getPeerX509Certificate()?.subject;
+  const isReused = socket.isSessionReused();
+  socket.destroy();
+  return { session, isReused, cipher, subject };
+}
+
+const portsOf = ({ grpcPort, httpPort }: Server) => [grpcPort, httpPort];
+
+describe("TLS", () => {
+  it("carries every protocol, on HTTP/1.1 and HTTP/2, and nothing that is not encrypted", async () => {
+    const server = await start();
+    const { all } = transportsOf(server, server);
+    for (const [protocol, transport] of all) {
+      const client = createClient(InvestorService, transport);
+      const created = await client.createInvestor(aCreate());
+      expect(await client.getInvestor({ id: created.id }), protocol).toEqual(created);
+      const failure = await failureOf(client.createInvestor({}));
+      expect(failure, protocol).toMatchObject({ reason: "INVALID_FIELDS" });
+    }
+    const { ca } = server;
+    expect(JSON.parse(await getOverTls(server, "/v1/investors", { ca }))).toHaveLength(5);
+    await expect(fetch(`http://localhost:${server.httpPort}/healthz`)).rejects.toThrow();
+    const plain = createGrpcTransport({ baseUrl: `http://localhost:${server.grpcPort}` });
+    await expect(createClient(Health, plain).check({})).rejects.toThrow();
+    expect(server.errors).toEqual([]);
+  });
+
+  it("has a reply for each call that is refused while its connection is being set up", async () => {
+    const tokens = join(temporaryFolder(), "tokens");
+    writeFileSync(tokens, "backend token-of-the-backend\n");
+    const { grpcPort, ca } = await start({ "--auth-tokens-file": tokens });
+    const ask = async () => {
+      const session = openSession(grpcPort, { ca });
+      const path = "/investor.v1.InvestorService/GetInvestor";
+      const { reason } = await rawCall(session, path, frame(Buffer.alloc(0)));
+      session.destroy();
+      return reason;
+    };
+    for (let i = 0; i < 10; i += 1) {
+      const reasons = await Promise.all(Array.from({ length: 10 }, ask));
+      expect(reasons).toEqual(Array(10).fill("CREDENTIALS_MISSING"));
+    }
+  });
+
+  it("is renewed without dropping a call", async () => {
+    const { files, authority, ...server } = await start();
+    let isDone = false;
+    const calls = transportsOf(server, authority).all.map(async ([, transport]) => {
+      const client = createClient(InvestorService, transport);
+      while (!isDone) await client.createInvestor(aCreate());
+    });
+    await writeServerFiles(files, authority, "second.example");
+    await server.reload();
+    for (const port of portsOf(server)) {
+      expect((await handshake(port, authority)).subject).toContain("second.example");
+    }
+    isDone = true;
+    await Promise.all(calls);
+  });
+
+  it("has forward secrecy and authenticated encryption, also once it was renewed", async () => {
+    const server = await start();
+    const { ca } = server;
+    const refused = [
+      { ciphers: "AES128-GCM-SHA256", maxVersion: "TLSv1.2" },
+      { ciphers: "ECDHE-RSA-AES128-SHA", maxVersion: "TLSv1.2" },
+      { ciphers: "ECDHE-RSA-AES256-SHA384", maxVersion: "TLSv1.2" },
+      { ciphers: "DEFAULT@SECLEVEL=0", minVersion: "TLSv1", maxVersion: "TLSv1.1" },
+    ] as const;
+    const accepted = [
+      { ciphers: "ECDHE-RSA-CHACHA20-POLY1305", maxVersion: "TLSv1.2" },
+      { maxVersion: "TLSv1.2" },
+      { minVersion: "TLSv1.3" },
+    ] as const;
+    for (const port of [...portsOf(server), ...portsOf(server)]) {
+      for (const options of refused) {
+        const refusal = expect(handshake(port, { ca, ...options }), JSON.stringify(options));
+        await refusal.rejects.toThrow();
+      }
+      for (const options of accepted) {
+        expect((await handshake(port, { ca, ...options })).cipher).toMatch(/^(ECDHE|TLS)/);
+      }
+      await server.reload();
+    }
+  });
+
+  it.each([
+    ["a certificate that is not there", "--tls-cert", "x.crt", "cannot be read (ENOENT)"],
+    ["a certificate in no PEM", "--tls-cert", "text", "is not a certificate in PEM"],
+    ["the key of another certificate", "--tls-key", "other.key", "is not the key of"],
+    ["an authority that is empty", "--tls-client-ca", "empty", "is not a certificate in PEM"],
+    ["an authority that is a key", "--tls-client-ca", "other.key", "is not a certificate in PEM"],
+    ["a damaged authority", "--tls-client-ca", "damaged", "is not a certificate in PEM"],
+  ])("does not start with %s", async (_, flag, file, fault) => {
+    const { folder, authority, flags } = await prepare();
+    const damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+    const { key } = await authority.sign("other");
+    const files = { text: "text", "other.key": key, empty: "", damaged: authority.ca + damaged };
+    for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
+    await expect(startInProcess({ ...flags, [flag]: join(folder, file) })).rejects.toThrow(
+      `${join(folder, file)} ${fault}`,
+    );
+  });
+});
+
+describe("a client certificate", () => {
+  it("tells who calls; without one that is trusted, health alone replies", async () => {
+    const { own, ca, clients, ...server } = await startWithClients();
+    for (const [protocol, transport] of transportsOf(server, { ca, ...own }).all) {
+      const client = createClient(InvestorService, transport);
+      await client.createInvestor(aCreate());
+      expect((await client.listInvestors({})).investors.length, protocol).toBeGreaterThan(0);
+    }
+    expect(await get(openSession(server.httpPort, { ca, ...own }), "/metrics")).toBe(200);
+    const other = await (await createAuthority("Others")).sign("backend.example");
+    for (const [credentials, reason] of [
+      [{ ca, ...other }, "CREDENTIALS_INVALID"],
+      [{ ca }, "CREDENTIALS_MISSING"],
+    ] as const) {
+      const { grpc, all } = transportsOf(server, credentials);
+      for (const [protocol, transport] of all) {
+        const failure = await failureOf(createClient(InvestorService, transport).listInvestors({}));
+        expect(failure, protocol).toMatchObject({ code: "Unauthenticated", reason });
+      }
+      await createClient(Health, grpc).check({});
+      const session = openSession(server.httpPort, credentials);
+      expect(await get(session, "/readyz")).toBe(200);
+      expect(await get(session)).toBe(401);
+      expect(await get(session, "/metrics")).toBe(401);
+    }
+  });
+
+  it("keeps the records of its subject's request ids apart from another's", async () => {
+    const { ca, clients, ...server } = await startWithClients();
+    const request = aCreate({ requestId: "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d" });
+    // Under "certificate CN=one.example" and so on; others would make a second record of a replay.
+    for (const [name, id] of [
+      ["one.example", "cdcf9622-7cca-873a-a791-08f1d656eaab"],
+      ["two.example", "b035a9e4-c480-883b-a9ab-f7559047bffe"],
+      ["one.example", "cdcf9622-7cca-873a-a791-08f1d656eaab"],
+    ] as const) {
+      const client = clientOf(server, { ca, ...(await clients.sign(name)) });
+      expect((await client.createInvestor(request)).id).toBe(id);
+    }
+  });
+
+  it("is refused when it has expired, also on connections that are open, on both ports", async () => {
+    const { ca, own, ...server } = await startWithClients();
+    const client = clientOf(server, { ca, ...own });
+    const session = openSession(server.httpPort, { ca, ...own });
+    await client.createInvestor(aCreate());
+    expect(await get(session)).toBe(200);
+    onTestFinished(() => void vi.useRealTimers());
+    for (const days of [2, -2]) {
+      vi.useFakeTimers({ toFake: ["Date"], now: Date.now() + days * 86_400_000 });
+      const failure = await failureOf(client.createInvestor(aCreate()));
+      expect(failure).toMatchObject({ code: "Unauthenticated", reason: "CREDENTIALS_INVALID" });
+      expect(await get(session)).toBe(401);
+      vi.useRealTimers();
+      expect(await get(session)).toBe(200);
+    }
+  });
+
+  it.each(["TLSv1.2", "TLSv1.3"] as const)(
+    "has to be shown on every connection: none is resumed by %s",
+    async (maxVersion) => {
+      const { ca, own, ...server } = await startWithClients();
+      for (const port of portsOf(server)) {
+        const options = { ca, ...own, maxVersion };
+        const { session } = await handshake(port, options);
+        const again = await handshake(port, session ? { ...options, session } : options);
+        expect(again.isReused).toBe(false);
+      }
+    },
+  );
+
+  it.skipIf(!hasTool("openssl", ["version"]))(
+    "without a subject tells who calls by its alternative names, if it can show one",
+    async () => {
+      const { ca, file, ...server } = await startWithClients();
+      const sign = (...args: string[]) => {
+        const folder = temporaryFolder();
+        const [key, cert] = [join(folder, "key"), join(folder, "cert")];
+        const make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /";
+        const all = [...make.split(" "), "-keyout", key, "-out", cert, ...args];
+        execFileSync("openssl", all, { stdio: "pipe" });
+        return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
+      };
+      const named = (name: string) => sign("-addext", `subjectAltName=${name}`);
+      const one = named("URI:spiffe://example/one");
+      const two = named("URI:spiffe://example/two");
+      const nobodies = [named("otherName:1.2.3.4;OCT:x"), sign()];
+      writeFileSync(file, [one, two, ...nobodies].map(({ cert }) => cert).join(""));
+      await server.reload();
+      const requestId = "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d";
+      const request = aCreate({ requestId });
+      for (const [own, name] of [
+        [one, "one"],
+        [two, "two"],
+      ] as const) {
+        const { id } = await clientOf(server, { ca, ...own }).createInvestor(request);
+        expect(id).toBe(deriveId(`certificate URI:spiffe://example/${name}`, requestId));
+      }
+      for (const own of nobodies) {
+        const failure = await failureOf(clientOf(server, { ca, ...own }).createInvestor(request));
+        expect(failure).toMatchObject({ code: "Unauthenticated", reason: "CREDENTIALS_INVALID" });
+      }
+    },
+  );
+});
