@@ -1,6 +1,5 @@
 import { once } from "node:events";
 import { connect as connectHttp2 } from "node:http2";
-import { connect, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "./support/raw-grpc.ts";
@@ -13,22 +12,16 @@ import {
   startService,
   waitFor,
 } from "./support/service.ts";
+import { http1, openWire } from "./support/tcp.ts";
 
 const list = "/investor.v1.InvestorService/ListInvestors";
-const create = "/investor.v1.InvestorService/CreateInvestor";
 const watch = "/grpc.health.v1.Health/Watch";
 const reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 const check = "/grpc.health.v1.Health/Check";
 
 const empty = frame(Buffer.alloc(0));
+const alive = http1("GET", "/healthz", {});
 const listServices = frame(Buffer.from([0x3a, 0]));
-
-/** A socket of the test's own, on which errors are expected. */
-function openTcp(port: number): Socket {
-  const socket = connect(port, "127.0.0.1").on("error", () => {});
-  onTestFinished(() => void socket.destroy());
-  return socket;
-}
 
 /** A session of HTTP/2 whose client reads nothing that windows count. */
 function unreadSession(port: number) {
@@ -131,9 +124,8 @@ describe("lists", () => {
     const service = await startService();
     // More than the system takes on behalf of clients that do not read.
     for (let i = 0; i < 12; i += 1) await fill(service);
-    const sockets = Array.from({ length: 8 }, () => openTcp(service.httpPort).pause());
-    for (const socket of sockets)
-      socket.write("GET /v1/investors HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    const sockets = Array.from({ length: 8 }, () => openWire(service.httpPort).socket);
+    for (const socket of sockets) socket.pause().write(http1("GET", "/v1/investors", {}));
     await waitFor(async () => (await inFlight(service)) === 8);
     const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
     await waitFor(async () => {
@@ -176,9 +168,9 @@ describe("a reply that is not read", () => {
 describe("connections", () => {
   it("are at most as many as the limit, and the one idle longest is replaced", async () => {
     const service = await startService({ MAX_CONNECTIONS: "20" });
-    const first = openTcp(service.httpPort).resume();
+    const first = openWire(service.httpPort).socket;
     await once(first, "connect");
-    const sockets = Array.from({ length: 100 }, () => openTcp(service.grpcPort).resume());
+    const sockets = Array.from({ length: 100 }, () => openWire(service.grpcPort).socket);
     await Promise.all(sockets.map((socket) => once(socket, "connect").catch(() => {})));
     const open = () => [first, ...sockets].filter(({ closed }) => !closed).length;
     await expect.poll(open).toBe(20);
@@ -190,70 +182,71 @@ describe("connections", () => {
     const sessions = Array.from({ length: 10 }, () => rawConnection(service.grpcPort));
     const streams = sessions.map((session) => openCall(session, watch).end(empty));
     await Promise.all(streams.map((stream) => once(stream, "data")));
-    const refused = openTcp(service.grpcPort).resume();
-    await once(refused, "close");
+    await openWire(service.grpcPort).closed;
     expect(streams.every(({ closed }) => !closed)).toBe(true);
   });
 
   it("that do not begin are closed after ten seconds, on both ports", async () => {
     const service = await startService();
-    const sockets = [service.grpcPort, service.httpPort].flatMap((port) =>
-      ["", "PRI * HT"].map((beginning) => {
-        const socket = openTcp(port).resume();
-        if (beginning) socket.write(beginning);
-        return socket;
-      }),
+    const wires = [service.grpcPort, service.httpPort].flatMap((port) =>
+      ["", "PRI * HT"].map((beginning) => openWire(port, beginning)),
     );
-    await Promise.all(sockets.map((socket) => new Promise((done) => socket.once("close", done))));
+    await Promise.all(wires.map(({ closed }) => closed));
   });
 });
 
 describe("requests by HTTP/1.1", () => {
-  const one = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
-  const waiting = (() => {
-    const body = JSON.stringify(institution);
-    const head = "host: localhost\r\ncontent-type: application/json\r\n";
-    return `POST /v1/investors HTTP/1.1\r\n${head}content-length: ${body.length}\r\n\r\n${body}`;
-  })();
-
   it("may be 16 unanswered on a connection, which one more closes", async () => {
     const service = await startService();
     onTestFinished(lockDatabase(service));
-    const kept = openTcp(service.httpPort).resume();
-    kept.write(waiting + one.repeat(15));
-    const closed = openTcp(service.httpPort).resume();
-    closed.write(waiting + one.repeat(16));
-    await once(closed, "close");
-    expect(kept.closed).toBe(false);
+    const json = { "content-type": "application/json" };
+    const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
+    const kept = openWire(service.httpPort, waiting + alive.repeat(15));
+    await openWire(service.httpPort, waiting + alive.repeat(16)).closed;
+    expect(kept.socket.closed).toBe(false);
   });
 });
 
-describe("a request that is too large", () => {
-  it.each(["application/json", "application/grpc-web+proto", "application/proto"])(
-    "is refused by its size, and the next one on its connection is served: %s",
-    async (type) => {
-      const { httpPort } = await startService();
-      const socket = openTcp(httpPort);
-      let text = "";
-      socket.setEncoding("latin1").on("data", (part) => {
-        text += part;
-      });
-      const large = "x".repeat(200_000);
-      const head = `host: localhost\r\ncontent-type: ${type}\r\ncontent-length: ${large.length}\r\n`;
-      socket.write(`POST ${create} HTTP/1.1\r\n${head}\r\n${large}`);
-      await waitFor(async () => text.includes("HTTP/1.1"));
-      socket.write("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
-      await waitFor(async () => text.includes("alive"));
-    },
-  );
-
-  it("is refused by its size while it is still being sent, by gRPC", async () => {
-    const { grpcPort } = await startService();
-    const session = rawConnection(grpcPort);
-    const stream = openCall(session, create);
-    stream.write(frame(Buffer.alloc(300_000)).subarray(0, 200_000));
-    expect((await replyOf(stream)).reason).toBe("MESSAGE_TOO_LARGE");
-    await waitFor(async () => stream.closed);
+describe("a service without a free slot", () => {
+  it("refuses calls, and serves probes, metrics, the reference, health and reflection", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "1" });
+    const client = grpcClient(service);
+    const release = lockDatabase(service);
+    const held = client.createInvestor(aCreate());
+    await waitFor(async () => (await inFlight(service)) === 1);
+    expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
+    const url = (path: string) => `http://127.0.0.1:${service.httpPort}${path}`;
+    const refused = await fetch(url("/v1/investors"));
+    expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+    for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+      expect((await fetch(url(path))).status, path).toBe(200);
+    }
+    const session = rawConnection(service.grpcPort);
     expect((await rawCall(session, check, empty)).status).toBe(0);
+    expect((await rawCall(session, reflect, listServices)).status).toBe(0);
+    release();
+    await held;
+  });
+});
+
+describe("an old connection", () => {
+  it("of HTTP/2 is asked to end, and carries its calls to their ends", async () => {
+    const service = await startService({ MAX_CONNECTION_AGE: "1s" });
+    const session = rawConnection(service.grpcPort);
+    const stream = openCall(session, list);
+    await once(session, "goaway");
+    await delay(500);
+    expect((await replyOf(stream.end(empty))).status).toBe(0);
+    if (!session.closed) await once(session, "close");
+  });
+
+  it("of HTTP/1.1 ends with its next reply", async () => {
+    const service = await startService({ MAX_CONNECTION_AGE: "1s" });
+    const { socket, received, closed } = openWire(service.httpPort, alive);
+    await expect.poll(received).toContain("alive");
+    await delay(1_500);
+    expect(socket.closed).toBe(false);
+    socket.write(alive);
+    expect(await closed).toMatch(/alive[\s\S]*connection: close[\s\S]*alive/i);
   });
 });

@@ -13,7 +13,7 @@ const json = { "content-type": "application/json" };
 const rpc = "/investor.v1.InvestorService/CreateInvestor";
 const record = JSON.stringify({ ...aCreate(), type: "INVESTOR_TYPE_INDIVIDUAL" });
 const create = http1("POST", rpc, json, record);
-const alive = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+const alive = http1("GET", "/healthz", {});
 
 /** Serves every request with 200, by nothing but Node.js. */
 async function startBareServer(): Promise<number> {

@@ -25,7 +25,7 @@ import {
   untilWritten,
   waitFor,
 } from "./support/service.ts";
-import { openTcp } from "./support/tcp.ts";
+import { openWire } from "./support/tcp.ts";
 
 const root = resolve(import.meta.dirname, "..");
 
@@ -77,8 +77,8 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   await watch.next();
   const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
   openCall(rawConnection(service.grpcPort), reflection);
-  await openTcp(service.grpcPort);
-  await openTcp(service.httpPort);
+  await once(openWire(service.grpcPort).socket, "connect");
+  await once(openWire(service.httpPort).socket, "connect");
   const start = performance.now();
   service.child.kill("SIGTERM");
   expect((await watch.next()).value?.status).toBe(HealthCheckResponse_ServingStatus.NOT_SERVING);

@@ -85,6 +85,8 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
     const request = toUniversal(() => universalRequestFromNodeRequest(req, res, undefined, values));
     const transport = transportOf(headers);
     const timeoutMs = takeTimeout(request.header);
+    // By it, Connect would refuse what is too large before it is read, with no reason.
+    request.header.delete("content-length");
     const head = { method, transport, isPublic, headers, socket, response: res };
     const call = gate.begin({ ...head, timeoutMs, controller, values });
     values.set(callKey, call);
