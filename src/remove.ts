@@ -51,16 +51,22 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
 async function removeFromSqlite(path: string, id: string): Promise<boolean> {
   // Refuses a file that is missing, and one of another program, before anything changes.
   openSqliteFileToRead(path).close();
-  const db = await openSqliteFile(path, () => {}, busyTimeoutMs, busyTimeoutMs);
+  const db = await openSqliteFile(path, () => {}, busyTimeoutMs);
   try {
     db.exec("PRAGMA secure_delete = ON");
-    const { changes } = db.prepare("DELETE FROM investors WHERE id = unhex(?, '-')").run(id);
+    const inId = "WHERE id = unhex(?, '-')";
+    db.exec("BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS removed (id BLOB)");
+    // A start that finds this in the log does not miss the record in it.
+    db.prepare("INSERT INTO removed VALUES (unhex(?, '-'))").run(id);
+    const { changes } = db.prepare(`DELETE FROM investors ${inId}`).run(id);
+    db.exec("COMMIT");
     // Where pages were split, copies of records are left in space that is not in use.
     db.exec("VACUUM");
     const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
     if (checkpoint?.busy !== 0) {
       throw new Error("a reader keeps the log, which may have a copy of it: repeat the command");
     }
+    db.prepare(`DELETE FROM removed ${inId}`).run(id);
     return changes === 1;
   } finally {
     db.close();

@@ -3,12 +3,13 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v4 } from "uuid";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import { makeSqlite, openSqlite, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
+import { listAll } from "./support/pages.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import { grpcClient, lockDatabase, run, startService } from "./support/service.ts";
 
@@ -51,6 +52,24 @@ describe("a record that is removed from SQLite", () => {
     for (const { firstName } of victims) expect(after).not.toContain(firstName);
     expect(tableOf(folder, "data/investors.db").rows).toBe(3_000 - 5 + created.length);
     for (const { firstName } of created) expect(after).toContain(firstName);
+  });
+
+  it("stays removed if a kill leaves its removal in the log", async () => {
+    const folder = temporaryFolder();
+    const [victim, ...others] = await fillAtRandom(join(folder, "data/investors.db"), 3_000);
+    const service = await startService({}, folder);
+    const reader = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
+    onTestFinished(() => reader.close());
+    reader.exec("BEGIN; SELECT count(*) FROM investors");
+    expect(await remove(folder, file, victim?.id ?? "")).toMatchObject({
+      code: 1,
+      told: expect.stringContaining("repeat the command"),
+    });
+    service.child.kill("SIGKILL");
+    await service.exited;
+    reader.exec("ROLLBACK");
+    const client = grpcClient(await startService({}, folder));
+    expect((await listAll(client)).map(({ id }) => id)).toEqual(others.map(({ id }) => id).sort());
   });
 
   it("is stored again by a repeat of its create, and is there no second time", async () => {

@@ -1,21 +1,10 @@
-import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  lstatSync,
-  openSync,
-  readlinkSync,
-  readSync,
-  realpathSync,
-  statSync,
-  writeSync,
-} from "node:fs";
+import { closeSync, existsSync, lstatSync, openSync, realpathSync, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { makeFolder, syncFolder } from "./folder.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import { refuseForeignLog } from "./sqlite-log.ts";
+import { refuseForeignLog, refuseLogAlone, rewriteLog } from "./sqlite-log.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -50,46 +39,63 @@ export const busyTimeoutMs = 5_000;
  * believes it is the last user and deletes the log with what it holds.
  */
 export function makeSqliteFile(path: string): void {
-  const folder = dirname(resolve(path));
-  makeFolder(folder);
+  makeFolder(dirname(resolve(path)));
   refuseLogAlone(path);
-  try {
-    closeSync(openSync(path, "wx", 0o600));
-  } catch (error) {
-    if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
-    const entry = statSync(path, { throwIfNoEntry: false });
-    if (entry?.isFile() === false) throw new Error("it is not a file");
-    // A symbolic link to nothing: its target is the file.
-    if (entry === undefined) makeSqliteFile(resolve(realpathSync(folder), readlinkSync(path)));
-  }
+  if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
+  else if (!statSync(path).isFile()) throw new Error("it is not a file");
+  // Again, since it may be a link to a file that was missing.
+  refuseLogAlone(path);
 }
 
 /**
- * Opens the file for durable commits. It waits at most `lockTimeoutMs` for each lock of other
- * processes, and at most `openTimeoutMs` to bring in the log. An older file is migrated.
+ * Opens the file for durable commits, with all that its log holds brought into it. An older file is
+ * migrated.
  *
+ * @param timeoutMs how long other processes may hold that up
  * @throws {Error} if the file cannot be used
  */
 export async function openSqliteFile(
   path: string,
   onWarning: (message: string) => void,
-  lockTimeoutMs = busyTimeoutMs,
-  openTimeoutMs = 30_000,
+  timeoutMs = 30_000,
 ): Promise<DatabaseSync> {
-  refuseForeignLog(path, lockTimeoutMs, onWarning);
-  const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
+  refuseForeignLog(path, onWarning);
+  const db = new DatabaseSync(path, { timeout: Math.min(busyTimeoutMs, timeoutMs) });
   try {
     refuseHardLinks(path);
-    // Refuses a file of another program before anything in it changes.
-    versionOf(db);
-    // A commit is on the disk when it returns: FULL syncs the log at every one.
-    await useLog(db, lockTimeoutMs);
-    db.exec("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864");
-    migrate(db);
-    await settle(db, path, openTimeoutMs);
+    const end = performance.now() + timeoutMs;
+    while (!prepare(db, path)) {
+      if (performance.now() > end) {
+        throw new Error(`another process kept it in use for ${timeoutMs / 1_000} seconds`);
+      }
+      await delay(100);
+    }
+    // SQLite itself takes the missing end of a page for zeros.
+    if (statSync(path).size % pragma(db, "page_size") !== 0) {
+      throw new Error("it is damaged: its end is missing");
+    }
+    syncFolder(dirname(realpathSync(path)));
     return db;
   } catch (error) {
     db.close();
+    throw error;
+  }
+}
+
+/** @returns false if another process is in the way */
+function prepare(db: DatabaseSync, path: string): boolean {
+  try {
+    // Refuses a file of another program before anything in it changes.
+    versionOf(db);
+    // A commit is on the disk when it returns: FULL syncs the log at every one.
+    db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
+    db.exec("PRAGMA journal_size_limit = 67108864");
+    migrate(db);
+    rewriteLog(db, path);
+    // If others hold it up, only the row says so; nothing is thrown.
+    return db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get()?.busy === 0;
+  } catch (error) {
+    if (resultCodeOf(error) === resultCode.busy) return false;
     throw error;
   }
 }
@@ -120,109 +126,36 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   }
 }
 
-/** Gives a new file a log. For the lock that this takes, SQLite itself does not wait. */
-async function useLog(db: DatabaseSync, timeoutMs: number): Promise<void> {
-  const end = performance.now() + timeoutMs;
-  for (;;) {
-    try {
-      db.exec("PRAGMA journal_mode = WAL");
-      return;
-    } catch (error) {
-      if (resultCodeOf(error) !== resultCode.busy || performance.now() > end) throw error;
-    }
-    await delay(10);
-  }
-}
-
 /**
- * Refuses a log whose file is not with it: SQLite ignores one that is beside a link, and deletes one,
- * with the records in it, if its file is empty.
+ * Identifies the file, its log and its index that a process would use if it opened the path now.
+ * While a connection is open this changes only if one of them is moved, deleted or replaced:
+ * SQLite truncates the log, and only the last connection to close deletes both.
+ *
+ * @throws {Error} one of them is not there
  */
-function refuseLogAlone(path: string): void {
-  const left = `${path}-wal`;
-  // The log of a link is beside the file that it leads to.
-  if (lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() && sizeOf(left) > 0) {
-    throw new Error(
-      `it is a link, and the log ${left} was left beside it: if nothing has written to the file since it was moved, move the log to it, or else away`,
-    );
-  }
-  const log = `${existsSync(path) ? realpathSync(path) : path}-wal`;
-  // The log first, since another process may be making both: in the file it writes first.
-  if (sizeOf(log) === 0 || sizeOf(path) > 0) return;
-  throw new Error(`it is missing or empty, but its log ${log} is not: put the file back`);
+export function identify(path: string): string {
+  const file = realpathSync.native(path);
+  const inodes = [file, `${file}-wal`, `${file}-shm`].map((name) => {
+    const { dev, ino } = lstatSync(name, { bigint: true });
+    return `${dev}:${ino}`;
+  });
+  return [file, ...inodes].join(" ");
 }
 
-function sizeOf(path: string): number {
-  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+/** @throws {Error} in plain words, if the path is no longer that of the {@link identify identity} */
+export function checkIdentity(path: string, identity: string): void {
+  let cause: unknown;
+  try {
+    if (identify(path) === identity) return;
+  } catch (error) {
+    cause = error;
+  }
+  throw new Error(`${path} or a file beside it was moved, deleted or replaced`, { cause });
 }
 
 function refuseHardLinks(path: string): void {
   if (statSync(path).nlink === 1) return;
   throw new Error("it has other names too (hard links), each with a log of its own");
-}
-
-/**
- * Brings all that the log holds onto the disk, and into the file. The log may have been written
- * by a process whose sync failed or never returned. What the disk lost of it is in the page cache
- * still, which takes it for written: no later sync of the log would bring it to the disk, and
- * commits after it would be lost with it. So the log is written again first; without that, a
- * power cut in the checkpoint would leave a file half changed, and no log to repair it from.
- *
- * @throws {Error} other processes hold it up
- */
-async function settle(db: DatabaseSync, path: string, timeoutMs: number): Promise<void> {
-  const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
-  const end = performance.now() + timeoutMs;
-  let wasShort = false;
-  for (;;) {
-    // If others hold it up, only the row says so; nothing is thrown.
-    if (rewriteLog(db, path) && checkpoint.get()?.busy === 0) {
-      // SQLite itself takes the missing end of a page for zeros.
-      const size = pragma(db, "page_count") * pragma(db, "page_size");
-      if (statSync(path).size >= size) break;
-      // Once, another process can have committed after the checkpoint.
-      if (wasShort) throw new Error("it is damaged: its end is missing");
-      wasShort = true;
-    }
-    if (performance.now() > end) {
-      throw new Error(`another process kept it in use for ${timeoutMs / 1_000} seconds`);
-    }
-    await delay(100);
-  }
-  syncFolder(dirname(realpathSync(path)));
-}
-
-/**
- * Writes the bytes of the log where they are, and syncs them. SQLite has no locks on the log that
- * closing it could drop; the write lock keeps other processes from changing it meanwhile.
- *
- * @returns false if another process holds that lock
- */
-function rewriteLog(db: DatabaseSync, path: string): boolean {
-  try {
-    db.exec("BEGIN IMMEDIATE");
-  } catch (error) {
-    if (resultCodeOf(error) === resultCode.busy) return false;
-    throw error;
-  }
-  const log = openSync(`${realpathSync(path)}-wal`, "r+");
-  try {
-    const chunk = Buffer.alloc(1024 * 1024);
-    let position = 0;
-    for (;;) {
-      const size = readSync(log, chunk, 0, chunk.length, position);
-      if (size === 0) break;
-      for (let done = 0; done < size; ) {
-        done += writeSync(log, chunk, done, size - done, position + done);
-      }
-      position += size;
-    }
-    fsyncSync(log);
-    return true;
-  } finally {
-    closeSync(log);
-    db.exec("ROLLBACK");
-  }
 }
 
 function pragma(db: DatabaseSync, name: string): number {

@@ -1,5 +1,15 @@
-import { closeSync, openSync, readSync, realpathSync, statSync } from "node:fs";
-import { DatabaseSync, type StatementSync } from "node:sqlite";
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  openSync,
+  readSync,
+  realpathSync,
+  statSync,
+  writeSync,
+} from "node:fs";
+import { basename, dirname, join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
 
 /** The largest file that a start reads through, in bytes; a larger one would take too long. */
@@ -8,35 +18,48 @@ const maxCheckedBytes = 4 * 1024 ** 3;
 /** What the smallest disks write at once, in bytes. */
 const sectorSize = 512;
 
-/** The sizes of a log's header and of a frame's, which begins with the number of its page. */
+/** The sizes of a log's header and of a frame's, which begins with its page and a count of pages. */
 const logHeaderSize = 32;
 const frameHeaderSize = 24;
+
+/**
+ * Refuses a log whose file is not with it: SQLite ignores one that is beside a link, and deletes one,
+ * with the records in it, if its file is empty.
+ */
+export function refuseLogAlone(path: string): void {
+  const beside = join(realpathSync(dirname(path)), basename(path));
+  const file = existsSync(path) ? realpathSync(path) : beside;
+  for (const name of [beside, file]) {
+    const log = `${name}-wal`;
+    // The log first, since another process may be making both: in the file it writes first.
+    if (sizeOf(log) === 0 || (name === file && sizeOf(file) > 0)) continue;
+    throw new Error(`its log ${log} is there without it: put the file back beside its log`);
+  }
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}
 
 /**
  * Refuses a log that is not that of the file, such as one that was left behind when a backup was put
  * in the place of the file. SQLite itself takes pages from both, and its first checkpoint spoils the
  * file. Here nothing changes but the index of the log.
  *
- * Since records are only added, file and log belong together only if what they hold together is whole
- * and has each record of the file. `integrity_check` proves that every page up to the end is used, and
- * its records are in order. So a record of the file can only be missing from a page that the log
- * replaces, or from one beyond that end.
+ * File and log belong together only if what they hold together is whole and has each record of the
+ * file but those that were removed. `integrity_check` proves that every page up to the end is used,
+ * and its records are in order. So a record of the file can only be missing from a page that the log
+ * replaces, or from one beyond the end that the log gives the file.
  *
  * To be called before this process opens the file: closing it drops the locks of the process on it.
  *
- * @param timeoutMs how long to wait for a lock of another process
  * @throws {Error} in plain words, with the way to restore
  */
-export function refuseForeignLog(
-  path: string,
-  timeoutMs: number,
-  onWarning: (message: string) => void,
-): void {
+export function refuseForeignLog(path: string, onWarning: (message: string) => void): void {
   const file = realpathSync(path);
   const log = `${file}-wal`;
-  const logSize = statSync(log, { throwIfNoEntry: false })?.size ?? 0;
-  if (logSize <= logHeaderSize) return;
-  const finding = examine(file, log, timeoutMs, onWarning);
+  if (sizeOf(log) <= logHeaderSize) return;
+  const finding = examine(file, log, onWarning);
   if (finding === undefined) return;
   throw new Error(
     `the file and its log ${log} do not belong together, or are damaged (${finding}). ` +
@@ -49,33 +72,37 @@ export function refuseForeignLog(
 function examine(
   file: string,
   log: string,
-  timeoutMs: number,
   onWarning: (message: string) => void,
 ): string | undefined {
   // Before anything is read, since other processes may add to it.
-  const { size } = statSync(file);
-  const db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
+  const size = sizeOf(file);
+  const db = new DatabaseSync(file, { readOnly: true });
   try {
     const pragma = (name: string, column = name) => db.prepare(`PRAGMA ${name}`).get()?.[column];
-    const frames = Number(pragma("wal_checkpoint(NOOP)", "log"));
+    const countFrames = () => Number(pragma("wal_checkpoint(NOOP)", "log"));
+    const frames = countFrames();
+    if (frames === 0) return undefined;
     const pageSize = Number(pragma("page_size"));
-    const replaced = pagesIn(log, frames, pageSize);
-    if (replaced.size === 0) return undefined;
-    const pageCount = Number(pragma("page_count"));
-    if (size > pageCount * pageSize) return "the log cuts the end of the file off";
-    for (const number of replaced) {
-      if (number > pageCount) return "the log goes on beyond the end of the file";
+    const { replaced, pageCount } = readFrames(log, frames, pageSize);
+    // The log's own count of pages is that of its last commit; the other is on the first page.
+    if (pageCount !== pragma("page_count")) {
+      if (frames === countFrames()) return "they differ in the number of pages";
+      // Another process has added to the log meanwhile.
+      return examine(file, log, onWarning);
     }
+    for (let number = pageCount + 1; number <= size / pageSize; number += 1) replaced.add(number);
     if (size > maxCheckedBytes) {
       onWarning(`${file} was not read through for damage: it is larger than 4 GiB`);
     } else {
       const result = pragma("integrity_check(1)", "integrity_check");
       if (result !== "ok") return String(result);
     }
-    let find: StatementSync | undefined;
+    const tables = db
+      .prepare("SELECT name FROM sqlite_schema WHERE name IN ('investors', 'removed')")
+      .all();
+    const finds = tables.map(({ name }) => db.prepare(`SELECT 1 FROM ${name} WHERE id = unhex(?)`));
     for (const id of idsOn(file, replaced, pageSize)) {
-      find ??= db.prepare("SELECT 1 FROM investors WHERE id = unhex(?)");
-      if (find.get(id) === undefined) return "the log takes records of the file away";
+      if (!finds.some((find) => find.get(id))) return "the log takes records of the file away";
     }
     return undefined;
   } catch (error) {
@@ -86,20 +113,22 @@ function examine(
   }
 }
 
-/** The numbers of the pages in the first frames of a log. */
-function pagesIn(log: string, frames: number, pageSize: number): Set<number> {
-  const numbers = new Set<number>();
+/** Which pages the first frames of a log replace, and how many pages the last of them leaves. */
+function readFrames(log: string, frames: number, pageSize: number) {
+  const replaced = new Set<number>();
+  let pageCount = 0;
   const descriptor = openSync(log, "r");
   try {
-    const number = Buffer.alloc(4);
+    const head = Buffer.alloc(8);
     for (let i = 0; i < frames; i += 1) {
-      readSync(descriptor, number, 0, 4, logHeaderSize + i * (frameHeaderSize + pageSize));
-      numbers.add(number.readUInt32BE());
+      readSync(descriptor, head, 0, 8, logHeaderSize + i * (frameHeaderSize + pageSize));
+      replaced.add(head.readUInt32BE());
+      pageCount = head.readUInt32BE(4);
     }
   } finally {
     closeSync(descriptor);
   }
-  return numbers;
+  return { replaced, pageCount };
 }
 
 /** The ids, in hexadecimal digits, on pages of a file, as far as they are in it. */
@@ -136,5 +165,31 @@ function* idsOf(page: Buffer): Generator<string> {
     const isBlobOf16 = page[head + 1] === 44;
     const isInSector = Math.floor(cell / sectorSize) === Math.floor((id + 15) / sectorSize);
     if (isBlobOf16 && isInSector) yield page.toString("hex", id, id + 16);
+  }
+}
+
+/**
+ * Writes the bytes of a log where they are, and syncs them, before its checkpoint. It may have been
+ * written by a process whose sync failed or never returned. What the disk lost of it is in the page
+ * cache still, which takes it for written: no later sync would bring it to the disk, and a power cut
+ * in the checkpoint would leave a file half changed, and no log to repair it from.
+ *
+ * SQLite has no locks on the log that closing it could drop; the write lock keeps other processes
+ * from changing it meanwhile.
+ */
+export function rewriteLog(db: DatabaseSync, path: string): void {
+  db.exec("BEGIN IMMEDIATE");
+  const log = openSync(`${realpathSync(path)}-wal`, "r+");
+  try {
+    const chunk = Buffer.alloc(1024 * 1024);
+    for (let position = 0; ; ) {
+      const size = readSync(log, chunk, 0, chunk.length, position);
+      if (size === 0) break;
+      position += writeSync(log, chunk, 0, size, position);
+    }
+    fsyncSync(log);
+  } finally {
+    closeSync(log);
+    db.exec("ROLLBACK");
   }
 }

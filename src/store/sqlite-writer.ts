@@ -1,12 +1,12 @@
 /**
- * The thread that writes. Its first message says that it is ready ({@link Started}). It gets a batch of rows per message, commits them together and replies with the
- * outcome of each. A commit that fails in a way that leaves the outcome open ends the thread.
+ * The thread that writes. Its first message says that it is ready ({@link Started}). It gets a batch
+ * of rows per message, commits them together and replies with the outcome of each. A commit that
+ * fails in a way that leaves the outcome open ends the thread.
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
 import { extendedCodeOf, resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import { busyTimeoutMs, openSqliteFile } from "./sqlite-file.ts";
-import { createIdentityCheck, identify } from "./sqlite-identity.ts";
+import { identify, openSqliteFile } from "./sqlite-file.ts";
 
 /**
  * The columns of a record in the order of the table, its id as text: with a small buffer, 64 KiB of
@@ -14,7 +14,7 @@ import { createIdentityCheck, identify } from "./sqlite-identity.ts";
  */
 export type Row = SQLInputValue[];
 
-/** The first message: the identity of the file, and what operators should know of it. */
+/** The first message: what the file {@link identify is}, and what operators should know of it. */
 export interface Started {
   identity: string;
   warnings: string[];
@@ -32,20 +32,14 @@ export type RowOutcome = "written" | "duplicate" | Failure;
 /** What became of a batch. */
 export type Reply = { outcomes: RowOutcome[] } | Failure;
 
-/** The step of the wait for a lock, so that the thread can be terminated in between, in milliseconds. */
-const busyStepMs = 50;
-
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
 const warnings: string[] = [];
 const db = await openSqliteFile(path, (message) => warnings.push(message));
-db.exec(`PRAGMA busy_timeout = ${busyStepMs}`);
 const insert = db.prepare(
   `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
 );
-const identity = identify(path);
-const check = createIdentityCheck(path, identity);
 
 port.on("message", (message: Row[] | "close") => {
   if (message === "close") {
@@ -56,7 +50,7 @@ port.on("message", (message: Row[] | "close") => {
   }
 });
 
-port.postMessage({ identity, warnings } satisfies Started);
+port.postMessage({ identity: identify(path), warnings } satisfies Started);
 
 /**
  * Commits rows together, or, if one of them meets a damaged page, each by itself: so damage fails
@@ -76,33 +70,16 @@ function write(rows: Row[]): Reply {
 
 function commit(rows: Row[]): Reply {
   let committing = false;
-  let outcomes: RowOutcome[];
-  // Another process may use its log by now, beside another file, and would lose what is in it.
-  check();
   try {
-    begin();
-    outcomes = rows.map(writeRow);
+    db.exec("BEGIN IMMEDIATE");
+    const outcomes = rows.map(writeRow);
     committing = true;
     db.exec("COMMIT");
+    return { outcomes };
   } catch (error) {
     if (leavesOpen(error, committing)) throw error;
     if (db.isTransaction) db.exec("ROLLBACK");
     return toFailure(error);
-  }
-  // What was written to a file that the next start does not find must not be acknowledged.
-  check();
-  return { outcomes };
-}
-
-function begin(): void {
-  const end = performance.now() + busyTimeoutMs;
-  for (;;) {
-    try {
-      db.exec("BEGIN IMMEDIATE");
-      return;
-    } catch (error) {
-      if (resultCodeOf(error) !== resultCode.busy || performance.now() > end) throw error;
-    }
   }
 }
 
@@ -110,13 +87,10 @@ function begin(): void {
  * Whether a failed batch may be on the disk, or its successors may not get there.
  *
  * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the log (walFrames in
- * wal.c): the header, the frames, and their checksums where pages were written early. The last
- * bytes so written are those that make the commit frame valid; a write that failed has not
- * written them, and the next batch overwrites the rest. All other steps come after the commit
- * frame: the sync, and the entry in the index of the log, which may have to grow (IOERR_SHMSIZE,
- * NOMEM). An automatic checkpoint comes later still and never fails the COMMIT. (Frames that pad
- * to a sector would come after the commit frame, and are not written where SQLite assumes
- * powersafe overwrite, which is its default.)
+ * wal.c). The last bytes so written are those that make the commit frame valid: a write that failed
+ * has not written them, and the next batch overwrites the rest. All other steps come after the
+ * commit frame: the sync, and the entry in the index of the log, which may have to grow. An
+ * automatic checkpoint comes later still and never fails the COMMIT.
  *
  * Before COMMIT nothing can be valid. But after a sync that failed, also that of the log's
  * header, Linux takes the lost pages for clean, and no later sync would write them.

@@ -4,12 +4,10 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { whenAborted } from "../abort.ts";
 import { textFields } from "../investor.ts";
 import { Batcher } from "./batcher.ts";
 import { inPlainWords, resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import { makeSqliteFile } from "./sqlite-file.ts";
-import { checkIdentity } from "./sqlite-identity.ts";
+import { checkIdentity, makeSqliteFile } from "./sqlite-file.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
 import type { Failure, Reply, Row, RowOutcome, Started } from "./sqlite-writer.ts";
 import {
@@ -95,8 +93,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
       await read(() => reader.check());
     },
 
-    close(cut) {
-      if (cut) void whenAborted(cut).then(() => writer.cut());
+    close() {
       closing ??= batcher.close().then(async () => {
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
@@ -182,12 +179,6 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
     warnings,
     /** Takes no more batches, for a cause that has to end the process. */
     die,
-    /** Terminates the thread as soon as the disk allows, whatever it waits for. */
-    async cut(): Promise<void> {
-      unusable ??= new Error("the store is closed");
-      await worker.terminate();
-      pending?.reject(new OutcomeUnknownError("the commit was not waited for"));
-    },
     async close(): Promise<void> {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
