@@ -1,7 +1,7 @@
 import { isIP } from "node:net";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import type { Level } from "pino";
-import { isDatabaseUrl } from "./database-url.ts";
+import { databaseUrlFault, databaseUrls } from "./database-url.ts";
 
 /** How a server runs; durations are in milliseconds. */
 export interface Config {
@@ -47,9 +47,6 @@ export interface OidcOptions {
 export class ConfigError extends Error {
   override name = "ConfigError";
 }
-
-const databaseUrls =
-  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
 
 const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
 
@@ -104,9 +101,8 @@ export function readConfig(command: Command): Config {
   const values = command.opts();
   const { databaseUrl, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } = values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
-  if (!isDatabaseUrl(databaseUrl)) {
-    throw new ConfigError(`--database-url must be ${databaseUrls}`);
-  }
+  const databaseFault = databaseUrlFault(databaseUrl, databaseUrls);
+  if (databaseFault) throw new ConfigError(`--database-url ${databaseFault}`);
   if (oidcIssuer && !isIssuer(oidcIssuer)) {
     const urls = "an https URL, or an http URL of this machine";
     throw new ConfigError(`--oidc-issuer must be ${urls}, without user, query and fragment`);

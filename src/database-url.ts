@@ -1,13 +1,35 @@
-/** Whether the text names a database that a store can be opened for. */
-export function isDatabaseUrl(text: string): boolean {
-  // Of what SQLite takes for a path, these name no file, or one with options of its own. What
-  // follows two slashes alone would be a host.
-  return /^(?!.*\p{Cc})(sqlite:(?!:|file:|\/\/(?!\/)).|mongodb(\+srv)?:\/\/[^/?]+)/su.test(text);
+import type { Store, StoreOptions } from "./store/store.ts";
+
+/** The forms of a database URL. */
+export const databaseUrls =
+  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
+
+/** What other programs accept behind `sqlite:`, and would here become part of a file's name. */
+const pathFaults: [RegExp, string][] = [
+  [/^\/\/(?!\/)/, "what follows two slashes would be a host"],
+  [/^:|^file:/i, "it names a file, and none in memory"],
+  [/[?#]/, "it takes no options after ? or #"],
+  [/%[0-9a-f]{2}/i, "it is not decoded, so write a space for %20"],
+  [/^~/, "~ is not expanded"],
+  [/^\s|\s$|^["']|["']$/, "it takes no quotes or spaces around it"],
+];
+
+/**
+ * Why no store can be opened for the text, without repeating it, or undefined if one can.
+ *
+ * @param accepted what is accepted in its place
+ */
+export function databaseUrlFault(text: string, accepted: string): string | undefined {
+  const path = sqlitePathOf(text);
+  const [, fault] = pathFaults.find(([pattern]) => path && pattern.test(path)) ?? [];
+  if (fault) return `must be sqlite:PATH or sqlite:///PATH with the path as it is: ${fault}`;
+  const isKnown = /^(?!.*\p{Cc})(sqlite:.|mongodb(\+srv)?:\/\/[^/?]+)/su.test(text);
+  return isKnown ? undefined : `must be ${accepted}`;
 }
 
 /** The path that a database URL names, or undefined if it names no SQLite file. */
 export function sqlitePathOf(databaseUrl: string): string | undefined {
-  return /^sqlite:(?:\/\/(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
+  return /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }
 
 /** A database URL without its secrets. */
@@ -18,4 +40,20 @@ export function withoutSecrets(databaseUrl: string): string {
     /^(mongodb(?:\+srv)?:\/\/)(?:[^/?]*@([^@/?]+(?:\/[^@?]*)?)(?:\?.*)?|([^@?]+)(?:\?[^@]*)?)$/;
   const [, scheme = "mongodb://", known, anonymous = "…"] = parts.exec(databaseUrl) ?? [];
   return scheme + (known ?? anonymous);
+}
+
+/**
+ * Opens the store that a database URL names.
+ *
+ * @throws {ConfigError} the URL is malformed
+ * @throws {Error} in plain words, if the store cannot be used
+ */
+export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
+  const path = sqlitePathOf(databaseUrl);
+  if (path === undefined) {
+    const { createMongoStore } = await import("./store/mongodb.ts");
+    return createMongoStore(databaseUrl, options);
+  }
+  const { createSqliteStore } = await import("./store/sqlite.ts");
+  return createSqliteStore(path, options);
 }

@@ -1,6 +1,6 @@
 import { ConfigError } from "./config.ts";
 import { databaseNames, readVariable } from "./copy/command.ts";
-import { isDatabaseUrl, sqlitePathOf, withoutSecrets } from "./database-url.ts";
+import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
 import { createMongoClient } from "./store/mongodb.ts";
 import { collectionName, toKey } from "./store/mongodb-document.ts";
 import { inPlainWords } from "./store/sqlite-errors.ts";
@@ -29,7 +29,8 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   const { environment, say } = options;
   const url = readVariable("DATABASE", options.database, environment);
   // The value may hold a password, and is not repeated.
-  if (!isDatabaseUrl(url)) throw new ConfigError(`DATABASE must be ${databaseNames}`);
+  const fault = databaseUrlFault(url, databaseNames);
+  if (fault) throw new ConfigError(`DATABASE ${fault}`);
   if (!isUuid(options.id)) throw new ConfigError("ID must be a UUID");
   const id = options.id.toLowerCase();
   const name = withoutSecrets(url);

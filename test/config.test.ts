@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { Command, CommanderError } from "commander";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { addSettings, ConfigError, nameAsGiven, readConfig, settings } from "../src/config.ts";
-import { withoutSecrets } from "../src/database-url.ts";
+import { sqlitePathOf, withoutSecrets } from "../src/database-url.ts";
 import { readSettings } from "./support/settings.ts";
 
 const tls = { "--tls-cert": "a.crt", "--tls-key": "a.key" };
@@ -77,11 +77,12 @@ describe("the settings", () => {
       [
         "",
         "sqlite:",
-        "sqlite::memory:",
-        "sqlite:file:x?mode=memory",
-        "sqlite://",
-        "sqlite://host/y.db",
-        "investors.db",
+        "sqlite3:///x.db",
+        "SQLITE:x.db",
+        "file:x.db",
+        "/x.db",
+        '"sqlite:x.db"',
+        "sqlite:x\0.db",
         "mongodb://",
         "mongodb://user:s3cret@host/db\n",
         "mysql://root:s3cret@host/db",
@@ -173,7 +174,37 @@ describe("the settings", () => {
 });
 
 it.each([
-  ["sqlite:data/a?b@c.db", "sqlite:data/a?b@c.db"],
+  ["sqlite:x.db?mode=ro", "no options after ? or #"],
+  ["sqlite:///x/u.db?cache=shared", "no options after ? or #"],
+  ["sqlite:x.db#main", "no options after ? or #"],
+  ["sqlite::memory:", "none in memory"],
+  ["sqlite:file:x.db", "none in memory"],
+  ["sqlite://x.db", "two slashes would be a host"],
+  ["sqlite://", "two slashes would be a host"],
+  ["sqlite:a%20b.db", "write a space for %20"],
+  ["sqlite:~/x.db", "~ is not expanded"],
+  ["sqlite:'x.db'", "no quotes or spaces around it"],
+  ["sqlite: x.db", "no quotes or spaces around it"],
+  ["sqlite:x.db\n", "no quotes or spaces around it"],
+])("the database URL %j is refused, and why is said", (url, fault) => {
+  const read = () => readSettings({ "--database-url": url });
+  expect(read).toThrow(ConfigError);
+  expect(read).toThrow(/^--database-url must be sqlite:PATH or sqlite:\/\/\/PATH with the path/);
+  expect(read).toThrow(fault);
+});
+
+it.each([
+  ["sqlite:x.db", "x.db"],
+  ["sqlite:/x.db", "/x.db"],
+  ["sqlite:///x.db", "/x.db"],
+  ["sqlite:////x.db", "/x.db"],
+  ["sqlite:Müller & Søn's/100% a~b@c.db", "Müller & Søn's/100% a~b@c.db"],
+])("the database URL %j names the file %j", (url, path) => {
+  expect(sqlitePathOf(readSettings({ "--database-url": url }).databaseUrl)).toBe(path);
+});
+
+it.each([
+  ["sqlite:data/a@c.db", "sqlite:data/a@c.db"],
   ["mongodb://host", "mongodb://host"],
   ["mongodb://user:s3cr@t@h1:1,h2/db?tlsKeyPassword=a@b", "mongodb://h1:1,h2/db"],
   ["mongodb+srv://user:s3cret@host/?w=1", "mongodb+srv://host/"],

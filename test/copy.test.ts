@@ -73,7 +73,7 @@ describe("the arguments of a copy", () => {
     ["env:", "FROM must be sqlite:PATH"],
     ["env:mongodb://me:my s3cret@host", "FROM must be sqlite:PATH"],
     ["env:NOWHERE", "FROM: the environment variable NOWHERE is not set"],
-    ["env:NO_URL", "FROM: the environment variable NO_URL does not hold a database URL"],
+    ["env:NO_URL", "FROM: the environment variable NO_URL must be sqlite:PATH, sqlite:///"],
   ])("name what can be copied, not %j", async (from, named) => {
     const folder = temporaryFolder();
     const refused = copyHere([from, "x.ndjson"], { folder, env: { NO_URL: "my s3cret" } });

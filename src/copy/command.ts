@@ -1,5 +1,5 @@
 import { ConfigError } from "../config.ts";
-import { isDatabaseUrl, sqlitePathOf, withoutSecrets } from "../database-url.ts";
+import { databaseUrlFault, databaseUrls, sqlitePathOf, withoutSecrets } from "../database-url.ts";
 import { inPlainWords } from "../store/sqlite-errors.ts";
 import {
   copyRecords,
@@ -118,7 +118,8 @@ interface Endpoint {
  */
 function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv): Endpoint {
   const value = readVariable(side, text, environment);
-  if (isDatabaseUrl(value)) {
+  const fault = databaseUrlFault(value, `${databaseNames}, a file PATH.ndjson, or -`);
+  if (fault === undefined) {
     return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
   }
   if (value === "-") return { name: side === "FROM" ? "standard input" : "standard output" };
@@ -127,7 +128,7 @@ function readEndpoint(side: string, text: string, environment: NodeJS.ProcessEnv
     return { name: value, path: value };
   }
   // The value may hold a password, and is not repeated.
-  throw new ConfigError(`${side} must be ${databaseNames}, a file PATH.ndjson, or -`);
+  throw new ConfigError(`${side} ${fault}`);
 }
 
 /** What names a database as an argument. */
@@ -147,8 +148,8 @@ export function readVariable(side: string, text: string, environment: NodeJS.Pro
   const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
   if (name === undefined) return text;
   const url = environment[name];
-  if (url && isDatabaseUrl(url)) return url;
-  const fault = url ? "does not hold a database URL" : "is not set";
+  const fault = url ? databaseUrlFault(url, databaseUrls) : "is not set";
+  if (url && !fault) return url;
   throw new ConfigError(`${side}: the environment variable ${name} ${fault}`);
 }
 

@@ -1,10 +1,10 @@
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
+import { openStore } from "../database-url.ts";
 import { expectRecord } from "../investor.ts";
 import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
-import { openStore } from "../store/open.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import { DuplicateIdError, type Range, type Store } from "../store/store.ts";
