@@ -1,3 +1,5 @@
+import { StoreUnavailableError } from "./store.ts";
+
 /** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
 export const resultCode = {
   busy: 5,
@@ -5,7 +7,6 @@ export const resultCode = {
   corrupt: 11,
   full: 13,
   cannotOpen: 14,
-  constraint: 19,
   notADatabase: 26,
   writeError: 778,
   syncError: 1034,
@@ -22,6 +23,23 @@ export function extendedCodeOf(error: unknown): number | undefined {
 export function resultCodeOf(error: unknown): number | undefined {
   const code = extendedCodeOf(error);
   return code === undefined ? undefined : code & 0xff;
+}
+
+/** An error of SQLite that has written nothing; it crosses threads, as the error's code would not. */
+export interface Failure {
+  message: string;
+  code: number | undefined;
+}
+
+/** What failed, if it has written nothing. */
+export function toFailure(error: unknown): Failure {
+  return { message: (error as Error).message, code: resultCodeOf(error) };
+}
+
+/** The error for callers of the store. */
+export function toStoreError({ message, code }: Failure): Error {
+  const transient: unknown[] = [resultCode.busy, resultCode.full, resultCode.ioError];
+  return transient.includes(code) ? new StoreUnavailableError(message) : new Error(message);
 }
 
 /** Why something failed, for operators: SQLite in plain words, anything else by its message. */

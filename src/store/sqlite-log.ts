@@ -18,7 +18,7 @@ const maxCheckedBytes = 4 * 1024 ** 3;
 /** What the smallest disks write at once, in bytes. */
 const sectorSize = 512;
 
-/** The sizes of a log's header and of a frame's, which begins with its page and a count of pages. */
+/** The sizes of a log's header and of a frame's, which begins with its page and the count of pages. */
 const logHeaderSize = 32;
 const frameHeaderSize = 24;
 
@@ -46,11 +46,6 @@ function sizeOf(path: string): number {
  * in the place of the file. SQLite itself takes pages from both, and its first checkpoint spoils the
  * file. Here nothing changes but the index of the log.
  *
- * File and log belong together only if what they hold together is whole and has each record of the
- * file but those that were removed. `integrity_check` proves that every page up to the end is used,
- * and its records are in order. So a record of the file can only be missing from a page that the log
- * replaces, or from one beyond the end that the log gives the file.
- *
  * To be called before this process opens the file: closing it drops the locks of the process on it.
  *
  * @throws {Error} in plain words, with the way to restore
@@ -68,7 +63,14 @@ export function refuseForeignLog(path: string, onWarning: (message: string) => v
   );
 }
 
-/** What is wrong with a file and its log together, or undefined if nothing is. */
+/**
+ * What is wrong with a file and its log together, or undefined if nothing is.
+ *
+ * They belong together only if what they hold together is whole and has each record of the file but
+ * those that were removed. `integrity_check` proves that every page up to the end is used, and its
+ * records are in order. So a record of the file can only be missing from a page that the log
+ * replaces, or from one beyond the end that the log gives the file.
+ */
 function examine(
   file: string,
   log: string,
@@ -83,8 +85,16 @@ function examine(
     const frames = countFrames();
     if (frames === 0) return undefined;
     const pageSize = Number(pragma("page_size"));
-    const { replaced, pageCount } = readFrames(log, frames, pageSize);
-    // The log's own count of pages is that of its last commit; the other is on the first page.
+    const heads = Array.from(
+      { length: frames },
+      (_, i) => logHeaderSize + i * (frameHeaderSize + pageSize),
+    );
+    const replaced = new Set<number>();
+    let pageCount = 0;
+    for (const head of readEach(log, 8, heads)) {
+      replaced.add(head.readUInt32BE());
+      pageCount = head.readUInt32BE(4);
+    }
     if (pageCount !== pragma("page_count")) {
       if (frames === countFrames()) return "they differ in the number of pages";
       // Another process has added to the log meanwhile.
@@ -101,8 +111,11 @@ function examine(
       .prepare("SELECT name FROM sqlite_schema WHERE name IN ('investors', 'removed')")
       .all();
     const finds = tables.map(({ name }) => db.prepare(`SELECT 1 FROM ${name} WHERE id = unhex(?)`));
-    for (const id of idsOn(file, replaced, pageSize)) {
-      if (!finds.some((find) => find.get(id))) return "the log takes records of the file away";
+    const positions = Array.from(replaced, (number) => (number - 1) * pageSize);
+    for (const page of readEach(file, pageSize, positions)) {
+      for (const id of idsOf(page)) {
+        if (!finds.some((find) => find.get(id))) return "the log takes records of the file away";
+      }
     }
     return undefined;
   } catch (error) {
@@ -113,32 +126,13 @@ function examine(
   }
 }
 
-/** Which pages the first frames of a log replace, and how many pages the last of them leaves. */
-function readFrames(log: string, frames: number, pageSize: number) {
-  const replaced = new Set<number>();
-  let pageCount = 0;
-  const descriptor = openSync(log, "r");
+/** Reads so many bytes at each position of a file; the next ones overwrite them. */
+function* readEach(path: string, length: number, positions: Iterable<number>): Generator<Buffer> {
+  const descriptor = openSync(path, "r");
   try {
-    const head = Buffer.alloc(8);
-    for (let i = 0; i < frames; i += 1) {
-      readSync(descriptor, head, 0, 8, logHeaderSize + i * (frameHeaderSize + pageSize));
-      replaced.add(head.readUInt32BE());
-      pageCount = head.readUInt32BE(4);
-    }
-  } finally {
-    closeSync(descriptor);
-  }
-  return { replaced, pageCount };
-}
-
-/** The ids, in hexadecimal digits, on pages of a file, as far as they are in it. */
-function* idsOn(file: string, numbers: Set<number>, pageSize: number): Generator<string> {
-  const descriptor = openSync(file, "r");
-  try {
-    const page = Buffer.alloc(pageSize);
-    for (const number of numbers) {
-      const size = readSync(descriptor, page, 0, pageSize, (number - 1) * pageSize);
-      if (size === pageSize) yield* idsOf(page);
+    const bytes = Buffer.alloc(length);
+    for (const position of positions) {
+      if (readSync(descriptor, bytes, 0, length, position) === length) yield bytes;
     }
   } finally {
     closeSync(descriptor);
@@ -146,7 +140,7 @@ function* idsOn(file: string, numbers: Set<number>, pageSize: number): Generator
 }
 
 /**
- * The ids on a page of the table (https://www.sqlite.org/fileformat2.html#b_tree_pages). A power cut
+ * The ids, in hexadecimal digits, on a page of the table (https://www.sqlite.org/fileformat2.html#b_tree_pages). A power cut
  * in a checkpoint can leave a page of which only some sectors were written; so an id counts only if
  * it is in the same sector as the head of its record.
  */

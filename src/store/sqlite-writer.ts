@@ -5,7 +5,13 @@
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
-import { extendedCodeOf, resultCode, resultCodeOf } from "./sqlite-errors.ts";
+import {
+  extendedCodeOf,
+  type Failure,
+  resultCode,
+  resultCodeOf,
+  toFailure,
+} from "./sqlite-errors.ts";
 import { identify, openSqliteFile } from "./sqlite-file.ts";
 
 /**
@@ -14,23 +20,14 @@ import { identify, openSqliteFile } from "./sqlite-file.ts";
  */
 export type Row = SQLInputValue[];
 
-/** The first message: what the file {@link identify is}, and what operators should know of it. */
+/** The first message: which file it is ({@link identify}), and what operators should know of it. */
 export interface Started {
   identity: string;
   warnings: string[];
 }
 
-/** Why nothing was written. */
-export interface Failure {
-  failed: string;
-  errcode: number | undefined;
-}
-
-/** What became of one row: written, not written because its id is taken, or not for another cause. */
-export type RowOutcome = "written" | "duplicate" | Failure;
-
-/** What became of a batch. */
-export type Reply = { outcomes: RowOutcome[] } | Failure;
+/** The outcome of a row: written, or not because its id is taken, or for another reason. */
+export type Outcome = "written" | "duplicate" | Failure;
 
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
@@ -46,7 +43,7 @@ port.on("message", (message: Row[] | "close") => {
     db.close();
     port.close();
   } else {
-    port.postMessage(write(message) satisfies Reply);
+    port.postMessage(write(message));
   }
 });
 
@@ -56,30 +53,20 @@ port.postMessage({ identity: identify(path), warnings } satisfies Started);
  * Commits rows together, or, if one of them meets a damaged page, each by itself: so damage fails
  * only the rows that meet it.
  */
-function write(rows: Row[]): Reply {
-  const reply = commit(rows);
-  const isDamaged = "failed" in reply && reply.errcode === resultCode.corrupt;
-  if (!isDamaged || rows.length === 1) return reply;
-  return {
-    outcomes: rows.flatMap((row) => {
-      const alone = commit([row]);
-      return "outcomes" in alone ? alone.outcomes : [alone];
-    }),
-  };
-}
-
-function commit(rows: Row[]): Reply {
+function write(rows: Row[]): Outcome[] {
   let committing = false;
   try {
     db.exec("BEGIN IMMEDIATE");
-    const outcomes = rows.map(writeRow);
+    const changes = rows.map((row) => insert.run(...row).changes);
     committing = true;
     db.exec("COMMIT");
-    return { outcomes };
+    return changes.map((count) => (count === 1 ? "written" : "duplicate"));
   } catch (error) {
     if (leavesOpen(error, committing)) throw error;
     if (db.isTransaction) db.exec("ROLLBACK");
-    return toFailure(error);
+    const isDamaged = resultCodeOf(error) === resultCode.corrupt;
+    if (isDamaged && rows.length > 1) return rows.flatMap((row) => write([row]));
+    return rows.map(() => toFailure(error));
   }
 }
 
@@ -100,18 +87,4 @@ function leavesOpen(error: unknown, committing: boolean): boolean {
   return committing
     ? code !== resultCode.full && code !== resultCode.writeError
     : code === resultCode.syncError || code === resultCode.folderSyncError;
-}
-
-function writeRow(row: Row): RowOutcome {
-  try {
-    return insert.run(...row).changes === 1 ? "written" : "duplicate";
-  } catch (error) {
-    const isOfThisRow = resultCodeOf(error) === resultCode.constraint && db.isTransaction;
-    if (isOfThisRow) return toFailure(error);
-    throw error;
-  }
-}
-
-function toFailure(error: unknown): Failure {
-  return { failed: (error as Error).message, errcode: resultCodeOf(error) };
 }

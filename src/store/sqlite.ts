@@ -6,10 +6,10 @@ import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../investor.ts";
 import { Batcher } from "./batcher.ts";
-import { inPlainWords, resultCode, resultCodeOf } from "./sqlite-errors.ts";
+import { inPlainWords, toFailure, toStoreError } from "./sqlite-errors.ts";
 import { checkIdentity, makeSqliteFile } from "./sqlite-file.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
-import type { Failure, Reply, Row, RowOutcome, Started } from "./sqlite-writer.ts";
+import type { Outcome, Row, Started } from "./sqlite-writer.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -23,8 +23,7 @@ type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
 /**
  * The page cache for lookups, in KiB. SQLite's default of 2 MiB does not hold the interior pages of
- * 700,000 records, and a Get by Connect then takes 7 % more CPU. Lists, which read each page once,
- * have a connection of their own with the default.
+ * a large table. Lists, which read each page once, have a connection of their own with the default.
  */
 const lookupCacheKib = 16 * 1024;
 
@@ -46,30 +45,24 @@ export async function createSqliteStore(path: string, options: Options): Promise
   onWrite(true);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
-      const reply = await writer.send(investors.map(toRow));
-      if ("outcomes" in reply) {
-        if (reply.outcomes.includes("written")) onWrite(true);
-        return reply.outcomes.map(toOutcome);
-      }
-      onWrite(false);
-      throw toStoreError(reply);
+      const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
+      if (outcomes.includes(undefined)) onWrite(true);
+      else if (outcomes.some((each) => each instanceof StoreUnavailableError)) onWrite(false);
+      return outcomes;
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
   });
 
   let closing: Promise<void> | undefined;
-  function expectOpen(signal?: AbortSignal): void {
-    signal?.throwIfAborted();
-    if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
-  }
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
-    expectOpen(signal);
+    signal?.throwIfAborted();
+    if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
     try {
       return query();
     } catch (error) {
-      throw toReadError(error);
+      throw toStoreError(toFailure(error));
     }
   }
 
@@ -77,21 +70,21 @@ export async function createSqliteStore(path: string, options: Options): Promise
     insert: (investor, signal) => batcher.add(investor, signal),
     find: (id) =>
       new Promise((resolve, reject) => {
-        expectOpen();
-        reader.find({ id, resolve, reject: (error) => reject(toReadError(error)) });
+        if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+        reader.find({ id, resolve, reject: (error) => reject(toStoreError(toFailure(error))) });
       }),
     list: (range, signal) => read(() => reader.list(range), signal),
 
-    async ping() {
-      expectOpen();
-      try {
-        checkIdentity(path, writer.identity);
-      } catch (error) {
-        writer.die(error as Error);
-        throw error;
-      }
-      await read(() => reader.check());
-    },
+    ping: () =>
+      read(() => {
+        try {
+          checkIdentity(path, writer.identity);
+        } catch (error) {
+          writer.die(error as Error);
+          throw error;
+        }
+        reader.check();
+      }),
 
     close() {
       closing ??= batcher.close().then(async () => {
@@ -111,6 +104,9 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
   makeSqliteFile(path);
   const writer = await startWriter(path, onFatal);
   for (const warning of writer.warnings) onWarning(warning);
+  if ((statSync(path).mode & 0o077) !== 0) {
+    onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
+  }
   const connections: DatabaseSync[] = [];
   function connect(): DatabaseSync {
     const db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
@@ -121,9 +117,6 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
   try {
     const lookups = connect();
     lookups.exec(`PRAGMA cache_size = -${lookupCacheKib}`);
-    if ((statSync(path).mode & 0o077) !== 0) {
-      onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
-    }
     return { writer, connections, reader: createSqliteReader(lookups, connect(), observe) };
   } catch (error) {
     for (const db of connections) db.close();
@@ -137,48 +130,43 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
+  let cause = new Error("it ended by itself");
+  worker.once("error", (error) => {
+    cause = error as Error;
+  });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  // Not once() of node:events, whose promise can reject only after the exit is known.
-  const started = new Promise<Started>((resolve, reject) => {
-    worker.once("message", resolve).once("error", reject);
-    void exited.then(() => reject(new Error("the thread that writes ended by itself")));
+  const { identity, warnings } = await new Promise<Started>((resolve, reject) => {
+    worker.once("message", resolve);
+    void exited.then(() => reject(cause));
   });
-  const { identity, warnings } = await started.catch(async (error) => {
-    await exited;
-    throw error;
-  });
-  let pending: PromiseWithResolvers<Reply> | undefined;
+  let pending: PromiseWithResolvers<Outcome[]> | undefined;
   /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
 
-  worker.on("message", (reply: Reply) => pending?.resolve(reply));
-  worker.on("error", dieOf);
+  worker.on("message", (outcomes: Outcome[]) => pending?.resolve(outcomes));
   // By the promise: a listener added here can miss an end right after the first message.
-  void exited.then(() => dieOf(new Error("it ended by itself")));
-
-  function dieOf(cause: Error): void {
+  void exited.then(() => {
     die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
-  }
+  });
 
-  function die(cause: Error): void {
+  /** Takes no more batches, for a cause that has to end the process. */
+  function die(reason: Error): void {
     if (unusable !== undefined) return;
-    unusable = cause;
-    pending?.reject(new OutcomeUnknownError(unusable.message, { cause }));
-    onFatal(unusable);
+    unusable = reason;
+    pending?.reject(new OutcomeUnknownError(reason.message, { cause: reason }));
+    onFatal(reason);
   }
 
   return {
-    /** See {@link identify}. */
     identity,
-    async send(rows: Row[]): Promise<Reply> {
+    warnings,
+    die,
+    async send(rows: Row[]): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreUnavailableError(unusable.message);
-      pending = Promise.withResolvers<Reply>();
+      pending = Promise.withResolvers<Outcome[]>();
       worker.postMessage(rows);
       return pending.promise;
     },
-    warnings,
-    /** Takes no more batches, for a cause that has to end the process. */
-    die,
     async close(): Promise<void> {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
@@ -187,20 +175,9 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
   };
 }
 
-function toStoreError({ failed, errcode }: Failure): Error {
-  const isTransient =
-    errcode === resultCode.busy || errcode === resultCode.full || errcode === resultCode.ioError;
-  return isTransient ? new StoreUnavailableError(failed) : new Error(failed);
-}
-
-function toReadError(error: unknown): Error {
-  return toStoreError({ failed: (error as Error).message, errcode: resultCodeOf(error) });
-}
-
-function toOutcome(outcome: RowOutcome): undefined | Error {
+function toResult(outcome: Outcome): undefined | Error {
   if (outcome === "written") return undefined;
-  if (outcome === "duplicate") return new DuplicateIdError();
-  return toStoreError(outcome);
+  return outcome === "duplicate" ? new DuplicateIdError() : toStoreError(outcome);
 }
 
 function toRow(investor: Investor): Row {
