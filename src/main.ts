@@ -38,7 +38,7 @@ program
   )
   .argument("<to>", "the same; - is standard output")
   .action(async (from: string, to: string) => {
-    const { runCopy } = await import("./copy/command.ts");
+    const { runCopy } = await import("./copy/copy.ts");
     const stop = new AbortController();
     const { signal } = stop;
     onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => stop.abort(name));

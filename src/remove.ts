@@ -1,5 +1,5 @@
 import { ConfigError } from "./config.ts";
-import { databaseNames, readVariable } from "./copy/command.ts";
+import { databaseNames, readVariable } from "./copy/sides.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
 import { createMongoClient } from "./store/mongodb.ts";
 import { collectionName, toKey } from "./store/mongodb-document.ts";

@@ -141,6 +141,21 @@ describe("a source", () => {
   });
 });
 
+it("text in SQLite that is not UTF-8 ends the copy and names its record, which is not changed", async () => {
+  const folder = temporaryFolder();
+  const [first, second] = await makeSqlite(folder, "a.db", 2);
+  const db = new DatabaseSync(join(folder, "a.db"));
+  const update = db.prepare("UPDATE investors SET city = CAST(? AS TEXT) WHERE id = unhex(?, '-')");
+  update.run("\ufffd is a character", first?.id ?? "");
+  expect((await copyHere(["sqlite:a.db", "whole.ndjson"], { folder })).code).toBe(0);
+  update.run(Buffer.from("London\xff", "latin1"), second?.id ?? "");
+  db.close();
+  expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual({
+    code: 1,
+    told: `error: cannot read sqlite:a.db: the text of ${second?.id} is not UTF-8; out.ndjson was not made\n`,
+  });
+});
+
 describe("a file to copy to", () => {
   it("is for its owner alone, and whole over what a killed copy has left", async () => {
     const folder = temporaryFolder();
@@ -292,25 +307,23 @@ describe("a store to copy to", () => {
     expect(code).toBe(1);
   });
 
-  it("tells the first failure, once the next batch has ended too", async () => {
+  it("ends at the first failure, and counts what else its batch has stored", async () => {
     const folder = temporaryFolder();
     const investors = await makeSqlite(folder, "a.db", 2_500);
     const store = await openSqlite(join(folder, "b.db"));
     await store.close();
     const db = new DatabaseSync(join(folder, "b.db"));
-    for (const [name, index] of Object.entries({ first: 0, second: 1_500 })) {
-      const id = investors[index]?.id.replaceAll("-", "");
-      db.exec(
-        `CREATE TRIGGER ${name} BEFORE INSERT ON investors WHEN NEW.id = x'${id}'
-         BEGIN SELECT RAISE(ABORT, '${name}'); END`,
-      );
-    }
+    const id = investors[1_500]?.id.replaceAll("-", "");
+    db.exec(
+      `CREATE TRIGGER refusal BEFORE INSERT ON investors WHEN NEW.id = x'${id}'
+       BEGIN SELECT RAISE(ABORT, 'refused'); END`,
+    );
     db.close();
     expect(await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).toEqual({
       code: 1,
-      told: "error: cannot write to sqlite:b.db: first; copied 1,998 records, and found 0 already there; the same command goes on from there\n",
+      told: "error: cannot write to sqlite:b.db: refused; copied 1,999 records, and found 0 already there; the same command goes on from there\n",
     });
-    expect(tableOf(folder, "b.db").rows).toBe(1_998);
+    expect(tableOf(folder, "b.db").rows).toBe(1_999);
   });
 
   it("on a disk that is full can be gone on with once there is room", async ({ skip }) => {
@@ -383,7 +396,7 @@ describe("a copy that takes long", () => {
     const folder = temporaryFolder();
     const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
     child.stdin?.write(`${lineOf()}\n`);
-    await waitFor(async () => /^1 records, [\d.]+ a second, time left: unknown\n/.test(output()));
+    await waitFor(async () => /^1 record, [\d.]+ a second, time left: unknown\n/.test(output()));
     child.stdin?.end();
     expect(await exited).toBe(0);
   });

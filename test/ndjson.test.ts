@@ -64,7 +64,7 @@ describe("a line of NDJSON", () => {
       Buffer.concat(content.map((each) => Buffer.from(each))),
     );
     expect(told).toBe(
-      `error: cannot read a.ndjson: line 4: ${why}; copied 2 records, and found 0 already there; correct the line and repeat the command\n`,
+      `error: cannot read a.ndjson: line 4: ${why}; copied 2 records, and found 0 already there; the same command goes on from there\n`,
     );
     expect(code).toBe(1);
     expect(stored.map(({ id }) => id)).toEqual(

@@ -1,14 +1,15 @@
+import { isUtf8 } from "node:buffer";
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { openStore } from "../database-url.ts";
-import { expectRecord } from "../investor.ts";
+import { expectRecord, textFields } from "../investor.ts";
 import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
 import { collectionName } from "../store/mongodb-document.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import { DuplicateIdError, type Range, type Store } from "../store/store.ts";
-import type { Source, Tally, Target } from "./copier.ts";
+import type { Source, Tally, Target } from "./sides.ts";
 
 /**
  * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
@@ -18,7 +19,7 @@ const requestTimeoutMs = 60_000;
 
 const pageSize = 1_000;
 
-/** How many conflicting ids are kept. */
+/** How many ids of conflicts are shown. */
 const maxIds = 10;
 
 /**
@@ -35,8 +36,23 @@ export function openSqliteSource(path: string): Source {
   } catch {
     // Where the file is damaged, the pages before that are copied.
   }
+  const findBytes = db.prepare(
+    "SELECT CAST(concat_ws('', first_name, middle_name, last_name, address_line1, address_line2, city, state, zip_code, country, language) AS BLOB) AS bytes FROM investors WHERE id = unhex(?, '-')",
+  );
   const { list } = createSqliteReader(db, db, () => {});
-  return createSource(total, list, async () => db.close());
+
+  function listWhole(range: Range): Investor[] {
+    const page = list(range);
+    for (const investor of page) {
+      // What SQLite's driver shows for bytes that are not UTF-8.
+      if (!textFields.some((field) => investor[field].includes("\ufffd"))) continue;
+      const { bytes } = findBytes.get(investor.id) as { bytes: Uint8Array };
+      if (!isUtf8(bytes)) throw new Error(`the text of ${investor.id} is not UTF-8`);
+    }
+    return page;
+  }
+
+  return createSource(total, listWhole, async () => db.close());
 }
 
 /**
@@ -96,7 +112,7 @@ function createSource(
 /**
  * Opens a database to copy to, which is made if it is missing. What is there is never changed.
  *
- * @throws {Error} in plain words, if it cannot be used
+ * @throws {Error} for operators, if it cannot be used
  */
 export async function openStoreTarget(url: string): Promise<Target> {
   const ignore = () => {};
@@ -105,40 +121,33 @@ export async function openStoreTarget(url: string): Promise<Target> {
   const store = await openStore(url, { requestTimeoutMs, ...callbacks });
   // One of MongoDB is not connected yet.
   await store.ping();
-  // Where records are there already, looking for them is faster than to insert them.
-  let isFilled = false;
   return {
     async write(investors, tally) {
-      const { copied } = tally;
-      const writes = investors.map((investor) => write(store, investor, tally, isFilled));
+      const writes = investors.map((investor) => write(store, investor, tally));
       await Promise.allSettled(writes);
       await Promise.all(writes);
-      isFilled = tally.copied - copied < investors.length / 2;
     },
     finish: () => store.close(),
     close: () => store.close(),
   };
 }
 
-async function write(store: Store, investor: Investor, tally: Tally, isFilled: boolean) {
-  let stored = isFilled ? await store.find(investor.id) : undefined;
-  if (stored === undefined) {
-    try {
-      await store.insert(investor);
-      tally.copied += 1;
-      return;
-    } catch (error) {
-      if (!(error instanceof DuplicateIdError)) throw error;
+async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {
+  const { id } = investor;
+  try {
+    await store.insert(investor);
+    tally.copied += 1;
+  } catch (error) {
+    if (!(error instanceof DuplicateIdError)) throw error;
+    const stored = await store.find(id);
+    if (stored === undefined) {
+      throw new Error(`${id} is refused as a duplicate, and no record has this id`);
     }
-    stored = await store.find(investor.id);
-  }
-  if (stored === undefined) {
-    throw new Error(`${investor.id} is refused as a duplicate, and no record has this id`);
-  }
-  if (equals(InvestorSchema, stored, investor)) {
-    tally.present += 1;
-  } else {
-    tally.conflicts += 1;
-    if (tally.conflictingIds.length < maxIds) tally.conflictingIds.push(investor.id);
+    if (equals(InvestorSchema, stored, investor)) {
+      tally.present += 1;
+    } else {
+      tally.conflicts += 1;
+      if (tally.conflicts <= maxIds) tally.conflictingIds.push(id);
+    }
   }
 }

@@ -1,18 +1,13 @@
 import { isUtf8 } from "node:buffer";
 import { open, stat } from "node:fs/promises";
-import { addAbortSignal, type Readable } from "node:stream";
+import type { Readable } from "node:stream";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
 import { deriveId } from "../service/ids.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
 import { findViolations, toInvestor } from "../service/validation.ts";
 import { isUuid } from "../uuid.ts";
-import type { Source } from "./copier.ts";
-
-/** A line is invalid; the lines before it are stored. */
-export class LineError extends Error {
-  override name = "LineError";
-}
+import type { Source } from "./sides.ts";
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
@@ -23,22 +18,18 @@ const maxLineBytes = 64 * 1024;
  *
  * @throws {Error} if it cannot be opened
  */
-export async function openNdjsonSource(path: string, signal: AbortSignal): Promise<Source> {
+export async function openNdjsonSource(path: string): Promise<Source> {
   const found = await stat(path);
   // A named pipe would be waited for where no signal ends it.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
   const size = Math.max(1, found.size);
   const options = { highWaterMark: 256 * 1024, end: size - 1 };
   const stream = (await open(path)).createReadStream(options);
-  return { ...createNdjsonSource(stream, signal), partRead: () => stream.bytesRead / size };
+  return { ...createNdjsonSource(stream), partRead: () => stream.bytesRead / size };
 }
 
-/** The same from a stream, such as standard input; the signal ends a wait for more. */
-export function createNdjsonSource(stream: Readable, signal: AbortSignal): Source {
-  // If the signal has aborted before, nothing listens yet for the error that reads will throw.
-  stream.on("error", () => {});
-  addAbortSignal(signal, stream);
-
+/** The same from a stream, such as standard input. */
+export function createNdjsonSource(stream: Readable): Source {
   async function* read() {
     let count = 0;
     let isEmpty = true;
@@ -51,7 +42,7 @@ export function createNdjsonSource(stream: Readable, signal: AbortSignal): Sourc
           if (record !== undefined) records.push(record);
         }
       } catch (error) {
-        throw new LineError(`line ${count}: ${(error as Error).message}`);
+        throw new Error(`line ${count}: ${(error as Error).message}`);
       } finally {
         // Those before an invalid line are stored.
         if (records.length > 0) yield records;

@@ -4,7 +4,7 @@ import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/folder.ts";
-import type { Target } from "./copier.ts";
+import type { Target } from "./sides.ts";
 
 /** How much may be written without a sync, in characters. */
 const maxUnsynced = 4 * 1024 * 1024;
@@ -25,8 +25,7 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   const file = await open(partial, "wx", 0o600);
   const { ino } = await file.stat();
   // While the file is open, no other has its inode number.
-  const isOurs = (name: string) => lstatSync(name, { throwIfNoEntry: false })?.ino === ino;
-  let isFinished = false;
+  const isOurs = () => lstatSync(partial, { throwIfNoEntry: false })?.ino === ino;
   return {
     write: createLineWriter(
       (text) => file.writeFile(text),
@@ -34,14 +33,13 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
     ),
     async finish() {
       await file.sync();
-      if (!isOurs(partial)) throw new Error(`another copy writes to it, or ${partial} was moved`);
+      if (!isOurs()) throw new Error(`another copy writes to it, or ${partial} was moved`);
       refuseExisting(path);
       renameSync(partial, path);
       syncFolder(dirname(path));
-      isFinished = true;
     },
     async close() {
-      for (const name of [partial, path]) if (!isFinished && isOurs(name)) await rm(name);
+      if (isOurs()) await rm(partial);
       await file.close();
     },
   };
@@ -53,7 +51,7 @@ function refuseExisting(path: string): void {
 }
 
 /** The same to standard output. */
-export async function openStdoutTarget(): Promise<Target> {
+export function openStdoutTarget(): Target {
   const { stdout } = process;
   const isFile = fstatSync(stdout.fd).isFile();
   // Where it is a file, its stream takes a write that a full disk cut short for a whole one.
@@ -69,26 +67,22 @@ export async function openStdoutTarget(): Promise<Target> {
 }
 
 /**
- * Writes one batch after the other as lines, and syncs now and then: what piled up until the end would hold up the
+ * Writes batches as lines, and syncs now and then: what piled up until the end would hold up the
  * commits of a service on the same disk for as long as it takes to write.
  */
 function createLineWriter(
   write: (text: string) => Promise<void>,
   sync: () => Promise<void>,
 ): Target["write"] {
-  let last: Promise<void> = Promise.resolve();
   let unsynced = 0;
-  return (investors, tally) => {
-    last = last.then(async () => {
-      const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
-      await write(text);
-      unsynced += text.length;
-      if (unsynced >= maxUnsynced) {
-        await sync();
-        unsynced = 0;
-      }
-      tally.copied += investors.length;
-    });
-    return last;
+  return async (investors, tally) => {
+    const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
+    await write(text);
+    unsynced += text.length;
+    if (unsynced >= maxUnsynced) {
+      await sync();
+      unsynced = 0;
+    }
+    tally.copied += investors.length;
   };
 }

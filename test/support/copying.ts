@@ -2,7 +2,7 @@ import { hash } from "node:crypto";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { runCopy } from "../../src/copy/command.ts";
+import { runCopy } from "../../src/copy/copy.ts";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
 import { aCreate, anInvestor } from "./records.ts";

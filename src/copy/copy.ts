@@ -1,0 +1,171 @@
+import { unlessAborted } from "../abort.ts";
+import { ConfigError } from "../config.ts";
+import { inPlainWords } from "../store/sqlite-errors.ts";
+import { openMongoSource, openSqliteSource, openStoreTarget } from "./databases.ts";
+import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
+import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
+import { readSide, type Side, type Source, type Tally, type Target } from "./sides.ts";
+
+/** What the command is given. */
+interface CopyOptions {
+  from: string;
+  to: string;
+  environment: NodeJS.ProcessEnv;
+  /** Stops it between two batches. */
+  signal: AbortSignal;
+  /** Prints a line for the user. */
+  say(line: string): void;
+  /** Standard error, if it is a terminal to draw a bar on. */
+  terminal: NodeJS.WritableStream | undefined;
+}
+
+/**
+ * Copies all records from one store or file to another, in constant memory. What was written to a
+ * store stays, also if the rest fails.
+ *
+ * @returns whether all of them are there
+ * @throws {ConfigError} an argument is wrong, and nothing was done
+ */
+export async function runCopy(options: CopyOptions): Promise<boolean> {
+  const { environment, signal, say, terminal } = options;
+  const from = readSide("FROM", options.from, environment);
+  const to = readSide("TO", options.to, environment);
+  const reading = failAs(`cannot read ${from.name}`);
+  const writing = failAs(`cannot write to ${to.name}`);
+  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [] };
+  const start = performance.now();
+  let target: Target | undefined;
+  try {
+    const source = await reading(openSource(from));
+    target = await writing(openTarget(to));
+    const hideProgress = showProgress(tally, source, say, terminal);
+    await copyRecords(source, target).finally(hideProgress);
+    await writing(target.finish());
+  } catch (error) {
+    if (error instanceof ConfigError) throw error;
+    const why = signal.aborted
+      ? `stopped by ${signal.reason}`
+      : `error: ${(error as Error).message}`;
+    const next = to.url && countAll(tally) > 0 && "the same command goes on from there";
+    const rest = [why, target && describeRest(tally, to), next];
+    say(rest.filter(Boolean).join("; "));
+    return false;
+  } finally {
+    // A failure here changes neither what was printed nor what is durable.
+    await target?.close().catch(() => {});
+  }
+  if (tally.conflicts > 0) {
+    say(`error: ${describe(tally)}`);
+    return false;
+  }
+  const seconds = (performance.now() - start) / 1_000;
+  const rate = inDigits(countAll(tally) / seconds);
+  say(`${describe(tally)}, in ${inTime(seconds)} (${rate} a second)`);
+  return true;
+
+  /** Reads each batch while the one before it is written. */
+  async function copyRecords({ batches }: Source, { write }: Target): Promise<void> {
+    let written = Promise.resolve();
+    try {
+      for (;;) {
+        const both = Promise.all([reading(batches.next()), written]);
+        const [{ done, value }] = await unlessAborted(both, signal);
+        if (done) return;
+        written = writing(write(value, tally));
+      }
+    } finally {
+      await Promise.allSettled([written]);
+      // It may be waiting for more of standard input.
+      void batches.return(undefined);
+    }
+  }
+}
+
+/** Has a failure say first what has failed. */
+function failAs(what: string) {
+  return <T>(work: Promise<T>): Promise<T> =>
+    work.catch((cause) => {
+      const message = `${what}: ${inPlainWords(cause).replaceAll(/\s+/g, " ")}`;
+      throw cause instanceof ConfigError ? new ConfigError(message) : new Error(message, { cause });
+    });
+}
+
+async function openSource({ url, path }: Side): Promise<Source> {
+  if (url !== undefined) return path === undefined ? openMongoSource(url) : openSqliteSource(path);
+  return path === undefined ? createNdjsonSource(process.stdin) : openNdjsonSource(path);
+}
+
+async function openTarget({ url, path }: Side): Promise<Target> {
+  if (url !== undefined) return openStoreTarget(url);
+  return path === undefined ? openStdoutTarget() : openNdjsonTarget(path);
+}
+
+function describe({ copied, present, conflicts, conflictingIds }: Tally): string {
+  const done = `copied ${countOf(copied)}, and found ${inDigits(present)} already there`;
+  if (conflicts === 0) return done;
+  const more = conflicts - conflictingIds.length;
+  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
+  return `conflicts with other content under the same ids, which stays: ${inDigits(conflicts)} (${ids}); ${done}`;
+}
+
+function describeRest(tally: Tally, { name, url, path }: Side): string {
+  if (url !== undefined) return describe(tally);
+  return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
+}
+
+function countOf(records: number): string {
+  return records === 1 ? "1 record" : `${inDigits(records)} records`;
+}
+
+function countAll({ copied, present, conflicts }: Tally): number {
+  return copied + present + conflicts;
+}
+
+const barIntervalMs = 200;
+const lineIntervalMs = 5_000;
+const barWidth = 20;
+
+/**
+ * Shows at intervals how far a copy is: on a terminal by a bar, elsewhere by lines.
+ *
+ * @returns what ends it
+ */
+function showProgress(
+  tally: Tally,
+  { partRead }: Source,
+  say: (line: string) => void,
+  terminal: NodeJS.WritableStream | undefined,
+): () => void {
+  const start = performance.now();
+  const clearLine = "\r\x1b[K";
+
+  function show(): void {
+    const seconds = (performance.now() - start) / 1_000;
+    const part = partRead() ?? 0;
+    const count = countAll(tally);
+    const left = part > 0 ? inTime(seconds / part - seconds) : "unknown";
+    const line = `${countOf(count)}, ${inDigits(count / seconds)} a second, time left: ${left}`;
+    const bar = "█".repeat(Math.round(part * barWidth)).padEnd(barWidth, "░");
+    if (terminal) terminal.write(`${clearLine}${bar} ${Math.floor(part * 100)} %, ${line}`);
+    else say(line);
+  }
+
+  if (terminal) show();
+  const timer = setInterval(show, terminal ? barIntervalMs : lineIntervalMs);
+  return () => {
+    clearInterval(timer);
+    terminal?.write(clearLine);
+  };
+}
+
+/** A number as people read it. */
+function inDigits(value: number): string {
+  return Math.round(value).toLocaleString("en");
+}
+
+/** A time in seconds as people read it. */
+function inTime(seconds: number): string {
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
