@@ -63,25 +63,30 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   say(`${describe(tally)}, in ${inTime(seconds)} (${rate} a second)`);
   return true;
 
-  /** Reads each batch while the one before it is written. */
+  /** Reads each batch while the two before it are written. */
   async function copyRecords({ batches }: Source, { write }: Target): Promise<void> {
-    let written = Promise.resolve();
+    let older = Promise.resolve();
+    let newer = older;
     try {
       for (;;) {
-        const both = Promise.all([reading(batches.next()), written]);
-        const [{ done, value }] = await unlessAborted(both, signal);
-        if (done) return;
-        written = writing(write(value, tally));
+        const both = Promise.all([reading(batches.next()), older]);
+        // A write that fails ends a wait for more of standard input.
+        const first = Promise.race([both, newer.then(() => both)]);
+        const [{ done, value }] = await unlessAborted(first, signal);
+        if (done) break;
+        older = newer;
+        newer = writing(write(value, tally));
       }
+      await newer;
     } finally {
-      await Promise.allSettled([written]);
-      // It may be waiting for more of standard input.
+      await Promise.allSettled([older, newer]);
+      // It may be waiting for standard input, and never end.
       void batches.return(undefined);
     }
   }
 }
 
-/** Has a failure say first what has failed. */
+/** Has an error say first what has failed. */
 function failAs(what: string) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {

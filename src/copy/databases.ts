@@ -140,10 +140,7 @@ async function write(store: Store, investor: Investor, tally: Tally): Promise<vo
   } catch (error) {
     if (!(error instanceof DuplicateIdError)) throw error;
     const stored = await store.find(id);
-    if (stored === undefined) {
-      throw new Error(`${id} is refused as a duplicate, and no record has this id`);
-    }
-    if (equals(InvestorSchema, stored, investor)) {
+    if (stored && equals(InvestorSchema, stored, investor)) {
       tally.present += 1;
     } else {
       tally.conflicts += 1;

@@ -1,13 +1,10 @@
-import { fdatasync, fstatSync, lstatSync, renameSync, writeFile } from "node:fs";
+import { fstatSync, fsync, lstatSync, renameSync, writeFile } from "node:fs";
 import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../service/plain-json.ts";
 import { syncFolder } from "../store/folder.ts";
 import type { Target } from "./sides.ts";
-
-/** How much may be written without a sync, in characters. */
-const maxUnsynced = 4 * 1024 * 1024;
 
 /**
  * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.
@@ -27,10 +24,7 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   // While the file is open, no other has its inode number.
   const isOurs = () => lstatSync(partial, { throwIfNoEntry: false })?.ino === ino;
   return {
-    write: createLineWriter(
-      (text) => file.writeFile(text),
-      () => file.datasync(),
-    ),
+    write: createLineWriter((text) => file.writeFile(text)),
     async finish() {
       await file.sync();
       if (!isOurs()) throw new Error(`another copy writes to it, or ${partial} was moved`);
@@ -58,31 +52,25 @@ export function openStdoutTarget(): Target {
   const write = isFile
     ? (text: string) => promisify(writeFile)(stdout.fd, text)
     : promisify<string, void>((text, done) => void stdout.write(text, done));
-  const sync = async () => {
-    if (isFile) await promisify(fdatasync)(stdout.fd);
-  };
   // Each write reports its own failure.
   stdout.on("error", () => {});
-  return { write: createLineWriter(write, sync), finish: sync, async close() {} };
+  return {
+    write: createLineWriter(write),
+    async finish() {
+      if (isFile) await promisify(fsync)(stdout.fd);
+    },
+    async close() {},
+  };
 }
 
-/**
- * Writes batches as lines, and syncs now and then: what piled up until the end would hold up the
- * commits of a service on the same disk for as long as it takes to write.
- */
-function createLineWriter(
-  write: (text: string) => Promise<void>,
-  sync: () => Promise<void>,
-): Target["write"] {
-  let unsynced = 0;
-  return async (investors, tally) => {
-    const text = investors.map((investor) => `${toJson(investor)}\n`).join("");
-    await write(text);
-    unsynced += text.length;
-    if (unsynced >= maxUnsynced) {
-      await sync();
-      unsynced = 0;
-    }
-    tally.copied += investors.length;
+/** Writes one batch after the other as lines. */
+function createLineWriter(write: (text: string) => Promise<void>): Target["write"] {
+  let last: Promise<void> = Promise.resolve();
+  return (investors, tally) => {
+    last = last.then(async () => {
+      await write(investors.map((investor) => `${toJson(investor)}\n`).join(""));
+      tally.copied += investors.length;
+    });
+    return last;
   };
 }
