@@ -2,9 +2,7 @@ import { rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { MongoClient, ObjectId, UUID } from "mongodb";
-import { v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
-import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import {
   copy,
   copyHere,
@@ -16,10 +14,9 @@ import {
 } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo, findMembers } from "./support/mongodb.ts";
-import { listAll } from "./support/pages.ts";
 import { createRandom, seedOf } from "./support/random.ts";
-import { aCreate, anInvestor } from "./support/records.ts";
-import { grpcClient, type Run, startService } from "./support/service.ts";
+import { anInvestor } from "./support/records.ts";
+import type { Run } from "./support/service.ts";
 
 const timeout = 180_000;
 const records = 10_000;
@@ -161,51 +158,6 @@ await describeWithMongo("a copy to and from a set of three", "set of three", (mo
     await expectToEndWell(startCopy(["a.ndjson", "sqlite:b.db"], { folder }));
     expect(interrupted).toBeGreaterThan(0);
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
-  });
-});
-
-await describeWithMongo("the move from SQLite to MongoDB", "set of one", (mongo) => {
-  it("keeps each record once, with writers that send request ids", { timeout }, async () => {
-    const folder = temporaryFolder();
-    const env = { DATABASE_URL: mongo.url() };
-    const created = new Map<string, Investor>();
-    let requests = 0;
-    let isOver = false;
-    let service = await startService({}, folder);
-
-    /** Creates records, each by repeating it with its request id until it is acknowledged. */
-    const writers = Array.from({ length: 16 }, async () => {
-      while (!isOver) {
-        const request = aCreate({ requestId: v7() });
-        requests += 1;
-        for (;;) {
-          const investor = await grpcClient(service)
-            .createInvestor(request)
-            .catch(() => delay(20));
-          if (investor === undefined) continue;
-          created.set(investor.id, investor);
-          break;
-        }
-      }
-    });
-    const move = () => copy(["sqlite:data/investors.db", "env:DATABASE_URL"], { folder, env });
-
-    await delay(500);
-    expect((await move()).code).toBe(0);
-    service.child.kill("SIGTERM");
-    await service.exited;
-    const again = await move();
-    expect(again.code).toBe(0);
-    expect(again.told).not.toContain("copied 0 records");
-    service = await startService(env, folder);
-    const moved = created.size;
-    while (created.size < moved + 32) await delay(20);
-    isOver = true;
-    await Promise.all(writers);
-
-    expect(created.size).toBe(requests);
-    const stored = await listAll(grpcClient(service));
-    expect(stored).toEqual([...created.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1)));
   });
 });
 
