@@ -1,24 +1,25 @@
 #!/usr/bin/env node
-import { readFileSync } from "node:fs";
-import { enableCompileCache } from "node:module";
+// An older Node.js has no enableCompileCache, and would fail to import it by its name.
+import * as module from "node:module";
 import { setFlagsFromString } from "node:v8";
+import { readBuild } from "./build.ts";
+
+const { oldestNode } = readBuild();
+const { node } = process.versions;
+// What is imported below may need what an older version lacks, and fail in words of its own.
+if (node.localeCompare(oldestNode, "en", { numeric: true }) < 0) {
+  process.stderr.write(
+    `error: investor-records needs Node.js ${oldestNode} or newer, not ${node}\n`,
+  );
+  process.exit(2);
+}
 
 // Otherwise V8 allocates what short-lived calls need as if it lived long, which costs a quarter of
 // the CPU of a Get.
 setFlagsFromString("--no-allocation-site-pretenuring");
-enableCompileCache();
+module.enableCompileCache();
 
 // Until the service handles it, SIGHUP would end the process.
 process.on("SIGHUP", () => {});
 
-const { engines } = JSON.parse(
-  readFileSync(new URL("../package.json", import.meta.url), "utf8"),
-) as { engines: { node: string } };
-const needed = engines.node.replace(">=", "");
-const { node } = process.versions;
-// What is imported below may need what an older version lacks, and fail in words of its own.
-if (node.localeCompare(needed, "en", { numeric: true }) < 0) {
-  process.stderr.write(`error: investor-records needs Node.js ${needed} or newer, not ${node}\n`);
-  process.exit(2);
-}
 await import("./main.ts");

@@ -6,8 +6,17 @@ declare const COMMIT: string | undefined;
 /** The folder of the package, as seen from `src` and, once built, from `dist`. */
 export const packageFolder = new URL("../", import.meta.url);
 
-/** Reads the version from package.json. The commit is empty if the build did not know it. */
-export function readBuild(): { version: string; commit: string } {
-  const { version } = JSON.parse(readFileSync(new URL("package.json", packageFolder), "utf8"));
-  return { version, commit: typeof COMMIT === "undefined" ? "" : COMMIT };
+/**
+ * Describes this build: its version, the oldest Node.js that it runs on, and its commit, which is
+ * empty if the build did not know it.
+ */
+export function readBuild(): { version: string; oldestNode: string; commit: string } {
+  const { version, engines } = JSON.parse(
+    readFileSync(new URL("package.json", packageFolder), "utf8"),
+  );
+  return {
+    version,
+    oldestNode: engines.node.replace(">=", ""),
+    commit: typeof COMMIT === "undefined" ? "" : COMMIT,
+  };
 }
