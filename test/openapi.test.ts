@@ -103,16 +103,13 @@ describe("the OpenAPI document", () => {
     for (const key of [`"${v4()}`, `${v4()}"`, `""${v4()}""`]) expect(isKey(key)).toBe(false);
   });
 
-  it("takes the sizes and tokens of pages that the service takes", () => {
+  it("takes the sizes of pages that the service takes, and any token", () => {
     const isSize = compile(schemaOf(listInvestors, "pageSize"));
     for (const size of [0, 1, 1_000, 2_147_483_647]) expect(isSize(size)).toBe(true);
     for (const size of [-1, 1.5, 2_147_483_648, "ten"]) expect(isSize(size)).toBe(false);
     const isToken = compile(schemaOf(listInvestors, "pageToken"));
-    for (let i = 0; i < 1_000; i += 1) expect(isToken(encodePageToken(v4()))).toBe(true);
-    const token = encodePageToken(v7());
-    expect(isToken("")).toBe(true);
-    for (const wrong of [token.slice(1), `${token}=`, `B${token.slice(1)}`, `${token}AAAA`, "x"]) {
-      expect(isToken(wrong), wrong).toBe(false);
+    for (const token of ["", encodePageToken(v7()), "of a later version"]) {
+      expect(isToken(token), token).toBe(true);
     }
   });
 
@@ -125,6 +122,10 @@ describe("the OpenAPI document", () => {
     const content = createInvestor?.requestBody.content["application/json"]?.example;
     const example = createInvestor?.responses[200]?.content["application/json"]?.example as object;
     const size = parameterOf(listInvestors, "pageSize").example;
+    const listed = listInvestors?.responses[200]?.content["application/json"];
+    expect(compile(listed?.schema ?? { not: {} })(listed?.example)).toBe(true);
+    expect(listed?.example).toEqual([example, expect.objectContaining({ type: "institution" })]);
+    expect(schemaOf(createInvestor, "Idempotency-Key").examples).toEqual([expect.toSatisfy(isKey)]);
 
     expect(await ask(`?pageSize=${size}`)).toEqual([200, []]);
     const [status, stored] = await ask("", {
