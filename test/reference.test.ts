@@ -1,7 +1,8 @@
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
-import { type IncomingMessage, request } from "node:http";
+import { createServer, type IncomingMessage, request } from "node:http";
+import type { AddressInfo } from "node:net";
 import { delimiter, join, resolve } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { gunzipSync } from "node:zlib";
@@ -124,20 +125,45 @@ async function tryOut(page: Page, id: string, fields: Record<string, string> = {
   return { status: Number(status), body: JSON.parse(body ?? "") };
 }
 
+/** Opens an empty page of a browser. */
+async function openPage(args: string[] = []): Promise<Page> {
+  const browser = await chromium.launch({
+    ...(executablePath && { executablePath }),
+    chromiumSandbox: process.getuid?.() !== 0,
+    args,
+  });
+  onTestFinished(() => browser.close());
+  return browser.newPage({ ignoreHTTPSErrors: true });
+}
+
+/** Starts a proxy that takes `/records` from the paths of requests, and returns its port. */
+async function startPrefixProxy(port: number): Promise<number> {
+  const proxy = createServer((req, res) => {
+    const { method, headers, url = "" } = req;
+    const path = url.replace(/^\/records(?=\/)/, "");
+    if (path === url) {
+      res.writeHead(404).end();
+      return;
+    }
+    const forwarded = request({ port, method, headers, path }, (reply) => {
+      res.writeHead(reply.statusCode ?? 502, reply.headers);
+      reply.pipe(res);
+    });
+    req.pipe(forwarded);
+  });
+  await once(proxy.listen(0, "127.0.0.1"), "listening");
+  onTestFinished(() => void proxy.close());
+  return (proxy.address() as AddressInfo).port;
+}
+
 it.skipIf(!executablePath)(
   "a browser shows the reference page and calls by it, with a token",
   async () => {
     const authority = await createAuthority();
     const tls = await writeServerFiles(temporaryFolder(), authority);
     const { httpPort } = await startWithToken(tls);
-    const browser = await chromium.launch({
-      ...(executablePath && { executablePath }),
-      chromiumSandbox: process.getuid?.() !== 0,
-      // By a host that the service does not know.
-      args: ["--host-resolver-rules=MAP investors.example 127.0.0.1"],
-    });
-    onTestFinished(() => browser.close());
-    const page = await browser.newPage({ ignoreHTTPSErrors: true });
+    // By a host that the service does not know.
+    const page = await openPage(["--host-resolver-rules=MAP investors.example 127.0.0.1"]);
     const origin = `https://investors.example:${httpPort}`;
     const complaints: string[] = [];
     page.on("console", (message) => complaints.push(message.text()));
@@ -166,3 +192,17 @@ it.skipIf(!executablePath)(
     expect(complaints).toEqual([]);
   },
 );
+
+it.skipIf(!executablePath)("behind a proxy with a prefix the page calls within it", async () => {
+  const port = await startPrefixProxy((await startService()).httpPort);
+  const page = await openPage();
+  const failed: string[] = [];
+  page.on("response", (each) => {
+    if (!each.ok()) failed.push(each.url());
+  });
+  await page.goto(`http://localhost:${port}/records/`);
+  const { status, body } = await tryOut(page, "createInvestor");
+  expect(status).toBe(200);
+  expect(await tryOut(page, "listInvestors")).toEqual({ status, body: [body] });
+  expect(failed).toEqual([]);
+});
