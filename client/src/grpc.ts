@@ -40,7 +40,7 @@ export interface CallOptions {
 export interface InvestorClientOptions {
   /**
    * Deadline of a call that sets none, in ms; 15,000 if absent, so that the service, which
-   * gives up after 10,000 by default, can say what became of the call.
+   * gives up after 10,000 by default, can reply with the reason.
    */
   timeoutMs?: number;
   /** Options of the gRPC channel. */
@@ -124,7 +124,7 @@ export function createInvestorClient(
     <I extends DescMessage, O extends DescMessage>(method: DescMethodUnary<I, O>) =>
     async (request: MessageInitShape<I>, options: CallOptions = {}): Promise<MessageShape<O>> => {
       const { parent, name, input, output } = method;
-      const bytes = Buffer.from(toBinary(input, create(input, request)));
+      const bytes = encode(input, create(input, request));
       const { signal, metadata = new grpc.Metadata() } = options;
       const limitMs = options.timeoutMs ?? timeoutMs;
       if (Number.isNaN(limitMs)) throw new RangeError("timeoutMs must be a number");
@@ -170,7 +170,23 @@ export function createInvestorClient(
   };
 }
 
-/** Loads the peer only here, so that its absence can be told in plain words. */
+/**
+ * A request in binary. Its fields are scalars.
+ *
+ * @throws {Error} text that UTF-8 cannot encode, which `toBinary` would store as U+FFFD
+ */
+function encode<D extends DescMessage>(desc: D, message: MessageShape<D>): Buffer {
+  const values: Record<string, unknown> = { ...message };
+  for (const field of desc.fields) {
+    const value = values[field.localName];
+    if (typeof value === "string" && !value.isWellFormed()) {
+      throw new Error(`cannot encode ${field} to binary: unpaired surrogate`);
+    }
+  }
+  return Buffer.from(toBinary(desc, message));
+}
+
+/** Loads the peer only here, so that the error can say how to install it. */
 function loadGrpc(): typeof import("@grpc/grpc-js") {
   try {
     return createRequire(import.meta.url)("@grpc/grpc-js");

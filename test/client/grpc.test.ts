@@ -223,6 +223,20 @@ describe("the client for grpc-js", () => {
     await expect(call).rejects.toThrow(/^cannot encode field .*page_size/);
   });
 
+  it("rejects text that UTF-8 cannot encode, and stores nothing", async () => {
+    const { client } = await start();
+    // The first half of an emoji, as cutting text by its length leaves it.
+    const half = "\u{1F600}".slice(0, 1);
+    for (const change of [{ firstName: `Ada${half}` }, { requestId: half }]) {
+      const call = client.createInvestor(aCreate(change));
+      await expect(call).rejects.toThrow(/^cannot encode field .*: unpaired surrogate$/);
+    }
+    await expect(client.getInvestor({ id: half })).rejects.toThrow("unpaired surrogate");
+    const metadata = new Metadata();
+    expect(() => metadata.set("authorization", `Bearer ${half}`)).toThrow("illegal characters");
+    expect((await client.listInvestors({})).investors).toEqual([]);
+  });
+
   it.each([
     ["before there is a connection", false],
     ["on a connection", true],
