@@ -1,5 +1,7 @@
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { setTimeout as delay } from "node:timers/promises";
+import { promisify } from "node:util";
 import { gzipSync } from "node:zlib";
 import { create, toBinary } from "@bufbuild/protobuf";
 import {
@@ -26,8 +28,9 @@ import { createHealth } from "../src/endpoints/health.ts";
 import { startEngine } from "./support/engine.ts";
 import { failureOf } from "./support/errors.ts";
 import { findPython, hasPython, runPython } from "./support/python.ts";
-import { frame, openCall, rawCall, rawConnection, replyOf } from "./support/raw-grpc.ts";
+import { frame, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
+import { hasTool } from "./support/tools.ts";
 
 const getPath = "/investor.v1.InvestorService/GetInvestor";
 const empty = frame(Buffer.alloc(0));
@@ -264,11 +267,28 @@ it.skipIf(!hasPython)("Python's clients of reflection and health work unaided", 
   ]);
 });
 
-it.each(["v1", "v1alpha"])("reflection %s lists the services", async (version) => {
-  const { grpcPort } = await startInProcess();
-  const path = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`;
-  const stream = openCall(rawConnection(grpcPort), path).end(frame(Buffer.from([0x3a, 0])));
-  const { status, body } = await replyOf(stream);
-  expect(status).toBe(0);
-  expect(body.toString("latin1")).toContain(InvestorService.typeName);
-});
+it.skipIf(!hasTool("grpcurl", ["--version"]))(
+  "grpcurl learns every service, method and message, and the details of an error",
+  async () => {
+    const { grpcPort } = await startInProcess();
+    const grpcurl = async (...args: string[]) => {
+      const { stdout } = await promisify(execFile)("grpcurl", ["-plaintext", ...args]);
+      return stdout;
+    };
+    const address = `localhost:${grpcPort}`;
+    const services = (await grpcurl(address, "list")).trim().split("\n");
+    expect(services).toEqual([Health.typeName, InvestorService.typeName]);
+    for (const symbol of [
+      ...services,
+      "investor.v1.InvestorService.CreateInvestor",
+      "investor.v1.CreateInvestorRequest",
+      "investor.v1.InvestorType",
+      "google.rpc.Status",
+      "google.rpc.BadRequest",
+    ]) {
+      expect(await grpcurl(address, "describe", symbol)).toContain(`${symbol} is `);
+    }
+    const wrong = grpcurl("-d", '{"country": "USA"}', address, `${services[1]}/CreateInvestor`);
+    await expect(wrong).rejects.toThrow(/InvalidArgument[\s\S]*"field": "country"/);
+  },
+);

@@ -1,13 +1,16 @@
 /** What holds for connections of HTTP/1.1, whichever calls they carry. */
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
+import { promisify } from "node:util";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { aCreate, institution } from "./support/records.ts";
+import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { lockDatabase, metric, startService, untilWritten } from "./support/service.ts";
 import { http1, openWire, statusesIn } from "./support/tcp.ts";
+import { hasTool } from "./support/tools.ts";
 
 const json = { "content-type": "application/json" };
 const rpc = "/investor.v1.InvestorService/CreateInvestor";
@@ -126,6 +129,16 @@ describe("the connection of a client", () => {
     },
   );
 
+  it.skipIf(!hasTool("curl", ["--version"]))(
+    "stays for the next call of curl --http2",
+    async () => {
+      const { httpPort } = await startInProcess();
+      const url = `http://localhost:${httpPort}/v1/investors`;
+      const args = ["-s", "--http2", "-w", " %{http_code} %{num_connects} ", url, url];
+      expect((await promisify(execFile)("curl", args)).stdout).toBe("[] 200 1 [] 200 0 ");
+    },
+  );
+
   const get = (path: string, headers = {}) => http1("GET", path, headers);
   it.each<[string, number, string]>([
     ...["TRACE", "PATCH", "DELETE", "PROPFIND"].map((method): [string, number, string] => [
@@ -240,11 +253,4 @@ describe("a request that is not well-formed", () => {
     }
     expect(errors).toEqual([]);
   });
-});
-
-it("a record is stored by a target in absolute form", async () => {
-  const { httpPort } = await startInProcess();
-  const target = `http://127.0.0.1:${httpPort}/v1/investors`;
-  const request = http1("POST", target, json, JSON.stringify(institution));
-  await expect.poll(openWire(httpPort, request).received).toMatch(/^HTTP\/1.1 200 /);
 });
