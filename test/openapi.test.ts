@@ -9,8 +9,9 @@ import { codes } from "../src/service/errors.ts";
 import { findViolations } from "../src/service/validation.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { compile, findOperation, type Operation } from "./support/openapi.ts";
+import { compile, findOperation, type Operation, openApiFile } from "./support/openapi.ts";
 import { aCreate } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
 import { breakDatabase, lockDatabase, startService, waitFor } from "./support/service.ts";
 
 const operations = ["POST /v1/investors", "GET /v1/investors", "GET /v1/investors/{id}"].map(
@@ -88,8 +89,11 @@ describe("the OpenAPI document", () => {
     for (const size of [-1, 1.5, 2_147_483_648, "ten"]) expect(isSize(size)).toBe(false);
   });
 
-  it("has examples that a new service replies to as it says", async () => {
-    const { httpPort } = await startService();
+  it("is served as it is, and has examples that a new service replies to as it says", async () => {
+    const { httpPort } = await startInProcess();
+    const served = await fetch(`http://localhost:${httpPort}/openapi.json`);
+    expect(served.headers.get("content-type")).toBe("application/json");
+    expect(Buffer.from(await served.arrayBuffer())).toEqual(openApiFile);
     const ask = async (path: string, init?: RequestInit) => {
       const response = await fetch(`http://localhost:${httpPort}/v1/investors${path}`, init);
       return [response.status, (await response.json()) as { id: string }] as const;

@@ -34,12 +34,6 @@ export const clientPreface = Buffer.concat([
   http2Frame(frameType.settings, frameFlag.none, 0, Buffer.alloc(0)),
 ]);
 
-/** What a client sends to be sent as much as there is, on its connection and on each stream. */
-export const widestWindows = Buffer.concat([
-  http2Frame(frameType.settings, frameFlag.none, 0, Buffer.from([0, 4, 0x7f, 255, 255, 255])),
-  http2Frame(frameType.windowUpdate, frameFlag.none, 0, Buffer.from([0x7f, 255, 0, 0])),
-]);
-
 /** What a client sends to be sent nothing on a stream. */
 export const closedWindows = http2Frame(
   frameType.settings,

@@ -34,13 +34,6 @@ export function openCall(session: ClientHttp2Session, path: string, headers = {}
   return session.request(all).on("error", () => {});
 }
 
-/** Asks for the whole list, and reads the first part of it. */
-export async function openList(session: ClientHttp2Session) {
-  const stream = session.request({ ":path": "/v1/investors" }).on("error", () => {});
-  await once(stream, "data");
-  return stream.pause();
-}
-
 /** Sends a body as it is, and tells how the call ended. */
 export async function rawCall(
   session: ClientHttp2Session,
