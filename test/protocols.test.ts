@@ -1,7 +1,5 @@
 /** What holds for a call by every protocol, whichever connection it comes on. */
-import { once } from "node:events";
 import { type ClientHttp2Session, connect as connectHttp2, constants } from "node:http2";
-import { setTimeout as delay } from "node:timers/promises";
 import { create, toBinary } from "@bufbuild/protobuf";
 import {
   createClient,
@@ -85,42 +83,18 @@ const echo: Methods = { createInvestor: ({ lastName = "" }) => ({ lastName, type
 
 async function serve(kind: Kind, methods: Methods, options: Partial<EngineOptions> = {}) {
   const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
-  const { ca, ...authority } = await createAuthority();
-  const files = await writeServerFiles(temporaryFolder(), { ca, ...authority });
-  const { TLS_CERT: certFile, TLS_KEY: keyFile } = files;
-  const tls = await readTls({ certFile, keyFile, clientCaFile: undefined }, () => {});
-  const engine = await startEngine({
-    ...{ kind: kind === "grpc" ? "grpc" : "http", services, ...options },
-    ...(kind === "TLS" && { tls }),
-  });
+  const { ca, ...tls } = kind === "TLS" ? await createTls() : { ca: "" };
+  const ofKind = kind === "grpc" ? "grpc" : "http";
+  const engine = await startEngine({ kind: ofKind, services, ...tls, ...options });
   onTestFinished(engine.destroy);
   return { ...engine, ca };
 }
 
-function openSession({ port, ca }: { port: number; ca: string }, kind: Kind) {
-  if (kind === "grpc") return rawConnection(port);
-  const session = connectHttp2(`https://localhost:${port}`, { ca });
-  onTestFinished(() => session.destroy());
-  return session;
-}
-
-function openStream(session: ClientHttp2Session, { path, headers }: Form, more: object = {}) {
-  const head = { ":method": "POST", ":path": path, te: "trailers", ...headers, ...more };
-  return session.request(head).on("error", () => {});
-}
-
-/** How a call ended, whatever its protocol: its status of HTTP, of gRPC where it has one, the rest. */
-async function replyOf(stream: ReturnType<typeof openStream>): Promise<string> {
-  let text = "";
-  const note = (headers: object) => {
-    text += JSON.stringify(headers);
-  };
-  stream.on("response", note).on("trailers", note);
-  stream.on("data", (chunk) => {
-    text += chunk;
-  });
-  await once(stream, "close");
-  return `${text} reset with ${stream.rstCode}`;
+async function createTls() {
+  const authority = await createAuthority();
+  const { TLS_CERT, TLS_KEY } = await writeServerFiles(temporaryFolder(), authority);
+  const files = { certFile: TLS_CERT, keyFile: TLS_KEY, clientCaFile: undefined };
+  return { ca: authority.ca, tls: await readTls(files, () => {}) };
 }
 
 /** How a call ended as its reply tells: by the reason of its error, or OK. */
@@ -129,150 +103,153 @@ function outcomeOf(reply: string): string {
   const text = reply + Buffer.from(details, "base64");
   const [reason] = /MESSAGE_TOO_LARGE|DEADLINE_EXCEEDED|OVERLOADED/.exec(text) ?? [];
   if (reason !== undefined) return reason;
-  return /^HTTP\/1.1 200|status":200/.test(reply) && !/grpc-status\W+[1-9]/.test(reply)
-    ? "OK"
-    : reply;
+  const isGood = /HTTP\/1.1 200|status":200/.test(reply) && !/grpc-status\W+[1-9]/.test(reply);
+  return isGood ? "OK" : reply;
+}
+
+/** A call on the wire. */
+interface WireCall {
+  /** Sends a part of its body. */
+  send(bytes: string): void;
+  /** Ends its body, where nothing else tells that it is whole. */
+  end(): void;
+  /** Whether it was asked for its body. */
+  wasAsked(): boolean;
+  /** How it ended: the reason of its error, or OK; empty as long as it has not. */
+  outcome(): string;
+  /** Leaves it, with its connection where that has no other way. */
+  leave(): void;
+}
+
+/** Opens a connection, and returns what begins a call on it: with its headers alone. */
+function open({ port, ca }: { port: number; ca: string }, kind: Kind, form: Form) {
+  if (kind === "http") return openHttp1(port, form);
+  const session =
+    kind === "grpc" ? rawConnection(port) : connectHttp2(`https://localhost:${port}`, { ca });
+  onTestFinished(() => session.destroy());
+  return openHttp2(session, form);
+}
+
+function openHttp1(port: number, { path, headers, body }: Form) {
+  const { socket, received } = openWire(port);
+  return (more: object = {}, length = body.length): WireCall => {
+    const start = received().length;
+    const reply = () => received().slice(start);
+    socket.write(http1("POST", path, { ...headers, ...more, "content-length": length }));
+    return {
+      send: (bytes) => void socket.write(bytes, "latin1"),
+      end() {},
+      wasAsked: () => statusesIn(reply()).includes(100),
+      outcome: () => outcomeOf(reply()),
+      leave: () => void socket.destroy(),
+    };
+  };
+}
+
+function openHttp2(session: ClientHttp2Session, { path, headers }: Form) {
+  return (more: object = {}): WireCall => {
+    const head = { ":method": "POST", ":path": path, te: "trailers", ...headers, ...more };
+    const stream = session.request(head).on("error", () => {});
+    let [reply, outcome, wasAsked] = ["", "", false];
+    const note = (fields: object) => {
+      reply += JSON.stringify(fields);
+    };
+    stream.on("response", note).on("trailers", note);
+    stream.on("data", (chunk) => {
+      reply += chunk;
+    });
+    stream.on("continue", () => {
+      wasAsked = true;
+    });
+    stream.on("close", () => {
+      outcome = stream.rstCode ? `reset with ${stream.rstCode}` : outcomeOf(reply);
+    });
+    return {
+      send: (bytes) => void stream.write(bytes, "latin1"),
+      end: () => void stream.end(),
+      wasAsked: () => wasAsked,
+      outcome: () => outcome,
+      leave: () => stream.close(constants.NGHTTP2_CANCEL),
+    };
+  };
 }
 
 describe.each(cases)("%s over %s", (name, _, kind, form) => {
-  const { path, headers, body, timeout } = form;
+  const { body, timeout } = form;
 
   it("leaves its connection to the next call when it is too large and still being sent", async () => {
-    const server = await serve(kind, echo);
-    const { port } = server;
+    const begin = open(await serve(kind, echo), kind, form);
     const large = "x".repeat(200_000);
-    if (kind === "http") {
-      const { socket, received } = openWire(port, http1("POST", path, headers, large));
-      const lastOutcome = () => outcomeOf(received().slice(received().lastIndexOf("HTTP/1.1 ")));
-      await expect.poll(lastOutcome).toBe("MESSAGE_TOO_LARGE");
-      const chunked = http1("POST", path, { ...headers, "transfer-encoding": "chunked" });
-      socket.write(chunked.replace("content-length: 0\r\n", ""));
-      socket.write(`1d4c0\r\n${large.slice(0, 120_000)}\r\n`);
-      await expect.poll(() => statusesIn(received())).toHaveLength(2);
-      socket.write(`0\r\n\r\n${http1("POST", path, headers, body)}`);
-      await expect.poll(() => statusesIn(received())).toHaveLength(3);
-      await expect.poll(lastOutcome).toBe("OK");
-      return;
+    for (const sent of [large.length, 120_000]) {
+      const call = begin({}, large.length);
+      call.send(large.slice(0, sent));
+      if (sent === large.length) call.end();
+      await expect.poll(call.outcome).toBe("MESSAGE_TOO_LARGE");
+      call.send(large.slice(sent));
     }
-    const session = openSession(server, kind);
-    for (const end of [true, false]) {
-      const stream = openStream(session, form);
-      stream.write(large);
-      if (end) stream.end();
-      const reply = await replyOf(stream);
-      expect(outcomeOf(reply)).toBe("MESSAGE_TOO_LARGE");
-      expect(reply).toContain(`reset with ${constants.NGHTTP2_NO_ERROR}`);
-    }
-    const next = await replyOf(openStream(session, form).end(body, "latin1"));
-    expect(outcomeOf(next)).toBe("OK");
+    const next = begin();
+    next.send(body);
+    next.end();
+    await expect.poll(next.outcome).toBe("OK");
   });
 
   it("is asked for its body once it is admitted, and not if it is refused", async () => {
     const held = Promise.withResolvers<void>();
-    const hold = async () => {
+    const createInvestor = async () => {
       await held.promise;
       return { type: 1 };
     };
-    const server = await serve(kind, { createInvestor: hold }, { maxInFlight: 1 });
-    const { gate, port } = server;
-    const expects = { ...headers, expect: "100-continue" };
-    const head = http1("POST", path, { ...expects, "x-length": 0 }).replace(
-      /content-length: 0/,
-      `content-length: ${body.length}`,
-    );
-    if (kind === "http") {
-      const { socket, received } = openWire(port, head);
-      await expect.poll(received).toBe("HTTP/1.1 100 Continue\r\n\r\n");
-      const refused = openWire(port, head);
-      await expect.poll(() => outcomeOf(refused.received())).toBe("OVERLOADED");
-      expect(statusesIn(refused.received())).not.toContain(100);
-      socket.write(body, "latin1");
-      held.resolve();
-      await expect.poll(() => statusesIn(received())).toEqual([100, 200]);
-      return;
-    }
-    const session = openSession(server, kind);
-    const stream = openStream(session, form, { expect: "100-Continue" });
-    await once(stream, "continue");
-    const refused = openStream(session, form, { expect: "100-continue" });
-    let wasAsked = false;
-    refused.on("continue", () => {
-      wasAsked = true;
-    });
-    expect(outcomeOf(await replyOf(refused))).toBe("OVERLOADED");
-    expect(wasAsked).toBe(false);
-    stream.end(body, "latin1");
+    const server = await serve(kind, { createInvestor }, { maxInFlight: 1 });
+    const call = open(server, kind, form)({ expect: "100-Continue" });
+    await expect.poll(call.wasAsked).toBe(true);
+    const refused = open(server, kind, form)({ expect: "100-continue" });
+    await expect.poll(refused.outcome).toBe("OVERLOADED");
+    expect(refused.wasAsked()).toBe(false);
+    call.send(body);
+    call.end();
     held.resolve();
-    expect(outcomeOf(await replyOf(stream))).toBe("OK");
-    await expect.poll(() => gate.inFlight).toBe(0);
+    await expect.poll(call.outcome).toBe("OK");
+    await expect.poll(() => server.gate.inFlight).toBe(0);
   });
 
   it("ends at the service's timeout, whatever longer one its client has", async () => {
     const server = await serve(kind, hang, { requestTimeoutMs: 300 });
     const longest = timeout ? Object.fromEntries([timeout]) : {};
     // Once all of it is there, and if its body never comes.
-    for (const sent of [body, body.slice(0, 3)]) {
-      if (kind === "http") {
-        const whole = http1("POST", path, { ...headers, ...longest }, body);
-        const text = whole.slice(0, whole.length - body.length + sent.length);
-        const { received } = openWire(server.port, text);
-        await expect.poll(() => outcomeOf(received())).toBe("DEADLINE_EXCEEDED");
-        continue;
-      }
-      const stream = openStream(openSession(server, kind), form, longest);
-      stream.write(sent, "latin1");
-      if (sent === body) stream.end();
-      expect(outcomeOf(await replyOf(stream))).toBe("DEADLINE_EXCEEDED");
+    for (const isWhole of [true, false]) {
+      const call = open(server, kind, form)(longest);
+      call.send(isWhole ? body : body.slice(0, 3));
+      if (isWhole) call.end();
+      await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
     }
     await expect.poll(() => server.gate.inFlight).toBe(0);
   });
 
   it.runIf(timeout)("ends at its client's timeout if that is sooner", async () => {
-    const server = await serve(kind, hang);
     const soon = { [timeout?.[0] ?? ""]: name.startsWith("Connect") ? "100" : "100m" };
     const started = performance.now();
-    if (kind === "http") {
-      const whole = http1("POST", path, { ...headers, ...soon }, body);
-      const { received } = openWire(server.port, whole);
-      await expect.poll(() => outcomeOf(received())).toBe("DEADLINE_EXCEEDED");
-    } else {
-      const stream = openStream(openSession(server, kind), form, soon).end(body, "latin1");
-      expect(outcomeOf(await replyOf(stream))).toBe("DEADLINE_EXCEEDED");
-    }
+    const call = open(await serve(kind, hang), kind, form)(soon);
+    call.send(body);
+    call.end();
+    await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
     expect(performance.now() - started).toBeLessThan(4_000);
   });
 
   it("frees its slot when its client leaves, before its end and while it runs", async () => {
-    const running = Promise.withResolvers<void>();
     const signals: AbortSignal[] = [];
-    const note: Methods = {
-      createInvestor(request, context) {
-        signals.push(context.signal);
-        running.resolve();
-        return hang.createInvestor?.(request, context) ?? {};
-      },
+    const createInvestor: Methods["createInvestor"] = (request, context) => {
+      signals.push(context.signal);
+      return hang.createInvestor?.(request, context) ?? {};
     };
-    const server = await serve(kind, note);
-    const { gate, port } = server;
-    for (const sent of [body.slice(0, 3), body]) {
-      const whole = http1("POST", path, headers, body);
-      const text = whole.slice(0, whole.length - body.length + sent.length);
-      const leave = () => {
-        if (kind === "http") {
-          const { socket } = openWire(port, text);
-          return () => socket.destroy();
-        }
-        const stream = openStream(openSession(server, kind), form);
-        stream.write(sent, "latin1");
-        if (sent === body) stream.end();
-        return () => stream.close(constants.NGHTTP2_CANCEL);
-      };
-      const go = leave();
-      await expect.poll(() => gate.inFlight).toBe(1);
-      if (sent === body) await running.promise;
-      else await delay(50);
-      go();
-      await expect.poll(() => gate.inFlight, { timeout: 4_000 }).toBe(0);
+    const server = await serve(kind, { createInvestor });
+    for (const isWhole of [false, true]) {
+      const call = open(server, kind, form)();
+      call.send(isWhole ? body : body.slice(0, 3));
+      if (isWhole) call.end();
+      await expect.poll(() => server.gate.inFlight).toBe(1);
+      await expect.poll(() => signals.length).toBe(isWhole ? 1 : 0);
+      call.leave();
+      await expect.poll(() => server.gate.inFlight, { timeout: 4_000 }).toBe(0);
     }
     expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
   });

@@ -21,10 +21,17 @@ export function openWire(port: number, bytes: Uint8Array | string = ""): Wire {
   return { socket, received: () => text, closed };
 }
 
-/** A request of HTTP/1.1 with its length as it is on the wire. */
-export function http1(method: string, path: string, headers: object, body = ""): string {
-  const all = { host: "localhost", ...headers, "content-length": Buffer.byteLength(body) };
-  const fields = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
+/** A request of HTTP/1.1 as it is on the wire, with its length unless the headers have another. */
+export function http1(
+  method: string,
+  path: string,
+  headers: Record<string, string | number | undefined>,
+  body = "",
+): string {
+  const all = { host: "localhost", "content-length": Buffer.byteLength(body), ...headers };
+  const fields = Object.entries(all)
+    .filter(([, value]) => value !== undefined)
+    .map(([name, value]) => `${name}: ${value}\r\n`);
   return `${method} ${path} HTTP/1.1\r\n${fields.join("")}\r\n${body}`;
 }
 
