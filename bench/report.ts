@@ -66,11 +66,8 @@ function toSummary({ outcomes, machine }: Results): string {
 
 ${toTable([["gRPC, 128 callers", ...servers], ...rows])}
 
-Calls a second, and the CPU time of the server per call. Peers execute one statement per call, with
-equally durable writes. [Performance](docs/performance.md) has all comparisons, with latencies,
-memory and how each is measured.
-
-The machine has ${machine}; load, servers and database share it.`;
+Calls a second and CPU time per call, each with durable writes, on ${machine},
+shared by load, servers and database. [More comparisons, and how they are measured](docs/performance.md).`;
 }
 
 function toPage({ date, machine, outcomes, figures, growth }: Results): string {
@@ -84,10 +81,10 @@ function toPage({ date, machine, outcomes, figures, growth }: Results): string {
         "callers",
         "server",
         "calls/s",
-        "median",
-        "p99",
-        "CPU",
-        "memory",
+        "median, ms",
+        "p99, ms",
+        "CPU, µs",
+        "MiB",
         "× calls/s",
         "× median",
         "× CPU",
@@ -99,18 +96,14 @@ function toPage({ date, machine, outcomes, figures, growth }: Results): string {
       ...figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]),
     ]),
     growth: toTable([
-      ["store", "records", "callers", "creates/s", "median", "p99", "gets/s", "median", "p99"],
+      ["store", "records", "callers", "creates/s", "p99, ms", "gets/s", "p99, ms"],
       ...growth
         .toSorted((a, b) => a.store.localeCompare(b.store))
         .map(({ store, records, callers, create, get }) => [
           store,
           show(records),
           show(callers),
-          ...[create, get].flatMap(({ rate, p50, p99 }) => [
-            show(rate),
-            show(p50, " ms"),
-            show(p99, " ms"),
-          ]),
+          ...[create, get].flatMap(({ rate, p99 }) => [show(rate), show(p99)]),
         ]),
     ]),
   };
@@ -123,10 +116,7 @@ function toRows(outcome: Outcome): string[][] {
     i === 0 ? show(outcome.callers) : "",
     name,
     show(rate),
-    show(p50, " ms"),
-    show(p99, " ms"),
-    show(cpu, " µs"),
-    show(memory, " MiB"),
+    ...[p50, p99, cpu, memory].map((each) => show(each)),
     ...[ratios.rate, ratios.p50, ratios.cpu].map((each) => (i === 0 ? "" : show(each))),
   ]);
 }
