@@ -286,14 +286,6 @@ describe("SQLite", () => {
     }
   });
 
-  it("waits for another process that makes the file", async () => {
-    const path = join(temporaryFolder(), "investors.db");
-    const other = new DatabaseSync(path);
-    other.exec("BEGIN IMMEDIATE");
-    setTimeout(() => other.close(), 500);
-    await open(path);
-  });
-
   it("waits for another process that writes, and says so if it waits too long", async () => {
     const path = join(temporaryFolder(), "investors.db");
     const { store } = await open(path);
@@ -320,41 +312,6 @@ describe("SQLite", () => {
       await store.list({ limit: 1_000 });
     }
     expect(statSync(`${path}-wal`).size).toBeLessThan(16 * 1024 * 1024);
-  });
-
-  it("rejects what a full disk cannot take, keeps what it has, and goes on once there is room", async ({
-    skip,
-  }) => {
-    const disk = temporaryDisk(join(temporaryFolder(), "disk"));
-    skip(disk === undefined, "this test needs the right to mount a small file system");
-    if (disk === undefined) return;
-    const ballast = join(disk, "ballast");
-    writeFileSync(ballast, Buffer.alloc(512 * 1024));
-    const { store, fatal, writable } = await open(join(disk, "investors.db"));
-
-    const stored = [];
-    let refusal: unknown;
-    while (refusal === undefined && stored.length < 100_000) {
-      const records = Array.from({ length: 100 }, () => anInvestor({ lastName: "x".repeat(250) }));
-      const outcomes = await Promise.allSettled(records.map((record) => store.insert(record)));
-      for (const [i, outcome] of outcomes.entries()) {
-        if (outcome.status === "fulfilled") stored.push(records[i]);
-        else refusal = outcome.reason;
-      }
-    }
-    expect(refusal).toBeInstanceOf(StoreUnavailableError);
-    expect(stored.length).toBeGreaterThan(0);
-    for (const record of stored) expect(await store.find(record?.id ?? "")).toBeDefined();
-    expect(await store.list({ limit: 100_001 })).toHaveLength(stored.length);
-
-    await store.ping();
-    expect(writable.at(-1)).toBe(false);
-
-    truncateSync(ballast);
-    await store.insert(anInvestor());
-    expect(await store.list({ limit: 100_001 })).toHaveLength(stored.length + 1);
-    expect(writable.at(-1)).toBe(true);
-    expect(fatal).toEqual([]);
   });
 
   it.each(["new", "old"])("says at the start that the disk is full (%s file)", async (age) => {
