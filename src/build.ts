@@ -11,12 +11,8 @@ export const packageFolder = new URL("../", import.meta.url);
  * empty if the build did not know it.
  */
 export function readBuild(): { version: string; oldestNode: string; commit: string } {
-  const { version, engines } = JSON.parse(
-    readFileSync(new URL("package.json", packageFolder), "utf8"),
-  );
-  return {
-    version,
-    oldestNode: engines.node.replace(">=", ""),
-    commit: typeof COMMIT === "undefined" ? "" : COMMIT,
-  };
+  const text = readFileSync(new URL("package.json", packageFolder), "utf8");
+  const { version, engines } = JSON.parse(text);
+  const commit = typeof COMMIT === "undefined" ? "" : COMMIT;
+  return { version, oldestNode: engines.node.replace(">=", ""), commit };
 }

@@ -254,20 +254,6 @@ describe("OIDC access tokens", () => {
     expect(issuer.keyRequests()).toBe(1);
   });
 
-  it("are UNAVAILABLE while their issuer is", async () => {
-    const { issuer, service } = await start();
-    const authorization = `Bearer ${await issuer.sign({ scope })}`;
-    issuer.setAvailable(false);
-    const reply = await rest(service, authorization);
-    expect(reply.status).toBe(503);
-    expect(reply.headers.get("retry-after")).toBe("1");
-    expect(await reply.json()).toMatchObject({ reason: "ISSUER_UNAVAILABLE" });
-    issuer.setAvailable(true);
-    await expect
-      .poll(async () => (await rest(service, authorization)).status, { timeout: 5_000 })
-      .toBe(200);
-  });
-
   describe("whose issuer is slow", () => {
     /** A service whose callers with a token of the issuer wait until its keys are released. */
     async function startSlow(env: NodeJS.ProcessEnv = {}) {
