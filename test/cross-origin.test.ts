@@ -10,6 +10,9 @@ import { startInProcess } from "./support/server.ts";
 const rpc = "/investor.v1.InvestorService/GetInvestor";
 const rest = "/v1/investors";
 
+/** The settings of a service that takes requests to any host. */
+const open = { "--host": "0.0.0.0", "--allow-insecure": "true" };
+
 async function send(port: number, path: string, options: RequestOptions = {}) {
   const req = request({ ...options, port, path }).end();
   const [res] = (await once(req, "response")) as [IncomingMessage];
@@ -32,9 +35,8 @@ describe("CORS", () => {
   };
 
   it("lets the pages of the origins that are set call, and no others", async () => {
-    const { httpPort } = await startInProcess({
-      "--cors-origin": "https://a.example,https://b.example",
-    });
+    const origins = "https://a.example,https://b.example";
+    const { httpPort } = await startInProcess({ ...open, "--cors-origin": origins });
     const allowed = await preflight(httpPort, "https://b.example");
     expect(allowed).toMatchObject({
       status: 204,
@@ -55,7 +57,7 @@ describe("CORS", () => {
   });
 
   it("says nothing unless it is set", async () => {
-    const { httpPort } = await startInProcess();
+    const { httpPort } = await startInProcess(open);
     const { headers } = await preflight(httpPort, "https://a.example");
     expect(headers).not.toHaveProperty("access-control-allow-origin");
   });
@@ -129,7 +131,6 @@ describe("behind a proxy that strips /investors", () => {
     return (server.address() as AddressInfo).port;
   }
 
-  const open = { "--host": "0.0.0.0", "--allow-insecure": "true" };
   it.each<[string, Record<string, string>, (host: string) => Record<string, string>]>([
     ["that keeps the host", open, () => ({})],
     ["that has a host of its own", open, () => ({ host: "backend.internal:8080" })],
