@@ -1,5 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
+import { setImmediate } from "node:timers/promises";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
@@ -27,7 +28,7 @@ const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
 
 /** The most reflection streams, in all and on one connection, and their timeout in milliseconds. */
-const maxReflections = 256;
+const maxReflections = 64;
 const maxReflectionsOfConnection = 8;
 const reflectionTimeoutMs = 60_000;
 
@@ -57,6 +58,8 @@ export function createGate(options: GateOptions) {
   const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
   const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
+  // Each begins in a turn of the event loop of its own, so that other calls are served between them.
+  let pageTurn = Promise.resolve();
   const admitting = createSlots(Number.POSITIVE_INFINITY);
   const peerOf = createPeerLookup();
 
@@ -69,7 +72,13 @@ export function createGate(options: GateOptions) {
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);
   }
 
-  function acquireSlots(call: Call): undefined {
+  /** Resolves in a turn of the event loop in which no other page begins. */
+  function turnOfPage(): Promise<void> {
+    pageTurn = pageTurn.then(() => setImmediate());
+    return pageTurn;
+  }
+
+  function acquireSlots(call: Call): undefined | Promise<void> {
     const { method, http } = call.head;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
@@ -84,6 +93,7 @@ export function createGate(options: GateOptions) {
     }
     for (const release of releases) call.onClose(release);
     call.useConnection();
+    return method === InvestorService.method.listInvestors ? turnOfPage() : undefined;
   }
 
   function acquirePublicSlot(call: Call): undefined {

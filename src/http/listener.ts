@@ -62,6 +62,9 @@ const http2Options = {
   maxSessionMemory: 2 ** 32 - 1,
   // A client may replace streams that it resets, which Node.js still counts if it reads both at once.
   maxSessionRejectedStreams: 1_000,
+  // Its default lets clients open and reset a thousand streams at once, which holds up other calls.
+  streamResetBurst: 256,
+  streamResetRate: 33,
 };
 
 /**

@@ -185,7 +185,9 @@ export async function startTarget(kind: Kind) {
     async excess(initial: Holdings): Promise<string[]> {
       const now = await holdings();
       const names = Object.keys(slack) as (keyof Holdings)[];
-      return names.filter((name) => now[name] > initial[name] + slack[name]);
+      return names
+        .filter((name) => now[name] > initial[name] + slack[name])
+        .map((name) => `${initial[name]} ${name} before, ${now[name]} now`);
     },
     /** How long the main thread was ready to run but had no core, in ms (proc_pid_schedstat). */
     waitedMs: () =>
