@@ -11,8 +11,10 @@ import { forms, tlsForms } from "./forms.ts";
 import { type Attack, type Kind, marks, startTarget } from "./target.ts";
 
 const clients = 64;
-const minutes = Number(process.env.ATTACK_MINUTES ?? 2);
-const roundMs = minutes > 2 ? 4_000 : 800;
+
+/** For `npm run attack`; otherwise each attack is made once, on a machine that does other work. */
+const minutes = Number(process.env.ATTACK_MINUTES ?? 0);
+const roundMs = minutes > 0 ? 4_000 : 800;
 
 const maxMemoryMb = 512;
 const minServed = 0.98;
@@ -88,16 +90,16 @@ function expectGoodLog(log: string, seconds: number): void {
 
 /**
  * Expects that good callers were served, and in time unless the machine is the bottleneck: hostile
- * clients need a core of their own, and where the service had to wait for one for more than a
- * quarter of the time, its latency says nothing about it.
+ * clients need a core of their own. Where the service had to wait for one for more than a quarter
+ * of the time, or other work is done beside it, its latency says nothing about it.
  */
 function expectServed({ calls, failures, p99Ms }: Figures, waited: number): void {
-  const isBottleneck = waited > 0.25;
+  const isTimed = minutes > 0 && waited < 0.25;
   const isLate = (failure: string) => /deadline_exceeded|TimeoutError/.test(failure);
-  const counted = isBottleneck ? failures.filter((each) => !isLate(each)) : failures;
+  const counted = isTimed ? failures : failures.filter((each) => !isLate(each));
   const served = 1 - counted.length / calls;
   expect(served, `share of ${calls} good calls: ${counted.slice(0, 3)}`).toBeGreaterThan(minServed);
-  if (!isBottleneck) expect(p99Ms, "p99 of good callers in ms").toBeLessThan(maxP99Ms);
+  if (isTimed) expect(p99Ms, "p99 of good callers in ms").toBeLessThan(maxP99Ms);
 }
 
 const kinds: Kind[] = ["plain", "TLS"];
@@ -113,7 +115,8 @@ describe.runIf(process.platform === "linux").each(kinds)("the service, %s", (kin
     const failures: string[] = [];
     let connections = 0;
     let scene: Scene | undefined;
-    for (let seed = firstSeed; seed <= lastSeed || performance.now() < end; seed += 1) {
+    let seed = firstSeed;
+    for (; seed <= lastSeed || performance.now() < end; seed += 1) {
       const [name, attack] = attacks[seed % attacks.length] as [string, Attack];
       scene ??= await prepare(kind);
       const { target } = scene;
@@ -131,12 +134,10 @@ describe.runIf(process.platform === "linux").each(kinds)("the service, %s", (kin
       connections += target.connections() - before;
     }
     if (scene) expect(await dismiss(scene), "exit code").toBe(0);
-    const highest = Object.entries(peaks)
-      .toSorted(([, a], [, b]) => b - a)
-      .slice(0, 5);
+    const highest = Object.entries(peaks).toSorted(([, a], [, b]) => b - a);
     console.log(
-      `${kind}: ${connections} connections; MB at the peak:`,
-      Object.fromEntries(highest),
+      `${kind}: ${seed - firstSeed} attacks, ${connections} connections; MB at the peak:`,
+      Object.fromEntries(highest.slice(0, 5)),
     );
     expect(failures).toEqual([]);
   });

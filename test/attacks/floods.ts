@@ -26,7 +26,6 @@ import {
   sendData,
   watchPath,
 } from "./requests.ts";
-import { halfWays } from "./slow.ts";
 import type { Attack, Fields, Hostile, Port } from "./target.ts";
 
 const { headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
@@ -65,9 +64,6 @@ const onOneStream: Record<string, FramesOf> = {
   "CONTINUATION frames": (n, call) => [
     n === 0 ? [headers, none, call] : [continuation, none, padding],
   ],
-  "empty CONTINUATION frames": (n, call) => [
-    n === 0 ? [headers, none, call] : [continuation, none, nothing],
-  ],
   "empty DATA": (n, call) => [
     n === 0 ? [headers, endHeaders, call] : [frameType.data, none, nothing],
   ],
@@ -80,7 +76,6 @@ const onOneStream: Record<string, FramesOf> = {
 const onConnection: Record<string, FramesOf> = {
   SETTINGS: (n) => [[settings, none, Buffer.from([0, 1, 0, 0, (n % 2) * 16, 0])]],
   PING: () => [[ping, none, Buffer.alloc(8)]],
-  "windows that grow": () => [[windowUpdate, none, Buffer.from([0, 0, 0, 1])]],
   "frames of an unknown type": () => [[0xfa, none, Buffer.alloc(1_000)]],
 };
 
@@ -204,10 +199,6 @@ export const floods: Record<string, Attack> = {
     const encoding = random.pick(["identity", "gzip", "br"]);
     const get = http1("GET", path, { ...credentials, "accept-encoding": encoding });
     return hold(hostile, "http", Array(12).fill(get), random.int(0, 1) === 0);
-  },
-  "clients that stop half-way"(hostile) {
-    const { port, first, isRead = true } = hostile.random.pick(halfWays(hostile.credentials));
-    return hold(hostile, port, [first], isRead);
   },
   async "connections that come and go"({ random, openTcp, open }) {
     const { socket, tcp, closes } = await random.pick([openTcp, open])(

@@ -81,70 +81,38 @@ async function send({ socket, tcp, closes }: Connection, bytes: Buffer, random: 
   else socket.destroy();
 }
 
-/** Sends a request that is the last of its connection, and demands its end in time. */
+/** Sends a request that is the last of its connection, and returns the status of its reply. */
 async function ask({ socket, received, closes }: Connection, request: Buffer): Promise<string> {
   socket.write(request);
-  if (!(await closes(8_000))) throw new Error(`no end of ${request.toString("latin1", 0, 400)}`);
+  if (!(await closes(30_000))) throw new Error(`no end of ${request.toString("latin1", 0, 400)}`);
   return /^HTTP\/1.1 (\d+)/.exec(received())?.[1] ?? "";
 }
 
 const ports: Port[] = ["grpc", "http"];
 
-/** A request that must not be served, since another one is around it. */
-const owner = { ...json, authorization: `Bearer ${tokens.greedy}` };
-const hidden = http1("POST", "/v1/investors", owner, plainJson(marks.stranger)).toString();
-const length = String(hidden.length);
-const chunk = `${hidden.length.toString(16)}\r\n${hidden}\r\n`;
-
-/** Requests whose ends are a matter of opinion (RFC 9112, 11.2). */
-const ambiguous: [Fields, string][] = [
-  [{ "content-length": "4", "transfer-encoding": "chunked" }, `0\r\n\r\n${hidden}`],
-  [{ "transfer-encoding": "chunked", "content-length": length }, `0\r\n\r\n${hidden}`],
-  [{ "transfer-encoding ": "chunked", "content-length": length }, `0\r\n\r\n${hidden}`],
-  [{ "transfer-encoding": "chunked, identity" }, `${chunk}0\r\n\r\n`],
-  [{ "transfer-encoding": "xchunked" }, `0\r\n\r\n${hidden}`],
-  [{ "transfer-encoding": "\u000bchunked" }, `0\r\n\r\n${hidden}`],
-  [{ "transfer-encoding": "chunked" }, `+0\r\n\r\n${hidden}`],
-  [{ "transfer-encoding": "chunked" }, `10000000000000000\r\n${hidden}`],
-  [{ "transfer-encoding": "chunked" }, `0\n\n${hidden}`],
-  [{ "content-length": `0, ${length}` }, hidden],
-  [{ "content-length": "0\r\ncontent-length: 5" }, hidden],
-  [{ "content-length": "+0" }, hidden],
-  [{ "content-length": "0x0" }, hidden],
-  [{ "content-length": "18446744073709551616" }, hidden],
-  [{ "x-cr": "a\rtransfer-encoding: chunked", "content-length": length }, hidden],
-];
-
 /** Credentials that are nobody's. */
 const authorizations = [
-  ...["", "Bearer", "Bearer ", "Bearer null", "Bearer good", "Basic Z29vZDpnb29k", "Bearer .."],
+  ...["Bearer", "Bearer ", "Bearer good", "Basic Z29vZDpnb29k", `Token ${tokens.good}`],
   ...[tokens.good.slice(1), `${tokens.good}0`, tokens.good.toLowerCase(), "__proto__"].map(
     (token) => `Bearer ${token}`,
   ),
-  `Token ${tokens.good}`,
-  "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJnb29kIn0.",
-  `Bearer ${"x".repeat(8_000)}`,
 ];
 
 /** Fields by which a stranger might be taken for another, and other spellings of a path. */
 const disguises: Fields[] = [
-  { "x-forwarded-for": "127.0.0.1", "x-forwarded-user": "good", "x-real-ip": "127.0.0.1" },
+  { "x-forwarded-for": "127.0.0.1", "x-forwarded-user": "good", "ssl-client-verify": "SUCCESS" },
   { "proxy-authorization": `Bearer ${tokens.good}`, cookie: `authorization=${tokens.good}` },
   { "x-http-method-override": "GET", "x-original-url": "/healthz", "x-rewrite-url": "/healthz" },
-  { "x-client-cert": "CN=good", "ssl-client-verify": "SUCCESS" },
 ];
 const spellings: ((path: string) => string)[] = [
   (path) => path,
   (path) => `/${path}/`,
-  (path) => path.toUpperCase(),
   (path) => path.replace("v1", "%76%31"),
   (path) => `/healthz/..${path}`,
-  (path) => `${path};/healthz`,
-  (path) => `${path}%00`,
   (path) => `http://localhost${path}`,
   (path) => `${path}?access_token=${tokens.good}`,
 ];
-const methods = ["POST", "POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"];
+const methods = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"];
 
 /** Values that mean something in a field that somebody reads. */
 const oddFields: [string, string][] = [
@@ -205,12 +173,6 @@ export const forms: Record<string, Attack> = {
     };
     await ask(await open("http"), http1("POST", path, fields, isWeb ? frame(body) : body));
   },
-  async "requests within requests"({ random, open, credentials }) {
-    const [fields, body] = random.pick(ambiguous);
-    const head = http1("POST", "/v1/investors", { ...json, ...credentials, ...fields });
-    const status = await ask(await open("http"), Buffer.concat([head, Buffer.from(body)]));
-    if (/^[23]/.test(status)) throw new Error(`served: ${JSON.stringify(fields)}`);
-  },
   async "strangers in disguise"({ random, open }) {
     const path = random.pick(["/v1/investors", createPath, listPath, "/metrics"]);
     const credentials = { authorization: random.pick(authorizations) };
@@ -237,12 +199,5 @@ export const tlsForms: Record<string, Attack> = {
   async "mutated handshakes"({ random, openTcp }) {
     const bytes = mutate(await clientHello(), random);
     await send(await openTcp(random.pick(ports)), bytes, random);
-  },
-  async "bytes between the records of TLS"(hostile) {
-    const { random, open } = hostile;
-    const connection = await open(random.pick(ports), "h2");
-    connection.socket.write(Buffer.concat(http2Frames(hostile)));
-    const record = Buffer.concat([Buffer.from([23, 3, 3, 0, 64]), Buffer.alloc(64)]);
-    await send({ ...connection, socket: connection.tcp }, mutate(record, random), random);
   },
 };
