@@ -60,6 +60,7 @@ interface Holdings {
 
 /** How much of it comes and goes without any attack. */
 const slack: Holdings = { calls: 0, timers: 10, sockets: 2, descriptors: 5 };
+const all = Object.keys(slack) as (keyof Holdings)[];
 
 /** One connection of a hostile client, from its opening to its end. */
 export type Attack = (hostile: Hostile) => Promise<unknown>;
@@ -182,9 +183,8 @@ export async function startTarget(kind: Kind) {
     },
     holdings,
     /** What the process holds more of than it did once. */
-    async excess(initial: Holdings): Promise<string[]> {
+    async excess(initial: Holdings, names = all): Promise<string[]> {
       const now = await holdings();
-      const names = Object.keys(slack) as (keyof Holdings)[];
       return names
         .filter((name) => now[name] > initial[name] + slack[name])
         .map((name) => `${initial[name]} ${name} before, ${now[name]} now`);
