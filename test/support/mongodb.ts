@@ -47,6 +47,10 @@ export async function describeWithMongo(
     describe.skip(name, () => tests({} as TestMongo));
     return;
   }
+  const client = await MongoClient.connect(probe.getUri());
+  const { version } = await client.db().command({ buildInfo: 1 });
+  console.log(`${name}: MongoDB ${version}`);
+  await client.close();
   await probe.stop();
 
   describe(name, () => {
