@@ -32,10 +32,6 @@ export interface CallHead {
   readonly timeoutMs?: number | undefined;
   /** How it looks as a request of plain HTTP, if that is its protocol. */
   readonly http?: HttpCall | undefined;
-  /** Aborted when the call is to end early; made when it is needed if absent. */
-  readonly controller?: AbortController;
-  /** What goes along to the service; made if absent. */
-  readonly values?: ContextValues;
 }
 
 interface ResponseEvents {
@@ -86,12 +82,12 @@ const deadlinePassed = interrupted(
 export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly head: CallHead;
   readonly peer: Peer;
-  readonly values: ContextValues;
+  readonly values: ContextValues = createContextValues();
   /** When it began, by performance.now(). */
   readonly startedAt = performance.now();
   /** Who makes it, once that is known. */
   caller: Caller | undefined;
-  /** Why it failed; the first {@link Call.fail} counts. */
+  /** Why it failed; the first {@link Call.recordFailure} counts. */
   failure: ConnectError | undefined;
   /** Whether its implementation was reached. */
   wasInvoked = false;
@@ -103,7 +99,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #abortReason: ConnectError | undefined;
   #onAbort: ((reason: ConnectError) => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
-  #repliedAt: number | undefined;
   #isClosed = false;
   #id: string | undefined;
 
@@ -117,8 +112,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.peer = peer;
     this.#connection = connection;
     this.#options = options;
-    this.#controller = head.controller;
-    this.values = head.values ?? createContextValues();
     this.limit(Math.min(head.timeoutMs ?? Number.POSITIVE_INFINITY, options.requestTimeoutMs));
     head.response.once("close", () => this.#close());
     this.#span = options.startSpan?.(this);
@@ -132,9 +125,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Sets its deadline, in milliseconds from now, instead of the previous one. */
   limit(ms = this.#options.requestTimeoutMs): void {
-    clearTimeout(this.#timer);
-    this.#repliedAt = undefined;
-    if (!this.#isClosed && ms <= maxTimerMs) this.#setTimer(ms);
+    this.#startTimer(ms, () => {
+      this.#abort(deadlinePassed);
+      this.replied();
+    });
   }
 
   /** Leaves its client's deadline alone in force. */
@@ -148,18 +142,14 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    * connection is closed.
    */
   replied(): void {
-    this.#repliedAt = performance.now();
-    // A deadline that is sooner tells whether this is over, at no cost for the replies that are read.
-    if (this.#timer && this.#options.requestTimeoutMs <= replyTimeoutMs) return;
-    clearTimeout(this.#timer);
-    this.#setTimer(replyTimeoutMs);
+    this.#startTimer(replyTimeoutMs, () => this.#connection?.destroy());
   }
 
   /**
    * Records why the call failed and returns what to reply. Anything but a ConnectError is a fault
    * of the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.
    */
-  fail(error: unknown): ConnectError {
+  recordFailure(error: unknown): ConnectError {
     const reply = this.#toReply(error);
     this.failure ??= reply;
     return reply;
@@ -225,18 +215,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return this.#controller.signal;
   }
 
-  #setTimer(ms: number): void {
-    this.#timer = setTimeout(() => this.#onTimeout(), ms);
-  }
-
-  #onTimeout(): void {
-    if (this.#repliedAt === undefined) {
-      this.#abort(deadlinePassed);
-      this.#repliedAt = performance.now();
-    }
-    const leftMs = this.#repliedAt + replyTimeoutMs - performance.now();
-    if (leftMs > 0) this.#setTimer(leftMs);
-    else this.#connection?.destroy();
+  #startTimer(ms: number, onTimeout: () => void): void {
+    clearTimeout(this.#timer);
+    if (!this.#isClosed && ms <= maxTimerMs) this.#timer = setTimeout(onTimeout, ms);
   }
 
   #close(): void {

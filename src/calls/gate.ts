@@ -78,7 +78,7 @@ export function createGate(options: GateOptions) {
     return pageTurn;
   }
 
-  function acquireSlots(call: Call): undefined | Promise<void> {
+  function acquireSlots(call: Call): void | Promise<void> {
     const { method, http } = call.head;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
@@ -96,7 +96,7 @@ export function createGate(options: GateOptions) {
     return method === InvestorService.method.listInvestors ? turnOfPage() : undefined;
   }
 
-  function acquirePublicSlot(call: Call): undefined {
+  function acquirePublicSlot(call: Call): void {
     const { method, timeoutMs = reflectionTimeoutMs } = call.head;
     const isWatch = method.methodKind === "server_streaming";
     const isReflection = method.methodKind === "bidi_streaming";
@@ -117,17 +117,18 @@ export function createGate(options: GateOptions) {
      * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
      * reply has closed. Anybody may make a public call, within the limits of its kind.
      *
-     * @returns nothing if it is admitted at once
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
      *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
      */
-    admit(call: Call): undefined | Promise<void> {
+    async admit(call: Call): Promise<void> {
       if (call.head.isPublic) return acquirePublicSlot(call);
-      if (authenticate === undefined) return acquireSlots(call);
       const release = admitting.acquire();
-      return authorise(call, authenticate)
-        .then(() => acquireSlots(call))
-        .finally(release);
+      try {
+        if (authenticate) await authorise(call, authenticate);
+        await acquireSlots(call);
+      } finally {
+        release();
+      }
     },
     /**
      * Authenticates a request that is no call, where credentials are needed. It takes no slot.

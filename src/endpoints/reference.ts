@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
-import { type HttpRequest, type HttpResponse, send, sendHead } from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 
 const folder = new URL("./reference/", import.meta.url);
 
@@ -52,8 +52,7 @@ function serve(name: string, type: string) {
     const { plain, packed, etag } = asset;
     const known = headers["if-none-match"];
     if (known === "*" || known?.includes(etag.replace("W/", ""))) {
-      sendHead(res, 304, { ...commonHeaders, etag });
-      res.end();
+      send(res, 304, { ...commonHeaders, etag });
       return;
     }
     const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(String(headers["accept-encoding"] ?? ""));

@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { cors } from "@connectrpc/connect";
-import { type HttpRequest, type HttpResponse, sendHead } from "./reply.ts";
+import { type HttpRequest, type HttpResponse, send } from "./reply.ts";
 
 const allowedMethods = "GET, HEAD, POST";
 const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Authenticate"].join(
@@ -63,13 +63,11 @@ export function allowOrigin(req: HttpRequest, res: HttpResponse, origins: string
   res.setHeader("access-control-allow-origin", origin);
   res.setHeader("access-control-expose-headers", exposedHeaders);
   if (req.method !== "OPTIONS" || asked === undefined) return false;
-  const headers = {
+  send(res, 204, {
     "access-control-allow-methods": allowedMethods,
     // A call can have any, such as those of a trace.
     "access-control-allow-headers": req.headers["access-control-request-headers"] ?? "",
     "access-control-max-age": maxAgeSeconds,
-  };
-  sendHead(res, 204, headers);
-  res.end();
+  });
   return true;
 }

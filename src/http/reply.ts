@@ -13,14 +13,6 @@ export type HttpRequest = IncomingMessage | Http2ServerRequest;
 /** The response to a request. */
 export type HttpResponse = ServerResponse | Http2ServerResponse;
 
-/** What a reply needs of a response, which both kinds have. */
-export interface Replier {
-  readonly headersSent: boolean;
-  setHeader(name: string, value: string): unknown;
-  writeHead(status: number, headers: OutgoingHttpHeaders): unknown;
-  end(body?: string | Uint8Array): unknown;
-}
-
 /** How long a client has to send the rest of a request that was replied to, in milliseconds. */
 const restTimeoutMs = 1_000;
 
@@ -33,20 +25,16 @@ export function socketOf(request: HttpRequest): Socket {
   return session?.socket ?? request.socket;
 }
 
-/** Sends the head of a response. */
-export function sendHead(response: Replier, status: number, headers: OutgoingHttpHeaders): void {
-  response.writeHead(status, headers);
-}
-
 /** Sends all of a response; the headers become its own. */
 export function send(
-  response: Replier,
+  response: HttpResponse,
   status: number,
   headers: OutgoingHttpHeaders,
-  body: string | Uint8Array,
+  body?: string | Uint8Array,
 ): void {
-  headers["content-length"] = Buffer.byteLength(body);
-  response.writeHead(status, headers);
+  if (body !== undefined) headers["content-length"] = Buffer.byteLength(body);
+  // Both kinds have it, of types that differ.
+  (response as ServerResponse).writeHead(status, headers);
   response.end(body);
 }
 

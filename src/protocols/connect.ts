@@ -13,7 +13,7 @@ import {
   errorToJsonBytes,
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
-import { type HttpRequest, type Replier, send } from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { jsonHeaders } from "./problem.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
@@ -54,7 +54,7 @@ export function readConnectTimeout(text: unknown) {
 export function createConnectCodec(
   jsonOptions: JsonOptions,
   compressions: Compression[],
-): Codec<HttpRequest, Replier> {
+): Codec<HttpRequest, HttpResponse> {
   return {
     transport: "connect",
     overhead: 0,

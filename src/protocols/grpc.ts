@@ -1,4 +1,4 @@
-import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
+import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
@@ -48,7 +48,7 @@ export const grpcCodec: Codec<ServerHttp2Stream, ServerHttp2Stream> = {
     const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
     if (flags === 1) {
       // The protocol has its own code for this mistake of a client, which is no fault.
-      call.fail(malformedRequest());
+      call.recordFailure(malformedRequest());
       throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
     }
     if (flags !== 0 || body.length < end) throw malformedRequest();
@@ -88,25 +88,9 @@ export function sendStatus(
   headers: IncomingHttpHeaders,
   error: ConnectError,
 ): void {
-  const status = toFields(setTrailerStatus(new Headers(), error));
+  const status = Object.fromEntries(setTrailerStatus(new Headers(), error));
   stream.respond(
     { ":status": 200, "content-type": headers["content-type"], ...status },
     { endStream: true },
   );
-}
-
-/**
- * Trailers as HTTP/2 sends them: binary ones without padding, and the message encoded no more than
- * the protocol, and HTTP at its ends, ask.
- */
-function toFields(trailer: Headers): OutgoingHttpHeaders {
-  const fields: OutgoingHttpHeaders = {};
-  for (const [name, value] of trailer) {
-    if (name.endsWith("-bin")) fields[name] = value.replaceAll(/=+(?=,|$)/g, "");
-    else if (name !== "grpc-message") fields[name] = value;
-    else {
-      fields[name] = decodeURIComponent(value).replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
-    }
-  }
-  return fields;
 }

@@ -5,7 +5,7 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
-import { type HttpRequest, type Replier, send } from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 import { errorDomain } from "../service/errors.ts";
 
 /** The headers of a reply in JSON, which may hold a record. */
@@ -62,7 +62,7 @@ export function methodNotAllowed({ method }: HttpRequest, allow: string): Connec
 }
 
 /** Replies with a problem (RFC 9457), which openapi.json describes. */
-export function sendProblem(response: Replier, error: ConnectError, locate?: Locate): void {
+export function sendProblem(response: HttpResponse, error: ConnectError, locate?: Locate): void {
   const problem = toProblem(error, locate);
   const [retry] = error.findDetails(RetryInfoSchema);
   const headers = {

@@ -1,21 +1,15 @@
 import type { Socket } from "node:net";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
-import type { Message } from "@bufbuild/protobuf";
+import { create, type Message } from "@bufbuild/protobuf";
 import type { ServiceImplSpec } from "@connectrpc/connect";
-import type {
-  Investor,
-  ListInvestorsRequest,
-  ListInvestorsResponse,
+import {
+  type Investor,
+  ListInvestorsRequestSchema,
+  type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, HttpCall } from "../calls/call.ts";
-import {
-  type HttpRequest,
-  type HttpResponse,
-  type Replier,
-  send,
-  sendHead,
-} from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 import { toJson } from "../service/plain-json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import {
@@ -30,7 +24,7 @@ import {
 import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";
 
 /** Pages of 100 records are collected young; most of 1,000 would reach the old generation. */
-const streamedPageSize = 100;
+const firstPage = create(ListInvestorsRequestSchema, { pageSize: 100 });
 
 /**
  * Serves the investors as plain JSON over HTTP.
@@ -39,48 +33,26 @@ const streamedPageSize = 100;
  * @returns what serves a request, or returns undefined if nothing is at its path
  */
 export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
-  const { gate } = options;
   const serveUnary = createUnary(options);
   const rpc = (name: string) => ({ spec: service.methods[name], isPublic: false }) as UnaryRpc;
-  const create = rpc("createInvestor");
-  const get = rpc("getInvestor");
-  const list = rpc("listInvestors");
-
-  /** Streams all records page by page. */
-  async function serveAll(socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> {
-    const { method } = list.spec;
-    const http = { ...describe(collection)(req), isWholeList: true };
-    const head = {
-      method,
-      transport: "rest",
-      isPublic: false,
-      headers: req.headers,
-      http,
-    } as const;
-    const call = gate.begin({ ...head, socket, response: res });
-    try {
-      await gate.admit(call);
-      // A failure of the first page still has its own status.
-      const first = await readPage(call, "");
-      sendHead(res, 200, jsonHeaders);
+  const createInvestor = rpc("createInvestor");
+  const getInvestor = rpc("getInvestor");
+  const listInvestors = rpc("listInvestors");
+  const wholeListCodec: RestCodec = {
+    ...common,
+    describe: (req) => ({ ...common.describe(req), isWholeList: true }),
+    // A failure of the first page still has its own status.
+    decode: () => firstPage,
+    async reply(res, first, call, req) {
+      for (const [name, value] of Object.entries(jsonHeaders)) res.setHeader(name, value);
       if (req.method === "HEAD") res.end();
       else await pipeline(Readable.from(writeAll(call, first), { highWaterMark: 1 }), res);
-    } catch (error) {
-      const reply = call.fail(error);
-      // Without its end, nobody takes a part for the whole.
-      if (res.headersSent) res.destroy();
-      else sendProblem(res, reply, (field) => locate(req, field));
-    }
-  }
+    },
+  };
 
-  async function readPage(call: Call, pageToken: string): Promise<ListInvestorsResponse> {
-    call.limit();
-    const input = { pageSize: streamedPageSize, pageToken } as ListInvestorsRequest;
-    return (await call.run(() => list.spec.impl(input, call))) as ListInvestorsResponse;
-  }
-
-  async function* writeAll(call: Call, first: ListInvestorsResponse): AsyncGenerator<string> {
-    let page = first;
+  /** Writes all records page by page. */
+  async function* writeAll(call: Call, first: Message): AsyncGenerator<string> {
+    let page = first as ListInvestorsResponse;
     let separator = "[";
     for (;;) {
       const text = separator + page.investors.map(toJson).join(",");
@@ -90,7 +62,9 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
       yield isLast ? `${text}]` : text;
       if (isLast) return;
       separator = ",";
-      page = await readPage(call, page.nextPageToken);
+      call.limit();
+      const next = { ...firstPage, pageToken: page.nextPageToken };
+      page = (await call.run(() => listInvestors.spec.impl(next, call))) as ListInvestorsResponse;
     }
   }
 
@@ -99,13 +73,13 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
     const head = { socket, headers: req.headers };
     const isRead = req.method === "GET" || req.method === "HEAD";
     if (path === collection) {
-      if (req.method === "POST") return serveUnary(createCodec, create, head, req, res);
+      if (req.method === "POST") return serveUnary(createCodec, createInvestor, head, req, res);
       if (!isRead) throw methodNotAllowed(req, "GET, HEAD, POST");
-      if (queryOf(req) === "") return serveAll(socket, req, res);
-      return serveUnary(listCodec, list, head, req, res);
+      const codec = queryOf(req) === "" ? wholeListCodec : pageCodec;
+      return serveUnary(codec, listInvestors, head, req, res);
     }
     if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
-    if (isRead) return serveUnary(getCodec, get, head, req, res);
+    if (isRead) return serveUnary(getCodec, getInvestor, head, req, res);
     throw methodNotAllowed(req, "GET, HEAD");
   };
 }
@@ -120,17 +94,20 @@ function describe(route: string) {
   });
 }
 
-type RestCodec = Codec<HttpRequest, Replier>;
+type RestCodec = Codec<HttpRequest, HttpResponse>;
 
 const common = {
   transport: "rest",
   overhead: 0,
   timeoutMs: () => undefined,
   describe: describe(collection),
-  reply: (response: Replier, output: Message) =>
+  reply: (response: HttpResponse, output: Message) =>
     send(response, 200, { ...jsonHeaders }, toJson(output as Investor)),
-  fail: (response, error, _, request) =>
-    sendProblem(response, error, (field) => locate(request, field)),
+  fail(response, error, _, request) {
+    // Without its end, nobody takes a part of the list for the whole.
+    if (response.headersSent) response.destroy();
+    else sendProblem(response, error, (field) => locate(request, field));
+  },
 } satisfies Partial<RestCodec>;
 
 const createCodec: RestCodec = {
@@ -144,7 +121,7 @@ const getCodec: RestCodec = {
   decode: (_, __, request) => readGet(request),
 };
 
-const listCodec: RestCodec = {
+const pageCodec: RestCodec = {
   ...common,
   decode: (_, __, request) => readList(request),
   reply(response, output, _, request) {

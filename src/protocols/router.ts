@@ -106,23 +106,20 @@ export function createRouter(options: RouterOptions) {
   }
 
   /** Runs the work on a request. What it throws is replied to or, if that is late, cuts the reply. */
-  function guard(
+  async function guard(
     work: () => Promise<void> | undefined,
     reply: { readonly headersSent: boolean; destroy(): unknown },
     sendError: (error: ConnectError) => void,
-  ): void {
-    const fail = (error: unknown) => {
+  ): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
       try {
         if (reply.headersSent) reply.destroy();
         else sendError(error instanceof ConnectError ? error : logFault(error));
       } catch {
         reply.destroy();
       }
-    };
-    try {
-      work()?.catch(fail);
-    } catch (error) {
-      fail(error);
     }
   }
 

@@ -75,9 +75,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
     const head = { method, transport, isPublic, headers, socket, response, timeoutMs, http };
     const call = gate.begin(head);
     try {
-      const admission = gate.admit(call);
-      // What is there is not awaited: each await makes objects that the collector has to copy.
-      if (admission !== undefined) await admission;
+      await gate.admit(call);
       const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
       if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
       const body = await call.untilEnd(readBody(request, maxBytes, overhead));
@@ -85,10 +83,9 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       // An implementation may reply with a plain object instead of a message.
       const output = create(method.output, await call.run(() => spec.impl(input, call)));
       call.replied();
-      const sending = codec.reply(response, output, call, request);
-      if (sending !== undefined) await sending;
+      await codec.reply(response, output, call, request);
     } catch (error) {
-      const reply = call.fail(error);
+      const reply = call.recordFailure(error);
       call.replied();
       if (!call.isClosed) codec.fail(response, reply, call, request);
       dropRest(request, socket);

@@ -6,12 +6,14 @@ import {
   ConnectError,
   createConnectRouter,
   createContextKey,
-  createContextValues,
   type Interceptor,
   type MethodImpl,
 } from "@connectrpc/connect";
-import type { Compression, UniversalServerResponse } from "@connectrpc/connect/protocol";
-import { codeFromHttpStatus } from "@connectrpc/connect/protocol-connect";
+import type {
+  Compression,
+  UniversalHandler,
+  UniversalServerResponse,
+} from "@connectrpc/connect/protocol";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import {
   universalRequestFromNodeRequest,
@@ -19,11 +21,12 @@ import {
 } from "@connectrpc/connect-node";
 import type { Call, TransportName } from "../calls/call.ts";
 import { readBody } from "../http/body.ts";
+import { authorityOf } from "../http/cross-origin.ts";
 import type { HttpRequest, HttpResponse } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
-import { prefixBytes, readGrpcTimeout } from "./grpc.ts";
-import { httpError } from "./problem.ts";
+import { isGrpc, prefixBytes, readGrpcTimeout } from "./grpc.ts";
+import { httpError, methodNotAllowed } from "./problem.ts";
 import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
 
 /** Carries a call through Connect's handlers, in its context values. */
@@ -40,15 +43,11 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
-    async requestGate({ values }) {
+    requestGate({ values }) {
       const call = values.get(callKey);
-      try {
-        await gate.admit(call);
-      } catch (error) {
-        throw call.fail(error);
-      }
+      return recordFailure(call, () => gate.admit(call));
     },
-    interceptors: [noteFailures],
+    interceptors: [runCall],
     acceptCompression,
     jsonOptions,
     binaryOptions,
@@ -62,117 +61,109 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
   /** The body of a request; a message alone comes as one part, so that its limits are the service's. */
   async function* readRequest(rpc: Rpc, req: HttpRequest, call: Call) {
     const { kind } = rpc.spec;
-    try {
-      if (kind === "unary" || kind === "server_streaming") {
-        yield await call.untilEnd(readBody(req, maxBytesOf(rpc), prefixBytes));
-        // From here on, a watch lasts as long as its client likes.
-        if (rpc.isPublic && kind === "server_streaming") call.limitByClient();
-        return;
-      }
-      const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
-      for await (const [part] of on(req, "data", limits)) yield part;
-    } catch (error) {
-      throw call.fail(error);
+    if (kind === "unary" || kind === "server_streaming") {
+      const body = readBody(req, maxBytesOf(rpc), prefixBytes);
+      yield await call.untilEnd(body);
+      return;
     }
+    const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
+    for await (const [part] of on(req, "data", limits)) yield part;
   }
 
   return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;
-    const controller = new AbortController();
-    const values = createContextValues();
-    const request = toUniversal(() => universalRequestFromNodeRequest(req, res, undefined, values));
+    if (!URL.canParse(`http://${authorityOf(headers)}`)) {
+      throw httpError(400, "the Host of the request is not a name or an address");
+    }
     const transport = transportOf(headers);
-    const timeoutMs = takeTimeout(request.header);
+    const [timeoutHeader, readTimeout] =
+      transport === "connect"
+        ? (["connect-timeout-ms", readConnectTimeout] as const)
+        : (["grpc-timeout", readGrpcTimeout] as const);
+    const { timeoutMs } = readTimeout(headers[timeoutHeader]);
+    const head = { method, transport, isPublic, headers, socket, response: res, timeoutMs };
+    const call = gate.begin(head);
+    call.values.set(callKey, call);
+    const request = universalRequestFromNodeRequest(req, res, undefined, call.values);
+    // Connect would set a timer beside the call's own, and end it with an error of other details.
+    if (timeoutMs !== undefined) request.header.delete(timeoutHeader);
     // By it, Connect would refuse what is too large before it is read, with no reason.
     request.header.delete("content-length");
-    const head = { method, transport, isPublic, headers, socket, response: res };
-    const call = gate.begin({ ...head, timeoutMs, controller, values });
-    values.set(callKey, call);
-    const body = readRequest(rpc, req, call);
-    const handler = handlers.get(method);
-    const response = await handler?.({ ...request, body, signal: controller.signal });
-    if (response === undefined) throw new Error(`${method.name} has no handler`);
-    const allow = handler?.allowedMethods.join(", ") ?? "";
-    if (response.status === 405 || response.status === 415) {
-      const refusal = call.fail(refusalOf(response.status, allow));
-      if (transport !== "grpc") throw refusal;
+    const handler = handlers.get(method) as UniversalHandler;
+    const body = recordStreamFailure(readRequest(rpc, req, call), call);
+    const response = await handler({ ...request, body, signal: call.signal });
+    if (transport !== "grpc") {
+      if (response.status === 405) {
+        throw call.recordFailure(methodNotAllowed(req, handler.allowedMethods.join(", ")));
+      }
+      if (response.status === 415) throw call.recordFailure(unsupportedMediaType);
+      res.setHeader("cache-control", "no-store");
     }
-    if (transport !== "grpc") res.setHeader("cache-control", "no-store");
-    await universalResponseToNodeResponse(noteRefusal(response, call), res);
+    await universalResponseToNodeResponse(recordRefusal(response, call), res);
   };
 }
 
-/** Notes in its call what the implementation fails with; a fault becomes INTERNAL. */
-const noteFailures: Interceptor = (next) => async (req) => {
+const unsupportedMediaType = httpError(
+  415,
+  "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web",
+);
+
+/** Runs the implementation as a part of its call. */
+const runCall: Interceptor = (next) => async (req) => {
   const call = req.contextValues.get(callKey);
   call.wasInvoked = true;
-  try {
-    const res = await call.run(() => next(req));
-    if (res.stream) return { ...res, message: noteFailure(res.message, call) };
+  const res = await recordFailure(call, () => call.run(() => next(req)));
+  if (!res.stream) {
     call.replied();
     return res;
-  } catch (error) {
-    throw call.fail(error);
   }
+  // A watch lasts as long as its client likes.
+  if (call.head.isPublic && res.method.methodKind === "server_streaming") call.limitByClient();
+  return { ...res, message: recordStreamFailure(res.message, call) };
 };
 
-async function* noteFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIterable<T> {
+/** Records in its call why work failed; a fault becomes INTERNAL. */
+async function recordFailure<T>(call: Call, work: () => Promise<T>): Promise<T> {
   try {
-    yield* messages;
+    return await work();
   } catch (error) {
-    throw call.fail(error);
+    throw call.recordFailure(error);
   }
 }
 
-/** Notes in its call what Connect refuses itself, such as a message that it cannot read. */
-function noteRefusal(response: UniversalServerResponse, call: Call): UniversalServerResponse {
-  const { status, trailer, body = [] } = response;
+async function* recordStreamFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIterable<T> {
+  try {
+    yield* messages;
+  } catch (error) {
+    throw call.recordFailure(error);
+  }
+}
+
+/** Records in its call what Connect refuses itself, such as a message that it cannot read. */
+function recordRefusal(response: UniversalServerResponse, call: Call): UniversalServerResponse {
+  const { status, trailer = new Headers(), body = [] } = response;
   async function* follow() {
-    yield* body;
+    try {
+      yield* body;
+    } catch (error) {
+      // A message with unpaired surrogates, which only the request can bring, cannot be sent.
+      throw call.recordFailure(error instanceof URIError ? malformedRequest(error) : error);
+    }
     if (call.wasInvoked || call.failure) return;
-    const inTrailer = trailer && findTrailerError(trailer);
     // gRPC-Web and streams have their status in the body.
-    const code = status === 200 ? Code.InvalidArgument : codeFromHttpStatus(status);
-    const refusal = inTrailer ?? new ConnectError("refused by Connect", code);
-    // What Connect cannot read is a mistake of the client, whatever it calls that.
-    const isFault = refusal.code === Code.Internal || refusal.code === Code.Unknown;
-    call.fail(isFault ? malformedRequest() : refusal);
+    const code = findTrailerError(trailer)?.code ?? codeByStatus[status];
+    // Otherwise it is a message that Connect cannot read, whatever it calls that.
+    const isKnown = code === Code.Unimplemented || code === Code.ResourceExhausted;
+    call.recordFailure(isKnown ? new ConnectError("refused by Connect", code) : malformedRequest());
   }
   return { ...response, body: follow() };
 }
 
-function toUniversal<T>(convert: () => T): T {
-  try {
-    return convert();
-  } catch {
-    throw httpError(400, "the Host of the request is not a name or an address");
-  }
-}
+const codeByStatus: Record<number, Code> = { 429: Code.ResourceExhausted, 501: Code.Unimplemented };
 
-function refusalOf(status: 405 | 415, allow: string): ConnectError {
-  if (status === 405) return httpError(405, `the method must be ${allow}`, { allow });
-  return httpError(
-    415,
-    "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web",
-  );
-}
-
-function transportOf({ "content-type": type = "" }: IncomingHttpHeaders): TransportName {
-  const [, web] = /^application\/grpc(-web)?/i.exec(type) ?? [undefined, undefined];
-  return /^application\/grpc/i.test(type) ? (web ? "grpc-web" : "grpc") : "connect";
-}
-
-/**
- * Takes a valid timeout from the headers, in milliseconds. Connect then sets no timer beside the
- * call's own, which would end the call with an error of other details.
- */
-function takeTimeout(header: Headers): number | undefined {
-  const isGrpcOrWeb = /^application\/grpc/i.test(header.get("content-type") ?? "");
-  const name = isGrpcOrWeb ? "grpc-timeout" : "connect-timeout-ms";
-  const read = isGrpcOrWeb ? readGrpcTimeout : readConnectTimeout;
-  const { timeoutMs } = read(header.get(name) ?? undefined);
-  if (timeoutMs !== undefined) header.delete(name);
-  return timeoutMs;
+function transportOf(headers: IncomingHttpHeaders): TransportName {
+  if (isGrpc(headers)) return "grpc";
+  return /^application\/grpc-web/i.test(headers["content-type"] ?? "") ? "grpc-web" : "connect";
 }

@@ -2,7 +2,6 @@ import { type OutgoingHttpHeaders, ServerResponse } from "node:http";
 import { Http2ServerResponse, type ServerHttp2Stream } from "node:http2";
 import type { HandlerContext } from "@connectrpc/connect";
 import type { Call } from "../../src/calls/call.ts";
-import type { Replier } from "../../src/http/reply.ts";
 import { callKey } from "../../src/protocols/universal.ts";
 
 /**
@@ -15,7 +14,7 @@ export function contextOf(call: Call): HandlerContext {
   const responseHeader = new Headers();
   const responseTrailer = new Headers();
   if (response instanceof ServerResponse || response instanceof Http2ServerResponse) {
-    addToResponse(response, responseHeader, responseTrailer);
+    addToResponse(response as ServerResponse, responseHeader, responseTrailer);
   } else addToStream(response as ServerHttp2Stream, responseHeader, responseTrailer);
   const fields = Object.entries(headers).filter(([name]) => !name.startsWith(":"));
   call.values.set(callKey, call);
@@ -54,7 +53,7 @@ function addToStream(stream: ServerHttp2Stream, header: Headers, trailer: Header
     sendTrailers.call(stream, { ...trailers, ...toFields(trailer) });
 }
 
-function addToResponse(response: Replier, header: Headers, trailer: Headers): void {
+function addToResponse(response: ServerResponse, header: Headers, trailer: Headers): void {
   const { writeHead } = response;
   response.writeHead = (status, headers) =>
     writeHead.call(response, status, {

@@ -42,9 +42,9 @@ function dropDetails(gate: Gate): void {
   const { begin } = gate;
   gate.begin = (head) => {
     const call = begin(head);
-    const { fail } = call;
-    call.fail = (error) => {
-      const reply = fail.call(call, error);
+    const { recordFailure } = call;
+    call.recordFailure = (error) => {
+      const reply = recordFailure.call(call, error);
       if (reasonOf(reply) === "MESSAGE_TOO_LARGE") reply.details = [];
       return reply;
     };

@@ -1,3 +1,5 @@
+import { IncomingMessage, ServerResponse } from "node:http";
+import { Socket } from "node:net";
 import type { ConnectError } from "@connectrpc/connect";
 import { describe, expect, it } from "vitest";
 import { sendProblem } from "../../src/protocols/problem.ts";
@@ -28,10 +30,9 @@ const table: [reason: Reason, code: string, status: number, hasRetryInfo: boolea
 
 /** The status of an error by REST. */
 function statusOf(error: ConnectError): number {
-  const sent: number[] = [];
-  const writeHead = (status: number) => sent.push(status);
-  sendProblem({ headersSent: false, setHeader() {}, writeHead, end() {} }, error);
-  return Number(sent[0]);
+  const response = new ServerResponse(new IncomingMessage(new Socket()));
+  sendProblem(response, error);
+  return response.statusCode;
 }
 
 describe("every error", () => {
