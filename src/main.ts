@@ -139,7 +139,7 @@ function stopOnSignal(running: () => RunningServer | undefined, log: Logger): vo
   const stop = async (signal: NodeJS.Signals) => {
     log.info(`shutting down on ${signal}`);
     // If it is not ready yet, it has nothing to finish.
-    const { isClean } = (await running()?.stop()) ?? { isClean: true };
+    const isClean = (await running()?.stop()) ?? true;
     if (isClean) log.info("stopped");
     else log.warn("stopped, and cut calls in flight");
     process.exit(isClean ? 0 : 1);

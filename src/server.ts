@@ -1,6 +1,5 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Logger } from "pino";
-import { whenAborted } from "./abort.ts";
 import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
@@ -27,12 +26,11 @@ export interface RunningServer {
   reload(onlyChanged?: boolean): Promise<Reloaded>;
   /**
    * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
-   * those in flight finish, the store is closed. The signal cuts what is left at once.
+   * those in flight finish or the drain timeout cuts them, the store is closed.
    *
-   * @returns whether every call in flight has finished, and whether the store is closed,
-   *   which it may not be if the signal aborted
+   * @returns whether every call in flight has finished
    */
-  stop(cut?: AbortSignal): Promise<{ isClean: boolean; isClosed: boolean }>;
+  stop(): Promise<boolean>;
 }
 
 /** Interval of the checks of the store, in milliseconds. */
@@ -129,25 +127,24 @@ export async function startServer(
       { name: "tokens", hasChanged: tokensChanged, reload: authentication?.reload },
       { name: "certificates", hasChanged: certificatesChanged, reload: tls?.reload },
     ]),
-    async stop(cut = new AbortController().signal) {
+    async stop() {
       stopFollowing();
       routes.setReady(false);
       connections.closeAfterReplies();
-      await pause(Math.max(drain.delayMs, minDrainDelayMs), cut);
+      await delay(Math.max(drain.delayMs, minDrainDelayMs));
       routes.endWatches();
       const finished = connections.retire().then(() => {
         for (const listener of listeners) listener.close();
         return gate.whenEmpty();
       });
-      await Promise.race([finished, pause(drain.timeoutMs, cut)]);
+      await Promise.race([finished, delay(drain.timeoutMs)]);
       // What is open now is a client that does not close its connection, or a reply on its way.
-      for (let i = 0; i < flushMs / 10 && !connections.isEmpty; i += 1) await pause(10, cut);
+      for (let i = 0; i < flushMs / 10 && !connections.isEmpty; i += 1) await delay(10);
       const isClean = gate.inFlight === 0;
       for (const listener of listeners) listener.close();
       connections.destroy();
-      const closing = store.close(cut).then(() => true);
-      const givenUp = whenAborted(cut).then(() => delay(flushMs, false));
-      return { isClean, isClosed: await Promise.race([closing, givenUp]) };
+      await store.close();
+      return isClean;
     },
   };
 }
@@ -181,8 +178,4 @@ async function followStore(store: Store, log: Logger, setReady: (isReady: boolea
     stopped = true;
     clearTimeout(timer);
   };
-}
-
-async function pause(ms: number, cut: AbortSignal): Promise<void> {
-  await delay(ms, undefined, { signal: cut, ref: false }).catch(() => {});
 }

@@ -71,6 +71,18 @@ export function createTelemetry(log: Logger) {
 
   let refused = 0;
 
+  /** Shows a value that is asked for when the metrics are. */
+  function show(name: string, help: string, value: () => number): void {
+    new Gauge({
+      name,
+      help,
+      registers,
+      collect() {
+        this.set(value());
+      },
+    });
+  }
+
   /** Logs a refusal; beyond {@link maxRefusalLines} a second, it is only counted, for one more line. */
   function refuse(fields: object): void {
     if (refused === 0) setTimeout(logRest, 1_000).unref();
@@ -130,36 +142,18 @@ export function createTelemetry(log: Logger) {
     },
     /** Shows how many calls are in flight. */
     showInFlight(count: () => number): void {
-      new Gauge({
-        name: "investor_records_rpc_server_calls_in_flight",
-        help: "Calls in flight.",
-        registers,
-        collect() {
-          this.set(count());
-        },
-      });
+      show("investor_records_rpc_server_calls_in_flight", "Calls in flight.", count);
     },
     /** Shows whether the service is ready, as `/readyz` says. */
     showReady(isReady: () => boolean): void {
-      new Gauge({
-        name: "investor_records_ready",
-        help: "Whether the service can serve calls (1) or not (0), as /readyz says.",
-        registers,
-        collect() {
-          this.set(isReady() ? 1 : 0);
-        },
-      });
+      const help = "Whether the service can serve calls (1) or not (0), as /readyz says.";
+      show("investor_records_ready", help, () => (isReady() ? 1 : 0));
     },
     /** Shows when the certificate in use expires. */
     showCertificateExpiry(expiry: () => Date): void {
-      new Gauge({
-        name: "investor_records_tls_certificate_expiry_timestamp_seconds",
-        help: "When the certificate of the server expires, in seconds since 1970.",
-        registers,
-        collect() {
-          this.set(expiry().getTime() / 1_000);
-        },
-      });
+      const help = "When the certificate of the server expires, in seconds since 1970.";
+      const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
+      show(name, help, () => expiry().getTime() / 1_000);
     },
     /** All metrics in the text format of Prometheus. */
     metrics: (): Promise<string> => registry.metrics(),

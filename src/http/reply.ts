@@ -33,9 +33,10 @@ export function send(
   body?: string | Uint8Array,
 ): void {
   if (body !== undefined) headers["content-length"] = Buffer.byteLength(body);
-  // Both kinds have it, of types that differ.
-  (response as ServerResponse).writeHead(status, headers);
-  response.end(body);
+  // Both kinds have these methods, of types that differ.
+  const either = response as ServerResponse;
+  either.writeHead(status, headers);
+  either.end(body);
 }
 
 /**

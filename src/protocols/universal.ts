@@ -26,7 +26,7 @@ import type { HttpRequest, HttpResponse } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout } from "./grpc.ts";
-import { httpError, methodNotAllowed } from "./problem.ts";
+import { httpError } from "./problem.ts";
 import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
 
 /** Carries a call through Connect's handlers, in its context values. */
@@ -95,8 +95,9 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
     const body = recordStreamFailure(readRequest(rpc, req, call), call);
     const response = await handler({ ...request, body, signal: call.signal });
     if (transport !== "grpc") {
+      const allow = handler.allowedMethods.join(", ");
       if (response.status === 405) {
-        throw call.recordFailure(methodNotAllowed(req, handler.allowedMethods.join(", ")));
+        throw call.recordFailure(httpError(405, `the method must be ${allow}`, { allow }));
       }
       if (response.status === 415) throw call.recordFailure(unsupportedMediaType);
       res.setHeader("cache-control", "no-store");

@@ -55,9 +55,9 @@ function addToStream(stream: ServerHttp2Stream, header: Headers, trailer: Header
 
 function addToResponse(response: ServerResponse, header: Headers, trailer: Headers): void {
   const { writeHead } = response;
-  response.writeHead = (status, headers) =>
+  response.writeHead = (status: number, headers: unknown) =>
     writeHead.call(response, status, {
-      ...headers,
+      ...(headers as OutgoingHttpHeaders),
       ...toFields(header),
       ...toFields(trailer, "trailer-"),
     });

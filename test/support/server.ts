@@ -20,6 +20,6 @@ export async function startInProcess(flags: Record<string, string> = {}) {
   const server = await startServer(readSettings({ ...own, ...ports, ...flags }), log, (error) => {
     throw error;
   });
-  onTestFinished(async () => void (await server.stop(AbortSignal.abort())));
+  onTestFinished(async () => void (await server.stop()));
   return { ...server, folder, errors };
 }
