@@ -36,7 +36,7 @@ export class Connection {
   #idleSince = performance.now();
   #calls = 0;
   #watches = 0;
-  readonly #responses: ServerResponse[] = [];
+  readonly #responses = new Set<ServerResponse>();
   #closesAfterReply: boolean;
   #ageTimer: NodeJS.Timeout | undefined;
   #settingsTimer: NodeJS.Timeout | undefined;
@@ -79,16 +79,16 @@ export class Connection {
 
   /** Follows the response to a request of HTTP/1.1. */
   answer(response: ServerResponse): void {
-    this.#responses.push(response);
-    response.once("close", () => this.#responses.splice(this.#responses.indexOf(response), 1));
-    if (this.#responses.length > maxUnanswered) this.destroy();
+    this.#responses.add(response);
+    response.once("close", () => this.#responses.delete(response));
+    if (this.#responses.size > maxUnanswered) this.destroy();
     if (this.#closesAfterReply) response.setHeader("connection", "close");
   }
 
   /** Over HTTP/1.1, has the next reply close it. */
   closeAfterReply(): void {
     this.#closesAfterReply = true;
-    const response = this.#responses.at(-1);
+    const response = [...this.#responses].at(-1);
     if (response && !response.headersSent) response.setHeader("connection", "close");
   }
 
@@ -107,13 +107,12 @@ export class Connection {
 
   /** Retires it at an age in milliseconds, and closes it when its calls have had `graceMs` to end. */
   limitAge(ageMs: number, graceMs: number): void {
-    const close = () => {
-      if (this.#calls > 0) this.#ageTimer = setTimeout(close, graceMs).unref();
-      else this.destroy();
+    const closeIfIdle = () => {
+      if (this.#calls === 0) this.destroy();
     };
     const retire = () => {
       this.retire();
-      this.#ageTimer = setTimeout(close, graceMs).unref();
+      this.#ageTimer = setInterval(closeIfIdle, graceMs).unref();
     };
     this.#ageTimer = setTimeout(retire, Math.min(ageMs, maxTimerMs)).unref();
   }
@@ -128,7 +127,7 @@ export class Connection {
     clearTimeout(this.#settingsTimer);
     clearInterval(this.#pingTimer);
     // Node.js closes the responses of a connection that ends, but not behind a CONNECT.
-    for (const response of [...this.#responses]) response.emit("close");
+    for (const response of this.#responses) response.emit("close");
   }
 
   async #checkClient(): Promise<void> {
