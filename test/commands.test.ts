@@ -3,12 +3,12 @@ import { cpSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
-import { root, toolPath } from "../examples/clone.ts";
-import { temporaryFolder } from "../support/folder.ts";
-import { describeWithMongo } from "../support/mongodb.ts";
-import { runGroup, waitFor } from "../support/service.ts";
-import { hasTool } from "../support/tools.ts";
-import { pages, readBlocks } from "./pages.ts";
+import { root, toolPath } from "./support/clone.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { pages, readBlocks } from "./support/markdown.ts";
+import { describeWithMongo } from "./support/mongodb.ts";
+import { runGroup, waitFor } from "./support/service.ts";
+import { hasTool } from "./support/tools.ts";
 
 const execute = promisify(execFile);
 

@@ -3,10 +3,10 @@ import { copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSy
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { describe, expect, it } from "vitest";
-import { readBlocks } from "../docs/pages.ts";
-import { root, toolPath } from "../examples/clone.ts";
-import { temporaryFolder } from "../support/folder.ts";
-import { hasTool } from "../support/tools.ts";
+import { root, toolPath } from "./support/clone.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { readBlocks } from "./support/markdown.ts";
+import { hasTool } from "./support/tools.ts";
 
 const execute = promisify(execFile);
 const env = { ...process.env, PATH: toolPath };
@@ -107,7 +107,7 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
       copyFileSync(join(root, "examples/go", name), join(own, name));
     }
     const steps = readBlocks("examples/README.md").find(
-      ({ test }) => test === "test/client/contract.test.ts",
+      ({ test }) => test === "test/contract.test.ts",
     )?.text;
     await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");

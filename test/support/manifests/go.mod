@@ -1,4 +1,4 @@
-module investor-records/test/deploy/manifests
+module investor-records/test/support/manifests
 
 go 1.26.0
 

@@ -3,8 +3,8 @@ import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from "no
 import { delimiter, join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
-import { copyClone, root, toolPath } from "../examples/clone.ts";
-import { startService } from "../support/service.ts";
+import { copyClone, root, toolPath } from "./support/clone.ts";
+import { startService } from "./support/service.ts";
 
 const execute = promisify(execFile);
 const env = { ...process.env, PATH: toolPath };

@@ -11,9 +11,9 @@ import {
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { createAuthority, writeServerFiles } from "../support/certificates.ts";
-import { aCreate } from "../support/records.ts";
-import { grpcClient, metric, waitFor } from "../support/service.ts";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { aCreate } from "./support/records.ts";
+import { grpcClient, metric, waitFor } from "./support/service.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
@@ -37,7 +37,7 @@ describe.skipIf(!hasBuilder)("the image", () => {
     const npm = resolve(realpathSync(output("sh", "-c", "command -v npm")), "../..");
     output(
       "sh",
-      join(import.meta.dirname, "base-image.sh"),
+      join(import.meta.dirname, "support/base-image.sh"),
       base,
       realpathSync(process.execPath),
       npm,
@@ -142,16 +142,10 @@ describe.skipIf(!hasBuilder)("the image", () => {
     }
   });
 
-  it.each([
-    ["a wrong flag", {}, ["--prot", "1"], 2, "--prot"],
-    ["no TLS, which nobody allowed", { ALLOW_INSECURE: "false" }, [], 2, "set ALLOW_INSECURE"],
-    ["a folder without rights", { DATABASE_URL: "sqlite:///etc/x/investors.db" }, [], 1, "/etc/x"],
-  ])("refuses %s in one line", async (_, env, args, status, named) => {
-    const settings = { GRPC_PORT: "0", HTTP_PORT: "0", ALLOW_INSECURE: "true", ...env };
-    const refused = run(settings, [...config.Entrypoint, ...args]);
-    expect(await refused.exited).toBe(status);
-    expect(refused.written().trim().split("\n")).toHaveLength(1);
-    expect(refused.written()).toContain(named);
+  it("refuses to listen without TLS, which nobody allowed, in one line", async () => {
+    const refused = run({ GRPC_PORT: "0", HTTP_PORT: "0" }, config.Entrypoint);
+    expect(await refused.exited).toBe(2);
+    expect(refused.written().trim()).toMatch(/^.*set ALLOW_INSECURE.*$/);
   });
 });
 

@@ -4,10 +4,10 @@ import { join } from "node:path";
 import { promisify } from "node:util";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
-import { root, toolPath } from "../examples/clone.ts";
-import { temporaryFolder } from "../support/folder.ts";
-import { institution } from "../support/records.ts";
-import { startInProcess } from "../support/server.ts";
+import { root, toolPath } from "./support/clone.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { institution } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
 
 const execute = promisify(execFile);
 const document = join(root, "proto/investor/v1/openapi.json");

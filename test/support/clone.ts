@@ -1,6 +1,6 @@
 import { cpSync, symlinkSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { temporaryFolder } from "../support/folder.ts";
+import { temporaryFolder } from "./folder.ts";
 
 /** The repository. */
 export const root = resolve(import.meta.dirname, "../..");

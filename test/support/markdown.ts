@@ -1,6 +1,6 @@
 import { globSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { root } from "../examples/clone.ts";
+import { root } from "./clone.ts";
 
 /** The pages that people read, by their paths in the repository. */
 export const pages = ["*.md", "docs/*.md", "client/*.md", "examples/*.md"]

@@ -4,12 +4,12 @@ import { MongoClient, MongoServerError } from "mongodb";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { failureOf } from "../support/errors.ts";
-import { describeWithMongo } from "../support/mongodb.ts";
-import { aCreate } from "../support/records.ts";
-import { grpcClient, startService, waitFor } from "../support/service.ts";
+import { failureOf } from "./support/errors.ts";
+import { describeWithMongo } from "./support/mongodb.ts";
+import { aCreate } from "./support/records.ts";
+import { grpcClient, startService, waitFor } from "./support/service.ts";
 
-const manual = readFileSync(new URL("../../docs/operation.md", import.meta.url), "utf8");
+const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
 
 await describeWithMongo("a MongoDB", "set of one", () => {

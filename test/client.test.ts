@@ -16,11 +16,11 @@ import {
   createInvestorClient,
   type InvestorClientOptions,
   InvestorError,
-} from "../../client/src/grpc.ts";
-import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
-import { temporaryFolder } from "../support/folder.ts";
-import { aCreate } from "../support/records.ts";
-import { lockDatabase, startService } from "../support/service.ts";
+} from "../client/src/grpc.ts";
+import { StatusSchema } from "../gen/google/rpc/status_pb.js";
+import { temporaryFolder } from "./support/folder.ts";
+import { aCreate } from "./support/records.ts";
+import { lockDatabase, startService } from "./support/service.ts";
 
 function connect(address: string, options?: InvestorClientOptions) {
   const client = createInvestorClient(address, credentials.createInsecure(), options);

@@ -4,12 +4,12 @@ import { join } from "node:path";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, it } from "vitest";
-import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { createAuthority, getOverTls, writeServerFiles } from "../support/certificates.ts";
-import { failureOf } from "../support/errors.ts";
-import { temporaryFolder } from "../support/folder.ts";
-import { aCreate } from "../support/records.ts";
-import { startService } from "../support/service.ts";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
+import { failureOf } from "./support/errors.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { aCreate } from "./support/records.ts";
+import { startService } from "./support/service.ts";
 
 /** What Prometheus adds to each sample. */
 const targetLabels = ["instance", "job"];
@@ -91,7 +91,7 @@ describe.skipIf(!hasPromtool)("the alerting rules", () => {
   it.each([
     "check rules deploy/alerts.yaml",
     "check config --syntax-only deploy/prometheus.yaml",
-    "test rules test/deploy/alerts.test.yaml",
+    "test rules test/alerts.test.yaml",
   ])("pass promtool %s", (command) => {
     const { status, stdout, stderr } = spawnSync("promtool", command.split(" "), {
       encoding: "utf8",

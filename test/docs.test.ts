@@ -1,0 +1,56 @@
+import { existsSync, statSync } from "node:fs";
+import { dirname, join, normalize } from "node:path";
+import { expect, it } from "vitest";
+import { root } from "./support/clone.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { pages, readBlocks, readPage } from "./support/markdown.ts";
+import { run } from "./support/service.ts";
+
+/** The fragments of a page's headings, as GitHub makes them. */
+function anchorsOf(page: string): string[] {
+  return Array.from(readPage(page).matchAll(/^#+ (.*)$/gm), ([, title = ""]) =>
+    title
+      .toLowerCase()
+      .replaceAll(/[^\w\- ]/g, "")
+      .replaceAll(" ", "-"),
+  );
+}
+
+it("the pages link to what is there", () => {
+  for (const page of pages) {
+    const links = readPage(page).matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)/g);
+    for (const [link, path = "", anchor] of links) {
+      const target = path === "" ? page : normalize(join(dirname(page), path));
+      expect(existsSync(join(root, target)), `${page}: ${link}`).toBe(true);
+      if (anchor === undefined) continue;
+      expect(statSync(join(root, target)).isFile(), `${page}: ${link}`).toBe(true);
+      expect(anchorsOf(target), `${page}: ${link}`).toContain(anchor);
+    }
+  }
+});
+
+it("the pages name a test for each block of commands that commands.test.ts does not run", () => {
+  for (const page of pages) {
+    for (const { language, test, text } of readBlocks(page)) {
+      expect(language, `${page}: ${text}`).not.toBe("");
+      if (test !== "") expect(existsSync(join(root, test)), `${page}: ${test}`).toBe(true);
+    }
+  }
+});
+
+it("docs/operation.md has the settings of --help, in its order, with their defaults", async () => {
+  const help = run(["serve", "--help"], {}, temporaryFolder());
+  await help.exited;
+  const settings = help
+    .output()
+    .replaceAll(/\s+/g, " ")
+    .split(/(?= --[a-z])/)
+    .filter((option) => option.includes("env: "))
+    .map((option) => [
+      /--[\w-]+/.exec(option)?.[0],
+      /default: "?([^",)]+)/.exec(option)?.[1] ?? "",
+    ]);
+  const rows = readPage("docs/operation.md").matchAll(/^\| `(--[\w-]+)` +\| (?:`(.*?)`)? +\|/gm);
+  expect(Array.from(rows, ([, flag, fallback = ""]) => [flag, fallback])).toEqual(settings);
+  expect(settings.length).toBeGreaterThan(15);
+});

@@ -1,0 +1,101 @@
+// Each example downloads and compiles what it needs, which takes minutes the first time.
+import { execFile, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
+import { join } from "node:path";
+import { promisify, stripVTControlCharacters } from "node:util";
+import { version } from "uuid";
+import { expect, it, onTestFinished } from "vitest";
+import { copyClone, root, toolPath } from "./support/clone.ts";
+import { copy } from "./support/copying.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { readPage } from "./support/markdown.ts";
+import { aCreate } from "./support/records.ts";
+import { grpcClient, startService } from "./support/service.ts";
+import { hasTool } from "./support/tools.ts";
+
+const execute = promisify(execFile);
+
+const languages: [language: string, isPossible: boolean][] = [
+  ["TypeScript with grpc-js", true],
+  ["TypeScript with Connect", true],
+  ["Python", hasTool("python3", ["--version"])],
+  ["Go", hasTool("go", ["version"])],
+  ["Java", hasMaven()],
+];
+
+/** Whether Maven is there and can fetch what the example needs. */
+function hasMaven(): boolean {
+  const args = ["-q", "-B", "dependency:resolve"];
+  const options = { cwd: join(root, "examples/java"), stdio: "ignore" } as const;
+  if (spawnSync("mvn", args, options).status === 0) return true;
+  console.warn("SKIPPED: the example in Java, without Maven or its repository");
+  return false;
+}
+
+/** The commands under a heading of examples/README.md. */
+function stepsOf(language: string): string {
+  const [, section = ""] = readPage("examples/README.md").split(`\n### ${language}\n`);
+  const [, steps] = /```sh.*\n([\s\S]*?)\n```/.exec(section) ?? [];
+  if (steps === undefined) throw new Error(`examples/README.md has no steps for ${language}`);
+  return steps;
+}
+
+/** A port that takes connections and says nothing. */
+async function silentPort(): Promise<number> {
+  const server = createServer((socket) => socket.on("error", () => {}));
+  onTestFinished(() => void server.close());
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  return (server.address() as AddressInfo).port;
+}
+
+for (const [language, isPossible] of languages) {
+  it.skipIf(!isPossible)(
+    `the example in ${language} runs as printed on 150 records, and ends at its deadline`,
+    async () => {
+      const service = await startService();
+      const client = grpcClient(service);
+      await Promise.all(Array.from({ length: 150 }, () => client.createInvestor(aCreate())));
+
+      const steps = stepsOf(language)
+        .replaceAll("localhost:50051", `localhost:${service.grpcPort}`)
+        .replaceAll("localhost:8080", `localhost:${service.httpPort}`);
+      const [last = ""] = steps.split("\n").slice(-1);
+      const late = last.replace(/localhost:\d+/, `127.0.0.1:${await silentPort()}`);
+      const script = `${steps}\necho THEN\nif ${late} 2>&1; then echo IN TIME; fi`;
+      const { stdout } = await execute("bash", ["-euo", "pipefail", "-c", script], {
+        cwd: copyClone(),
+        env: { ...process.env, PATH: toolPath },
+        maxBuffer: 16 * 1024 * 1024,
+      });
+
+      const [printed = "", afterwards = ""] = stripVTControlCharacters(stdout).split("THEN\n");
+      const [created, ...lines] = printed.slice(printed.indexOf("created ")).trim().split("\n");
+      expect(created).toMatch(/^created [0-9a-f-]{36}$/);
+      expect(lines).toEqual([
+        created?.replace("created", "replayed"),
+        "refused: invalid: country",
+        "reason: INVALID_FIELDS",
+        "country: must be two or three lower-case letters (a-z)",
+        "listed 151",
+      ]);
+      expect(afterwards).toMatch(/deadline.?exceeded/i);
+      expect(afterwards).not.toContain("IN TIME");
+    },
+    300_000,
+  );
+}
+
+it("examples/investors.ndjson is imported and served as it is", async () => {
+  const folder = temporaryFolder();
+  const file = join(root, "examples/investors.ndjson");
+  const copied = await copy([file, "sqlite:investors.db"], { folder });
+  expect(copied, copied.told).toMatchObject({ code: 0 });
+  const { httpPort } = await startService({ DATABASE_URL: "sqlite:investors.db" }, folder);
+  const response = await fetch(`http://localhost:${httpPort}/v1/investors`);
+  const records = readFileSync(file, "utf8").trim().split("\n");
+  expect(await response.json()).toEqual(records.map((line) => JSON.parse(line)));
+  expect(records).toHaveLength(20);
+  for (const line of records) expect(version(JSON.parse(line).id), line).toBe(7);
+});
