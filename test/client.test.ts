@@ -164,7 +164,6 @@ describe("the client for grpc-js", () => {
 
   it.each([
     ["where nobody listens", "127.0.0.1:1"],
-    ["with a scheme", "http://localhost:50051"],
     ["that is no name", "no name"],
   ])("rejects with UNAVAILABLE at an address %s", async (_, address) => {
     expect(await errorOf(connect(address).listInvestors({}))).toMatchObject({
@@ -172,17 +171,6 @@ describe("the client for grpc-js", () => {
       reason: undefined,
       message: expect.stringMatching(/./),
     });
-  });
-
-  it("refuses an empty address", () => {
-    expect(() => connect("")).toThrow("Could not parse target name");
-  });
-
-  it("rejects with UNAVAILABLE if the other side is no gRPC", async () => {
-    const { service } = await start();
-    const client = connect(`localhost:${service.httpPort}`, { timeoutMs: 2_000 });
-    const error = await errorOf(client.listInvestors({}));
-    expect([status.UNAVAILABLE, status.DEADLINE_EXCEEDED]).toContain(error.code);
   });
 
   it.each([

@@ -26,45 +26,21 @@ function checkContract(from: string | RegExp, to: string) {
   return spawnSync("npm", args, { cwd: folder, env, encoding: "utf8" });
 }
 
-describe("the check of the contract", () => {
-  it("is part of npm run check, and passes", () => {
-    const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-    expect(scripts.check).toContain("npm run contract");
-    expect(checkContract("", "")).toMatchObject({ status: 0 });
-  });
-
-  it("passes where something was added", () => {
-    const field = "  string language = 12;\n  // Added.\n  string note = 14;\n";
-    expect(checkContract("  string language = 12;\n", field)).toMatchObject({ status: 0 });
-  });
-
-  it.each<[string, string | RegExp, string, string]>([
-    [
-      "a field with another number",
-      "string page_token = 2;",
-      "string page_token = 3;",
-      "page_token",
-    ],
-    ["a field of another type", "int32 page_size = 1;", "int64 page_size = 1;", "page_size"],
-    ["a field with another name", "string zip_code = 10;", "string postcode = 10;", "zip_code"],
-    ["a field that is required", "optional string city", "string city", "city"],
-    ["a method that is gone", /\n {2}rpc GetInvestor[^}]*\}\n/, "\n", "GetInvestor"],
-    ["a method that may not be cached", /\n {4}option idempotency_level[^;]*;/, "", "GetInvestor"],
-    ["an enum value that is gone", /\n.*\n {2}INVESTOR_TYPE_INSTITUTION = 2;/, "", "InvestorType"],
-    ["other names in Java", /option java_multiple_files.*\n/, "", "java_multiple_files"],
-  ])("fails on %s, and names it", (_, from, to, name) => {
-    const { status, stdout } = checkContract(from, to);
-    expect(status).not.toBe(0);
-    expect(stdout).toContain(name);
-  });
+it("the check of the contract passes as it is, and where something was added", () => {
+  expect(checkContract("", "")).toMatchObject({ status: 0 });
+  const field = "  string language = 12;\n  // Added.\n  string note = 14;\n";
+  expect(checkContract("  string language = 12;\n", field)).toMatchObject({ status: 0 });
 });
 
-it("the client has the version of the contract", () => {
-  const versions = ["package.json", "client/package.json"].map(
-    (name) => JSON.parse(readFileSync(join(root, name), "utf8")).version,
-  );
-  expect(versions[1]).toBe(versions[0]);
-  expect(readFileSync(join(root, "CHANGELOG.md"), "utf8")).toContain(`\n## ${versions[0]}\n`);
+it.each<[string, string | RegExp, string, string]>([
+  ["a field with another name", "string zip_code = 10;", "string postcode = 10;", "zip_code"],
+  ["a field that is required", "optional string city", "string city", "city"],
+  ["a method that is gone", /\n {2}rpc GetInvestor[^}]*\}\n/, "\n", "GetInvestor"],
+  ["other names in Java", /option java_multiple_files.*\n/, "", "java_multiple_files"],
+])("the check of the contract fails on %s, and names it", (_, from, to, name) => {
+  const { status, stdout } = checkContract(from, to);
+  expect(status).not.toBe(0);
+  expect(stdout).toContain(name);
 });
 
 describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]))("protoc", () => {
