@@ -19,11 +19,13 @@ export function judge({ outcomes, figures }: Results): { table: string; isMet: b
     }),
   );
   let isMet = true;
-  const rows = [...ratios, ...figures].map(({ title, value, unit, goal: { is, must, aim } }) => {
+  const rows = [...ratios, ...figures].flatMap(({ title, value, unit, goal }) => {
+    if (goal === undefined) return [];
+    const { is, must, aim } = goal;
     const holds = (limit: number) => (is === "at least" ? value >= limit : value <= limit);
     if (!holds(must)) isMet = false;
     const verdict = holds(aim) ? "aim met" : holds(must) ? "met" : "MISSED";
-    return [title, show(value, ` ${unit}`), `${is} ${must}`, `${aim}`, verdict];
+    return [[title, show(value, ` ${unit}`), `${is} ${must}`, `${aim}`, verdict]];
   });
   return { table: toTable([["figure", "measured", "must", "aim", ""], ...rows]), isMet };
 }

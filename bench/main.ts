@@ -8,30 +8,19 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { MongoClient } from "mongodb";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
+import { measureCopies, measureProcess } from "./alone.ts";
 import { compareOnMongo, compareOnSqlite } from "./comparisons.ts";
-import { measureCopies } from "./copy.ts";
 import { judge } from "./goals.ts";
-import { measureGrowth } from "./growth.ts";
 import type { Plan } from "./plan.ts";
-import { measureProcess } from "./process.ts";
 import { type Results, write } from "./report.ts";
 import { buildGoPeers } from "./server.ts";
 
 const { values } = parseArgs({ options: { quick: { type: "boolean", default: false } } });
 const amounts = values.quick
-  ? {
-      effort: { rounds: 1, seconds: 0.3 },
-      records: [10_000],
-      callers: [512],
-      copied: 10_000,
-      listed: 10_000,
-      starts: 1,
-    }
+  ? { effort: { rounds: 1, seconds: 0.3 }, copied: [10_000], listed: 10_000, starts: 1 }
   : {
       effort: { rounds: 10, seconds: 1.5 },
-      records: [10_000, 1_000_000],
-      callers: [32, 512],
-      copied: 1_000_000,
+      copied: [10_000, 1_000_000],
       listed: 2_000_000,
       starts: 10,
     };
@@ -56,7 +45,6 @@ const results: Results = {
   machine: await describeMachine(),
   outcomes: [...onMongo, ...onSqlite],
   figures: [...processes, ...(await measureCopies(plan, mongoUrl))],
-  growth: await measureGrowth(plan, mongoUrl),
 };
 
 if (values.quick) {

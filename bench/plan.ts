@@ -10,11 +10,8 @@ export type MongoUrl = (name: string) => string;
 /** What to measure, and where. */
 export interface Plan {
   effort: Effort;
-  /** The numbers of records and of callers with which growth is measured. */
-  records: number[];
-  callers: number[];
-  /** How many records are copied. */
-  copied: number;
+  /** How many records are copied, and then called for: few and many. */
+  copied: number[];
   /** How many records are listed in one reply. */
   listed: number;
   /** How often the service is started to tell how long that takes. */

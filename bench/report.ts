@@ -1,6 +1,5 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Growth } from "./growth.ts";
 import { plot } from "./plot.ts";
 import type { Outcome } from "./race.ts";
 import { show, toTable } from "./table.ts";
@@ -10,7 +9,7 @@ export interface Figure {
   title: string;
   value: number;
   unit: string;
-  goal: { is: "at least" | "at most"; must: number; aim: number };
+  goal?: { is: "at least" | "at most"; must: number; aim: number };
 }
 
 /** All that a run has found. */
@@ -19,7 +18,6 @@ export interface Results {
   machine: string;
   outcomes: Outcome[];
   figures: Figure[];
-  growth: Growth[];
 }
 
 const here = import.meta.dirname;
@@ -70,7 +68,7 @@ Calls a second and CPU time per call, each with durable writes, on ${machine},
 shared by load, servers and database. [More comparisons, and how they are measured](docs/performance.md).`;
 }
 
-function toPage({ date, machine, outcomes, figures, growth }: Results): string {
+function toPage({ date, machine, outcomes, figures }: Results): string {
   const page = readFileSync(join(here, "page.md"), "utf8");
   const values: Record<string, string> = {
     date: date.replace("T", " "),
@@ -94,17 +92,6 @@ function toPage({ date, machine, outcomes, figures, growth }: Results): string {
     figures: toTable([
       ["figure", ""],
       ...figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]),
-    ]),
-    growth: toTable([
-      ["store", "records", "callers", "creates/s", "p99, ms", "gets/s", "p99, ms"],
-      ...growth
-        .toSorted((a, b) => a.store.localeCompare(b.store))
-        .map(({ store, records, callers, create, get }) => [
-          store,
-          show(records),
-          show(callers),
-          ...[create, get].flatMap(({ rate, p99 }) => [show(rate), show(p99)]),
-        ]),
     ]),
   };
   return page.replaceAll(/\{(\w+)\}/g, (_, key) => values[key] ?? "");

@@ -10,19 +10,12 @@ import { waitFor } from "../support/service.ts";
 /** A replica set of three members, two of which can be elected; all links can be cut. */
 export type LinkedSet = Awaited<ReturnType<typeof startLinkedSet>>;
 
-/** A direction between a client and a member. */
-export type Direction = "requests" | "replies";
-
-/** What can happen between clients and members, until the set is healed. */
-export type Disturbance =
-  /** All bytes take longer, by milliseconds. */
-  | { kind: "delay"; ms: number }
-  /** Bytes arrive only at the end, also if their sender has gone by then. */
-  | { kind: "hold"; direction: Direction }
-  /** Bytes vanish, and in the end their connections break. */
-  | { kind: "drop"; direction: Direction }
-  /** Replies break off in the middle, and their connections with them. */
-  | { kind: "cut" };
+/**
+ * What can happen between clients and members, until the set is healed: bytes are held back, and
+ * arrive at the end, also if their sender has gone by then; or replies break off in the middle, and
+ * their connections with them.
+ */
+export type Disturbance = "requests are held" | "replies are held" | "replies are cut";
 
 /** A connection to a member, from another or from a client. */
 interface Link {
@@ -31,7 +24,6 @@ interface Link {
   upstream: Socket;
   /** Unknown until its first bytes, which name the driver. */
   isClient?: boolean;
-  hasLostBytes: boolean;
 }
 
 /** How long bytes are on their way from one member to another, in milliseconds. */
@@ -67,7 +59,7 @@ export async function startLinkedSet() {
     const proxy = createServer({ allowHalfOpen: true }, (socket) => {
       const port = servers[to]?.instanceInfo?.port ?? 0;
       const upstream = connect({ port, host: "127.0.0.1", allowHalfOpen: true });
-      const link: Link = { to, socket, upstream, hasLostBytes: false };
+      const link: Link = { to, socket, upstream };
       links.add(link);
       forward(link, "requests");
       forward(link, "replies");
@@ -78,7 +70,7 @@ export async function startLinkedSet() {
     return `127.0.0.1:${(proxy.address() as AddressInfo).port}`;
   }
 
-  function forward(link: Link, direction: Direction): void {
+  function forward(link: Link, direction: "requests" | "replies"): void {
     const { socket, upstream } = link;
     const [from, to] = direction === "requests" ? [socket, upstream] : [upstream, socket];
     let passed = Promise.resolve();
@@ -98,20 +90,14 @@ export async function startLinkedSet() {
     });
   }
 
-  async function pass(link: Link, direction: Direction, chunk: Buffer, arrived: number) {
+  async function pass(link: Link, direction: string, chunk: Buffer, arrived: number) {
     link.isClient ??= chunk.includes("nodejs");
     const to = direction === "requests" ? link.upstream : link.socket;
-    const after = (ms: number) => delay(Math.max(0, arrived + ms - performance.now()));
     const now = link.isClient ? disturbance : undefined;
     if (!link.isClient && isCutOff(link, chunk)) cut(link);
-    else if (!link.isClient) await after(memberDelayMs);
-    if (now?.kind === "delay") await after(now.ms);
-    if (now?.kind === "hold" && now.direction === direction) await calm.promise;
-    if (now?.kind === "drop" && now.direction === direction) {
-      link.hasLostBytes = true;
-      return;
-    }
-    if (now?.kind === "cut" && direction === "replies") {
+    else if (!link.isClient) await delay(Math.max(0, arrived + memberDelayMs - performance.now()));
+    if (now === `${direction} are held`) await calm.promise;
+    if (now === `${direction} are cut`) {
       to.end(chunk.subarray(0, chunk.length / 2));
       link.upstream.end();
       return;
@@ -212,7 +198,6 @@ export async function startLinkedSet() {
     disturbance = undefined;
     calm.resolve();
     calm = Promise.withResolvers();
-    for (const link of links) if (link.hasLostBytes) cut(link);
     await Promise.all(
       servers.map(async (server, member) => {
         const running = processOf(member);

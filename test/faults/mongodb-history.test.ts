@@ -6,7 +6,7 @@ import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { type Service, startService } from "../support/service.ts";
 import { startCallers } from "./callers.ts";
 import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
-import { type Direction, type Disturbance, type LinkedSet, startLinkedSet } from "./linked-set.ts";
+import { type Disturbance, type LinkedSet, startLinkedSet } from "./linked-set.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
 const timeout = minutes * 60_000 + 300_000;
@@ -47,15 +47,14 @@ const usualFaults: Record<string, Fault> = {
 
 /** By name; those of which some happen in each run, and all in a long one. */
 const otherFaults: Record<string, Fault> = {
-  "slow connections": disturbed((random) => ({ kind: "delay", ms: random.int(50, 900) })),
-  "connections that hold back": disturbed((random) => ({ kind: "hold", ...towards(random) })),
-  "connections that swallow": disturbed((random) => ({ kind: "drop", ...towards(random) })),
-  "replies that are cut off": disturbed(() => ({ kind: "cut" })),
+  "requests that are held": disturbed("requests are held"),
+  "replies that are held": disturbed("replies are held"),
+  "replies that are cut off": disturbed("replies are cut"),
   "kill -9 of a service": killService,
 
   /** Its requests arrive after its death. */
   async "kill -9 of a service whose requests are on the way"(world, random) {
-    world.set.disturbClients({ kind: "hold", ...towards(random) });
+    world.set.disturbClients("requests are held");
     await delay(random.int(100, 500));
     await killService(world, random);
   },
@@ -69,9 +68,7 @@ const otherFaults: Record<string, Fault> = {
 
   async "an election behind bad connections"({ set }, random) {
     const primary = await set.primary();
-    const slow: Disturbance = { kind: "delay", ms: random.int(50, 400) };
-    const silent: Disturbance = { kind: "hold", direction: "replies" };
-    set.disturbClients(random.pick([slow, silent, { kind: "cut" }]));
+    set.disturbClients(random.pick(["replies are held", "replies are cut"]));
     await delay(random.int(0, 300));
     set[random.pick(["kill", "pause", "isolate"] as const)](primary);
     await delay(random.int(2_500, 5_000));
@@ -106,17 +103,11 @@ async function successor(set: LinkedSet, primary: number): Promise<boolean> {
   return false;
 }
 
-function disturbed(choose: (random: Random) => Disturbance): Fault {
-  return async ({ set, callers }, random) => {
-    const disturbance = choose(random);
-    callers.history.note(JSON.stringify(disturbance));
+function disturbed(disturbance: Disturbance): Fault {
+  return async ({ set }, random) => {
     set.disturbClients(disturbance);
     await delay(random.int(500, 4_000));
   };
-}
-
-function towards(random: Random): { direction: Direction } {
-  return { direction: random.pick(["requests", "replies"]) };
 }
 
 async function killService({ callers, startService }: MongoWorld, random: Random): Promise<void> {

@@ -162,8 +162,7 @@ function expectNoLoss(run: RecordedService, random: Random, count: number): Rema
     if (i % 3 === 1 && promised.length > 0) return indexAt(random.pick(promised).position);
     return random.int(0, newest);
   }).sort((a, b) => a - b);
-  const sparedOf = random.pick([0, 0, 2]);
-  const disk = createDisk(initial, () => random.int(0, 9) < sparedOf);
+  const disk = createDisk(initial);
   let applied = 0;
   const images = points.map((point): Remains => {
     for (const each of records.slice(applied, point + 1)) disk.apply(each);

@@ -9,7 +9,6 @@ import type { Random } from "../support/random.ts";
 const op = { create: 1, write: 2, truncate: 3, sync: 4, lose: 5, unlink: 6, struck: 7 };
 const headSize = 64;
 const pageSize = 4_096;
-const sectorSize = 512;
 
 /** One record of the log. */
 export interface LogRecord {
@@ -92,14 +91,11 @@ interface File {
  * A disk behind a page cache, with the files that were there, durable, before its log began.
  *
  * A sync writes whole pages of 4 KiB, as Linux does; what is not synced may be on the disk or
- * not, each page and the file's size for itself, as of any time and mixed by sectors, which are
- * atomic; a truncation is one step. Names come and go in order, since journaling file systems log
+ * not, each page and the file's size for itself, as of any time; a truncation is one step. Names come and go in order, since journaling file systems log
  * them so; they are durable after a sync of the folder, or of the file that has just been made:
  * POSIX asks for the former, but ext4, XFS and btrfs promise the latter too.
- *
- * @param isSpared decides of each page of a sync that loses its pages whether it was written
  */
-export function createDisk(initial: Files, isSpared = () => false) {
+export function createDisk(initial: Files) {
   const seen = new Map<string, File>();
   const durable = new Map<string, File>();
   let names: { at: number; name: string; file: File | undefined }[] = [];
@@ -140,14 +136,6 @@ export function createDisk(initial: Files, isSpared = () => false) {
 
   /** The data of a file gets lost; its size is metadata, which have a journal. */
   function losePages(file: File): void {
-    const spared = new Map<number, boolean>();
-    // What follows a truncation is not written before that.
-    const isCut = file.pending.some((change) => "size" in change && change.isCut);
-    for (const change of isCut ? [] : file.pending) {
-      if ("size" in change) continue;
-      if (!spared.has(change.page)) spared.set(change.page, isSpared());
-      if (spared.get(change.page)) enact(file.durable, change);
-    }
     file.pending = file.pending.filter((change) => "size" in change);
   }
 
@@ -185,7 +173,7 @@ export function createDisk(initial: Files, isSpared = () => false) {
 
     /** What a power cut now may leave in the folder. */
     afterPowerCut(random: Random): Files {
-      const way = random.pick(["nothing", "everything", "in order", "pages", "sectors"]);
+      const way = random.pick(["nothing", "everything", "in order", "pages"]);
       const inOrder = now - random.int(0, random.pick([10_000, 100_000, 1_000_000]));
 
       /** The time as of which a part of the disk is. */
@@ -206,14 +194,9 @@ export function createDisk(initial: Files, isSpared = () => false) {
             else if (change.isCut) break;
             continue;
           }
-          const mixed = Buffer.from(pageOf(content, change.page));
-          for (let at = 0; at < pageSize; at += sectorSize) {
-            const part = change.page * pageSize + (way === "sectors" ? at : 0);
-            const time = times.get(part) ?? timeAmong(pending);
-            times.set(part, time);
-            if (change.at <= time) change.data.copy(mixed, at, at, at + sectorSize);
-          }
-          content.pages.set(change.page, mixed);
+          const time = times.get(change.page) ?? timeAmong(pending);
+          times.set(change.page, time);
+          if (change.at <= time) enact(content, change);
         }
         return toBuffer(content);
       }
