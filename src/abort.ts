@@ -1,13 +1,3 @@
-import { once } from "node:events";
-
-/**
- * Resolves once the signal aborts. Not aborted() of node:util, whose listener can be
- * garbage-collected first.
- */
-export async function whenAborted(signal: AbortSignal): Promise<void> {
-  if (!signal.aborted) await once(signal, "abort");
-}
-
 /**
  * The outcome of work that does not know of a signal; rejects with its reason if it aborts first.
  * Nothing stays on the signal, which can outlast the work by far.

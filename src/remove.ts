@@ -1,11 +1,10 @@
 import { ConfigError } from "./config.ts";
 import { databaseNames, readVariable } from "./copy/sides.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
-import { createMongoClient } from "./store/mongodb.ts";
-import { collectionName, toKey } from "./store/mongodb-document.ts";
+import { isUuid } from "./service/ids.ts";
+import { collectionName, createMongoClient, toKey } from "./store/mongodb.ts";
 import { inPlainWords } from "./store/sqlite-errors.ts";
 import { busyTimeoutMs, openSqliteFile, openSqliteFileToRead } from "./store/sqlite-file.ts";
-import { isUuid } from "./uuid.ts";
 
 /** The time that MongoDB may take to be found, and to make the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
@@ -75,9 +74,9 @@ async function removeFromSqlite(path: string, id: string): Promise<boolean> {
 }
 
 async function removeFromMongo(url: string, id: string): Promise<boolean> {
-  const { client, db } = createMongoClient(url, mongoTimeoutMs);
+  const { client, db, connect } = createMongoClient(url, mongoTimeoutMs);
   try {
-    await client.connect();
+    await connect();
     const { deletedCount } = await db
       .collection(collectionName)
       .deleteOne(

@@ -24,6 +24,7 @@ interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
   gate: Gate;
   telemetry: Telemetry;
   log: Logger;
+  requestTimeoutMs: number;
 }
 
 /** Creates what both ports serve, which is not ready yet. */
@@ -31,7 +32,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const { gate, telemetry } = options;
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
-    createInvestorService(store),
+    createInvestorService(store, options),
   );
   const health = createHealth([InvestorService.typeName]);
   telemetry.showReady(health.isServing);

@@ -101,7 +101,8 @@ export async function startServer(
   // Loaded while a store starts its thread.
   const [store, { createRoutes }] = await Promise.all([opening, import("./routes.ts")]);
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
-  const routes = createRoutes(store, { gate, telemetry, log, corsOrigins, hosts });
+  const options = { gate, telemetry, log, corsOrigins, hosts, requestTimeoutMs };
+  const routes = createRoutes(store, options);
   const stopFollowing = await followStore(store, log, routes.setReady);
   const common = { tls, host, requestTimeoutMs, connections };
   const listeners: Listener[] = [];

@@ -148,7 +148,8 @@ it("a MongoDB that cannot be reached is told in one line, without secrets", asyn
   const folder = temporaryFolder();
   await makeSqlite(folder, "a.db", 1);
   const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };
-  const why = "mongodb://127.0.0.1:1/x: connect ECONNREFUSED 127.0.0.1:1\n";
+  const refused = "cannot reach MongoDB: 127.0.0.1:1: it refuses connections (ECONNREFUSED)";
+  const why = `mongodb://127.0.0.1:1/x: ${refused}\n`;
   expect(
     await Promise.all([
       copy(["env:GONE", "sqlite:b.db"], { folder, env }),

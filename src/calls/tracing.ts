@@ -9,7 +9,7 @@ import {
   trace,
 } from "@opentelemetry/api";
 import { authorityOf } from "../http/cross-origin.ts";
-import { isUuid } from "../uuid.ts";
+import { isUuid } from "../service/ids.ts";
 import type { Call, CallHead, HttpCall } from "./call.ts";
 import { codeOf, nameOf } from "./telemetry.ts";
 

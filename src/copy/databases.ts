@@ -3,12 +3,12 @@ import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { openStore } from "../database-url.ts";
-import { expectRecord, textFields } from "../investor.ts";
-import { createMongoClient, createMongoStore } from "../store/mongodb.ts";
-import { collectionName } from "../store/mongodb-document.ts";
+import { checkStored, textFields } from "../service/investor.ts";
+import { settleInsert } from "../service/replay.ts";
+import { collectionName, createMongoClient, createMongoStore } from "../store/mongodb.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
-import { DuplicateIdError, type Range, type Store } from "../store/store.ts";
+import { DuplicateIdError, OutcomeUnknownError, type Range, type Store } from "../store/store.ts";
 import type { Source, Tally, Target } from "./sides.ts";
 
 /**
@@ -61,9 +61,9 @@ export function openSqliteSource(path: string): Source {
  * @throws {Error} if it cannot be reached, holds no records, or documents that are none
  */
 export async function openMongoSource(url: string): Promise<Source> {
-  const { client, db } = createMongoClient(url, requestTimeoutMs / 4);
+  const { client, db, connect } = createMongoClient(url, requestTimeoutMs / 4);
   try {
-    await client.connect();
+    await connect();
     const collection = db.collection(collectionName);
     // A list passes over ids that are no UUIDs, which MongoDB orders before or after all others.
     for (const order of [1, -1] as const) {
@@ -95,7 +95,7 @@ function createSource(
       let after: string | undefined;
       for (;;) {
         const page = await list({ after, limit: pageSize });
-        page.forEach(expectRecord);
+        page.forEach(checkStored);
         after = page.at(-1)?.id;
         if (after === undefined) return;
         done += page.length;
@@ -133,18 +133,22 @@ export async function openStoreTarget(url: string): Promise<Target> {
 }
 
 async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {
-  const { id } = investor;
   try {
     await store.insert(investor);
     tally.copied += 1;
   } catch (error) {
-    if (!(error instanceof DuplicateIdError)) throw error;
-    const stored = await store.find(id);
-    if (stored && equals(InvestorSchema, stored, investor)) {
-      tally.present += 1;
-    } else {
+    const isOpen = error instanceof OutcomeUnknownError;
+    if (!isOpen && !(error instanceof DuplicateIdError)) throw error;
+    const { signal } = new AbortController();
+    const stored = await settleInsert(store, investor, error, requestTimeoutMs, signal);
+    if (stored instanceof Error) throw stored;
+    if (!equals(InvestorSchema, stored, investor)) {
       tally.conflicts += 1;
-      if (tally.conflicts <= maxIds) tally.conflictingIds.push(id);
+      if (tally.conflicts <= maxIds) tally.conflictingIds.push(investor.id);
+    } else if (isOpen) {
+      tally.copied += 1;
+    } else {
+      tally.present += 1;
     }
   }
 }

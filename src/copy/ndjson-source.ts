@@ -3,10 +3,9 @@ import { open, stat } from "node:fs/promises";
 import type { Readable } from "node:stream";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../service/errors.ts";
-import { deriveId } from "../service/ids.ts";
-import { addViolations, fromMembers, parseObject, toMember } from "../service/plain-json.ts";
-import { findViolations, toInvestor } from "../service/validation.ts";
-import { isUuid } from "../uuid.ts";
+import { deriveId, isUuid } from "../service/ids.ts";
+import { findViolations, toInvestor } from "../service/investor.ts";
+import { addViolations, fromMembers, parseObject, toMember } from "../service/investor-json.ts";
 import type { Source } from "./sides.ts";
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */

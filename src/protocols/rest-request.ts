@@ -7,14 +7,14 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { HttpRequest } from "../http/reply.ts";
 import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
+import { findListViolations, findViolations } from "../service/investor.ts";
 import {
   addViolations,
   fromMembers,
   maxViolations,
   parseObject,
   toMember,
-} from "../service/plain-json.ts";
-import { findListViolations, findViolations } from "../service/validation.ts";
+} from "../service/investor-json.ts";
 import { httpError, type Location } from "./problem.ts";
 
 /** Where the investors are. */

@@ -10,7 +10,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, HttpCall } from "../calls/call.ts";
 import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
-import { toJson } from "../service/plain-json.ts";
+import { toJson } from "../service/investor-json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import {
   collection,

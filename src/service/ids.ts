@@ -1,5 +1,23 @@
 import { hash } from "node:crypto";
-import { uuidFromHex } from "../uuid.ts";
+
+/** The first and the last of all UUIDs (RFC 9562, 5.9 and 5.10). */
+export const nilUuid = "00000000-0000-0000-0000-000000000000";
+export const maxUuid = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
+/** Whether the text is a UUID in canonical form, of any version and in any case (RFC 9562). */
+export function isUuid(text: string): boolean {
+  return /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i.test(text);
+}
+
+/** The 16 bytes of a UUID in canonical text. */
+export function uuidToBytes(uuid: string): Buffer {
+  return Buffer.from(uuid.replaceAll("-", ""), "hex");
+}
+
+/** The canonical text of a UUID, from its 32 hexadecimal digits in lower case. */
+export function uuidFromHex(hex: string): string {
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+}
 
 /** A domain label keeps these hashes apart from any other use of the same input. */
 const derivationLabel = "investor-records/request-id/v1";
@@ -20,4 +38,22 @@ export function deriveId(principal: string, requestId: string): string {
   const isVersion7 = version7Pattern.test(key);
   const head = isVersion7 ? `${key.slice(0, 8)}${key.slice(9, 13)}7` : `${hex.slice(0, 12)}8`;
   return uuidFromHex(`${head}${hex.slice(13, 16)}${variant}${hex.slice(18, 32)}`);
+}
+
+/** The first byte of a page token; the 16 of an id follow. */
+const tokenVersion = 1;
+
+/** The token of the page that begins after this id; opaque, and safe in a URL. */
+export function encodePageToken(after: string): string {
+  return Buffer.concat([Buffer.of(tokenVersion), uuidToBytes(after)]).toString("base64url");
+}
+
+/** The id that a token stands for, or undefined if it is not one of ours. */
+export function decodePageToken(token: string): string | undefined {
+  const bytes = Buffer.from(token, "base64url");
+  // Decoding ignores what it does not understand, so that only the way back proves a token.
+  const isOurs =
+    bytes.length === 17 && bytes[0] === tokenVersion && bytes.toString("base64url") === token;
+  if (!isOurs) return undefined;
+  return uuidFromHex(bytes.toString("hex", 1));
 }

@@ -7,15 +7,13 @@ import {
   type InvestorService,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { expectRecord, maxSerialisedSize } from "../investor.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
-  type Range,
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
-import { createdKey, principalKey, reserveKey } from "./context.ts";
+import { createdKey, principalKey } from "./context.ts";
 import {
   interrupted,
   investorNotFound,
@@ -24,28 +22,32 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
-import { deriveId } from "./ids.ts";
-import { encodePageToken } from "./page-token.ts";
-import { checkCreate, checkGet, checkList } from "./validation.ts";
+import { deriveId, encodePageToken } from "./ids.ts";
+import { checkCreate, checkGet, checkList, checkStored, maxSerialisedSize } from "./investor.ts";
+import { settleInsert } from "./replay.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
 const maxPageBytes = 1024 * 1024 - 64;
 
-/** The most that one record weighs, roughly: eight texts of 256 code points of four bytes. */
-const maxRecordBytes = 8_500;
-
-/** The most bytes to read at once. */
-const maxReadBytes = 4 * 1024 * 1024;
-
-/** The fewest records to read at once, more than fit in a page at their largest, and the most. */
+/**
+ * The fewest records to read at once, more than fit in a page at their largest, and the most: so
+ * many of the largest weigh 4 MiB.
+ */
 const minRead = 128;
-const maxRead = Math.floor(maxReadBytes / maxRecordBytes);
+const maxRead = 493;
 
-/** What became of a create that nobody waits for any more. */
+/** What a create has done that nobody waits for any more. */
 const mayBeStored = "the record may or may not be stored";
 
-/** The three operations over a store, as proto/investor/v1/investor.proto promises them. */
-export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
+/**
+ * The three operations over a store, as proto/investor/v1/investor.proto promises them.
+ *
+ * @param requestTimeoutMs the longest that a call may take, in milliseconds
+ */
+export function createInvestorService(
+  store: Store,
+  { requestTimeoutMs }: { requestTimeoutMs: number },
+): ServiceImpl<typeof InvestorService> {
   return {
     async createInvestor(request, { signal, values }) {
       const investor = checkCreate(request);
@@ -53,19 +55,26 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       // A new id ascends with time, which keeps inserts local.
       investor.id =
         requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
+      // So that the caller gets its reply, with the id, before the deadline.
+      const replayUntil = performance.now() + requestTimeoutMs * 0.75;
       try {
         await store.insert(investor, signal);
         values.set(createdKey, investor.id);
         return investor;
       } catch (error) {
-        if (requestId !== undefined && error instanceof DuplicateIdError) {
-          return await replay(store, investor, signal);
+        const isOpen = error instanceof OutcomeUnknownError;
+        if (!isOpen && !(error instanceof DuplicateIdError)) throw toReply(error);
+        const leftMs = replayUntil - performance.now();
+        const stored = await settleInsert(store, investor, error, leftMs, signal);
+        if (stored instanceof Error) {
+          if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
+          if (requestId === undefined) throw outcomeUnknownFor(investor.id, stored);
+          throw outcomeUnknown(stored);
         }
-        if (!(error instanceof OutcomeUnknownError)) return rethrow(error);
-        if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
-        throw requestId === undefined
-          ? outcomeUnknownFor(investor.id, error)
-          : outcomeUnknown(error);
+        checkStored(stored);
+        if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
+        if (isOpen) values.set(createdKey, investor.id);
+        return stored;
       }
     },
 
@@ -73,62 +82,48 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const id = checkGet(request);
       const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);
-      expectRecord(investor);
+      checkStored(investor);
       return investor;
     },
 
-    async listInvestors(request, { signal, values }) {
-      const range = checkList(request);
-      const bytes = range.limit * maxRecordBytes;
-      await values.get(reserveKey)(Math.min(bytes, maxPageBytes), Math.min(bytes, maxReadBytes));
-      return readPage((part) => store.list(part, signal).catch(rethrow), range);
+    /**
+     * A page of at most `limit` records and a bounded size: it reads first {@link minRead}, then
+     * as many as would fill it at the average size so far. Of the largest records it holds 126.
+     */
+    async listInvestors(request, { signal }) {
+      const { after, limit } = checkList(request);
+      const investors: Investor[] = [];
+      let last: Investor | undefined;
+      let bytes = 0;
+      let wanted = minRead;
+      for (;;) {
+        // One record more than the page may have shows whether there is a next one.
+        const count = Math.min(wanted, limit + 1 - investors.length);
+        const range = { after: last?.id ?? after, limit: count };
+        const found = await store.list(range, signal).catch(rethrow);
+        for (const investor of found) {
+          checkStored(investor);
+          bytes += maxSerialisedSize(investor);
+          if (last && (investors.length === limit || bytes > maxPageBytes)) {
+            const nextPageToken = encodePageToken(last.id);
+            return create(ListInvestorsResponseSchema, { investors, nextPageToken });
+          }
+          investors.push(investor);
+          last = investor;
+        }
+        if (found.length < count) return create(ListInvestorsResponseSchema, { investors });
+        const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
+        wanted = Math.min(Math.max(minRead, fitting), maxRead);
+      }
     },
   };
 }
 
-/** The record that an earlier create stored under the same id, if its content is the same. */
-async function replay(store: Store, investor: Investor, signal: AbortSignal): Promise<Investor> {
-  const stored = await store.find(investor.id, { signal }).catch((error) => {
-    if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
-    throw error instanceof StoreUnavailableError ? outcomeUnknown(error) : error;
-  });
-  // The record that took the id was rolled back.
-  if (stored === undefined) throw outcomeUnknown(new Error("the id is taken by no record"));
-  expectRecord(stored);
-  if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
-  return stored;
+/** What to reply for an error of the store; the reason of an abort is of the contract already. */
+function toReply(error: unknown): unknown {
+  return error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
 }
 
-/**
- * Reads a page of at most `limit` records and a bounded size: first {@link minRead}, then as many as
- * would fill it at the average size so far. Of the largest records it holds 126.
- */
-async function readPage(list: (range: Range) => Promise<Investor[]>, { after, limit }: Range) {
-  const investors: Investor[] = [];
-  let last: Investor | undefined;
-  let bytes = 0;
-  let wanted = minRead;
-  for (;;) {
-    // One record more than the page may have shows whether there is a next one.
-    const count = Math.min(wanted, limit + 1 - investors.length);
-    const found = await list({ after: last?.id ?? after, limit: count });
-    for (const investor of found) {
-      expectRecord(investor);
-      bytes += maxSerialisedSize(investor);
-      if (last && (investors.length === limit || bytes > maxPageBytes)) {
-        const nextPageToken = encodePageToken(last.id);
-        return create(ListInvestorsResponseSchema, { investors, nextPageToken });
-      }
-      investors.push(investor);
-      last = investor;
-    }
-    if (found.length < count) return create(ListInvestorsResponseSchema, { investors });
-    const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
-    wanted = Math.min(Math.max(minRead, fitting), maxRead);
-  }
-}
-
-/** Rethrows an error of the store as one of the contract, as the reason of an abort is already. */
 function rethrow(error: unknown): never {
-  throw error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
+  throw toReply(error);
 }

@@ -1,4 +1,4 @@
-import { StoreUnavailableError } from "./store.ts";
+import { StoreClosedError } from "./store.ts";
 
 /** How a {@link Batcher} works. */
 interface BatcherOptions<Item, Result> {
@@ -59,11 +59,11 @@ export class Batcher<Item, Result> {
    * item waits, it is taken back and the call rejects with the signal's reason; if
    * the item was sent by then, with the option's `abandoned`.
    *
-   * @throws {StoreUnavailableError} the batcher is closed
+   * @throws {StoreClosedError} the batcher is closed
    */
   add(item: Item, signal?: AbortSignal): Promise<Result> {
     return new Promise((resolve, reject) => {
-      if (this.#closed) throw new StoreUnavailableError("the store is closed");
+      if (this.#closed) throw new StoreClosedError();
       signal?.throwIfAborted();
       const entry: Entry<Item, Result> = {
         item,

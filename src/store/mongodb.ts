@@ -1,18 +1,29 @@
-import { MongoClient } from "mongodb";
-import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { unlessAborted, whenAborted } from "../abort.ts";
+import { create } from "@bufbuild/protobuf";
+import { Binary, type Document, MongoClient, MongoServerSelectionError } from "mongodb";
+import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { unlessAborted } from "../abort.ts";
 import { ConfigError } from "../config.ts";
+import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../service/ids.ts";
+import { type TextField, textFields, typeNames, typesByName } from "../service/investor.ts";
 import { Batcher } from "./batcher.ts";
-import { twice, unavailable } from "./mongodb-command.ts";
-import { insertAndReplay } from "./mongodb-insert.ts";
-import { createMongoReader } from "./mongodb-reader.ts";
+import {
+  explain,
+  explainUrl,
+  isSurelyNotWritten,
+  toInsertError,
+  unavailable,
+} from "./mongodb-errors.ts";
 import {
   expectOrder,
   OutcomeUnknownError,
+  type Range,
   type Store,
+  StoreClosedError,
   type StoreOptions,
-  StoreUnavailableError,
 } from "./store.ts";
+
+/** The collection of the records. */
+export const collectionName = "investors";
 
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
@@ -20,7 +31,7 @@ const minHeartbeatMs = 500;
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
  * on `_id`, a cluster. It connects on first use, whenever the database can be reached. Finding a
- * server, waiting for a connection, making one, and each attempt get a quarter of the timeout.
+ * server, waiting for a connection, making one, and each command get a quarter of the timeout.
  *
  * @param url a connection string; the database is the one that it names, or `investors`
  * @throws {ConfigError} the URL is malformed; the message does not repeat it
@@ -30,26 +41,92 @@ export function createMongoStore(
   { requestTimeoutMs, observe }: Pick<StoreOptions, "requestTimeoutMs" | "observe">,
 ): Store {
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  const { client, db } = createMongoClient(url, attemptMs);
-  const reader = createMongoReader(db, attemptMs);
+  const { client, db, connect: connectOnce } = createMongoClient(url, attemptMs);
   let connecting: Promise<unknown> | undefined;
   let closing: Promise<void> | undefined;
+  /** See {@link settledElection}. */
+  let settled: string | undefined;
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
-    connecting ??= client
-      .connect()
-      .then(() => reader.learn())
+    connecting ??= connectOnce()
+      .then(() => twice(learnElection))
       .catch((error) => {
         connecting = undefined;
-        throw unavailable(error);
+        throw error;
       });
     await connecting;
   }
 
+  /** The server gives up after this time; the driver waits a little longer for it to say so. */
+  function run(command: Document): Promise<Document> {
+    return db.command({ ...command, maxTimeMS: attemptMs });
+  }
+
+  async function learnElection(): Promise<string | undefined> {
+    settled = settledElection(await run({ hello: 1 }));
+    return settled;
+  }
+
+  async function insertAll(investors: Investor[]): Promise<(Error | undefined)[]> {
+    const command = {
+      insert: collectionName,
+      documents: investors.map(toDocument),
+      ordered: false,
+      // The journal matters to a standalone server, for which every write is a majority.
+      writeConcern: { w: "majority", j: true },
+    };
+    // Without a majority the driver throws, and nothing of the reply is sure. With one, the
+    // duplicates are too: the server has waited for all that stood in its log when it replied.
+    const { writeErrors = [] } = await run(command).catch((error) => {
+      throw isSurelyNotWritten(error)
+        ? unavailable(error)
+        : new OutcomeUnknownError(explain(error));
+    });
+    const outcomes = new Array<Error | undefined>(investors.length);
+    for (const failure of writeErrors) outcomes[failure.index] = toInsertError(failure);
+    return outcomes;
+  }
+
+  async function find(query: Query, level: "majority" | "linearizable"): Promise<Investor[]> {
+    const { cursor } = await run({
+      find: collectionName,
+      ...query,
+      // What other programs have added to a document would take the room of records.
+      projection,
+      // One more than can come ends the cursor with the first reply. That holds 16 MiB, and a
+      // thousand of the largest records weigh 11.
+      batchSize: query.limit + 1,
+      singleBatch: true,
+      readConcern: { level },
+    });
+    return (cursor.firstBatch as InvestorDocument[]).map(fromDocument);
+  }
+
+  /**
+   * Reads so that nothing is missing that was acknowledged before.
+   *
+   * Records are only added, so one that is read with the concern `majority` is right, but one
+   * that is missing may be out of date: a new primary does not know what its predecessor
+   * acknowledged until it has committed something itself, nor a deposed one what its successor
+   * did. A `linearizable` read rules out both: after the read the primary writes a no-op and
+   * waits for a majority to take it, which none would that had elected another since. MongoDB
+   * promises that for single documents, since a longer result may come in several batches, of
+   * which each is proved for itself, and a scan is not one point in time. Here every result is
+   * one batch, and a record that was there when the scan began stays where it is in the index.
+   */
+  async function findAll(query: Query): Promise<Investor[]> {
+    const election = settled;
+    if (election !== undefined) {
+      const found = await find(query, "majority");
+      if ((await learnElection()) === election) return found;
+    }
+    return find(query, "linearizable");
+  }
+
   const inserts = new Batcher<Investor, undefined>({
     ready: connect,
-    run: (investors) => insertAndReplay(db, reader, investors, attemptMs),
+    run: insertAll,
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
     observe: (seconds, size) => observe("insert", seconds, size),
   });
@@ -57,7 +134,7 @@ export function createMongoStore(
   // Apart, so that hits do not wait for what others missed.
   const misses = new Batcher<string, Investor | undefined>({
     async run(ids) {
-      const found = await twice(() => reader.find(ids));
+      const found = byId(await twice(() => findAll(queryOf(ids))));
       return ids.map((id) => found.get(id));
     },
     observe: (seconds, size) => observe("find", seconds, size),
@@ -66,57 +143,57 @@ export function createMongoStore(
   const finds = new Batcher<string, Investor | undefined>({
     ready: connect,
     async run(ids) {
-      const found = await twice(() => reader.findCommitted(ids));
+      const found = byId(await twice(() => find(queryOf(ids), "majority")));
       return ids.map((id) => found.get(id) ?? misses.add(id));
     },
     observe: (seconds, size) => observe("find", seconds, size),
   });
 
-  /** Rejects if the store is closed or cannot connect, or with the reason of the signal. */
-  async function begin(signal: AbortSignal | undefined): Promise<void> {
-    if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+  async function list({ after, limit }: Range): Promise<Investor[]> {
+    await connect();
+    const start = performance.now();
+    try {
+      const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
+      const filter = { _id: { ...begin, $lte: lastKey } };
+      const page = await twice(() => findAll({ filter, sort: { _id: 1 }, limit }));
+      expectOrder(page, after);
+      return page;
+    } finally {
+      observe("list", (performance.now() - start) / 1_000);
+    }
+  }
+
+  /** Does work that goes on when its caller leaves, since the driver ends it soon after. */
+  async function call<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
-    await (signal ? unlessAborted(connect(), signal) : connect());
+    if (closing !== undefined) throw new StoreClosedError();
+    return signal ? unlessAborted(work(), signal) : work();
   }
 
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
-
     find: (id, call) => finds.add(id, call?.signal),
-
-    async list(range, signal) {
-      await begin(signal);
-      const start = performance.now();
-      try {
-        const page = await twice(() => reader.list(range, signal), signal);
-        expectOrder(page, range.after);
-        return page;
-      } finally {
-        observe("list", (performance.now() - start) / 1_000);
-      }
-    },
+    list: (range, signal) => call(() => list(range), signal),
 
     async ping(signal) {
-      await begin(signal);
-      await twice(async () => {
-        await reader.learn(signal);
-        await reader.list({ limit: 1 }, signal);
+      await call(async () => {
+        await list({ limit: 1 });
+        await twice(learnElection);
       }, signal);
     },
 
-    close(cut) {
+    close() {
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         client.close(),
       );
-      if (cut === undefined) return closing;
-      return Promise.race([closing, whenAborted(cut).then(() => client.close())]);
+      return closing;
     },
   };
 }
 
 /**
- * A client whose attempts take at most `attemptMs` and that is not connected yet, and the database
- * that its URL names, or `investors`.
+ * A client whose commands take little more than `attemptMs` and that is not connected yet, and the
+ * database that its URL names, or `investors`.
  *
  * @throws {ConfigError} the URL is malformed; the message does not repeat it
  */
@@ -130,18 +207,111 @@ export function createMongoClient(url: string, attemptMs: number) {
       serverSelectionTimeoutMS: attemptMs,
       waitQueueTimeoutMS: attemptMs,
       connectTimeoutMS: attemptMs,
+      // Longer than the server's own limit, whose error says more.
+      socketTimeoutMS: attemptMs * 1.25,
       heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
     });
-    return { client, db: client.db(databaseOf(url)) };
+    const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
+    return {
+      client,
+      db: client.db(decodeURIComponent(name) || "investors"),
+      /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
+      async connect(): Promise<void> {
+        await client.connect().catch((error) => {
+          throw unavailable(error);
+        });
+      },
+    };
   } catch (error) {
-    // The message may hold the URL, and the URL a password.
-    throw new ConfigError(
-      `not a MongoDB connection string (${(error as Error).name}); check its hosts and options, and percent-encode the user and the password in it`,
-    );
+    throw new ConfigError(explainUrl(url, error));
   }
 }
 
-function databaseOf(url: string): string {
-  const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
-  return decodeURIComponent(name) || "investors";
+/** A record as the collection holds it. */
+type InvestorDocument = { _id: Binary; type: string } & Pick<Investor, TextField>;
+
+const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
+
+/** The range of the keys of records. What other programs keep under keys of another type is none. */
+const firstKey = toKey(nilUuid);
+const lastKey = toKey(maxUuid);
+
+/** The key of a record: its id as a UUID (BSON binary of subtype 4). */
+export function toKey(id: string): Binary {
+  return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);
+}
+
+/** The document of a record. */
+export function toDocument(investor: Investor): InvestorDocument {
+  const type = typeNames.get(investor.type) ?? "";
+  const document = { _id: toKey(investor.id), type } as InvestorDocument;
+  for (const field of textFields) document[field] = investor[field];
+  return document;
+}
+
+function fromDocument(document: InvestorDocument): Investor {
+  const investor = create(InvestorSchema);
+  investor.id = uuidFromHex(document._id.toString("hex"));
+  investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;
+  for (const field of textFields) investor[field] = document[field];
+  return investor;
+}
+
+/** What is looked for, in the terms of MongoDB's command `find`. */
+interface Query {
+  filter: Document;
+  sort?: Document;
+  limit: number;
+}
+
+function queryOf(ids: string[]): Query {
+  const keys = Array.from(new Set(ids), toKey);
+  // For a single key the server has a shorter way than for a set of one.
+  return { filter: { _id: keys.length === 1 ? keys[0] : { $in: keys } }, limit: keys.length };
+}
+
+function byId(investors: Investor[]): Map<string, Investor> {
+  return new Map(investors.map((investor) => [investor.id, investor]));
+}
+
+/**
+ * The election after which a `majority` read misses nothing, if a reply to `hello` shows one:
+ * that of a standalone server, which knows no others, or of a primary that is the only member
+ * that can be elected and has committed in its own term. A set of one would take 100 ms for a
+ * linearizable read, and a standalone server refuses it.
+ *
+ * A read may rely on an election that was settled before it, if the server's `hello` after it
+ * still names the same. Then no other member was elected before the read: only the primary
+ * itself can let others be elected, by a new configuration, and it would name them. Members that
+ * `hello` does not name cannot be elected either (hidden, or of priority 0). But they vote, and
+ * have what a restarted primary has not yet committed again, hence the second condition.
+ */
+function settledElection(hello: Document): string | undefined {
+  const { msg, setName, hosts, isWritablePrimary, electionId, lastWrite } = hello;
+  // That of a router of a sharded cluster.
+  if (msg === "isdbgrid") return undefined;
+  if (setName === undefined) return "standalone";
+  const isSettled =
+    isWritablePrimary &&
+    hosts?.length === 1 &&
+    lastWrite !== undefined &&
+    String(lastWrite.opTime.t) === String(lastWrite.majorityOpTime.t);
+  return isSettled ? String(electionId) : undefined;
+}
+
+/**
+ * Retries a read once: an election ends it, and the driver finds the new primary for the next.
+ * Where it found none there is nothing to retry.
+ *
+ * @throws {StoreUnavailableError} it failed again
+ */
+async function twice<T>(read: () => Promise<T>): Promise<T> {
+  try {
+    return await read().catch((error) => {
+      if (error instanceof MongoServerSelectionError) throw error;
+      return read();
+    });
+  } catch (error) {
+    throw unavailable(error as Error);
+  }
 }

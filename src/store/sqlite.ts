@@ -4,7 +4,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../investor.ts";
+import { textFields } from "../service/investor.ts";
 import { Batcher } from "./batcher.ts";
 import { inPlainWords, toFailure, toStoreError } from "./sqlite-errors.ts";
 import { checkIdentity, makeSqliteFile } from "./sqlite-file.ts";
@@ -14,6 +14,7 @@ import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
+  StoreClosedError,
   type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
@@ -58,7 +59,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
-    if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+    if (closing !== undefined) throw new StoreClosedError();
     try {
       return query();
     } catch (error) {
@@ -70,7 +71,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     insert: (investor, signal) => batcher.add(investor, signal),
     find: (id) =>
       new Promise((resolve, reject) => {
-        if (closing !== undefined) throw new StoreUnavailableError("the store is closed");
+        if (closing !== undefined) throw new StoreClosedError();
         reader.find({ id, resolve, reject: (error) => reject(toStoreError(toFailure(error))) });
       }),
     list: (range, signal) => read(() => reader.list(range), signal),
@@ -162,7 +163,7 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
     warnings,
     die,
     async send(rows: Row[]): Promise<Outcome[]> {
-      if (unusable !== undefined) throw new StoreUnavailableError(unusable.message);
+      if (unusable !== undefined) throw new StoreClosedError(unusable.message);
       pending = Promise.withResolvers<Outcome[]>();
       worker.postMessage(rows);
       return pending.promise;

@@ -45,11 +45,9 @@ export interface Store {
 
   /**
    * Finishes the accepted inserts and releases everything. Later calls of the other
-   * methods reject with {@link StoreUnavailableError}; calling it again resolves with
-   * the first. If the signal aborts, it no longer waits for the inserts, and their
-   * outcome is unknown.
+   * methods reject with {@link StoreClosedError}; calling it again resolves with the first.
    */
-  close(cut?: AbortSignal): Promise<void>;
+  close(): Promise<void>;
 }
 
 /** What a store needs, and the callbacks by which it reports. */
@@ -116,7 +114,16 @@ export class StoreUnavailableError extends Error {
   override name = "StoreUnavailableError";
 }
 
-/** The record may or may not have been written. */
+/** The store was closed or has died, so that no call to it will succeed any more. */
+export class StoreClosedError extends StoreUnavailableError {
+  override name = "StoreClosedError";
+
+  constructor(message = "the store is closed") {
+    super(message);
+  }
+}
+
+/** The record may or may not have been written; a repetition under the same id settles it. */
 export class OutcomeUnknownError extends Error {
   override name = "OutcomeUnknownError";
 }

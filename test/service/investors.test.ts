@@ -6,9 +6,8 @@ import {
   type InvestorType,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../../src/investor.ts";
 import { deriveId } from "../../src/service/ids.ts";
-import { findViolations } from "../../src/service/validation.ts";
+import { findViolations, textFields } from "../../src/service/investor.ts";
 import { failureOf } from "../support/errors.ts";
 import { openService, serviceOver } from "../support/in-process.ts";
 import { pagesOf } from "../support/pages.ts";

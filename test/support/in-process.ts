@@ -28,9 +28,12 @@ export async function openService(): Promise<InProcess> {
 }
 
 /** A client of the service in this process, over a store. */
-export function serviceOver(store: Store): Client<typeof InvestorService> {
+export function serviceOver(
+  store: Store,
+  requestTimeoutMs = 10_000,
+): Client<typeof InvestorService> {
   const transport = createRouterTransport((router) => {
-    router.service(InvestorService, createInvestorService(store));
+    router.service(InvestorService, createInvestorService(store, { requestTimeoutMs }));
   });
   return createClient(InvestorService, transport);
 }

@@ -8,11 +8,37 @@ import {
   InvestorType,
   type ListInvestorsRequest,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields, typeNames } from "../investor.ts";
 import type { Range } from "../store/store.ts";
-import { isUuid, maxUuid, nilUuid } from "../uuid.ts";
 import { invalidFields, type Violation } from "./errors.ts";
-import { decodePageToken } from "./page-token.ts";
+import { decodePageToken, isUuid, maxUuid, nilUuid } from "./ids.ts";
+
+/** The fields of a record that hold text, besides its id, in the order of the contract. */
+export const textFields = [
+  "firstName",
+  "middleName",
+  "lastName",
+  "addressLine1",
+  "addressLine2",
+  "city",
+  "state",
+  "zipCode",
+  "country",
+  "language",
+] as const satisfies (keyof Investor)[];
+
+/** One of {@link textFields}. */
+export type TextField = (typeof textFields)[number];
+
+/** The types of investor by the names that they have outside of protobuf. */
+export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
+  ["individual", InvestorType.INDIVIDUAL],
+  ["institution", InvestorType.INSTITUTION],
+]);
+
+/** The names by type. */
+export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
+  Array.from(typesByName, ([name, type]) => [type, name]),
+);
 
 const maxTextLength = 256;
 const defaultPageSize = 100;
@@ -110,4 +136,24 @@ function wrongRequestId(requestId: string): string | undefined {
   const id = requestId.toLowerCase();
   const isAllowed = isUuid(id) && id !== nilUuid && id !== maxUuid;
   return isAllowed ? undefined : "must be a UUID, neither nil nor max";
+}
+
+/**
+ * Checks what a store returned.
+ *
+ * @throws {Error} it is no record: another program, or a later version, wrote it
+ */
+export function checkStored(investor: Investor): void {
+  const { id, type } = investor;
+  if (typeNames.has(type) && textFields.every((field) => typeof investor[field] === "string"))
+    return;
+  throw new Error(`what is stored under the id ${id} is no record`);
+}
+
+/**
+ * The most bytes that a record takes in a list on the wire: besides each text at most four for its
+ * tag and length, and 45 for the id, the type, and the tag and length of the record itself.
+ */
+export function maxSerialisedSize(investor: Investor): number {
+  return textFields.reduce((size, key) => size + 4 + Buffer.byteLength(investor[key]), 45);
 }

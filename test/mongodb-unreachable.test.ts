@@ -1,0 +1,153 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { MongoMemoryServer } from "mongodb-memory-server-core";
+import { expect, it, onTestFinished } from "vitest";
+import { createMongoStore } from "../src/store/mongodb.ts";
+import { createAuthority } from "./support/certificates.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { describeWithMongo, findMembers, launchTimeout } from "./support/mongodb.ts";
+import { waitFor } from "./support/service.ts";
+
+/** Why a store over this URL cannot serve. */
+async function reasonOf(url: string): Promise<string> {
+  const store = createMongoStore(url, { requestTimeoutMs: 4_000, observe() {} });
+  onTestFinished(() => store.close());
+  return store.ping().then(
+    () => "it serves",
+    ({ name, message }) => {
+      expect(name).toBe("StoreUnavailableError");
+      return message;
+    },
+  );
+}
+
+async function start(instance: object, auth?: object): Promise<number> {
+  const server = await MongoMemoryServer.create({
+    instance: { storageEngine: "wiredTiger", launchTimeout, ...instance },
+    ...auth,
+  });
+  onTestFinished(async () => void (await server.stop()));
+  return server.instanceInfo?.port ?? 0;
+}
+
+async function expectReasons(table: [url: string, reason: string][]): Promise<void> {
+  const told = await Promise.all(table.map(async ([url]) => [url, await reasonOf(url)]));
+  expect(told).toEqual(table);
+}
+
+await describeWithMongo(
+  "A MongoDB that cannot be used says which setting is wrong:",
+  "standalone",
+  (mongo) => {
+    it("host, port, replicaSet", async () => {
+      const { port } = mongo.members()[0] ?? {};
+      const noSet = "no server of the URL is in the set that its replicaSet names";
+      await expectReasons([
+        [
+          "mongodb://none.invalid/",
+          "cannot reach MongoDB: none.invalid:27017: the host is not found",
+        ],
+        ["mongodb+srv://none.invalid/", "the host is not found"],
+        [
+          "mongodb://127.0.0.1:9/",
+          "cannot reach MongoDB: 127.0.0.1:9: it refuses connections (ECONNREFUSED)",
+        ],
+        [`mongodb://127.0.0.1:${port}/?replicaSet=rs0`, noSet],
+      ]);
+    });
+
+    it("user, password, authSource", async () => {
+      const auth = { enable: true, customRootName: "root", customRootPwd: "s3cret" };
+      const host = `127.0.0.1:${await start({}, { auth })}`;
+      const refused = "MongoDB refuses the user: check user, password and authSource in the URL";
+      await expectReasons([
+        [`mongodb://root:s3cret@${host}/`, "it serves"],
+        [`mongodb://root:wrong@${host}/`, refused],
+        [`mongodb://nobody:s3cret@${host}/`, refused],
+        [`mongodb://root:s3cret@${host}/?authSource=other`, refused],
+        [
+          `mongodb://${host}/`,
+          "MongoDB does not authorize this: check the user in the URL and its roles",
+        ],
+      ]);
+    });
+
+    it("tls, tlsCAFile", async () => {
+      const folder = temporaryFolder();
+      const write = (name: string, text: string) => {
+        writeFileSync(join(folder, name), text);
+        return join(folder, name);
+      };
+      const authority = await createAuthority();
+      const { cert, key } = await authority.sign("mongodb");
+      const pem = write("server.pem", cert + key);
+      const ca = write("ca.pem", authority.ca);
+      const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", pem];
+      const tls = await start({ args, ip: "0.0.0.0" });
+      const plain = mongo.members()[0]?.port;
+      const cannot = (port: number | undefined, why: string) =>
+        `cannot reach MongoDB: 127.0.0.1:${port}: ${why}`;
+      await expectReasons([
+        [`mongodb://127.0.0.1:${tls}/?tls=true&tlsCAFile=${ca}`, "it serves"],
+        [
+          `mongodb://127.0.0.1:${tls}/?tls=true`,
+          cannot(
+            tls,
+            "its certificate is not trusted (UNABLE_TO_VERIFY_LEAF_SIGNATURE): check tlsCAFile",
+          ),
+        ],
+        [
+          `mongodb://127.0.0.2:${tls}/?tls=true&tlsCAFile=${ca}`,
+          `cannot reach MongoDB: 127.0.0.2:${tls}: its certificate is for another host`,
+        ],
+        [`mongodb://127.0.0.1:${tls}/`, cannot(tls, "it closes connections: check tls in the URL")],
+        [
+          `mongodb://127.0.0.1:${plain}/?tls=true`,
+          cannot(plain, "it does not speak TLS: check tls in the URL"),
+        ],
+      ]);
+    });
+
+    it("a set that is not initiated", async () => {
+      const host = `127.0.0.1:${await start({ replSet: "rs0" })}`;
+      const ghost = `no primary: ${host} is in no replica set, or in one that is not initiated`;
+      await expectReasons([
+        [`mongodb://${host}/`, ghost],
+        [`mongodb://${host}/?replicaSet=rs0`, ghost],
+      ]);
+    });
+  },
+);
+
+await describeWithMongo("A set says so too:", "set of three", (mongo) => {
+  it("its name, a secondary alone, no primary", async () => {
+    const [primary, second, third] = await findMembers(mongo);
+    const direct = `mongodb://127.0.0.1:${second?.port}/?directConnection=true`;
+    await expectReasons([
+      [mongo.url(), "it serves"],
+      [
+        mongo.url().replace(/replicaSet=\w+/, "replicaSet=wrong"),
+        "no server of the URL is in the set that its replicaSet names",
+      ],
+      [
+        `${direct}&replicaSet=wrong`,
+        `no primary: 127.0.0.1:${second?.port} is not in the set that replicaSet names`,
+      ],
+      [
+        direct,
+        "the server is not the primary: name its replica set in the URL, not directConnection",
+      ],
+    ]);
+    primary?.signal("SIGKILL");
+    third?.signal("SIGKILL");
+    const reason = await waitFor(async () => {
+      const told = await reasonOf(mongo.url());
+      return told.includes("is a secondary") ? told : undefined;
+    });
+    expect(reason).toContain(`127.0.0.1:${second?.port} is a secondary`);
+    for (const dead of [primary, third]) {
+      expect(reason).toContain(`127.0.0.1:${dead?.port}: it refuses connections`);
+    }
+    expect(reason).toMatch(/^no primary: /);
+  });
+});
