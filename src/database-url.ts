@@ -45,7 +45,7 @@ export function withoutSecrets(databaseUrl: string): string {
 /**
  * Opens the store that a database URL names.
  *
- * @throws {ConfigError} the URL is malformed
+ * @throws {DatabaseUrlError} the URL is malformed
  * @throws {Error} in plain words, if the store cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {

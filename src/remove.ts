@@ -5,6 +5,7 @@ import { isUuid } from "./service/ids.ts";
 import { collectionName, createMongoClient, toKey } from "./store/mongodb.ts";
 import { inPlainWords } from "./store/sqlite-errors.ts";
 import { busyTimeoutMs, openSqliteFile, openSqliteFileToRead } from "./store/sqlite-file.ts";
+import { DatabaseUrlError } from "./store/store.ts";
 
 /** The time that MongoDB may take to be found, and to make the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
@@ -41,7 +42,7 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
     return isRemoved;
   } catch (error) {
     const message = `cannot remove from ${name}: ${inPlainWords(error).replaceAll(/\s+/g, " ")}`;
-    if (error instanceof ConfigError) throw new ConfigError(message);
+    if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;
   }

@@ -11,7 +11,7 @@ import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createReload, followFiles, type Reloaded } from "./setting-files.ts";
-import type { Store } from "./store/store.ts";
+import { DatabaseUrlError, type Store } from "./store/store.ts";
 
 /** A server that takes calls. */
 export interface RunningServer {
@@ -95,7 +95,8 @@ export async function startServer(
       onFatal(error);
     },
   }).catch((error) => {
-    if (error instanceof ConfigError) throw new ConfigError(`--database-url is ${error.message}`);
+    if (error instanceof DatabaseUrlError)
+      throw new ConfigError(`--database-url is ${error.message}`);
     throw error;
   });
   // Loaded while a store starts its thread.

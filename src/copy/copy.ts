@@ -1,6 +1,7 @@
 import { unlessAborted } from "../abort.ts";
 import { ConfigError } from "../config.ts";
 import { inPlainWords } from "../store/sqlite-errors.ts";
+import { DatabaseUrlError } from "../store/store.ts";
 import { openMongoSource, openSqliteSource, openStoreTarget } from "./databases.ts";
 import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
@@ -91,7 +92,9 @@ function failAs(what: string) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
       const message = `${what}: ${inPlainWords(cause).replaceAll(/\s+/g, " ")}`;
-      throw cause instanceof ConfigError ? new ConfigError(message) : new Error(message, { cause });
+      throw cause instanceof DatabaseUrlError
+        ? new ConfigError(message)
+        : new Error(message, { cause });
     });
 }
 

@@ -2,7 +2,6 @@ import { create } from "@bufbuild/protobuf";
 import { Binary, type Document, MongoClient, MongoServerSelectionError } from "mongodb";
 import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { unlessAborted } from "../abort.ts";
-import { ConfigError } from "../config.ts";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../service/ids.ts";
 import { type TextField, textFields, typeNames, typesByName } from "../service/investor.ts";
 import { Batcher } from "./batcher.ts";
@@ -14,6 +13,7 @@ import {
   unavailable,
 } from "./mongodb-errors.ts";
 import {
+  DatabaseUrlError,
   expectOrder,
   OutcomeUnknownError,
   type Range,
@@ -34,7 +34,7 @@ const minHeartbeatMs = 500;
  * server, waiting for a connection, making one, and each command get a quarter of the timeout.
  *
  * @param url a connection string; the database is the one that it names, or `investors`
- * @throws {ConfigError} the URL is malformed; the message does not repeat it
+ * @throws {DatabaseUrlError} the URL is malformed; the message does not repeat it
  */
 export function createMongoStore(
   url: string,
@@ -195,7 +195,7 @@ export function createMongoStore(
  * A client whose commands take little more than `attemptMs` and that is not connected yet, and the
  * database that its URL names, or `investors`.
  *
- * @throws {ConfigError} the URL is malformed; the message does not repeat it
+ * @throws {DatabaseUrlError} the URL is malformed; the message does not repeat it
  */
 export function createMongoClient(url: string, attemptMs: number) {
   try {
@@ -223,7 +223,7 @@ export function createMongoClient(url: string, attemptMs: number) {
       },
     };
   } catch (error) {
-    throw new ConfigError(explainUrl(url, error));
+    throw new DatabaseUrlError(explainUrl(url, error));
   }
 }
 

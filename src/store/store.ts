@@ -100,6 +100,11 @@ export function damageAfter(after: string | undefined, cause: unknown): Error {
   return new Error(`the database is damaged ${where}: ${(cause as Error).message}`, { cause });
 }
 
+/** A database URL is malformed; the message does not repeat it. */
+export class DatabaseUrlError extends Error {
+  override name = "DatabaseUrlError";
+}
+
 /** A record with this id is stored already. */
 export class DuplicateIdError extends Error {
   override name = "DuplicateIdError";

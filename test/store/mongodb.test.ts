@@ -5,9 +5,12 @@ import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4, v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { ConfigError } from "../../src/config.ts";
 import { createMongoStore, toDocument } from "../../src/store/mongodb.ts";
-import { OutcomeUnknownError, StoreUnavailableError } from "../../src/store/store.ts";
+import {
+  DatabaseUrlError,
+  OutcomeUnknownError,
+  StoreUnavailableError,
+} from "../../src/store/store.ts";
 import { failureOf } from "../support/errors.ts";
 import { serviceOver } from "../support/in-process.ts";
 import { describeWithMongo, findMembers, launchTimeout } from "../support/mongodb.ts";
@@ -296,7 +299,7 @@ it("names what is wrong with a URL, and never repeats the password in it", () =>
     ["mongodb://host/?authMechanism=s3cret", "unknown or wrong option authMechanism"],
     ["mongodb://a,b/?directConnection=true", "unknown or wrong option directConnection"],
   ] as const) {
-    expect(() => open(url), url).toThrow(ConfigError);
+    expect(() => open(url), url).toThrow(DatabaseUrlError);
     expect(() => open(url), url).toThrow(what);
     expect(() => open(url), url).not.toThrow("s3");
   }
