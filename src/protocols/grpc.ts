@@ -89,8 +89,8 @@ export function sendStatus(
   error: ConnectError,
 ): void {
   const status = Object.fromEntries(setTrailerStatus(new Headers(), error));
-  stream.respond(
-    { ":status": 200, "content-type": headers["content-type"], ...status },
-    { endStream: true },
-  );
+  // Clients such as grpc-js decode no more than the protocol, and HTTP at the ends, has encoded.
+  const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
+  const head = { ":status": 200, "content-type": headers["content-type"] };
+  stream.respond({ ...head, ...status, "grpc-message": message }, { endStream: true });
 }
