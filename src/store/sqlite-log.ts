@@ -79,28 +79,20 @@ function examine(
   // Before anything is read, since other processes may add to it.
   const size = sizeOf(file);
   const db = new DatabaseSync(file, { readOnly: true });
+  const [inFile, inLog] = [openSync(file, "r"), openSync(log, "r")];
   try {
     const pragma = (name: string, column = name) => db.prepare(`PRAGMA ${name}`).get()?.[column];
     const countFrames = () => Number(pragma("wal_checkpoint(NOOP)", "log"));
     const frames = countFrames();
     if (frames === 0) return undefined;
     const pageSize = Number(pragma("page_size"));
-    const heads = Array.from(
-      { length: frames },
-      (_, i) => logHeaderSize + i * (frameHeaderSize + pageSize),
-    );
-    const replaced = new Set<number>();
-    let pageCount = 0;
-    for (const head of readEach(log, 8, heads)) {
-      replaced.add(head.readUInt32BE());
-      pageCount = head.readUInt32BE(4);
-    }
+    const { copies, pageCount } = readFrames(inLog, frames, pageSize);
     if (pageCount !== pragma("page_count")) {
       if (frames === countFrames()) return "they differ in the number of pages";
       // Another process has added to the log meanwhile.
       return examine(file, log, onWarning);
     }
-    for (let number = pageCount + 1; number <= size / pageSize; number += 1) replaced.add(number);
+    for (let number = pageCount + 1; number <= size / pageSize; number += 1) copies.set(number, []);
     if (size > maxCheckedBytes) {
       onWarning(`${file} was not read through for damage: it is larger than 4 GiB`);
     } else {
@@ -110,11 +102,17 @@ function examine(
     const tables = db
       .prepare("SELECT name FROM sqlite_schema WHERE name IN ('investors', 'removed')")
       .all();
-    const finds = tables.map(({ name }) => db.prepare(`SELECT 1 FROM ${name} WHERE id = unhex(?)`));
-    const positions = Array.from(replaced, (number) => (number - 1) * pageSize);
-    for (const page of readEach(file, pageSize, positions)) {
-      for (const id of idsOf(page)) {
-        if (!finds.some((find) => find.get(id))) return "the log takes records of the file away";
+    const finds = tables.map(({ name }) => db.prepare(`SELECT 1 FROM ${name} WHERE id = ?`));
+    for (const [number, positions] of copies) {
+      const page = readAt(inFile, pageSize, (number - 1) * pageSize);
+      for (const { id, sectors } of recordsOn(page)) {
+        if (finds.some((find) => find.get(id))) continue;
+        const isTorn = positions.some((position) => {
+          const copy = readAt(inLog, pageSize, position);
+          const [isFirst, isLast] = sectors.map((at) => isSameSector(copy, page, at));
+          return isFirst !== isLast;
+        });
+        if (!isTorn) return "the log takes records of the file away";
       }
     }
     return undefined;
@@ -122,29 +120,38 @@ function examine(
     if (resultCodeOf(error) === resultCode.corrupt) return (error as Error).message;
     throw error;
   } finally {
+    for (const descriptor of [inFile, inLog]) closeSync(descriptor);
     db.close();
   }
 }
 
-/** Reads so many bytes at each position of a file; the next ones overwrite them. */
-function* readEach(path: string, length: number, positions: Iterable<number>): Generator<Buffer> {
-  const descriptor = openSync(path, "r");
-  try {
-    const bytes = Buffer.alloc(length);
-    for (const position of positions) {
-      if (readSync(descriptor, bytes, 0, length, position) === length) yield bytes;
-    }
-  } finally {
-    closeSync(descriptor);
+/** Where a log has its copies of each page, and how many pages its last commit leaves. */
+function readFrames(log: number, frames: number, pageSize: number) {
+  const copies = new Map<number, number[]>();
+  let pageCount = 0;
+  for (let i = 0; i < frames; i += 1) {
+    const position = logHeaderSize + i * (frameHeaderSize + pageSize);
+    const head = readAt(log, frameHeaderSize, position);
+    const number = head.readUInt32BE();
+    if (!copies.has(number)) copies.set(number, []);
+    copies.get(number)?.push(position + frameHeaderSize);
+    pageCount = head.readUInt32BE(4);
   }
+  return { copies, pageCount };
+}
+
+/** The bytes of a file at a position; fewer at its end. */
+function readAt(descriptor: number, length: number, position: number): Buffer {
+  const bytes = Buffer.alloc(length);
+  return bytes.subarray(0, readSync(descriptor, bytes, 0, length, position));
 }
 
 /**
- * The ids, in hexadecimal digits, on a page of the table (https://www.sqlite.org/fileformat2.html#b_tree_pages). A power cut
- * in a checkpoint can leave a page of which only some sectors were written; so an id counts only if
- * it is in the same sector as the head of its record.
+ * The ids on a page of the table (https://www.sqlite.org/fileformat2.html#b_tree_pages), each with
+ * the first and the last of the sectors that it is read from. A power cut in a checkpoint can leave
+ * one of them as it is in the log, and the other as it was before: then there is no such record.
  */
-function* idsOf(page: Buffer): Generator<string> {
+function* recordsOn(page: Buffer): Generator<{ id: Buffer; sectors: number[] }> {
   const isLeaf = page[0] === 0x0a;
   if (!isLeaf && page[0] !== 0x02) return;
   const pointers = isLeaf ? 8 : 12;
@@ -157,9 +164,14 @@ function* idsOf(page: Buffer): Generator<string> {
     head += 1;
     const id = head + (page[head] ?? 0);
     const isBlobOf16 = page[head + 1] === 44;
-    const isInSector = Math.floor(cell / sectorSize) === Math.floor((id + 15) / sectorSize);
-    if (isBlobOf16 && isInSector) yield page.toString("hex", id, id + 16);
+    const sectors = [cell, id + 15].map((at) => Math.floor(at / sectorSize));
+    if (isBlobOf16) yield { id: page.subarray(id, id + 16), sectors };
   }
+}
+
+function isSameSector(copy: Buffer, page: Buffer, sector: number): boolean {
+  const [start, end] = [sector * sectorSize, (sector + 1) * sectorSize];
+  return copy.subarray(start, end).equals(page.subarray(start, end));
 }
 
 /**
