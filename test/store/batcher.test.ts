@@ -1,7 +1,6 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import { Batcher } from "../../src/store/batcher.ts";
-import { StoreUnavailableError } from "../../src/store/store.ts";
 
 /** A database that answers a batch when it is told to, each item with its own name. */
 function createDatabase() {
@@ -25,12 +24,6 @@ function createDatabase() {
 }
 
 describe("the batcher", () => {
-  it("sends a lone item at once", () => {
-    const { batcher, batches } = createDatabase();
-    batcher.add("a");
-    expect(batches.map(({ items }) => items)).toEqual([["a"]]);
-  });
-
   it("gathers items while a batch is under way, and sends 512 at most", async () => {
     const { batcher, answerNext } = createDatabase();
     const items = Array.from({ length: 600 }, (_, i) => `item ${i}`);
@@ -96,16 +89,6 @@ describe("the batcher", () => {
     expect(await answerNext()).toEqual(["c"]);
   });
 
-  it("only unhooks the caller of an aborted item that was sent", async () => {
-    const { batcher, answerNext } = createDatabase();
-    const controller = new AbortController();
-    const left = batcher.add("a", controller.signal);
-    const reason = new Error("the caller left");
-    controller.abort(reason);
-    await expect(left).rejects.toMatchObject({ message: "abandoned", cause: reason });
-    expect(await answerNext()).toEqual(["a"]);
-  });
-
   it("sends no batch before the one before it has ended, whoever has left", async () => {
     const { batcher, batches, answerNext } = createDatabase();
     const controller = new AbortController();
@@ -151,35 +134,5 @@ describe("the batcher", () => {
     const waiting = [batcher.add("a"), batcher.add("b")];
     for (const each of waiting) await expect(each).rejects.toThrow("no connection");
     expect(await batcher.add("c")).toBe("c");
-  });
-
-  it("asks whether it can send for who comes again as soon as that has failed", async () => {
-    const ready = Promise.withResolvers<void>();
-    const readiness = [Promise.reject(new Error("no connection")), ready.promise];
-    const sent: string[][] = [];
-    const batcher = new Batcher<string, string>({
-      ready: () => readiness.shift() ?? Promise.resolve(),
-      async run(items) {
-        sent.push(items);
-        return items;
-      },
-      observe() {},
-    });
-    const again = batcher.add("a").catch(() => batcher.add("b"));
-    await nextTurn();
-    expect(sent).toEqual([]);
-    ready.resolve();
-    expect(await again).toBe("b");
-  });
-
-  it("finishes what it accepted when it is closed, and refuses the rest", async () => {
-    const { batcher, answerNext } = createDatabase();
-    const accepted = [batcher.add("a"), batcher.add("b")];
-    const closed = batcher.close();
-    await expect(batcher.add("c")).rejects.toThrow(StoreUnavailableError);
-    await answerNext();
-    await answerNext();
-    await closed;
-    expect(await Promise.all(accepted)).toEqual(["A", "B"]);
   });
 });
