@@ -120,15 +120,13 @@ export function createGate(options: GateOptions) {
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
      *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
      */
-    async admit(call: Call): Promise<void> {
+    admit(call: Call): void | Promise<void> {
       if (call.head.isPublic) return acquirePublicSlot(call);
+      if (authenticate === undefined) return acquireSlots(call);
       const release = admitting.acquire();
-      try {
-        if (authenticate) await authorise(call, authenticate);
-        await acquireSlots(call);
-      } finally {
-        release();
-      }
+      return authorise(call, authenticate)
+        .then(() => acquireSlots(call))
+        .finally(release);
     },
     /**
      * Authenticates a request that is no call, where credentials are needed. It takes no slot.

@@ -75,7 +75,8 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
     const head = { method, transport, isPublic, headers, socket, response, timeoutMs, http };
     const call = gate.begin(head);
     try {
-      await gate.admit(call);
+      const admission = gate.admit(call);
+      if (admission) await admission;
       const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
       if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
       const body = await call.untilEnd(readBody(request, maxBytes, overhead));

@@ -126,7 +126,7 @@ const runCall: Interceptor = (next) => async (req) => {
 };
 
 /** Records in its call why work failed; a fault becomes INTERNAL. */
-async function recordFailure<T>(call: Call, work: () => Promise<T>): Promise<T> {
+async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
