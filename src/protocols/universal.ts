@@ -93,7 +93,8 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
     request.header.delete("content-length");
     const handler = handlers.get(method) as UniversalHandler;
     const body = recordStreamFailure(readRequest(rpc, req, call), call);
-    const response = await handler({ ...request, body, signal: call.signal });
+    const universal = { ...request, body, signal: call.signal };
+    const response = await recordFailure(call, () => handler(universal));
     if (transport !== "grpc") {
       const allow = handler.allowedMethods.join(", ");
       if (response.status === 405) {
@@ -130,7 +131,7 @@ async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise
   try {
     return await work();
   } catch (error) {
-    throw call.recordFailure(error);
+    throw toFailure(call, error);
   }
 }
 
@@ -138,20 +139,20 @@ async function* recordStreamFailure<T>(messages: AsyncIterable<T>, call: Call): 
   try {
     yield* messages;
   } catch (error) {
-    throw call.recordFailure(error);
+    throw toFailure(call, error);
   }
+}
+
+function toFailure(call: Call, error: unknown): ConnectError {
+  // Connect cannot send unpaired surrogates in a message, where only the request can bring them.
+  return call.recordFailure(error instanceof URIError ? malformedRequest(error) : error);
 }
 
 /** Records in its call what Connect refuses itself, such as a message that it cannot read. */
 function recordRefusal(response: UniversalServerResponse, call: Call): UniversalServerResponse {
-  const { status, trailer = new Headers(), body = [] } = response;
+  const { status, trailer = new Headers(), body } = response;
   async function* follow() {
-    try {
-      yield* body;
-    } catch (error) {
-      // A message with unpaired surrogates, which only the request can bring, cannot be sent.
-      throw call.recordFailure(error instanceof URIError ? malformedRequest(error) : error);
-    }
+    if (body) yield* recordStreamFailure(body, call);
     if (call.wasInvoked || call.failure) return;
     // gRPC-Web and streams have their status in the body.
     const code = findTrailerError(trailer)?.code ?? codeByStatus[status];
