@@ -2,6 +2,13 @@ import { once } from "node:events";
 import { connect as connectHttp2 } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
+import {
+  clientPreface,
+  frameFlag,
+  frameType,
+  headerBlock,
+  http2Frame,
+} from "./support/http2-frames.ts";
 import { frame, openCall, rawCall, rawConnection, replyOf } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
 import {
@@ -203,7 +210,39 @@ describe("connections", () => {
   });
 });
 
+describe("a connection of HTTP/2", () => {
+  it("carries 128 streams", async () => {
+    const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    await once(session, "remoteSettings");
+    expect(session.remoteSettings.maxConcurrentStreams).toBe(128);
+  });
+
+  it("is closed if its client opens and resets more than 256 streams at once", async () => {
+    const { grpcPort } = await startService();
+    const path = "/investor.v1.InvestorService/GetInvestor";
+    const request = { ":method": "POST", ":scheme": "http", ":authority": "x", ":path": path };
+    const call = headerBlock({ ...request, "content-type": "application/grpc" });
+    const resetCalls = (count: number) => {
+      const frames = Array.from({ length: count }, (_, i) => [
+        http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, call),
+        http2Frame(frameType.resetStream, frameFlag.none, 2 * i + 1, Buffer.from([0, 0, 0, 8])),
+      ]);
+      return openWire(grpcPort, Buffer.concat([clientPreface, ...frames.flat()]));
+    };
+    const kept = resetCalls(200);
+    await resetCalls(500).closed;
+    expect(kept.socket.closed).toBe(false);
+  });
+});
+
 describe("requests by HTTP/1.1", () => {
+  it("have headers of at most 16 KiB", async () => {
+    const { httpPort } = await startService();
+    const headers = { "x-large": "x".repeat(17_000) };
+    expect((await fetch(`http://127.0.0.1:${httpPort}/healthz`, { headers })).status).toBe(431);
+  });
+
   it("may be 16 unanswered on a connection, which one more closes", async () => {
     const service = await startService();
     onTestFinished(lockDatabase(service));
