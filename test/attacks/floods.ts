@@ -71,7 +71,6 @@ const onOneStream: Record<string, FramesOf> = {
 const onConnection: Record<string, FramesOf> = {
   SETTINGS: (n) => [[settings, none, Buffer.from([0, 1, 0, 0, (n % 2) * 16, 0])]],
   PING: () => [[ping, none, Buffer.alloc(8)]],
-  "frames of an unknown type": () => [[0xfa, none, Buffer.alloc(1_000)]],
 };
 
 /** Sends frames until the connection is closed or it was enough, and reads only after a while. */
@@ -116,7 +115,6 @@ const fillers = Object.fromEntries(
   Array.from({ length: 75 }, (_, i) => [`x-${i}`, "x".repeat(99)]),
 );
 const manyFields = Object.fromEntries(Array.from({ length: 5_000 }, (_, i) => [`x-${i}`, "x"]));
-const manyMembers = `{${Array.from({ length: 7_000 }, (_, i) => `"${i}":1`)}}`;
 const unpacked = Buffer.alloc(20_000_000, " ");
 const packed = { gzip: gzipSync(unpacked), br: brotliCompressSync(unpacked) };
 
@@ -134,11 +132,9 @@ function bombs({ credentials }: Hostile): Buffer[] {
     post(createPath, {}, '{"a":'.repeat(12_000)),
     // Groups of an unknown field in each other, without an end.
     post(createPath, { "content-type": "application/proto" }, "#".repeat(60_000)),
-    post("/v1/investors", {}, manyMembers),
     post("/v1/investors", { "transfer-encoding": "chunked" }, "1\r\nx\r\n".repeat(60_000)),
     http1("GET", "/v1/investors", { ...credentials, ...manyFields }),
     http1("GET", `/v1/investors/${"x".repeat(1_000_000)}`, credentials),
-    http1("GET", `/v1/investors?${"a&".repeat(7_000)}`, credentials),
   ];
 }
 

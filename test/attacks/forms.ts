@@ -14,11 +14,9 @@ const numbers = ["0", "-1", "1e9", "65537", "4294967296", "9007199254740993", "0
 function change(bytes: Buffer, random: Random): Buffer {
   const start = random.int(0, bytes.length);
   const end = Math.min(bytes.length, start + random.int(0, random.pick([1, 16, 1_000_000])));
-  const [before, part, after] = [
-    bytes.subarray(0, start),
-    bytes.subarray(start, end),
-    bytes.subarray(end),
-  ];
+  const before = bytes.subarray(0, start);
+  const part = bytes.subarray(start, end);
+  const after = bytes.subarray(end);
   const withNumber = after.toString("latin1").replace(/\d+/, () => random.pick(numbers));
   const noise = Array.from({ length: random.int(1, 64) }, () => random.int(0, 255));
   const parts = random.pick([
@@ -83,18 +81,12 @@ const oddFields: [string, string][] = [
   ["content-type", "application/json; charset=utf-16"],
   ["content-type", "application/grpc-web-text"],
   ["content-encoding", "br"],
-  ["content-encoding", "gzip, gzip"],
-  ["accept-encoding", "br;q=0"],
   ["grpc-encoding", "snappy"],
   ["grpc-timeout", "99999999H"],
-  ["grpc-timeout", "-1S"],
   ["connect-timeout-ms", "99999999999"],
-  ["connect-protocol-version", "2"],
   ["idempotency-key", '"'],
-  ["traceparent", "ff-0-0-0"],
   ["expect", "200-ok"],
   ["host", "["],
-  ["origin", "null"],
 ];
 
 /** Attacks by requests that are almost right. */
