@@ -46,7 +46,7 @@ export function withoutSecrets(databaseUrl: string): string {
  * Opens the store that a database URL names.
  *
  * @throws {DatabaseUrlError} the URL is malformed
- * @throws {Error} in plain words, if the store cannot be used
+ * @throws {Error} for operators to read, if the store cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
   const path = sqlitePathOf(databaseUrl);

@@ -50,7 +50,7 @@ const flushMs = 200;
  *
  * @param onFatal called once if the server cannot go on and the process has to end
  * @throws {ConfigError} a file or a database URL of the settings cannot be used
- * @throws {Error} in plain words, if the store cannot be used or the port not be listened on
+ * @throws {Error} for operators to read, if the store cannot be used or the port not be listened on
  */
 export async function startServer(
   config: Config,

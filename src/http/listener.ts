@@ -72,7 +72,7 @@ const http2Options = {
  * less CPU than objects that look like those of HTTP/1.1; `serve` gets all other requests.
  *
  * @param serveStream serves a stream and returns true, or leaves it
- * @throws {Error} in plain words, if it cannot listen
+ * @throws {Error} for operators to read, if it cannot listen
  */
 export async function listenForHttp2(
   port: number,
@@ -97,7 +97,7 @@ export async function listenForHttp2(
 /**
  * Listens for HTTP/1.1 and, with TLS, HTTP/2.
  *
- * @throws {Error} in plain words, if it cannot listen
+ * @throws {Error} for operators to read, if it cannot listen
  */
 export async function listenForHttp(port: number, options: ListenerOptions): Promise<Listener> {
   const { tls, requestTimeoutMs, connections, serve } = options;

@@ -20,7 +20,7 @@ export type Location =
 /** Tells where in a request a field of the protobuf contract stands. */
 type Locate = (field: string) => Location;
 
-/** What HTTP itself refuses, whichever operation it is meant for. */
+/** What HTTP itself refuses, for any operation. */
 const refusals = {
   400: ["MALFORMED_REQUEST", Code.InvalidArgument],
   403: ["CROSS_ORIGIN", Code.PermissionDenied],

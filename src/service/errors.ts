@@ -135,7 +135,7 @@ export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
  * The end of a call whose signal aborted: its deadline passed, or its caller left.
  *
  * @param reason the reason of the signal
- * @param effect what became of the call
+ * @param effect what the call may have done
  */
 export function interrupted(reason: unknown, effect: string): ConnectError {
   const isDeadline = reason instanceof ConnectError && reason.code === Code.DeadlineExceeded;

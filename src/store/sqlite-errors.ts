@@ -42,7 +42,7 @@ export function toStoreError({ message, code }: Failure): Error {
   return transient.includes(code) ? new StoreUnavailableError(message) : new Error(message);
 }
 
-/** Why something failed, for operators: SQLite in plain words, anything else by its message. */
+/** Why something failed, for operators: SQLite by its result code, anything else by its message. */
 export function inPlainWords(error: unknown): string {
   const { cannotOpen, corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
   const code = resultCodeOf(error);

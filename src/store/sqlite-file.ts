@@ -142,7 +142,7 @@ export function identify(path: string): string {
   return [file, ...inodes].join(" ");
 }
 
-/** @throws {Error} in plain words, if the path is no longer that of the {@link identify identity} */
+/** @throws {Error} for operators to read, if the path is no longer that of the {@link identify identity} */
 export function checkIdentity(path: string, identity: string): void {
   let cause: unknown;
   try {

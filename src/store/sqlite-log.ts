@@ -48,7 +48,7 @@ function sizeOf(path: string): number {
  *
  * To be called before this process opens the file: closing it drops the locks of the process on it.
  *
- * @throws {Error} in plain words, with the way to restore
+ * @throws {Error} for operators to read, with the way to restore
  */
 export function refuseForeignLog(path: string, onWarning: (message: string) => void): void {
   const file = realpathSync(path);

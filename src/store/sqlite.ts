@@ -36,7 +36,7 @@ const readBusyTimeoutMs = 50;
  * reads run on the calling thread. Other processes may use the file too.
  *
  * @param path the file; it and its folder are made if they are not there
- * @throws {Error} in plain words, if the file cannot be used
+ * @throws {Error} for operators to read, if the file cannot be used
  */
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
   const { observe, onWrite } = options;

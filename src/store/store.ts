@@ -21,7 +21,7 @@ export interface Store {
 
   /**
    * The record with this id (a UUID in lower-case canonical text), or undefined. It
-   * sees every insert that resolved before the call, by whichever process.
+   * sees every insert of any process that resolved before the call.
    *
    * @param call has the signal; a store that does not wait need not ask for it
    * @throws {StoreUnavailableError} it could not be read
