@@ -93,13 +93,13 @@ async function runServer(): Promise<void> {
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
   const starting = startServer(config, log, exitFatally);
-  keepReloaded(starting, log);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
     log.fatal(error.message);
     process.exit(1);
   });
+  keepReloaded(server, log);
   const { host } = config.listen;
   const at = host.includes(":") ? `[${host}]` : host;
   const s = config.tls === undefined ? "" : "s";
@@ -109,30 +109,27 @@ async function runServer(): Promise<void> {
 }
 
 /** Reads certificates and tokens again when their files change, and on SIGHUP. */
-function keepReloaded(starting: Promise<RunningServer>, log: Logger): void {
-  // One after the other, so that what was read last is what stays.
-  let last: Promise<unknown> = starting;
-  const reloadNext = (onlyChanged: boolean) => {
-    last = last.then(
-      () => reload(onlyChanged),
-      () => {},
-    );
-  };
+function keepReloaded(server: RunningServer, log: Logger): void {
+  let last = Promise.resolve();
+
+  /** Reads them one after the other, so that what was read last is what stays. */
+  function reloadNext(onlyChanged: boolean): void {
+    last = last.then(async () => {
+      const { reloaded, errors } = await server.reload(onlyChanged);
+      for (const { message } of errors) {
+        log.error(`${nameAsGiven(message, serve)}; the previous one stays in use`);
+      }
+      if (reloaded.length > 0) log.info(`reloaded ${reloaded.join(" and ")}`);
+      else if (errors.length === 0 && !onlyChanged) log.info("nothing to reload");
+    });
+  }
+
   setInterval(reloadNext, lookIntervalMs, true).unref();
   process.on("SIGHUP", () => {
     // A terminal that closes sends it, too.
     if (process.stderr.isTTY && !isatty(process.stderr.fd)) process.kill(process.pid, "SIGTERM");
     else reloadNext(false);
   });
-
-  async function reload(onlyChanged: boolean): Promise<void> {
-    const { reloaded, errors } = await (await starting).reload(onlyChanged);
-    for (const { message } of errors) {
-      log.error(`${nameAsGiven(message, serve)}; the previous one stays in use`);
-    }
-    if (reloaded.length > 0) log.info(`reloaded ${reloaded.join(" and ")}`);
-    else if (errors.length === 0 && !onlyChanged) log.info("nothing to reload");
-  }
 }
 
 function stopOnSignal(running: () => RunningServer | undefined, log: Logger): void {
