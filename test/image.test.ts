@@ -15,7 +15,7 @@ import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, metric, waitFor } from "./support/service.ts";
 
-const root = resolve(import.meta.dirname, "../..");
+const root = resolve(import.meta.dirname, "..");
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const hasBuilder = spawnSync("buildah", ["--version"]).status === 0 && process.getuid?.() === 0;
 if (!hasBuilder) console.warn("SKIPPED: the tests of the image, which need buildah and root");

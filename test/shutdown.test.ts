@@ -49,6 +49,8 @@ it("lets creates in flight finish, and stores them", async () => {
   await untilInFlight(service, 50);
   child.kill("SIGTERM");
   await waitFor(async () => !(await accepts(service.httpPort)));
+  // Longer than replies get to leave when no call is waited for.
+  await delay(1_000);
   release();
   const created = [await create, ...(await more)];
   expect(await exited).toBe(0);
