@@ -1,7 +1,6 @@
-import { readFileSync } from "node:fs";
 import { Command, CommanderError } from "commander";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { addSettings, ConfigError, nameAsGiven, readConfig, settings } from "../src/config.ts";
+import { addSettings, ConfigError, nameAsGiven, readConfig } from "../src/config.ts";
 import { sqlitePathOf, withoutSecrets } from "../src/database-url.ts";
 import { readSettings } from "./support/settings.ts";
 
@@ -159,17 +158,6 @@ describe("the settings", () => {
     expect(name("--grpc-port must be even")).toBe("--grpc-port must be even");
     expect(name("it is not encrypted (--tls-cert)")).toBe("it is not encrypted (TLS_CERT)");
     expect(name('--http-port must be even, not "--tls-cert"')).toContain('not "--tls-cert"');
-  });
-
-  it("stand in README with their variables and defaults", () => {
-    const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
-    const rows = Array.from(readme.matchAll(/^\| `(--[^|]*)\|(.*?)\|(.*?)\|/gm), (cells) =>
-      cells.slice(1).map((cell) => cell.replaceAll("`", "").trim()),
-    );
-    const expected = settings.map(({ long, envVar, defaultValueDescription = "" }) => {
-      return [long, envVar, defaultValueDescription];
-    });
-    expect(rows).toEqual(expected);
   });
 });
 
