@@ -9,11 +9,11 @@ import {
   createContextValues,
   type HandlerContext,
 } from "@connectrpc/connect";
+import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Caller, Peer } from "../auth/caller.ts";
 import type { Connection } from "../http/connections.ts";
 import { internal, interrupted } from "../service/errors.ts";
-import type { CallSpan, StartSpan } from "./tracing.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
@@ -51,6 +51,17 @@ export interface HttpCall {
   /** The whole list, which has no deadline, nor a size. */
   readonly isWholeList: boolean;
 }
+
+/** The span of a call. */
+export interface CallSpan {
+  /** The id of its trace. */
+  readonly traceId: string;
+  /** Runs work as a part of it. */
+  run<T>(work: () => T): T;
+}
+
+/** Starts the span of a call, which ends when its reply has closed. */
+export type StartSpan = (call: Call) => CallSpan;
 
 /** What all calls of a server have in common. */
 export interface CallOptions {
@@ -197,6 +208,13 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return headersSent && writableFinished;
   }
 
+  /** The name of its code in gRPC (https://grpc.io/docs/guides/status-codes), once it has closed. */
+  get code(): string {
+    if (this.failure === undefined && this.wasSent) return "OK";
+    const code = this.failure?.code ?? Code.Canceled;
+    return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
+  }
+
   /** Its id in logs and errors: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
@@ -245,7 +263,12 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 }
 
-/** Whether a reply failed since its stream was reset, before Node.js has told of that. */
+/** The name of a method with that of its service. */
+export function methodNameOf({ parent, name }: DescMethod): string {
+  return `${parent.typeName}/${name}`;
+}
+
+/** Whether a reply failed because its stream was reset, which Node.js reports later. */
 function isStreamOver(error: unknown): boolean {
   return error instanceof Error && "code" in error && error.code === "ERR_HTTP2_INVALID_STREAM";
 }

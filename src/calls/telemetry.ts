@@ -1,6 +1,4 @@
-import type { DescMethod } from "@bufbuild/protobuf";
-import { Code, ConnectError } from "@connectrpc/connect";
-import { codeToString } from "@connectrpc/connect/protocol-connect";
+import { ConnectError } from "@connectrpc/connect";
 import type { Level, Logger } from "pino";
 import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { InvalidCredentialsError } from "../auth/caller.ts";
@@ -8,7 +6,7 @@ import { readBuild } from "../build.ts";
 import { createdKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { StoreUnavailableError } from "../store/store.ts";
-import type { Call } from "./call.ts";
+import { type Call, methodNameOf } from "./call.ts";
 
 /** See {@link createTelemetry}. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
@@ -98,11 +96,11 @@ export function createTelemetry(log: Logger) {
 
   function report(call: Call): void {
     const seconds = (performance.now() - call.startedAt) / 1_000;
-    const { transport } = call.head;
-    const method = nameOf(call.head.method);
-    const code = codeOf(call);
+    const { code, head } = call;
+    const { transport } = head;
+    const method = methodNameOf(head.method);
     callDurations.observe({ method, code, transport }, seconds);
-    const level = levelOf(code, call, seconds);
+    const level = levelOf(call, seconds);
     if (!log.isLevelEnabled(level)) return;
     const reason = reasonOf(call.failure);
     const durationMs = Math.round(seconds * 1e6) / 1e3;
@@ -162,18 +160,6 @@ export function createTelemetry(log: Logger) {
   };
 }
 
-/** The name of a method with that of its service. */
-export function nameOf({ parent, name }: DescMethod): string {
-  return `${parent.typeName}/${name}`;
-}
-
-/** The code of a call by its name in gRPC (https://grpc.io/docs/guides/status-codes). */
-export function codeOf({ failure, wasSent }: Call): string {
-  if (failure === undefined && wasSent) return "OK";
-  const code = failure?.code ?? Code.Canceled;
-  return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
-}
-
 /** Why the store was not available, or credentials not valid. Other causes may hold what was sent. */
 function causeOf(failure: unknown): string | undefined {
   const cause = failure instanceof ConnectError ? failure.cause : undefined;
@@ -182,7 +168,7 @@ function causeOf(failure: unknown): string | undefined {
 }
 
 /** The level to log a call at: faults matter to operators, clients' mistakes do not. */
-function levelOf(code: string, { head }: Call, seconds: number): Level {
+function levelOf({ code, head }: Call, seconds: number): Level {
   switch (code) {
     case "INTERNAL":
     case "UNKNOWN":

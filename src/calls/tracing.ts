@@ -10,19 +10,7 @@ import {
 } from "@opentelemetry/api";
 import { authorityOf } from "../http/cross-origin.ts";
 import { isUuid } from "../service/ids.ts";
-import type { Call, CallHead, HttpCall } from "./call.ts";
-import { codeOf, nameOf } from "./telemetry.ts";
-
-/** The span of a call. */
-export interface CallSpan {
-  /** The id of its trace. */
-  readonly traceId: string;
-  /** Runs work as a part of it. */
-  run<T>(work: () => T): T;
-}
-
-/** Starts the span of a call, which ends when its reply has closed. */
-export type StartSpan = (call: Call) => CallSpan;
+import { type Call, type CallHead, type HttpCall, methodNameOf, type StartSpan } from "./call.ts";
 
 const tracerName = "investor-records";
 
@@ -53,7 +41,7 @@ export function createTracing(): StartSpan | undefined {
     const { http, method, headers } = call.head;
     const active = context.active();
     const outer = trace.getSpan(active);
-    const name = http ? `${http.method} ${http.route}` : nameOf(method);
+    const name = http ? `${http.method} ${http.route}` : methodNameOf(method);
     const route = http?.route ?? `/${name}`;
     outer?.setAttribute("http.route", route).updateName(`${http?.method ?? "POST"} ${route}`);
     const parent = outer ? active : propagation.extract(active, headers);
@@ -75,7 +63,7 @@ export function createTracing(): StartSpan | undefined {
 function describeRpc({ method, transport }: CallHead): Attributes {
   return {
     "rpc.system.name": transport === "connect" ? "connectrpc" : "grpc",
-    "rpc.method": nameOf(method),
+    "rpc.method": methodNameOf(method),
   };
 }
 
@@ -112,8 +100,8 @@ function isEncrypted(socket: object): boolean {
 }
 
 function endSpan(span: Span, call: Call): void {
-  const { transport, response } = call.head;
-  const code = codeOf(call);
+  const { code, head } = call;
+  const { transport, response } = head;
   // Connect names its errors so, and has no name for success.
   const name = transport === "connect" ? code.toLowerCase().replace("cancelled", "canceled") : code;
   if (transport === "rest") {

@@ -2,9 +2,8 @@ import { readFileSync } from "node:fs";
 import { packageFolder } from "../build.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
-import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, pathOf, send } from "../http/reply.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
-import { pathOf } from "../protocols/rest-request.ts";
 import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
 

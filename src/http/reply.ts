@@ -19,6 +19,18 @@ const restTimeoutMs = 1_000;
 /** A listener for errors that are reported elsewhere: without one, Node.js ends the process. */
 export function ignore(): void {}
 
+/** The path of a request, without its query. */
+export function pathOf({ url = "" }: HttpRequest): string {
+  const end = url.indexOf("?");
+  return end === -1 ? url : url.slice(0, end);
+}
+
+/** The query of a request, without its question mark. */
+export function queryOf({ url = "" }: HttpRequest): string {
+  const start = url.indexOf("?");
+  return start === -1 ? "" : url.slice(start + 1);
+}
+
 /** The socket of a request's connection, the same for all of its requests. */
 export function socketOf(request: HttpRequest): Socket {
   const session = "stream" in request ? request.stream.session : undefined;

@@ -5,7 +5,7 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import type { HttpRequest } from "../http/reply.ts";
+import { type HttpRequest, pathOf, queryOf } from "../http/reply.ts";
 import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
 import { findListViolations, findViolations } from "../service/investor.ts";
 import {
@@ -90,18 +90,6 @@ export function readList(httpRequest: HttpRequest): Message {
   });
   if (violations.length === 0) return request;
   throw invalidFields(addViolations(violations, findListViolations(request), queryMark));
-}
-
-/** The path of a request, without its query. */
-export function pathOf({ url = "" }: HttpRequest): string {
-  const end = url.indexOf("?");
-  return end === -1 ? url : url.slice(0, end);
-}
-
-/** The query of a request, without its question mark. */
-export function queryOf({ url = "" }: HttpRequest): string {
-  const start = url.indexOf("?");
-  return start === -1 ? "" : url.slice(start + 1);
 }
 
 /** Where in a request the field of a violation stands. */

@@ -9,18 +9,10 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, HttpCall } from "../calls/call.ts";
-import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, pathOf, queryOf, send } from "../http/reply.ts";
 import { toJson } from "../service/investor-json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
-import {
-  collection,
-  locate,
-  pathOf,
-  queryOf,
-  readCreate,
-  readGet,
-  readList,
-} from "./rest-request.ts";
+import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";
 
 /** Pages of 100 records are collected young; most of 1,000 would reach the old generation. */

@@ -7,13 +7,19 @@ import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Logger } from "pino";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
-import { dropRest, type HttpRequest, type HttpResponse, ignore, socketOf } from "../http/reply.ts";
+import {
+  dropRest,
+  type HttpRequest,
+  type HttpResponse,
+  ignore,
+  pathOf,
+  socketOf,
+} from "../http/reply.ts";
 import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { grpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
 import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
-import { pathOf } from "./rest-request.ts";
 import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
 import { createUniversal } from "./universal.ts";
 
