@@ -91,7 +91,7 @@ export async function startServer(
     onWarning,
     async onFatal(error) {
       // Calls in flight are first failed with an unknown outcome.
-      await Promise.race([gate.whenEmpty(), delay(flushMs)]);
+      await waitUntil(() => gate.inFlight === 0, flushMs);
       onFatal(error);
     },
   }).catch((error) => {
@@ -135,20 +135,24 @@ export async function startServer(
       connections.closeAfterReplies();
       await delay(Math.max(drain.delayMs, minDrainDelayMs));
       routes.endWatches();
-      const finished = connections.retire().then(() => {
-        for (const listener of listeners) listener.close();
-        return gate.whenEmpty();
-      });
-      await Promise.race([finished, delay(drain.timeoutMs)]);
-      // What is open now is a client that does not close its connection, or a reply on its way.
-      for (let i = 0; i < flushMs / 10 && !connections.isEmpty; i += 1) await delay(10);
-      const isClean = gate.inFlight === 0;
+      const end = performance.now() + drain.timeoutMs;
+      await Promise.race([connections.retire(), delay(drain.timeoutMs)]);
       for (const listener of listeners) listener.close();
+      await waitUntil(() => gate.inFlight === 0, end - performance.now());
+      // What is open now is a client that does not close its connection, or a reply on its way.
+      await waitUntil(() => connections.isEmpty, flushMs);
+      const isClean = gate.inFlight === 0;
       connections.destroy();
       await store.close();
       return isClean;
     },
   };
+}
+
+/** Resolves when the condition holds, or the time in milliseconds is up. */
+async function waitUntil(condition: () => boolean, timeoutMs: number): Promise<void> {
+  const end = performance.now() + timeoutMs;
+  while (!condition() && performance.now() < end) await delay(10);
 }
 
 /** Checks at intervals whether the store can serve, and reports when that changes. */

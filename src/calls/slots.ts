@@ -4,16 +4,12 @@ import { overloaded } from "../service/errors.ts";
 export function createSlots(count: number, share = count) {
   const heldBy = new Map<string, number>();
   let held = 0;
-  let emptied: PromiseWithResolvers<void> | undefined;
 
   function release(holder: string): void {
     held -= 1;
     const left = (heldBy.get(holder) ?? 1) - 1;
     if (left > 0) heldBy.set(holder, left);
     else heldBy.delete(holder);
-    if (held > 0) return;
-    emptied?.resolve();
-    emptied = undefined;
   }
 
   return {
@@ -33,12 +29,6 @@ export function createSlots(count: number, share = count) {
     /** How many are held. */
     get held(): number {
       return held;
-    },
-    /** Resolves when none is held. */
-    async whenEmpty(): Promise<void> {
-      if (held === 0) return;
-      emptied ??= Promise.withResolvers();
-      await emptied.promise;
     },
   };
 }
