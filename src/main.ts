@@ -7,8 +7,8 @@ import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
 import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
 
-/** How often to look whether a file has changed that can be read again, in milliseconds. */
-const lookIntervalMs = 30_000;
+/** How often certificates and tokens are checked for changes, in milliseconds. */
+const reloadIntervalMs = 30_000;
 
 /** The same signal again so soon after the first, in milliseconds, is the first one again. */
 const repeatedSignalMs = 1_000;
@@ -20,7 +20,7 @@ const { version, commit } = readBuild();
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
   .version(commit ? `${version} (${commit})` : version)
-  .configureOutput({ outputError: (text, write) => write(`${inOneLine(text.trim())}\n`) })
+  .configureOutput({ outputError: (text, write) => write(`${withoutControls(text.trim())}\n`) })
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
 
 const serve = program
@@ -112,7 +112,7 @@ async function runServer(): Promise<void> {
 function keepReloaded(server: RunningServer, log: Logger): void {
   let last = Promise.resolve();
 
-  /** Reads them one after the other, so that what was read last is what stays. */
+  /** Reads them in sequence, so that the last reading is the one in use. */
   function reloadNext(onlyChanged: boolean): void {
     last = last.then(async () => {
       const { reloaded, errors } = await server.reload(onlyChanged);
@@ -124,7 +124,7 @@ function keepReloaded(server: RunningServer, log: Logger): void {
     });
   }
 
-  setInterval(reloadNext, lookIntervalMs, true).unref();
+  setInterval(reloadNext, reloadIntervalMs, true).unref();
   process.on("SIGHUP", () => {
     // A terminal that closes sends it, too.
     if (process.stderr.isTTY && !isatty(process.stderr.fd)) process.kill(process.pid, "SIGTERM");
@@ -184,10 +184,10 @@ async function openLog(): Promise<DestinationStream> {
 
 /** Prints a line for the user on standard error. */
 function say(line: string): void {
-  process.stderr.write(`${inOneLine(line)}\n`);
+  process.stderr.write(`${withoutControls(line)}\n`);
 }
 
 /** Without what would move the cursor, since paths and settings can hold anything. */
-function inOneLine(text: string): string {
+function withoutControls(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, " ");
 }

@@ -3,7 +3,7 @@ import { databaseNames, readVariable } from "./copy/sides.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
 import { isUuid } from "./service/ids.ts";
 import { collectionName, createMongoClient, toKey } from "./store/mongodb.ts";
-import { inPlainWords } from "./store/sqlite-errors.ts";
+import { explainError } from "./store/sqlite-errors.ts";
 import { busyTimeoutMs, openSqliteFile, openSqliteFileToRead } from "./store/sqlite-file.ts";
 import { DatabaseUrlError } from "./store/store.ts";
 
@@ -41,7 +41,7 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
     else say(`error: ${name} has no record ${id}`);
     return isRemoved;
   } catch (error) {
-    const message = `cannot remove from ${name}: ${inPlainWords(error).replaceAll(/\s+/g, " ")}`;
+    const message = `cannot remove from ${name}: ${explainError(error).replaceAll(/\s+/g, " ")}`;
     if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;

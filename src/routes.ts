@@ -43,7 +43,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const router = createRouter({
     ...options,
     maxMessageBytes,
-    onRefusal: telemetry.refuse,
+    onRefusal: telemetry.logRefusal,
     services: [service],
     publicServices: [
       createServiceImplSpec<typeof Health>(Health, health.implementation),

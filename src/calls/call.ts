@@ -123,7 +123,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.peer = peer;
     this.#connection = connection;
     this.#options = options;
-    this.limit(Math.min(head.timeoutMs ?? Number.POSITIVE_INFINITY, options.requestTimeoutMs));
+    this.setDeadline(
+      Math.min(head.timeoutMs ?? Number.POSITIVE_INFINITY, options.requestTimeoutMs),
+    );
     head.response.once("close", () => this.#close());
     this.#span = options.startSpan?.(this);
   }
@@ -135,24 +137,21 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /** Sets its deadline, in milliseconds from now, instead of the previous one. */
-  limit(ms = this.#options.requestTimeoutMs): void {
+  setDeadline(ms = this.#options.requestTimeoutMs): void {
     this.#startTimer(ms, () => {
       this.#abort(deadlinePassed);
-      this.replied();
+      this.startReplyTimeout();
     });
   }
 
-  /** Leaves its client's deadline alone in force. */
-  limitByClient(): void {
+  /** Lifts the service's own limit: its client's deadline alone stays, if it has one. */
+  useClientDeadline(): void {
     const { timeoutMs = Number.POSITIVE_INFINITY } = this.head;
-    this.limit(timeoutMs - (performance.now() - this.startedAt));
+    this.setDeadline(timeoutMs - (performance.now() - this.startedAt));
   }
 
-  /**
-   * Gives its client time to read what is sent to it now, instead of a deadline; after that, its
-   * connection is closed.
-   */
-  replied(): void {
+  /** Replaces the deadline by the time that its client has to read what is sent to it now. */
+  startReplyTimeout(): void {
     this.#startTimer(replyTimeoutMs, () => this.#connection?.destroy());
   }
 
@@ -179,11 +178,11 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Resolves with the outcome of work that does not know of the end of the call.
+   * Resolves with the outcome of work that does not itself end with the call.
    *
    * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
    */
-  untilEnd<T>(work: Promise<T>): Promise<T> {
+  unlessAborted<T>(work: Promise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       this.#onAbort = reject;
       if (this.#abortReason) reject(this.#abortReason);

@@ -64,7 +64,7 @@ export function createGate(options: GateOptions) {
   const peerOf = createPeerLookup();
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await call.untilEnd(authenticate(call.peer, call.head.headers));
+    const caller = await call.unlessAborted(authenticate(call.peer, call.head.headers));
     call.caller = caller;
     call.values.set(principalKey, caller.principal);
     const isRead = call.head.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
@@ -73,7 +73,7 @@ export function createGate(options: GateOptions) {
   }
 
   /** Resolves in a turn of the event loop in which no other page begins. */
-  function turnOfPage(): Promise<void> {
+  function takePageTurn(): Promise<void> {
     pageTurn = pageTurn.then(() => setImmediate());
     return pageTurn;
   }
@@ -93,7 +93,7 @@ export function createGate(options: GateOptions) {
     }
     for (const release of releases) call.onClose(release);
     call.useConnection();
-    return method === InvestorService.method.listInvestors ? turnOfPage() : undefined;
+    return method === InvestorService.method.listInvestors ? takePageTurn() : undefined;
   }
 
   function acquirePublicSlot(call: Call): void {
@@ -103,7 +103,7 @@ export function createGate(options: GateOptions) {
     const slotsOfKind = isWatch ? watches : isReflection ? reflections : publicCalls;
     call.onClose(slotsOfKind.acquire(call.peer.address));
     if (isWatch) call.useConnection(true);
-    if (isReflection) call.limit(Math.min(timeoutMs, reflectionTimeoutMs));
+    if (isReflection) call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
   }
 
   return {
@@ -142,7 +142,7 @@ export function createGate(options: GateOptions) {
       try {
         await authenticate(peer, headers);
       } catch (error) {
-        telemetry.refuseCredentials(peer.address, error);
+        telemetry.logCredentialRefusal(peer.address, error);
         throw error;
       }
     },

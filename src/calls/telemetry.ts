@@ -82,7 +82,7 @@ export function createTelemetry(log: Logger) {
   }
 
   /** Logs a refusal; beyond {@link maxRefusalLines} a second, it is only counted, for one more line. */
-  function refuse(fields: object): void {
+  function logRefusal(fields: object): void {
     if (refused === 0) setTimeout(logRest, 1_000).unref();
     refused += 1;
     if (refused <= maxRefusalLines) log.warn(fields, "refused");
@@ -109,7 +109,7 @@ export function createTelemetry(log: Logger) {
     const created = call.values.get(createdKey);
     const fields = { method, transport, code, reason, durationMs, peer, principal, created };
     const line = { ...fields, traceId: call.id, cause: causeOf(call.failure) };
-    if (refusals.has(reason)) refuse(line);
+    if (refusals.has(reason)) logRefusal(line);
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
 
@@ -119,10 +119,10 @@ export function createTelemetry(log: Logger) {
       call.onClose(() => report(call));
     },
     /** Logs a request that was refused before it was a call; not each in a flood. */
-    refuse,
+    logRefusal,
     /** The same for one that was refused for its credentials. */
-    refuseCredentials(peer: string, error: unknown): void {
-      refuse({ peer, reason: reasonOf(error), cause: causeOf(error) });
+    logCredentialRefusal(peer: string, error: unknown): void {
+      logRefusal({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
     /** Records an operation of the store. */
     observeStore(operation: string, seconds: number, batchSize?: number): void {

@@ -1,6 +1,6 @@
 import { unlessAborted } from "../abort.ts";
 import { ConfigError } from "../config.ts";
-import { inPlainWords } from "../store/sqlite-errors.ts";
+import { explainError } from "../store/sqlite-errors.ts";
 import { DatabaseUrlError } from "../store/store.ts";
 import { openMongoSource, openSqliteSource, openStoreTarget } from "./databases.ts";
 import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
@@ -60,8 +60,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     return false;
   }
   const seconds = (performance.now() - start) / 1_000;
-  const rate = inDigits(countAll(tally) / seconds);
-  say(`${describe(tally)}, in ${inTime(seconds)} (${rate} a second)`);
+  const rate = formatNumber(countAll(tally) / seconds);
+  say(`${describe(tally)}, in ${formatDuration(seconds)} (${rate} a second)`);
   return true;
 
   /** Reads each batch while the two before it are written. */
@@ -91,7 +91,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 function failAs(what: string) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
-      const message = `${what}: ${inPlainWords(cause).replaceAll(/\s+/g, " ")}`;
+      const message = `${what}: ${explainError(cause).replaceAll(/\s+/g, " ")}`;
       throw cause instanceof DatabaseUrlError
         ? new ConfigError(message)
         : new Error(message, { cause });
@@ -109,11 +109,11 @@ async function openTarget({ url, path }: Side): Promise<Target> {
 }
 
 function describe({ copied, present, conflicts, conflictingIds }: Tally): string {
-  const done = `copied ${countOf(copied)}, and found ${inDigits(present)} already there`;
+  const done = `copied ${countOf(copied)}, and found ${formatNumber(present)} already there`;
   if (conflicts === 0) return done;
   const more = conflicts - conflictingIds.length;
-  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${inDigits(more)} more` : "");
-  return `conflicts with other content under the same ids, which stays: ${inDigits(conflicts)} (${ids}); ${done}`;
+  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${formatNumber(more)} more` : "");
+  return `conflicts with other content under the same ids, which stays: ${formatNumber(conflicts)} (${ids}); ${done}`;
 }
 
 function describeRest(tally: Tally, { name, url, path }: Side): string {
@@ -122,7 +122,7 @@ function describeRest(tally: Tally, { name, url, path }: Side): string {
 }
 
 function countOf(records: number): string {
-  return records === 1 ? "1 record" : `${inDigits(records)} records`;
+  return records === 1 ? "1 record" : `${formatNumber(records)} records`;
 }
 
 function countAll({ copied, present, conflicts }: Tally): number {
@@ -151,8 +151,8 @@ function showProgress(
     const seconds = (performance.now() - start) / 1_000;
     const part = partRead() ?? 0;
     const count = countAll(tally);
-    const left = part > 0 ? inTime(seconds / part - seconds) : "unknown";
-    const line = `${countOf(count)}, ${inDigits(count / seconds)} a second, time left: ${left}`;
+    const left = part > 0 ? formatDuration(seconds / part - seconds) : "unknown";
+    const line = `${countOf(count)}, ${formatNumber(count / seconds)} a second, time left: ${left}`;
     const bar = "█".repeat(Math.round(part * barWidth)).padEnd(barWidth, "░");
     if (terminal) terminal.write(`${clearLine}${bar} ${Math.floor(part * 100)} %, ${line}`);
     else say(line);
@@ -167,12 +167,12 @@ function showProgress(
 }
 
 /** A number as people read it. */
-function inDigits(value: number): string {
+function formatNumber(value: number): string {
   return Math.round(value).toLocaleString("en");
 }
 
 /** A time in seconds as people read it. */
-function inTime(seconds: number): string {
+function formatDuration(seconds: number): string {
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
   const minutes = Math.round(seconds / 60);
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;

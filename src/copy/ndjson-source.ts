@@ -86,7 +86,7 @@ function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
   if (typeof requestId === "string") request.requestId = requestId;
   const others = findViolations(request).map((each) => ({ ...each, field: toMember(each.field) }));
   const all = [...findIdViolations(id, requestId), ...addViolations(violations, others)];
-  if (all.length > 0) throw new Error(all.map(inWords).join("; "));
+  if (all.length > 0) throw new Error(all.map(describeViolation).join("; "));
   const investor = toInvestor(request);
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId("", String(requestId));
   return investor;
@@ -102,7 +102,7 @@ function findIdViolations(id: unknown, requestId: unknown): Violation[] {
   return typeof id === "string" && isUuid(id) ? [] : wrong("id", "must be a UUID");
 }
 
-function inWords({ field, description }: Violation): string {
+function describeViolation({ field, description }: Violation): string {
   // The name of a member can be anything.
   const name = /^\w{1,32}$/.test(field) ? field : JSON.stringify(field.slice(0, 32));
   return `${name} ${description}`;

@@ -64,13 +64,13 @@ export class Connection {
   }
 
   /** From now on, closes the socket of TLS: Node.js can crash if the one below it is closed first. */
-  secure(socket: Socket): void {
+  followTls(socket: Socket): void {
     this.#socket = socket;
     socket.on("error", ignore);
   }
 
   /** Follows its session, if it speaks HTTP/2. */
-  begin(session: ServerHttp2Session): void {
+  followSession(session: ServerHttp2Session): void {
     this.#session = session;
     this.#settingsTimer = setTimeout(() => this.destroy(), settingsTimeoutMs);
     session.once("remoteSettings", () => clearTimeout(this.#settingsTimer));
@@ -78,7 +78,7 @@ export class Connection {
   }
 
   /** Follows the response to a request of HTTP/1.1. */
-  answer(response: ServerResponse): void {
+  followResponse(response: ServerResponse): void {
     this.#responses.add(response);
     response.once("close", () => this.#responses.delete(response));
     if (this.#responses.size > maxUnanswered) this.destroy();
@@ -94,7 +94,7 @@ export class Connection {
 
   /**
    * Asks the client to send its next requests on another connection: over HTTP/1.1 with the next
-   * reply, over HTTP/2 at once. What is on its way is served; resolves when nothing more is.
+   * reply, over HTTP/2 at once. Calls go on to their end; resolves when no new ones are taken.
    */
   async retire(): Promise<void> {
     this.closeAfterReply();
@@ -122,7 +122,7 @@ export class Connection {
   }
 
   /** Stops following it, once it has closed. */
-  end(): void {
+  unfollow(): void {
     clearTimeout(this.#ageTimer);
     clearTimeout(this.#settingsTimer);
     clearInterval(this.#pingTimer);
@@ -182,7 +182,7 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) 
       connection.limitAge(maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1)), graceMs);
     }
     socket.once("close", () => {
-      connection.end();
+      connection.unfollow();
       if (all.get(key) === connection) all.delete(key);
     });
   }
@@ -213,12 +213,12 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) 
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
         const connection = find(socket);
-        if (connection) connection.secure(socket);
+        if (connection) connection.followTls(socket);
         else socket.destroy();
       });
       server.on("session", (session: ServerHttp2Session) => {
         const connection = find(session.socket);
-        connection?.begin(session);
+        connection?.followSession(session);
         if (isRetiring) connection?.retire();
       });
     },

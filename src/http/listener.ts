@@ -50,7 +50,7 @@ const maxHeadersMs = 10_000;
 /** How much longer Node.js waits for a request than the service, which replies, in milliseconds. */
 const requestGraceMs = 5_000;
 
-/** Longer than the idle timeout of common load balancers, which then never lose a race. */
+/** Longer than common load balancers keep idle connections, so that they never use one that is closing. */
 const keepAliveTimeoutMs = 75_000;
 
 const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
@@ -112,14 +112,14 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     ? createSecureServer({ ...secure(tls), ...http2Options, ...http1Options, allowHTTP1: true })
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
-    if (!("stream" in req)) connections.of(req.socket)?.answer(res as ServerResponse);
+    if (!("stream" in req)) connections.of(req.socket)?.followResponse(res as ServerResponse);
     continueWhenRead(req, res);
     // Node.js parses what it has read, also after the connection was closed.
     if (!req.socket.destroyed) serve(req, res);
   };
   server.on("request", take);
   server.on("checkContinue", take);
-  // Over HTTP/2 also one in other letters; one that is not known may be ignored (RFC 9110, 10.1.1).
+  // Over HTTP/2 also a 100-continue in capitals. Unknown expectations may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", take);
   return listen(server, port, options);
 }

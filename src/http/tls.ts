@@ -72,30 +72,29 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     minVersion: "TLSv1.2",
     ciphers,
     ecdhCurve: groups,
-    // A resumed connection would have the certificate of the one before, and its verdict.
-    ...(clientCaFile !== undefined && { secureOptions: constants.SSL_OP_NO_TICKET }),
     cert: await readSettingFile("--tls-cert", certFile),
     key: await readSettingFile("--tls-key", keyFile),
-    ...(clientCaFile !== undefined && {
-      ca: await readSettingFile("--tls-client-ca", clientCaFile),
-    }),
   };
   check({ cert: context.cert }, `--tls-cert ${certFile} is not a certificate in PEM`);
   check(
     { key: context.key },
     `--tls-key ${keyFile} is not a private key in PEM without a passphrase`,
   );
-  if (!holdsCertificates(context.ca)) {
-    throw new ConfigError(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
+  if (clientCaFile !== undefined) {
+    // A resumed connection would have the certificate of the one before, and its verdict.
+    context.secureOptions = constants.SSL_OP_NO_TICKET;
+    context.ca = await readSettingFile("--tls-client-ca", clientCaFile);
+    if (!holdsCertificates(String(context.ca))) {
+      throw new ConfigError(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
+    }
   }
   check(context, `--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`);
   return context;
 }
 
 /** Whether every block is a certificate, and there is one: Node.js itself skips other blocks. */
-function holdsCertificates(pem: SecureContextOptions["ca"]): boolean {
-  if (pem === undefined) return true;
-  const parts = String(pem).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [];
+function holdsCertificates(pem: string): boolean {
+  const parts = pem.match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [];
   try {
     return parts.map((each) => new X509Certificate(each)).length > 0;
   } catch {

@@ -27,7 +27,7 @@ export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
 const json = "application/json";
 const proto = "application/proto";
 
-/** The least number of bytes that a reply is compressed for, as in connect-node. */
+/** The smallest reply to compress, in bytes, as in connect-node. */
 const compressMinBytes = 1_024;
 
 /**
@@ -86,7 +86,7 @@ export function createConnectCodec(
         return;
       }
       return call
-        .untilEnd(compression.compress(Buffer.from(message)))
+        .unlessAborted(compression.compress(Buffer.from(message)))
         .then((bytes) =>
           send(response, 200, { ...replyHeaders, "content-encoding": compression.name }, bytes),
         );

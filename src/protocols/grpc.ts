@@ -89,7 +89,7 @@ export function sendStatus(
   error: ConnectError,
 ): void {
   const status = Object.fromEntries(setTrailerStatus(new Headers(), error));
-  // Clients such as grpc-js decode no more than the protocol, and HTTP at the ends, has encoded.
+  // No more than gRPC requires, and the spaces that HTTP trims: grpc-js does not decode the rest.
   const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
   const head = { ":status": 200, "content-type": headers["content-type"] };
   stream.respond({ ...head, ...status, "grpc-message": message }, { endStream: true });

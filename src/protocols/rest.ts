@@ -50,11 +50,11 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
       const text = separator + page.investors.map(toJson).join(",");
       const isLast = page.nextPageToken === "";
       // Until it goes on, it is the client who takes time.
-      call.replied();
+      call.startReplyTimeout();
       yield isLast ? `${text}]` : text;
       if (isLast) return;
       separator = ",";
-      call.limit();
+      call.setDeadline();
       const next = { ...firstPage, pageToken: page.nextPageToken };
       page = (await call.run(() => listInvestors.spec.impl(next, call))) as ListInvestorsResponse;
     }

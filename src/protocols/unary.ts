@@ -79,15 +79,15 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       if (admission) await admission;
       const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
       if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
-      const body = await call.untilEnd(readBody(request, maxBytes, overhead));
+      const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
       const input = codec.decode(method, body, request, call);
       // An implementation may reply with a plain object instead of a message.
       const output = create(method.output, await call.run(() => spec.impl(input, call)));
-      call.replied();
+      call.startReplyTimeout();
       await codec.reply(response, output, call, request);
     } catch (error) {
       const reply = call.recordFailure(error);
-      call.replied();
+      call.startReplyTimeout();
       if (!call.isClosed) codec.fail(response, reply, call, request);
       dropRest(request, socket);
     }

@@ -63,7 +63,7 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
     const { kind } = rpc.spec;
     if (kind === "unary" || kind === "server_streaming") {
       const body = readBody(req, maxBytesOf(rpc), prefixBytes);
-      yield await call.untilEnd(body);
+      yield await call.unlessAborted(body);
       return;
     }
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
@@ -118,11 +118,11 @@ const runCall: Interceptor = (next) => async (req) => {
   call.wasInvoked = true;
   const res = await recordFailure(call, () => call.run(() => next(req)));
   if (!res.stream) {
-    call.replied();
+    call.startReplyTimeout();
     return res;
   }
   // A watch lasts as long as its client likes.
-  if (call.head.isPublic && res.method.methodKind === "server_streaming") call.limitByClient();
+  if (call.head.isPublic && res.method.methodKind === "server_streaming") call.useClientDeadline();
   return { ...res, message: recordStreamFailure(res.message, call) };
 };
 

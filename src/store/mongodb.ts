@@ -50,7 +50,7 @@ export function createMongoStore(
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
     connecting ??= connectOnce()
-      .then(() => twice(learnElection))
+      .then(() => retryOnce(learnElection))
       .catch((error) => {
         connecting = undefined;
         throw error;
@@ -134,7 +134,7 @@ export function createMongoStore(
   // Apart, so that hits do not wait for what others missed.
   const misses = new Batcher<string, Investor | undefined>({
     async run(ids) {
-      const found = byId(await twice(() => findAll(queryOf(ids))));
+      const found = byId(await retryOnce(() => findAll(queryOf(ids))));
       return ids.map((id) => found.get(id));
     },
     observe: (seconds, size) => observe("find", seconds, size),
@@ -143,7 +143,7 @@ export function createMongoStore(
   const finds = new Batcher<string, Investor | undefined>({
     ready: connect,
     async run(ids) {
-      const found = byId(await twice(() => find(queryOf(ids), "majority")));
+      const found = byId(await retryOnce(() => find(queryOf(ids), "majority")));
       return ids.map((id) => found.get(id) ?? misses.add(id));
     },
     observe: (seconds, size) => observe("find", seconds, size),
@@ -155,7 +155,7 @@ export function createMongoStore(
     try {
       const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
       const filter = { _id: { ...begin, $lte: lastKey } };
-      const page = await twice(() => findAll({ filter, sort: { _id: 1 }, limit }));
+      const page = await retryOnce(() => findAll({ filter, sort: { _id: 1 }, limit }));
       expectOrder(page, after);
       return page;
     } finally {
@@ -178,7 +178,7 @@ export function createMongoStore(
     async ping(signal) {
       await call(async () => {
         await list({ limit: 1 });
-        await twice(learnElection);
+        await retryOnce(learnElection);
       }, signal);
     },
 
@@ -305,7 +305,7 @@ function settledElection(hello: Document): string | undefined {
  *
  * @throws {StoreUnavailableError} it failed again
  */
-async function twice<T>(read: () => Promise<T>): Promise<T> {
+async function retryOnce<T>(read: () => Promise<T>): Promise<T> {
   try {
     return await read().catch((error) => {
       if (error instanceof MongoServerSelectionError) throw error;

@@ -42,8 +42,8 @@ export function toStoreError({ message, code }: Failure): Error {
   return transient.includes(code) ? new StoreUnavailableError(message) : new Error(message);
 }
 
-/** Why something failed, for operators: SQLite by its result code, anything else by its message. */
-export function inPlainWords(error: unknown): string {
+/** Explains a failure to operators: that of SQLite by its result code, any other by its message. */
+export function explainError(error: unknown): string {
   const { cannotOpen, corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
   const code = resultCodeOf(error);
   if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";

@@ -60,7 +60,7 @@ export async function openSqliteFile(
   timeoutMs = 30_000,
 ): Promise<DatabaseSync> {
   refuseForeignLog(path, onWarning);
-  const db = new DatabaseSync(path, { timeout: Math.min(busyTimeoutMs, timeoutMs) });
+  const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
     const end = performance.now() + timeoutMs;

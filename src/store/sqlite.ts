@@ -6,7 +6,7 @@ import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { textFields } from "../service/investor.ts";
 import { Batcher } from "./batcher.ts";
-import { inPlainWords, toFailure, toStoreError } from "./sqlite-errors.ts";
+import { explainError, toFailure, toStoreError } from "./sqlite-errors.ts";
 import { checkIdentity, makeSqliteFile } from "./sqlite-file.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
 import type { Outcome, Row, Started } from "./sqlite-writer.ts";
@@ -41,7 +41,7 @@ const readBusyTimeoutMs = 50;
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
   const { observe, onWrite } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
-    throw new Error(`cannot use the SQLite file ${path}: ${inPlainWords(error)}`, { cause: error });
+    throw new Error(`cannot use the SQLite file ${path}: ${explainError(error)}`, { cause: error });
   });
   onWrite(true);
   const batcher = new Batcher<Investor, undefined>({
