@@ -87,8 +87,8 @@ async function runServer(): Promise<void> {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
     process.exit(1);
   };
+  // A rejection that nothing handles comes as one, too.
   process.on("uncaughtException", exitFatally);
-  process.on("unhandledRejection", exitFatally);
 
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;

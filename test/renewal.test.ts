@@ -132,6 +132,6 @@ it.each([
     expect(logged(fault)).toBe(1);
     sendHangup();
     await expect.poll(() => logged(fault)).toBe(2);
-    expect(logged('"reloaded certificates"')).toBe(1);
+    await expect.poll(() => logged('"reloaded certificates"')).toBe(1);
   },
 );

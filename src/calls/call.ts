@@ -150,7 +150,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.setDeadline(timeoutMs - (performance.now() - this.startedAt));
   }
 
-  /** Replaces the deadline by the time that its client has to read what is sent to it now. */
+  /**
+   * Replaces the deadline by the time that its client has to read what is sent to it now. After that,
+   * its connection is closed.
+   */
   startReplyTimeout(): void {
     this.#startTimer(replyTimeoutMs, () => this.#connection?.destroy());
   }

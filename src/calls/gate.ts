@@ -80,12 +80,13 @@ export function createGate(options: GateOptions) {
 
   function acquireSlots(call: Call): void | Promise<void> {
     const { method, http } = call.head;
+    const isList = method === InvestorService.method.listInvestors;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
     const releases: (() => void)[] = [];
     try {
       releases.push(slots.acquire(principal));
-      if (method === InvestorService.method.listInvestors) releases.push(pages.acquire(principal));
+      if (isList) releases.push(pages.acquire(principal));
       if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
     } catch (error) {
       for (const release of releases) release();
@@ -93,7 +94,7 @@ export function createGate(options: GateOptions) {
     }
     for (const release of releases) call.onClose(release);
     call.useConnection();
-    return method === InvestorService.method.listInvestors ? takePageTurn() : undefined;
+    return isList ? takePageTurn() : undefined;
   }
 
   function acquirePublicSlot(call: Call): void {

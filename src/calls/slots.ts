@@ -1,7 +1,7 @@
 import { overloaded } from "../service/errors.ts";
 
-/** Creates `count` slots, of which each named holder has at most `share`. */
-export function createSlots(count: number, share = count) {
+/** Creates `count` slots, of which each holder has at most `share`. */
+export function createSlots(count: number, share: number) {
   const heldBy = new Map<string, number>();
   let held = 0;
 
@@ -16,10 +16,10 @@ export function createSlots(count: number, share = count) {
     /**
      * Acquires one. The caller releases it, once, by calling what this returns.
      *
-     * @param holder who holds it; empty for nobody in particular
+     * @param holder who holds it; empty if it is not known, which may hold all of them
      * @throws {ConnectError} OVERLOADED, if none is free or the holder has its share
      */
-    acquire(holder = ""): () => void {
+    acquire(holder: string): () => void {
       const own = heldBy.get(holder) ?? 0;
       if (held >= count || own >= share) throw overloaded();
       held += 1;

@@ -9,7 +9,7 @@ import { messageTooLarge } from "../service/errors.ts";
  * @param overhead how much longer the body may be
  * @throws {ConnectError} MESSAGE_TOO_LARGE
  */
-export function readBody(request: Readable, maxBytes: number, overhead = 0): Promise<Buffer> {
+export function readBody(request: Readable, maxBytes: number, overhead: number): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const limit = maxBytes + overhead;
     let body: Buffer = Buffer.alloc(0);

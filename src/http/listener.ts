@@ -16,7 +16,7 @@ import { type HttpRequest, type HttpResponse, ignore } from "./reply.ts";
 import type { Tls } from "./tls.ts";
 
 /** What the ports have in common. */
-export interface ListenerOptions {
+interface ListenerOptions {
   /** Encrypts the connections; they are not if absent. */
   tls?: Tls | undefined;
   host: string;
