@@ -57,18 +57,19 @@ async function removeFromSqlite(path: string, id: string): Promise<boolean> {
     db.exec("PRAGMA secure_delete = ON");
     const inId = "WHERE id = unhex(?, '-')";
     db.exec("BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS removed (id BLOB)");
-    // A start that finds this in the log does not miss the record in it.
-    db.prepare("INSERT INTO removed VALUES (unhex(?, '-'))").run(id);
     const { changes } = db.prepare(`DELETE FROM investors ${inId}`).run(id);
+    // A start that finds this in the log does not miss the record in it, nor does a repeat.
+    if (changes === 1) db.prepare("INSERT INTO removed VALUES (unhex(?, '-'))").run(id);
+    const isRemoved = db.prepare(`SELECT 1 FROM removed ${inId}`).get(id) !== undefined;
     db.exec("COMMIT");
     // Where pages were split, copies of records are left in space that is not in use.
     db.exec("VACUUM");
     const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
     if (checkpoint?.busy !== 0) {
-      throw new Error("a reader keeps the log, which may have a copy of it: repeat the command");
+      throw new Error("a reader keeps the log, which may hold a copy of it: repeat the command");
     }
     db.prepare(`DELETE FROM removed ${inId}`).run(id);
-    return changes === 1;
+    return isRemoved;
   } finally {
     db.close();
   }

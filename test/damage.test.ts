@@ -136,11 +136,13 @@ describe("a start beside a log", () => {
     await expectRefused(combine(undefined, "early"), "put the file back");
   });
 
-  it("ignores what follows a bit that was flipped before a checkpoint", async () => {
+  it("ignores what follows a bit that was flipped before a checkpoint, and warns", async () => {
     const folder = combine("latest", "latest");
     flipBit(logIn(folder), statSync(logIn(folder)).size - 1_000);
-    const listed = new Set(await listIds(await startService({}, folder)));
+    const service = await startService({}, folder);
+    const listed = new Set(await listIds(service));
     for (const id of ids.late ?? []) expect(listed).toContain(id);
+    expect(service.output()).toMatch(/"level":40.*-wal is damaged/);
   });
 
   it("serves all, or refuses, if a bit was flipped after a checkpoint", async () => {
@@ -155,10 +157,12 @@ describe("a start beside a log", () => {
     }
   });
 
-  it("ignores a log of zeros", async () => {
+  it("ignores a log of zeros, and warns", async () => {
     const folder = combine("latest", "latest");
     writeFileSync(logIn(folder), Buffer.alloc(statSync(logIn(folder)).size));
-    await expectServed(folder, ids.late);
+    const service = await startService({}, folder);
+    expect(await listIds(service)).toEqual(ids.late);
+    expect(service.output()).toMatch(/"level":40.*-wal is damaged/);
   });
 
   it.each([

@@ -85,6 +85,21 @@ describe("a record that is removed from SQLite", () => {
     expect((await client.createInvestor(request)).id).toBe(id);
   });
 
+  it("is removed by a repeat where a reader kept the log", { timeout: 60_000 }, async () => {
+    const folder = temporaryFolder();
+    const [first, second] = await makeSqlite(folder, "data/investors.db", 2);
+    const reader = new DatabaseSync(join(folder, "data/investors.db"));
+    reader.exec("BEGIN");
+    reader.prepare("SELECT count(*) FROM investors").get();
+    const kept = await remove(folder, file, first?.id ?? "");
+    reader.close();
+    expect(kept).toEqual({ code: 1, told: expect.stringContaining("repeat the command") });
+    const { id = "" } = first ?? {};
+    expect(await remove(folder, file, id)).toEqual(removed(id, file));
+    expect(await remove(folder, file, id)).toMatchObject({ code: 1 });
+    expect(tableOf(folder, "data/investors.db").rows).toBe(second ? 1 : 0);
+  });
+
   it.each([
     [file, "17", 2, "ID must be a UUID"],
     ["data/investors.db", v4(), 2, "DATABASE must be sqlite:PATH"],

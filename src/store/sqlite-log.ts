@@ -84,8 +84,13 @@ function examine(
     const pragma = (name: string, column = name) => db.prepare(`PRAGMA ${name}`).get()?.[column];
     const countFrames = () => Number(pragma("wal_checkpoint(NOOP)", "log"));
     const frames = countFrames();
-    if (frames === 0) return undefined;
     const pageSize = Number(pragma("page_size"));
+    if (losesCommits(inLog, frames, pageSize)) {
+      onWarning(
+        `${log} is damaged: SQLite can read only its first ${frames} frames, and ignores the rest`,
+      );
+    }
+    if (frames === 0) return undefined;
     const { copies, pageCount } = readFrames(inLog, frames, pageSize);
     if (pageCount !== pragma("page_count")) {
       if (frames === countFrames()) return "they differ in the number of pages";
@@ -138,6 +143,22 @@ function readFrames(log: number, frames: number, pageSize: number) {
     pageCount = head.readUInt32BE(4);
   }
   return { copies, pageCount };
+}
+
+/**
+ * Whether a log has no commit that can be read, or one behind those. A process that is killed leaves
+ * no such log, as the end of a commit is written last; a power cut can.
+ */
+function losesCommits(log: number, frames: number, pageSize: number): boolean {
+  if (frames === 0) return true;
+  const salt = readAt(log, 8, 16);
+  for (let i = frames; ; i += 1) {
+    const position = logHeaderSize + i * (frameHeaderSize + pageSize);
+    const head = readAt(log, frameHeaderSize, position);
+    if (head.length < frameHeaderSize) return false;
+    // Frames of an earlier log have another salt.
+    if (head.readUInt32BE(4) > 0 && head.subarray(8, 16).equals(salt)) return true;
+  }
 }
 
 /** The bytes of a file at a position; fewer at its end. */
