@@ -85,7 +85,8 @@ function examine(
     const countFrames = () => Number(pragma("wal_checkpoint(NOOP)", "log"));
     const frames = countFrames();
     const pageSize = Number(pragma("page_size"));
-    if (losesCommits(inLog, frames, pageSize)) {
+    // Unless another process has just added to it.
+    if (losesCommits(inLog, frames, pageSize) && frames === countFrames()) {
       onWarning(
         `${log} is damaged: SQLite can read only its first ${frames} frames, and ignores the rest`,
       );
