@@ -14,8 +14,7 @@ if (node.localeCompare(oldestNode, "en", { numeric: true }) < 0) {
   process.exit(2);
 }
 
-// Otherwise V8 allocates what short-lived calls need as if it lived long, which costs a quarter of
-// the CPU of a Get.
+// Otherwise V8 allocates what short-lived calls need as if it lived long, which costs CPU.
 setFlagsFromString("--no-allocation-site-pretenuring");
 module.enableCompileCache();
 

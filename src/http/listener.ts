@@ -68,8 +68,8 @@ const http2Options = {
 };
 
 /**
- * Listens for HTTP/2 alone. Calls of the common form are served on their streams, which takes a fifth
- * less CPU than objects that look like those of HTTP/1.1; `serve` gets all other requests.
+ * Listens for HTTP/2 alone. Calls of the common form are served on their streams, which takes less CPU
+ * than objects that look like those of HTTP/1.1; `serve` gets all other requests.
  *
  * @param serveStream serves a stream and returns true, or leaves it
  * @throws {Error} for operators to read, if it cannot listen
