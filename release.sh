@@ -13,7 +13,7 @@ new=$(node -p 'require("./package.json").version')
 npm version --no-git-tag-version --prefix client "$new" > /dev/null
 sed -i "s/${old//./\\.}/$new/g" \
   proto/investor/v1/openapi.json deploy/kubernetes/base/kustomization.yaml examples/*/package.json
-sed -i "s/^## Unreleased$/## $new/" CHANGELOG.md
+sed -i "s/^## Unreleased$/## $new - $(date +%F)/" CHANGELOG.md
 # What later releases must not break.
 buf build --path proto/investor/v1 --exclude-source-info -o proto/released.txtpb
 

@@ -3,8 +3,6 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    // They need a core of their own: npm run attack.
-    exclude: process.env.ATTACK_MINUTES ? [] : ["test/attacks/attacks.test.ts"],
     testTimeout: 60_000,
     hookTimeout: 60_000,
     // A slow machine takes longer to get there.

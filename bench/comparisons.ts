@@ -1,13 +1,14 @@
 import { join } from "node:path";
 import { constant } from "./content.ts";
 import { mongoDatabase, sqliteDatabase } from "./database.ts";
-import type { MongoUrl, Plan, Store } from "./plan.ts";
+import type { MongoUrl, Plan } from "./plan.ts";
 import {
   type Contestant,
   type Goal,
   type Outcome,
   type Race,
   run,
+  type Store,
   toContestant,
   verify,
 } from "./race.ts";

@@ -1,4 +1,5 @@
-import { type Results, toTitle } from "./report.ts";
+import { toTitle } from "./race.ts";
+import type { Results } from "./report.ts";
 import { show, toTable } from "./table.ts";
 
 const measures = {

@@ -1,9 +1,6 @@
 import type { Effort } from "./race.ts";
 import type { buildGoPeers } from "./server.ts";
 
-/** Where records are. */
-export type Store = "SQLite" | "MongoDB";
-
 /** Gives the URL of a database of MongoDB by its name. */
 export type MongoUrl = (name: string) => string;
 

@@ -1,9 +1,9 @@
 import { parse, View } from "vega";
 import { compile, type TopLevelSpec } from "vega-lite";
-import { type Results, toTitle } from "./report.ts";
+import { type Outcome, toTitle } from "./race.ts";
 
 /** Calls a second of the service and of its peers, as an SVG. */
-export async function plot({ machine, outcomes }: Results): Promise<string> {
+export async function plot(machine: string, outcomes: Outcome[]): Promise<string> {
   const shown = outcomes.filter(({ api, callers }) => callers > 1 && api !== "connect");
   const bars = shown.map((outcome): object => {
     const values = outcome.standings

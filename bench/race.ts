@@ -1,6 +1,5 @@
 import type { Database } from "./database.ts";
 import { type Measured, putLoad } from "./load/load.ts";
-import type { Store } from "./plan.ts";
 import type { Server } from "./server.ts";
 import { type Api, creates, gets, type Known, type Work } from "./work.ts";
 
@@ -23,7 +22,7 @@ export function toContestant(server: Server, database?: Database): Contestant {
 }
 
 /** What is compared: calls a second, the median time of a call, the server's CPU time a call. */
-export type Measure = "rate" | "p50" | "cpu";
+type Measure = "rate" | "p50" | "cpu";
 
 /** Bounds of the ratio of our figure to another's: from below for a rate, else from above. */
 export interface Goal {
@@ -46,7 +45,7 @@ export interface Race {
 }
 
 /** How one did: the medians of its rounds. */
-export interface Standing extends Measured {
+interface Standing extends Measured {
   name: string;
   /** Resident memory after it, in MiB. */
   memory: number;
@@ -55,11 +54,21 @@ export interface Standing extends Measured {
   goal: Goal | undefined;
 }
 
+/** Where records are. */
+export type Store = "SQLite" | "MongoDB";
+
 /** How a race went; ours comes first. */
 export interface Outcome extends Pick<Race, "operation" | "api"> {
   store: Store;
   callers: number;
   standings: Standing[];
+}
+
+const apis = { grpc: "", connect: ", Connect", rest: ", REST" };
+
+/** What was called, and where the records were. */
+export function toTitle({ operation, api, store }: Outcome): string {
+  return `${operation}, ${store}${apis[api]}`;
 }
 
 /** How much to measure. */

@@ -1,7 +1,7 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { plot } from "./plot.ts";
-import type { Outcome } from "./race.ts";
+import { type Outcome, toTitle } from "./race.ts";
 import { show, toTable } from "./table.ts";
 
 /** A figure that stands alone. */
@@ -23,12 +23,6 @@ export interface Results {
 const here = import.meta.dirname;
 const readme = join(here, "../README.md");
 const region = /(<!-- bench -->\n).*(<!-- \/bench -->)/s;
-const apis = { grpc: "", connect: ", Connect", rest: ", REST" };
-
-/** What was called, and where the records were. */
-export function toTitle({ operation, api, store }: Outcome) {
-  return `${operation}, ${store}${apis[api]}`;
-}
 
 /** Writes the results, the page and the plot about them, and the table in README. */
 export async function write(results: Results): Promise<void> {
@@ -38,7 +32,7 @@ export async function write(results: Results): Promise<void> {
   const name = `${results.date.replaceAll(":", "")}.json`;
   writeFileSync(join(folder, name), `${JSON.stringify(results, undefined, 2)}\n`);
   const docs = join(here, "../docs");
-  writeFileSync(join(docs, "performance.svg"), await plot(results));
+  writeFileSync(join(docs, "performance.svg"), await plot(results.machine, results.outcomes));
   writeFileSync(join(docs, "performance.md"), toPage(results));
   const text = readFileSync(readme, "utf8");
   const summary = toSummary(results);

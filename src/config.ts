@@ -1,17 +1,17 @@
 import { isIP } from "node:net";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import type { Level } from "pino";
-import { databaseUrlFault, databaseUrls } from "./database-url.ts";
+import { databaseUrlFault, databaseUrls, sqlitePathOf } from "./database-url.ts";
 
 /** How a server runs; durations are in milliseconds. */
 export interface Config {
   databaseUrl: string;
-  listen: { host: string; grpcPort: number; httpPort: number };
+  listen: ListenAddress;
   /** Calls are not encrypted if absent. */
   tls: TlsFiles | undefined;
   /** Callers need no credentials if absent. */
   authentication: AuthenticationSources | undefined;
-  /** `*` stands for any. */
+  /** `*` means any. */
   corsOrigins: string[];
   limits: {
     maxInFlight: number;
@@ -21,6 +21,15 @@ export interface Config {
   };
   drain: { delayMs: number; timeoutMs: number };
   logLevel: Level;
+}
+
+/** Where to listen. */
+interface ListenAddress {
+  host: string;
+  grpcPort: number;
+  httpPort: number;
+  /** Other processes may listen on the same ports, and share the connections to them. */
+  reusePort: boolean;
 }
 
 /** PEM files; clients need no certificate without a CA file. */
@@ -58,7 +67,13 @@ export const settings: readonly Option[] = [
   setting("--database-url <url>", unchecked, "sqlite:data/investors.db", databaseUrls),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
   setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
-  setting("--http-port <port>", port, "8080", "port for JSON, Connect, gRPC-Web; 0: a free one"),
+  setting(
+    "--http-port <port>",
+    port,
+    "8080",
+    "port for JSON, Connect, gRPC-Web, with TLS also gRPC; 0: a free one",
+  ),
+  flag("--reuse-port", "share both ports with other processes, on Linux and with MongoDB"),
   setting("--tls-cert <file>", text, "", "PEM file of the server's certificate chain"),
   setting("--tls-key <file>", text, "", "PEM file of its private key, without a passphrase"),
   setting("--tls-client-ca <file>", text, "", "PEM file of the CAs of client certificates"),
@@ -66,14 +81,7 @@ export const settings: readonly Option[] = [
   setting("--oidc-issuer <url>", unchecked, "", "URL of the issuer of access tokens to accept"),
   setting("--oidc-audience <audience>", text, "", "audience of these access tokens"),
   setting("--cors-origin <origins>", origins, "", "origins whose pages may call; * for all"),
-  setting(
-    "--allow-insecure [boolean]",
-    text,
-    "false",
-    "listen beyond loopback even without TLS, authentication or both",
-  )
-    .choices(["true", "false"])
-    .preset("true"),
+  flag("--allow-insecure", "listen beyond loopback even without TLS, authentication or both"),
   setting("--max-in-flight <calls>", count, "1024", "maximum number of calls in flight"),
   setting("--max-connections <n>", count, "1024", "maximum number of open connections"),
   setting("--request-timeout <duration>", duration(1), "10s", "timeout for a call: ms, s, m or h"),
@@ -114,6 +122,13 @@ export function readConfig(command: Command): Config {
   if (grpcPort === httpPort && httpPort !== 0) {
     throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
+  const reusePort = values.reusePort === "true";
+  if (reusePort && sqlitePathOf(databaseUrl) !== undefined) {
+    throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
+  }
+  if (reusePort && process.platform !== "linux") {
+    throw new ConfigError("--reuse-port needs Linux, which spreads connections over processes");
+  }
   if (tlsClientCa && !tlsCert) {
     throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
   }
@@ -130,7 +145,7 @@ export function readConfig(command: Command): Config {
   }
   return {
     databaseUrl,
-    listen: { host, grpcPort, httpPort },
+    listen: { host, grpcPort, httpPort, reusePort },
     tls: tlsCert
       ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
       : undefined,
@@ -189,6 +204,12 @@ function setting(
   const option = new Option(flags, help).argParser(read);
   if (fallback !== "") option.default(read(fallback), fallback);
   return option.env(option.name().replaceAll("-", "_").toUpperCase());
+}
+
+function flag(name: string, help: string): Option {
+  return setting(`${name} [boolean]`, text, "false", help)
+    .choices(["true", "false"])
+    .preset("true");
 }
 
 /** A URL that may hold a password: commander repeats values that are refused while it parses. */

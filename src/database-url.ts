@@ -8,9 +8,11 @@ export const databaseUrls =
 const pathFaults: [RegExp, string][] = [
   [/^\/\/(?!\/)/, "what follows two slashes would be a host"],
   [/^:|^file:/i, "it names a file, and none in memory"],
+  [/\/$/, "it names a file, and no folder"],
   [/[?#]/, "it takes no options after ? or #"],
   [/%[0-9a-f]{2}/i, "it is not decoded, so write a space for %20"],
-  [/^~/, "~ is not expanded"],
+  [/^~|\$\{|(^|\/)\$[A-Z]/, "~ and variables are not expanded"],
+  [/\ufffd/, "it must be UTF-8"],
   [/^\s|\s$|^["']|["']$/, "it takes no quotes or spaces around it"],
 ];
 
@@ -35,9 +37,11 @@ export function sqlitePathOf(databaseUrl: string): string | undefined {
 /** A database URL without its secrets. */
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
-  // What stands before an @ can be a password that is not encoded.
-  const parts =
-    /^(mongodb(?:\+srv)?:\/\/)(?:[^/?]*@([^@/?]+(?:\/[^@?]*)?)(?:\?.*)?|([^@?]+)(?:\?[^@]*)?)$/;
+  // What is before an @ can be a password that is not encoded.
+  const hosts = /(?:[^@/?:]|:\d+(?=[,/?]|$)|\[[^@/?]*\])+(?:\/[^@?]*)?/.source;
+  const parts = new RegExp(
+    `^(mongodb(?:\\+srv)?://)(?:[^/?]*@(${hosts})(?:\\?.*)?|(${hosts})(?:\\?[^@]*)?)$`,
+  );
   const [, scheme = "mongodb://", known, anonymous = "…"] = parts.exec(databaseUrl) ?? [];
   return scheme + (known ?? anonymous);
 }

@@ -20,7 +20,12 @@ const { version, commit } = readBuild();
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
   .version(commit ? `${version} (${commit})` : version)
-  .configureOutput({ outputError: (text, write) => write(`${withoutControls(text.trim())}\n`) })
+  .configureOutput({
+    outputError: (text, write) => {
+      const safe = text.replaceAll(/mongodb(\+srv)?:\/\/\S+/g, withoutSecrets);
+      write(`${withoutControls(safe.trim())}\n`);
+    },
+  })
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
 
 const serve = program

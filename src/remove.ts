@@ -2,7 +2,8 @@ import { ConfigError } from "./config.ts";
 import { databaseNames, readVariable } from "./copy/sides.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
 import { isUuid } from "./service/ids.ts";
-import { collectionName, createMongoClient, toKey } from "./store/mongodb.ts";
+import { collectionName, toKey } from "./store/mongodb.ts";
+import { createMongoClient } from "./store/mongodb-client.ts";
 import { explainError } from "./store/sqlite-errors.ts";
 import { busyTimeoutMs, openSqliteFile, openSqliteFileToRead } from "./store/sqlite-file.ts";
 import { DatabaseUrlError } from "./store/store.ts";
@@ -10,7 +11,6 @@ import { DatabaseUrlError } from "./store/store.ts";
 /** The time that MongoDB may take to be found, and to make the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
 
-/** What the command is given. */
 interface RemoveOptions {
   database: string;
   id: string;

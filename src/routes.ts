@@ -19,7 +19,6 @@ import type { Store } from "./store/store.ts";
 /** The largest request in bytes; the largest valid one takes some 9 KiB. */
 const maxMessageBytes = 64 * 1024;
 
-/** What {@link createRoutes} needs. */
 interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
   gate: Gate;
   telemetry: Telemetry;
@@ -58,8 +57,8 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const probes = createProbes({ isReady: health.isServing, gate, telemetry });
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
-    /** Serves a stream of the gRPC port; returns whether it is a call of the common form. */
-    serveStream: router.serveStream,
+    /** What serves a call of gRPC in its common form on its stream; undefined for other requests. */
+    streamServer: router.streamServer,
     /** Serves all other requests of the gRPC port. */
     serveRpc: router.serveWith([]),
     /** Serves the requests of the HTTP port. */

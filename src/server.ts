@@ -58,7 +58,7 @@ export async function startServer(
   onFatal: (error: Error) => void,
 ): Promise<RunningServer> {
   const { databaseUrl, listen, corsOrigins, limits, drain } = config;
-  const { host } = listen;
+  const { host, reusePort } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const { certFile, keyFile, clientCaFile } = config.tls ?? {};
   // Before they are read, so that no change is missed.
@@ -105,13 +105,13 @@ export async function startServer(
   const options = { gate, telemetry, log, corsOrigins, hosts, requestTimeoutMs };
   const routes = createRoutes(store, options);
   const stopFollowing = await followStore(store, log, routes.setReady);
-  const common = { tls, host, requestTimeoutMs, connections };
+  const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   try {
-    const { serveRpc, serveStream, serveHttp } = routes;
+    const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
     listeners.push(
-      await listenForHttp2(listen.grpcPort, grpc, serveStream),
+      await listenForHttp2(listen.grpcPort, grpc, streamServer),
       await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }),
     );
   } catch (error) {

@@ -1,42 +1,78 @@
+/** The bounds of docs/security.md, each reached. */
 import { once } from "node:events";
-import { connect as connectHttp2 } from "node:http2";
+import {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  connect as connectHttp2,
+} from "node:http2";
+import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
+import { clientsOf } from "./support/clients.ts";
+import { openSqlite } from "./support/copying.ts";
+import { failureOf } from "./support/errors.ts";
+import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
-  frameFlag,
+  fieldsOf,
   frameType,
-  headerBlock,
   http2Frame,
+  openStream,
+  sendData,
 } from "./support/http2-frames.ts";
-import { frame, openCall, rawCall, rawConnection, replyOf } from "./support/raw-grpc.ts";
-import { aCreate, institution } from "./support/records.ts";
+import {
+  frame,
+  messages,
+  openCall,
+  paths,
+  rawCall,
+  rawConnection,
+  replyOf,
+} from "./support/raw-grpc.ts";
+import { aCreate, anInvestor, institution } from "./support/records.ts";
 import {
   grpcClient,
   lockDatabase,
   metric,
   type Service,
   startService,
+  untilInFlight,
   waitFor,
 } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
-const list = "/investor.v1.InvestorService/ListInvestors";
-const watch = "/grpc.health.v1.Health/Watch";
-const reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-const check = "/grpc.health.v1.Health/Check";
-
-const empty = frame(Buffer.alloc(0));
+const { get, list, check, watch, reflect } = paths;
+const { empty, fullPage, listServices } = messages;
 const alive = http1("GET", "/healthz", {});
-const listServices = frame(Buffer.from([0x3a, 0]));
+
+const greedy = "Bearer t0ken-of-a-greedy-caller";
+const modest = "Bearer t0ken-of-a-modest-caller";
 
 /** Has the timers and the clock of a service run ten times as fast. */
 const hurry = [
   "--import=data:text/javascript,",
-  "const{setTimeout:start}=globalThis;",
-  "globalThis.setTimeout=(work,ms,...args)=>start(work,ms/10,...args);",
+  "Object.entries({setTimeout,setInterval}).forEach(([name,start])=>{",
+  "globalThis[name]=(work,ms,...args)=>start(work,ms/10,...args)});",
   "performance.now=((now)=>()=>10*now())(performance.now.bind(performance))",
 ].join("");
+
+/** Makes a folder for a service with this many of the largest records: 130 make a full page. */
+async function makeFolder(count: number): Promise<string> {
+  const folder = temporaryFolder();
+  const store = await openSqlite(join(folder, "data/investors.db"));
+  const text = "\u{1F600}".repeat(256);
+  const names = { firstName: text, middleName: text, lastName: text, city: text, state: text };
+  const record = { ...names, addressLine1: text, addressLine2: text, zipCode: text };
+  await Promise.all(Array.from({ length: count }, () => store.insert(anInvestor(record))));
+  await store.close();
+  return folder;
+}
+
+/** Starts a service with two callers. */
+function startWithCallers(env: NodeJS.ProcessEnv, folder?: string) {
+  const tokens = "greedy t0ken-of-a-greedy-caller\nmodest t0ken-of-a-modest-caller\n";
+  return startService({ AUTH_TOKENS_FILE: temporaryFile(tokens), ...env }, folder);
+}
 
 /** A session of HTTP/2 whose client reads nothing that windows count. */
 function unreadSession(port: number) {
@@ -46,78 +82,104 @@ function unreadSession(port: number) {
   return session;
 }
 
-/** Stores 130 of the largest records, of which a page is a mebibyte. */
-async function fill(service: Service): Promise<void> {
-  const client = grpcClient(service);
-  const text = "\u{1F600}".repeat(256);
-  const long = { firstName: text, middleName: text, lastName: text, city: text, state: text };
-  const record = aCreate({ ...long, addressLine1: text, addressLine2: text, zipCode: text });
-  for (let i = 0; i < 13; i += 1) {
-    await Promise.all(Array.from({ length: 10 }, () => client.createInvestor(record)));
-  }
+/** Waits until what was sent on a session has arrived: pings are answered in turn. */
+function untilArrived(session: ClientHttp2Session): Promise<unknown> {
+  return new Promise((done) => session.ping(done));
 }
 
-const inFlight = (service: Service) =>
-  metric(service, "investor_records_rpc_server_calls_in_flight");
+/** How many gets a service has replied to, or given up. */
+async function countGets({ httpPort }: Service): Promise<number> {
+  const text = await (await fetch(`http://127.0.0.1:${httpPort}/metrics`)).text();
+  const counts = text.matchAll(
+    /call_duration_seconds_count{method="[\w.]+\/GetInvestor".*} (\d+)/g,
+  );
+  return Array.from(counts, ([, count]) => Number(count)).reduce((sum, count) => sum + count, 0);
+}
 
 async function reasonOf(port: number, path: string, body = empty): Promise<string | undefined> {
   return (await rawCall(rawConnection(port), path, body)).reason;
 }
 
-describe("watches", () => {
-  it("are eight on a connection and 1,024 in all", async () => {
-    const service = await startService();
-    const sessions = Array.from({ length: 128 }, () => rawConnection(service.grpcPort));
-    for (const session of sessions) {
-      const streams = Array.from({ length: 8 }, () => openCall(session, watch).end(empty));
-      await Promise.all(streams.map((stream) => once(stream, "data")));
-      if (session !== sessions[0]) continue;
-      expect((await rawCall(session, watch, empty)).reason).toBe("OVERLOADED");
+describe("calls in flight", () => {
+  it("are as many as the limit, beside probes, metrics, the reference and public calls", async () => {
+    const service = await startService({ MAX_IN_FLIGHT: "1" });
+    const release = lockDatabase(service);
+    const held = grpcClient(service).createInvestor(aCreate());
+    await untilInFlight(service, 1);
+    expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
+    const url = (path: string) => `http://127.0.0.1:${service.httpPort}${path}`;
+    const refused = await fetch(url("/v1/investors"));
+    expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+    for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+      expect((await fetch(url(path))).status, path).toBe(200);
     }
-    expect(await reasonOf(service.grpcPort, watch)).toBe("OVERLOADED");
-    expect((await rawCall(rawConnection(service.grpcPort), check, empty)).status).toBe(0);
-    sessions[0]?.destroy();
-    const freed = openCall(rawConnection(service.grpcPort), watch).end(empty);
-    await once(freed, "data");
+    const session = rawConnection(service.grpcPort);
+    expect((await rawCall(session, check, empty)).status).toBe(0);
+    expect((await rawCall(session, reflect, listServices)).status).toBe(0);
+    release();
+    await held;
+  });
+
+  it("are of one caller at most seven of eight", async () => {
+    const service = await startWithCallers({ MAX_IN_FLIGHT: "8" });
+    const client = clientsOf(service, { authorization: greedy }).gRPC;
+    const release = lockDatabase(service);
+    const refused: unknown[] = [];
+    const calls = Array.from({ length: 40 }, async () => {
+      const call = client.createInvestor(aCreate());
+      await call.catch(async () => refused.push((await failureOf(call)).reason));
+    });
+    await expect.poll(() => refused).toEqual(Array(33).fill("OVERLOADED"));
+    const other = clientsOf(service, { authorization: modest }).gRPC.createInvestor(aCreate());
+    await delay(200);
+    release();
+    await Promise.all([...calls, other]);
   });
 });
 
-describe("public unary calls", () => {
-  it("are 64 on a connection and 512 in all, and others are served", async () => {
-    const service = await startService();
-    const sessions = Array.from({ length: 8 }, () => rawConnection(service.grpcPort));
-    for (const session of sessions) {
-      for (let i = 0; i < 64; i += 1) openCall(session, check);
-      if (session !== sessions[0]) continue;
-      expect((await rawCall(session, check, empty)).reason).toBe("OVERLOADED");
-    }
-    await waitFor(async () => (await reasonOf(service.grpcPort, check)) === "OVERLOADED");
-    expect((await rawCall(rawConnection(service.grpcPort), list, empty)).status).toBe(0);
-  });
+describe("public calls", () => {
+  it.each<[string, number, number, string, (stream: ClientHttp2Stream) => unknown]>([
+    ["unary calls", 64, 512, check, () => {}],
+    ["watches", 8, 1_024, watch, (stream) => stream.end(empty)],
+    ["reflection streams", 8, 64, reflect, (stream) => stream.write(listServices)],
+  ])(
+    "%s are at most %i on a connection and %i in all, and other calls are served",
+    async (...of) => {
+      const [, ofConnection, inAll, path, begin] = of;
+      const { grpcPort } = await startService();
+      const isRefused = async (session = rawConnection(grpcPort)) => {
+        const headers = { "grpc-timeout": "500m" };
+        const { reason } = await rawCall(session, path, empty, headers);
+        return reason === "OVERLOADED";
+      };
+      const sessions = Array.from({ length: inAll / ofConnection }, () => rawConnection(grpcPort));
+      for (const session of sessions) {
+        for (let i = 0; i < ofConnection; i += 1) begin(openCall(session, path));
+        await untilArrived(session);
+        if (session === sessions[0]) await waitFor(() => isRefused(session));
+      }
+      await waitFor(() => isRefused());
+      expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
+      sessions[0]?.destroy();
+      await waitFor(async () => !(await isRefused()));
+    },
+  );
 
   it("take messages of at most 4 KiB", async () => {
     const { grpcPort } = await startService();
     expect(await reasonOf(grpcPort, check, frame(Buffer.alloc(5_000)))).toBe("MESSAGE_TOO_LARGE");
   });
-});
 
-describe("reflection streams", () => {
-  it("are eight on a connection and 64 in all", async () => {
-    const service = await startService();
-    for (let i = 0; i < 8; i += 1) {
-      const session = rawConnection(service.grpcPort);
-      const streams = Array.from({ length: 8 }, () => openCall(session, reflect));
-      for (const stream of streams) stream.write(listServices);
-      await Promise.all(streams.map((stream) => once(stream, "data")));
-      if (i > 0) continue;
-      expect((await rawCall(session, reflect, empty)).reason).toBe("OVERLOADED");
-    }
-    expect(await reasonOf(service.grpcPort, reflect)).toBe("OVERLOADED");
-  });
-
-  it("end at their client's deadline, with the service's reason", async () => {
+  it("of reflection end at their client's deadline, with the service's reason", async () => {
     const { grpcPort } = await startService();
     const stream = openCall(rawConnection(grpcPort), reflect, { "grpc-timeout": "100m" });
+    stream.write(listServices);
+    expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
+  });
+
+  it("of reflection end after a minute", async () => {
+    const { grpcPort } = await startService({ NODE_OPTIONS: hurry });
+    const stream = openCall(rawConnection(grpcPort), reflect);
     stream.write(listServices);
     expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
   });
@@ -125,35 +187,48 @@ describe("reflection streams", () => {
 
 describe("lists", () => {
   it("are 64 on their way, and more are refused until one is read or cancelled", async () => {
-    const service = await startService();
-    await fill(service);
+    const service = await startService({}, await makeFolder(130));
     const session = unreadSession(service.grpcPort);
     const streams = Array.from({ length: 64 }, () => openCall(session, list).end(empty));
-    await waitFor(async () => (await inFlight(service)) === 64);
+    await untilInFlight(service, 64);
     expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
+    await untilInFlight(service, 64);
     streams[0]?.close();
     await waitFor(async () => (await reasonOf(service.grpcPort, list)) === undefined);
   });
 
-  it("are eight whole ones on their way, and pages beside them", async () => {
-    const service = await startService();
+  it("of one caller are 56 on their way, and others are served", async () => {
+    const { grpcPort } = await startWithCallers({}, await makeFolder(130));
+    const session = unreadSession(grpcPort);
+    const callBy = (authorization: string) =>
+      rawCall(rawConnection(grpcPort), list, empty, { authorization });
+    for (let i = 0; i < 56; i += 1) {
+      openCall(session, list, { authorization: greedy }).end(empty);
+    }
+    await untilArrived(session);
+    await waitFor(async () => (await callBy(greedy)).reason === "OVERLOADED");
+    expect((await callBy(modest)).status).toBe(0);
+  });
+
+  it("are eight whole ones on their way, six of one caller, and pages beside them", async () => {
     // More than the system takes on behalf of clients that do not read.
-    for (let i = 0; i < 12; i += 1) await fill(service);
-    const sockets = Array.from({ length: 8 }, () => openWire(service.httpPort).socket);
-    for (const socket of sockets) socket.pause().write(http1("GET", "/v1/investors", {}));
-    await waitFor(async () => (await inFlight(service)) === 8);
-    const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
-    await waitFor(async () => {
-      const { status, body } = await fetch(url);
-      await body?.cancel();
-      return status === 503;
-    });
-    expect((await fetch(`${url}?pageSize=1`)).status).toBe(200);
+    const { httpPort } = await startWithCallers({}, await makeFolder(2_000));
+    const statusOf = async (authorization: string, path = "/v1/investors") => {
+      const request = http1("GET", path, { authorization });
+      const { socket, received } = openWire(httpPort, request);
+      await expect.poll(received).not.toBe("");
+      socket.pause();
+      return Number(received().slice(9, 12));
+    };
+    for (let i = 0; i < 6; i += 1) expect(await statusOf(greedy)).toBe(200);
+    expect(await statusOf(greedy)).toBe(503);
+    for (let i = 0; i < 2; i += 1) expect(await statusOf(modest)).toBe(200);
+    expect(await statusOf(modest)).toBe(503);
+    expect(await statusOf(greedy, "/v1/investors?pageSize=1")).toBe(200);
   });
 
   it("that are cancelled unread leave their connection of use", async () => {
-    const service = await startService();
-    await fill(service);
+    const service = await startService({}, await makeFolder(130));
     const session = unreadSession(service.grpcPort);
     for (let i = 0; i < 50; i += 1) {
       const stream = openCall(session, list).end(empty);
@@ -167,16 +242,15 @@ describe("lists", () => {
 
 describe("a reply that is not read", () => {
   it("closes its connection after half a minute, and frees its slot", async () => {
-    const service = await startService({ NODE_OPTIONS: hurry });
-    await fill(service);
+    const service = await startService({ NODE_OPTIONS: hurry }, await makeFolder(130));
     const session = unreadSession(service.grpcPort);
     const closed = once(session, "close");
+    const start = performance.now();
     openCall(session, list).end(empty);
-    await waitFor(async () => (await inFlight(service)) === 1);
-    await delay(2_500);
-    expect(await inFlight(service)).toBe(1);
+    await untilInFlight(service, 1);
     await closed;
-    await waitFor(async () => (await inFlight(service)) === 0);
+    expect(performance.now() - start).toBeGreaterThan(2_500);
+    await untilInFlight(service, 0);
   });
 });
 
@@ -211,28 +285,72 @@ describe("connections", () => {
 });
 
 describe("a connection of HTTP/2", () => {
-  it("carries 128 streams", async () => {
+  it("carries 100 streams", async () => {
     const service = await startService();
     const session = rawConnection(service.grpcPort);
     await once(session, "remoteSettings");
-    expect(session.remoteSettings.maxConcurrentStreams).toBe(128);
+    expect(session.remoteSettings.maxConcurrentStreams).toBe(100);
   });
 
-  it("is closed if its client opens and resets more than 256 streams at once", async () => {
-    const { grpcPort } = await startService();
-    const path = "/investor.v1.InvestorService/GetInvestor";
-    const request = { ":method": "POST", ":scheme": "http", ":authority": "x", ":path": path };
-    const call = headerBlock({ ...request, "content-type": "application/grpc" });
-    const resetCalls = (count: number) => {
-      const frames = Array.from({ length: count }, (_, i) => [
-        http2Frame(frameType.headers, frameFlag.endHeaders, 2 * i + 1, call),
-        http2Frame(frameType.resetStream, frameFlag.none, 2 * i + 1, Buffer.from([0, 0, 0, 8])),
-      ]);
-      return openWire(grpcPort, Buffer.concat([clientPreface, ...frames.flat()]));
-    };
-    const kept = resetCalls(200);
-    await resetCalls(500).closed;
+  /** Calls that are reset at once. */
+  const resetCalls = (count: number, first = 1) =>
+    Buffer.concat(
+      Array.from({ length: count }, (_, i) => [
+        openStream(first + 2 * i, fieldsOf(get)),
+        http2Frame(frameType.resetStream, 0, first + 2 * i, Buffer.from([0, 0, 0, 8])),
+      ]).flat(),
+    );
+
+  it("serves 32 of the streams that its client opens and resets at once, and is closed above 192", async () => {
+    const service = await startService();
+    const kept = openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(150)]));
+    await expect.poll(() => countGets(service)).toBe(32);
+    await openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(230)])).closed;
     expect(kept.socket.closed).toBe(false);
+  });
+
+  it("is closed after more than 256 resets", async () => {
+    const service = await startService();
+    const { socket, closed } = openWire(service.grpcPort, clientPreface);
+    for (let first = 1; first < 1_000; first += 200) {
+      await delay(100);
+      socket.write(resetCalls(100, first));
+    }
+    await closed;
+  });
+
+  it("serves all of the streams that may be open", async () => {
+    const service = await startService();
+    const web = { "content-type": "application/grpc-web" };
+    const calls = Array.from({ length: 100 }, (_, i) => [
+      openStream(2 * i + 1, fieldsOf(get, i % 2 === 0 ? {} : web)),
+      sendData(2 * i + 1, Buffer.alloc(0), true),
+    ]);
+    openWire(service.grpcPort, Buffer.concat([clientPreface, ...calls.flat()]));
+    await expect.poll(() => countGets(service)).toBe(100);
+  });
+
+  it("is closed after an error, though its client reads nothing of what was sent", async () => {
+    const service = await startService({ NODE_OPTIONS: hurry }, await makeFolder(130));
+    const settings = http2Frame(frameType.settings, 0, 0, Buffer.from([0, 4, 127, 255, 255, 255]));
+    const window = http2Frame(frameType.windowUpdate, 0, 0, Buffer.from([127, 0, 0, 0]));
+    const { socket } = openWire(service.grpcPort, clientPreface);
+    socket.pause().write(Buffer.concat([settings, window]));
+    for (let stream = 1; stream < 40; stream += 2) {
+      socket.write(openStream(stream, fieldsOf(list)));
+      socket.write(sendData(stream, fullPage, true));
+    }
+    const calls = "investor_records_rpc_server_calls_in_flight";
+    await waitFor(async () => (await metric(service, calls)) > 0);
+    // Until the system takes no more on behalf of the client.
+    await delay(1_000);
+    const garbage = http2Frame(frameType.settings, 0, 1, Buffer.alloc(0));
+    const isClosed = () => {
+      // Without reading, only writing shows it.
+      socket.write(garbage);
+      return socket.closed;
+    };
+    await expect.poll(isClosed, { interval: 500 }).toBe(true);
   });
 });
 
@@ -251,28 +369,6 @@ describe("requests by HTTP/1.1", () => {
     const kept = openWire(service.httpPort, waiting + alive.repeat(15));
     await openWire(service.httpPort, waiting + alive.repeat(16)).closed;
     expect(kept.socket.closed).toBe(false);
-  });
-});
-
-describe("a service without a free slot", () => {
-  it("refuses calls, and serves probes, metrics, the reference, health and reflection", async () => {
-    const service = await startService({ MAX_IN_FLIGHT: "1" });
-    const client = grpcClient(service);
-    const release = lockDatabase(service);
-    const held = client.createInvestor(aCreate());
-    await waitFor(async () => (await inFlight(service)) === 1);
-    expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
-    const url = (path: string) => `http://127.0.0.1:${service.httpPort}${path}`;
-    const refused = await fetch(url("/v1/investors"));
-    expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
-    for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
-      expect((await fetch(url(path))).status, path).toBe(200);
-    }
-    const session = rawConnection(service.grpcPort);
-    expect((await rawCall(session, check, empty)).status).toBe(0);
-    expect((await rawCall(session, reflect, listServices)).status).toBe(0);
-    release();
-    await held;
   });
 });
 

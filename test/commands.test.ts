@@ -1,9 +1,9 @@
 import { execFile } from "node:child_process";
-import { cpSync, symlinkSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
-import { root, toolPath } from "./support/clone.ts";
+import { copyClone, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { pages, readBlocks } from "./support/markdown.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
@@ -12,19 +12,13 @@ import { hasTool } from "./support/tools.ts";
 
 const execute = promisify(execFile);
 
-const clone = ["client", "examples", "gen", "proto", "src"];
-const files = ["LICENSE", "package.json", "tsconfig.json", "rolldown.config.ts"];
-
 /** The database that the pages name. */
 const database = "mongodb://user:password@db1,db2,db3/investors?replicaSet=rs0";
 
 /** A clone of the repository after `npm ci`, in which the commands of a page run in turn. */
 function createClone(mongoUrl: string) {
   const folder = temporaryFolder();
-  for (const name of [...clone, ...files]) {
-    cpSync(join(root, name), join(folder, name), { recursive: true });
-  }
-  symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+  copyClone(folder);
   // An error is a failure, as for people who look at what they get.
   writeFileSync(join(folder, ".curlrc"), "silent\nshow-error\nfail-with-body\n");
   writeFileSync(join(folder, ".exports"), "");

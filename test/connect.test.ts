@@ -6,7 +6,6 @@ import {
   type OutgoingHttpHeaders,
   request,
 } from "node:http";
-import type { AddressInfo } from "node:net";
 import { brotliCompressSync, brotliDecompressSync, gunzipSync, gzipSync } from "node:zlib";
 import {
   create,
@@ -15,7 +14,7 @@ import {
   toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
-import { Code, ConnectError, createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { compressionBrotli, compressionGzip, connectNodeAdapter } from "@connectrpc/connect-node";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ErrorInfoSchema } from "../gen/google/rpc/error_details_pb.js";
@@ -25,11 +24,12 @@ import {
   InvestorService,
   ListInvestorsRequestSchema,
 } from "../gen/investor/v1/investor_pb.js";
-import { startEngine } from "./support/engine.ts";
+import { type Methods, serveMethods } from "./support/in-process.ts";
 import { createRandom, type Random, seedOf } from "./support/random.ts";
 import { frame } from "./support/raw-grpc.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
+import { listen } from "./support/tcp.ts";
 
 const maxMessageBytes = 8_192;
 const service = "/investor.v1.InvestorService";
@@ -37,7 +37,7 @@ const json = "application/json";
 const records = Array.from({ length: 20 }, () => anInvestor());
 
 /** A service whose replies depend on nothing but the request. */
-const echo: Partial<ServiceImpl<typeof InvestorService>> = {
+const echo: Methods = {
   createInvestor: ({ $unknown: _, $typeName: __, requestId: ___, ...content }) => content as object,
   getInvestor({ id }) {
     const code = Code[id as keyof typeof Code];
@@ -52,14 +52,7 @@ const echo: Partial<ServiceImpl<typeof InvestorService>> = {
   }),
 };
 
-async function serveByEngine() {
-  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, echo)];
-  const { port, destroy } = await startEngine({ kind: "http", services, maxMessageBytes });
-  onTestFinished(destroy);
-  return port;
-}
-
-/** Serves the same by connect-node as it is. */
+/** Serves it by connect-node as it is. */
 async function serveByConnectNode() {
   const jsonOptions = {
     alwaysEmitImplicit: true,
@@ -72,10 +65,7 @@ async function serveByConnectNode() {
     acceptCompression: [compressionGzip, compressionBrotli],
     ...{ jsonOptions, readMaxBytes: maxMessageBytes },
   });
-  const server = createServer(adapter).listen(0, "127.0.0.1");
-  onTestFinished(() => void server.close());
-  await once(server, "listening");
-  return (server.address() as AddressInfo).port;
+  return listen(createServer(adapter));
 }
 
 interface Sample {
@@ -143,7 +133,8 @@ async function send(port: number, agent: Agent, { path, headers, body }: Sample)
 }
 
 it("a unary call by Connect is replied to as by connect-node itself, but for our reasons", async () => {
-  const [ours, theirs] = [await serveByEngine(), await serveByConnectNode()];
+  const { port: ours } = await serveMethods(echo, { kind: "http", maxMessageBytes });
+  const theirs = await serveByConnectNode();
   const agent = new Agent({ keepAlive: true });
   onTestFinished(() => agent.destroy());
   const random = createRandom(seedOf("connect"));
@@ -219,28 +210,37 @@ describe("Connect and gRPC-Web", () => {
   });
 
   it.each([
-    ["ListInvestors", "encoding=json&message=%7B%7D", 200],
-    ["ListInvestors", "encoding=proto&base64=1&message=CAE", 200],
-    ["ListInvestors", "encoding=json&message=%7B", 400],
-    ["ListInvestors", "encoding=text&message=", 415],
-    ["CreateInvestor", "encoding=json&message=%7B%7D", 405],
-  ])("take reads by GET: %s with %s", async (method, query, status) => {
-    const { httpPort, errors } = await startInProcess();
-    const reply = await fetch(
-      `http://127.0.0.1:${httpPort}${service}/${method}?connect=v1&${query}`,
-    );
-    expect(reply.status).toBe(status);
-    expect(reply.headers.get("allow")).toBe(status === 405 ? "POST" : null);
-    expect(reply.headers.get("cache-control")).toBe("no-store");
-    expect(errors).toEqual([]);
+    ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 1"],
+    ['{"pageToken":"s3cret"} {}', "the body is not valid JSON at column 24"],
+    ['["s3cret"]', "the body is not a JSON object"],
+    ['{"pageToken":"s3cret","pageToken":"b"}', "the body repeats a member"],
+    [Buffer.from([0xe9]), "the body is not UTF-8"],
+    ['{"s3":1}', /: key "s3" is unknown$/],
+    ['{"pageToken":["s3cret"]}', /field investor.v1.ListInvestorsRequest.page_token from JSON$/],
+  ])("say what is wrong with JSON, and where: %s", async (body, message) => {
+    const { httpPort } = await startInProcess();
+    const reply = await post(httpPort, json, body);
+    expect(await reply.json()).toMatchObject({ message: expect.stringMatching(message) });
   });
 
-  it("refuse other methods with a problem that names those that are allowed", async () => {
-    const { httpPort } = await startInProcess();
-    const url = `http://127.0.0.1:${httpPort}${service}/GetInvestor`;
-    const reply = await fetch(url, { method: "PUT", body: "{}" });
-    expect(reply.headers.get("allow")?.split(", ").toSorted()).toEqual(["GET", "POST"]);
-    expect(reply.headers.get("content-type")).toBe("application/problem+json");
-    expect(await reply.json()).toMatchObject({ status: 405, reason: "METHOD_NOT_ALLOWED" });
+  it.each([
+    ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B%7D", 200, undefined],
+    ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CAE", 200, undefined],
+    ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B", 400, undefined],
+    ["GET", "ListInvestors?connect=v1&encoding=json", 400, undefined],
+    ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=!", 400, undefined],
+    ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CP8", 400, undefined],
+    ["GET", "ListInvestors?connect=v1&encoding=text&message=", 415, undefined],
+    ["GET", "CreateInvestor?connect=v1&encoding=json&message=%7B%7D", 405, ["POST"]],
+    ["PUT", "GetInvestor", 405, ["GET", "POST"]],
+  ])("take reads by GET, and no other method but POST: %s %s", async (...of) => {
+    const [method, path, status, allowed] = of;
+    const { httpPort, errors } = await startInProcess();
+    const reply = await fetch(`http://127.0.0.1:${httpPort}${service}/${path}`, { method });
+    expect(reply.status).toBe(status);
+    expect(reply.headers.get("allow")?.split(", ").toSorted()).toEqual(allowed);
+    expect(reply.headers.get("cache-control")).toBe("no-store");
+    if (allowed) expect(await reply.json()).toMatchObject({ reason: "METHOD_NOT_ALLOWED" });
+    expect(errors).toEqual([]);
   });
 });

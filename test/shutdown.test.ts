@@ -1,14 +1,15 @@
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { Agent, get, type IncomingMessage } from "node:http";
-import { type AddressInfo, createServer } from "node:net";
-import { join, resolve } from "node:path";
+import { createServer } from "node:net";
+import { join } from "node:path";
 import { json } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
+import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { hasPython } from "./support/python.ts";
 import { openCall, rawConnection } from "./support/raw-grpc.ts";
@@ -25,9 +26,7 @@ import {
   untilWritten,
   waitFor,
 } from "./support/service.ts";
-import { openWire } from "./support/tcp.ts";
-
-const root = resolve(import.meta.dirname, "..");
+import { listen, openWire } from "./support/tcp.ts";
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
@@ -126,10 +125,8 @@ it("ends at once at a second signal, whatever is waited for", async () => {
 });
 
 it("ends a start that waits for its database, before a port is listened on", async () => {
-  const database = createServer().listen(0, "127.0.0.1");
-  onTestFinished(() => void database.close());
-  await once(database, "listening");
-  const { port } = database.address() as AddressInfo;
+  const database = createServer();
+  const port = await listen(database);
   const env = { DATABASE_URL: `mongodb://127.0.0.1:${port}/`, GRPC_PORT: "0", HTTP_PORT: "0" };
   const service = run([], env, temporaryFolder());
   await once(database, "connection");

@@ -1,17 +1,9 @@
 import { execFileSync } from "node:child_process";
-import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { connect } from "node:http2";
-import type { AddressInfo } from "node:net";
 import { join, resolve } from "node:path";
 import { text } from "node:stream/consumers";
-import { createClient, type Transport } from "@connectrpc/connect";
-import {
-  createConnectTransport,
-  createGrpcTransport,
-  createGrpcWebTransport,
-} from "@connectrpc/connect-node";
 import { propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import {
   AlwaysOnSampler,
@@ -20,41 +12,24 @@ import {
   type ReadableSpan,
   SimpleSpanProcessor,
 } from "@opentelemetry/sdk-trace-node";
-import { pino } from "pino";
 import { v7 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
-import { InvestorService } from "../gen/investor/v1/investor_pb.js";
-import { startServer } from "../src/server.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { clientsOf } from "./support/clients.ts";
+import { copyClone } from "./support/clone.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
 import { openCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
 import { breakDatabase, runGroup, untilInFlight, waitFor } from "./support/service.ts";
-import { readVariables } from "./support/settings.ts";
-import { copySources } from "./support/sources.ts";
-
-interface Ports {
-  grpcPort: number;
-  httpPort: number;
-}
+import { listen } from "./support/tcp.ts";
 
 const spanId = "b7ad6b7169203331";
 const traceId = "0af7651916cd43dd8448eb211c80319c";
 const headers = { traceparent: `00-${traceId}-${spanId}-01` };
 const own = "investor.v1.InvestorService";
-
-const transports: Record<string, (ports: Ports) => Transport> = {
-  gRPC: ({ grpcPort }) => createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }),
-  Connect: (ports) => createConnectTransport(http1(ports)),
-  "Connect by GET": (ports) => createConnectTransport({ ...http1(ports), useHttpGet: true }),
-  "gRPC-Web": (ports) => createGrpcWebTransport(http1(ports)),
-};
-
-function http1({ httpPort }: Ports) {
-  return { baseUrl: `http://127.0.0.1:${httpPort}`, httpVersion: "1.1" } as const;
-}
 
 describe("with an SDK in its process, the service", () => {
   const exporter = new InMemorySpanExporter();
@@ -69,24 +44,6 @@ describe("with an SDK in its process, the service", () => {
     propagation.disable();
   });
 
-  async function startHere(environment = {}) {
-    const folder = temporaryFolder();
-    const lines: Record<string, unknown>[] = [];
-    const log = pino({ level: "debug" }, { write: (line) => void lines.push(JSON.parse(line)) });
-    const config = readVariables({
-      GRPC_PORT: "0",
-      HTTP_PORT: "0",
-      DATABASE_URL: `sqlite:${folder}/data/investors.db`,
-      ...environment,
-    });
-    const server = await startServer(config, log, (error) => {
-      throw error;
-    });
-    onTestFinished(async () => void (await server.stop()));
-    const { grpcPort, httpPort } = server;
-    return { grpcPort, httpPort, folder, lines };
-  }
-
   /** The one span that has ended since this was last called. */
   async function takeSpan(): Promise<ReadableSpan> {
     await expect.poll(() => exporter.getFinishedSpans()).toHaveLength(1);
@@ -95,12 +52,12 @@ describe("with an SDK in its process, the service", () => {
     return span as ReadableSpan;
   }
 
-  it.each(["gRPC", "Connect"])(
+  it.each(["gRPC", "Connect"] as const)(
     "makes of a call by %s one server span, which is an error if the service is at fault",
     async (protocol) => {
       const nameOf = (code: string) => (protocol === "gRPC" ? code : code.toLowerCase());
-      const server = await startHere();
-      const client = createClient(InvestorService, transports[protocol]?.(server) as Transport);
+      const server = await startInProcess({ "--log-level": "debug" });
+      const client = clientsOf(server)[protocol];
       await client.listInvestors({}, { headers });
       const span = await takeSpan();
       expect(span.name).toBe(`${own}/ListInvestors`);
@@ -139,8 +96,8 @@ describe("with an SDK in its process, the service", () => {
     ["HEAD", "/v1/investors?pageSize=1", "/v1/investors", "/v1/investors", 200],
     ["GET", "/v1/investors/Ada", "/v1/investors/{id}", "/v1/investors/REDACTED", 404],
   ])("makes of %s %s one server span of HTTP", async (method, path, route, shown, status) => {
-    const server = await startHere();
-    await fetch(`${http1(server).baseUrl}${path}`, { method, headers });
+    const server = await startInProcess();
+    await fetch(`http://127.0.0.1:${server.httpPort}${path}`, { method, headers });
     const span = await takeSpan();
     expect(span.name).toBe(`${method} ${route}`);
     expect(span.kind).toBe(SpanKind.SERVER);
@@ -162,7 +119,8 @@ describe("with an SDK in its process, the service", () => {
 
   it("tells TLS and HTTP/2 in a span of HTTP", async () => {
     const authority = await createAuthority();
-    const server = await startHere(await writeServerFiles(temporaryFolder(), authority));
+    const { TLS_CERT, TLS_KEY } = await writeServerFiles(temporaryFolder(), authority);
+    const server = await startInProcess({ "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY });
     const session = connect(`https://localhost:${server.httpPort}`, { ca: authority.ca });
     onTestFinished(() => session.destroy());
     session.request({ ":path": "/v1/investors" }).resume();
@@ -174,7 +132,7 @@ describe("with an SDK in its process, the service", () => {
   });
 
   it("cancels the span of a call that nobody waits for any more", async () => {
-    const server = await startHere();
+    const server = await startInProcess();
     const session = rawConnection(server.grpcPort);
     openCall(session, `/${own}/CreateInvestor`);
     await untilInFlight(server, 1);
@@ -206,12 +164,8 @@ async function startCollector() {
     }
     res.setHeader("content-type", "application/json").end("{}");
   });
-  await once(server.listen(0, "127.0.0.1"), "listening");
-  onTestFinished(() => {
-    server.close();
-    server.closeAllConnections();
-  });
-  collected.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  onTestFinished(() => server.closeAllConnections());
+  collected.url = `http://127.0.0.1:${await listen(server)}`;
   return collected;
 }
 
@@ -224,7 +178,7 @@ await describeWithMongo("the printed commands", "standalone", (mongo) => {
     skip,
   }) => {
     const folder = join(temporaryFolder(), "clone");
-    copySources(folder);
+    copyClone(folder);
     const env = { ...process.env, npm_config_prefer_offline: "true" };
     try {
       execFileSync("sh", ["-c", install], { cwd: folder, env, stdio: "ignore" });
@@ -256,9 +210,8 @@ await describeWithMongo("the printed commands", "standalone", (mongo) => {
         return /grpc:\/\/[^ "]*:(\d+) and http:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
       });
       const ports = { grpcPort: Number(grpcPort), httpPort: Number(httpPort) };
-      for (const [protocol, connects] of Object.entries(transports)) {
+      for (const [protocol, client] of Object.entries(clientsOf(ports))) {
         const traceId = v7().replaceAll("-", "");
-        const client = createClient(InvestorService, connects(ports));
         const traced = { headers: { traceparent: `00-${traceId}-${spanId}-01` } };
         const { id } = await client.createInvestor(aCreate());
         await client.getInvestor({ id }, traced);

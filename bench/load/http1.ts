@@ -1,11 +1,10 @@
 import { connect } from "node:net";
-import type { Connection } from "./load.ts";
 
 /**
  * Opens an HTTP/1.1 connection that sends whole requests, one at a time, and reads replies with
  * a content-length.
  */
-export function openHttp1(port: number): Connection {
+export function openHttp1(port: number) {
   const socket = connect({ port, host: "127.0.0.1", noDelay: true });
   let waiting: PromiseWithResolvers<Buffer> | undefined;
   let rest: Buffer = Buffer.alloc(0);
@@ -25,7 +24,7 @@ export function openHttp1(port: number): Connection {
     else fail(new Error(`the reply was ${headers.slice(0, 12)}: ${body}`));
   });
   return {
-    call(message) {
+    call(message: Buffer): Promise<Buffer> {
       waiting = Promise.withResolvers();
       socket.write(message);
       return waiting.promise;

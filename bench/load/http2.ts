@@ -1,5 +1,4 @@
 import { connect } from "node:net";
-import type { Connection } from "./load.ts";
 
 const type = { data: 0, headers: 1, reset: 3, settings: 4, ping: 6, goaway: 7, windowUpdate: 8 };
 const flag = { ack: 1, endStream: 1, endHeaders: 4 };
@@ -16,7 +15,7 @@ interface Exchange {
  * it. Flow control is left out, which is right for small messages and few of them at once. The
  * headers of replies are not decoded: a call that fails has no message.
  */
-export function openGrpc(port: number, path: string): Connection {
+export function openGrpc(port: number, path: string) {
   const socket = connect({ port, host: "127.0.0.1", noDelay: true });
   const exchanges = new Map<number, Exchange>();
   const headers = requestHeaders(path);
@@ -80,7 +79,7 @@ export function openGrpc(port: number, path: string): Connection {
   }
 
   return {
-    call(message) {
+    call(message: Buffer): Promise<Buffer> {
       const stream = nextStream;
       nextStream += 2;
       const data = Buffer.allocUnsafe(5 + message.length);

@@ -5,17 +5,8 @@ import type { Work } from "../work.ts";
 import { openHttp1 } from "./http1.ts";
 import { openGrpc } from "./http2.ts";
 
-/** A connection by which calls are made. */
-export interface Connection {
-  /**
-   * Makes a call.
-   *
-   * @returns the message of the reply
-   * @throws {Error} the call failed
-   */
-  call(message: Buffer): Promise<Buffer>;
-  close(): void;
-}
+/** A connection by which calls are made: each resolves with the message of its reply. */
+type Connection = ReturnType<typeof openHttp1 | typeof openGrpc>;
 
 /** How a load went. */
 export interface Measured {

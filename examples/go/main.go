@@ -37,7 +37,7 @@ func run(address string) error {
 	client := investorv1.NewInvestorServiceClient(conn)
 
 	// One deadline for all of it; derive one per call in a longer program.
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 
 	request := &investorv1.CreateInvestorRequest{

@@ -12,7 +12,8 @@ from investor.v1.investor_pb2 import (
 )
 from investor.v1.investor_pb2_grpc import InvestorServiceStub
 
-TIMEOUT = 5  # The deadline of every call, in seconds.
+# The deadline of every call in seconds, above the timeout of the service, which replies with a reason.
+TIMEOUT = 15
 
 # Python has version 7, which keeps new records together, from 3.14 on.
 new_uuid = getattr(uuid, "uuid7", uuid.uuid4)

@@ -7,8 +7,8 @@ import { v7 } from "uuid";
 const [baseUrl = "http://localhost:8080"] = process.argv.slice(2);
 const client = createClient(
   InvestorService,
-  // The deadline of every call.
-  createConnectTransport({ baseUrl, httpVersion: "1.1", defaultTimeoutMs: 5_000 }),
+  // The deadline of every call, above the timeout of the service, which replies with a reason.
+  createConnectTransport({ baseUrl, httpVersion: "1.1", defaultTimeoutMs: 15_000 }),
 );
 
 const ada = {

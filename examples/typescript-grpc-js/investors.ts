@@ -4,8 +4,8 @@ import { createInvestorClient, InvestorError } from "investor-records-client/grp
 import { v7 } from "uuid";
 
 const [address = "localhost:50051"] = process.argv.slice(2);
-// The deadline of every call.
-const client = createInvestorClient(address, credentials.createInsecure(), { timeoutMs: 5_000 });
+// Each call has a deadline of 15 seconds.
+const client = createInvestorClient(address, credentials.createInsecure());
 
 const ada = {
   type: InvestorType.INDIVIDUAL,

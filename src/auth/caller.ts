@@ -69,6 +69,6 @@ function describe(socket: Socket): Peer {
 /** The name in a certificate, which no other name looks like (RFC 5280, 4.1.2.6). */
 function holderOf({ subject, subjectAltName }: X509Certificate): string | undefined {
   if (subject) return subject;
-  // OpenSSL shows all names of a form that it does not know alike.
+  // OpenSSL shows all names of an unknown form the same.
   return subjectAltName?.includes("<unsupported>") ? undefined : subjectAltName;
 }

@@ -37,12 +37,12 @@ export async function readTokensFile(
     const [name = "", token = name, ...scopes] = words;
     const digest = digestOf(token);
     const fault = callers.has(digest)
-      ? "the token stands on an earlier line too"
+      ? "the token is on an earlier line too"
       : findFault(name, token, scopes);
     if (fault) throw new ConfigError(`--auth-tokens-file ${path}, line ${i + 1}: ${fault}`);
     callers.set(digest, {
       principal: `token ${name}`,
-      // A name that is a token is none to show.
+      // A name that is a token must not be shown.
       name: name === token ? `token ${digest.slice(0, 8)}` : `token ${name}`,
       scopes: scopes.length === 0 ? allScopes : new Set(scopes),
     });

@@ -12,7 +12,7 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Caller, Peer } from "../auth/caller.ts";
-import type { Connection } from "../http/connections.ts";
+import { type Connection, maxTimerMs } from "../http/connections.ts";
 import { internal, interrupted } from "../service/errors.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
@@ -53,7 +53,7 @@ export interface HttpCall {
 }
 
 /** The span of a call. */
-export interface CallSpan {
+interface CallSpan {
   /** The id of its trace. */
   readonly traceId: string;
   /** Runs work as a part of it. */
@@ -74,10 +74,7 @@ export interface CallOptions {
 }
 
 /** How long a client has to read a reply, or the next part of one, in milliseconds. */
-const replyTimeoutMs = 30_000;
-
-/** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
-const maxTimerMs = 2 ** 31 - 1;
+export const replyTimeoutMs = 30_000;
 
 // One for all calls, since the stack of an error is costly.
 const clientLeft = interrupted(undefined, "nobody waits for the reply");

@@ -32,7 +32,6 @@ const maxReflections = 64;
 const maxReflectionsOfConnection = 8;
 const reflectionTimeoutMs = 60_000;
 
-/** What a {@link createGate gate} needs. */
 interface GateOptions extends CallOptions {
   /** How many calls may be in flight at once. */
   maxInFlight: number;

@@ -7,7 +7,6 @@ import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
 import { readSide, type Side, type Source, type Tally, type Target } from "./sides.ts";
 
-/** What the command is given. */
 interface CopyOptions {
   from: string;
   to: string;

@@ -5,7 +5,8 @@ import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb
 import { openStore } from "../database-url.ts";
 import { checkStored, textFields } from "../service/investor.ts";
 import { settleInsert } from "../service/replay.ts";
-import { collectionName, createMongoClient, createMongoStore } from "../store/mongodb.ts";
+import { collectionName, createMongoStore } from "../store/mongodb.ts";
+import { createMongoClient } from "../store/mongodb-client.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
 import { DuplicateIdError, OutcomeUnknownError, type Range, type Store } from "../store/store.ts";

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { packageFolder } from "../build.ts";
+import { replyTimeoutMs } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { type HttpRequest, type HttpResponse, pathOf, send } from "../http/reply.ts";
@@ -7,16 +8,12 @@ import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
 
-/** What {@link createProbes} needs. */
 interface ProbesOptions {
   isReady(): boolean;
   /** Asks for credentials before the metrics are shown. */
   gate: Gate;
   telemetry: Telemetry;
 }
-
-/** How long a client has to read a reply, in milliseconds. */
-const replyTimeoutMs = 30_000;
 
 /** Serves the probes, the metrics, the OpenAPI document and the reference page. */
 export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {

@@ -64,7 +64,7 @@ function serve(name: string, type: string) {
 
 function readAsset(name: string) {
   const plain = readFileSync(new URL(name, folder));
-  // Weak, since it stands for both forms.
+  // Weak, since it is the same for both forms.
   const etag = `W/"${hash("sha256", plain, "base64url")}"`;
   return { plain, packed: gzipSync(plain), etag };
 }

@@ -17,29 +17,25 @@ export function readBody(request: Readable, maxBytes: number, overhead: number):
     const onData = (chunk: Buffer) => {
       const end = size + chunk.length;
       if (end > limit) {
-        stop();
+        request.off("data", onData).off("end", onEnd);
         reject(messageTooLarge(maxBytes));
         return;
       }
-      if (size === 0) {
-        body = chunk;
-      } else {
-        if (end > body.length) {
-          const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
-          body.copy(larger, 0, 0, size);
-          body = larger;
-        }
-        chunk.copy(body, size);
+      // Also a single one is copied: V8 would move a small one out of its heap for the first view on it.
+      if (end > body.length) {
+        const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
+        body.copy(larger, 0, 0, size);
+        body = larger;
       }
+      chunk.copy(body, size);
       size = end;
     };
     const onEnd = () => {
       // Node.js ends the body of a request that was reset, too.
-      if (request.destroyed) return;
-      stop();
-      resolve(body.subarray(0, size));
+      if (!request.destroyed) resolve(body.subarray(0, size));
     };
-    const stop = () => void request.off("data", onData).off("end", onEnd);
     request.on("data", onData).on("end", onEnd);
+    // Node.js ends a stream without bytes also if nobody has asked for them yet.
+    if (request.readableEnded) onEnd();
   });
 }

@@ -1,11 +1,11 @@
 import type { ServerResponse } from "node:http";
-import { constants, type ServerHttp2Session } from "node:http2";
+import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { ignore } from "./reply.ts";
 
-/** Timeout of the settings that begin a connection of HTTP/2, in milliseconds. */
-const settingsTimeoutMs = 10_000;
+/** How long a session of HTTP/2 may take to begin, and its socket to close after it, in milliseconds. */
+const sessionTimeoutMs = 10_000;
 
 /** How often to ask over HTTP/2 whether the client is still there, and its timeout, in milliseconds. */
 const pingIntervalMs = 60_000;
@@ -17,6 +17,15 @@ const retirePingMs = 1_000;
 /** After how long without calls a connection of HTTP/2 is closed, in milliseconds. */
 const idleTimeoutMs = 5 * 60_000;
 
+/** The most streams that a connection of HTTP/2 may have at once; clients presume no fewer. */
+export const maxStreams = 100;
+
+/** How many new ones are served at once in a turn of the event loop. */
+const maxServedAtOnce = 32;
+
+/** The most new ones in a turn: as many as may be open, after those that were served, and resets. */
+const maxNewStreams = 192;
+
 /** The most requests that may be unanswered on a connection of HTTP/1.1 (pipelining). */
 const maxUnanswered = 16;
 
@@ -24,7 +33,7 @@ const maxUnanswered = 16;
 const ageSpread = 0.1;
 
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
-const maxTimerMs = 2 ** 31 - 1;
+export const maxTimerMs = 2 ** 31 - 1;
 
 /** The last stream of a GOAWAY that only announces the end (RFC 9113, 6.8). */
 const maxStreamId = 2 ** 31 - 1;
@@ -36,10 +45,11 @@ export class Connection {
   #idleSince = performance.now();
   #calls = 0;
   #watches = 0;
+  #newStreams = 0;
   readonly #responses = new Set<ServerResponse>();
   #closesAfterReply: boolean;
   #ageTimer: NodeJS.Timeout | undefined;
-  #settingsTimer: NodeJS.Timeout | undefined;
+  #sessionTimer: NodeJS.Timeout | undefined;
   #pingTimer: NodeJS.Timeout | undefined;
 
   constructor(socket: Socket, closesAfterReply: boolean) {
@@ -72,9 +82,39 @@ export class Connection {
   /** Follows its session, if it speaks HTTP/2. */
   followSession(session: ServerHttp2Session): void {
     this.#session = session;
-    this.#settingsTimer = setTimeout(() => this.destroy(), settingsTimeoutMs);
-    session.once("remoteSettings", () => clearTimeout(this.#settingsTimer));
+    let isLate = true;
+    session.once("remoteSettings", () => {
+      isLate = false;
+    });
+    // Node.js waits for its first settings, and for the last of its bytes to be read, without a limit.
+    this.#sessionTimer = setInterval(() => {
+      if (isLate) this.destroy();
+      isLate = session.destroyed;
+    }, sessionTimeoutMs).unref();
     this.#pingTimer = setInterval(() => this.#checkClient(), pingIntervalMs).unref();
+  }
+
+  /**
+   * Serves a new stream: at once or, after many in one turn of the event loop, when all was read, if
+   * its client has not reset it by then. Ends a session with too many in a turn, since the memory of
+   * streams that were reset is free only after it; Node.js limits resets only after all that it read.
+   */
+  admit(stream: ServerHttp2Stream, serve: () => void): void {
+    if (this.#newStreams === 0) {
+      setImmediate(() => {
+        this.#newStreams = 0;
+      });
+    }
+    this.#newStreams += 1;
+    if (this.#newStreams > maxNewStreams) {
+      this.#session?.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
+    } else if (this.#newStreams <= maxServedAtOnce) {
+      serve();
+    } else {
+      setImmediate(() => {
+        if (!stream.closed) serve();
+      });
+    }
   }
 
   /** Follows the response to a request of HTTP/1.1. */
@@ -124,7 +164,7 @@ export class Connection {
   /** Stops following it, once it has closed. */
   unfollow(): void {
     clearTimeout(this.#ageTimer);
-    clearTimeout(this.#settingsTimer);
+    clearInterval(this.#sessionTimer);
     clearInterval(this.#pingTimer);
     // Node.js closes the responses of a connection that ends, but not behind a CONNECT.
     for (const response of this.#responses) response.emit("close");
@@ -152,7 +192,7 @@ export type Connections = ReturnType<typeof createConnections>;
 interface ConnectionLimits {
   /** How many there may be on all ports together. */
   max: number;
-  /** The age at which a client is asked to connect anew, in milliseconds; never if absent. */
+  /** The age at which a client is asked to reconnect, in milliseconds; never if absent. */
   maxAgeMs?: number | undefined;
   /** How long calls have to end after that, in milliseconds. */
   graceMs: number;
@@ -225,6 +265,11 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) 
     /** The connection of a request's socket; undefined once it was closed to replace it. */
     of(socket: Socket): Connection | undefined {
       return bySocket.get(socket);
+    },
+    /** Serves a new stream of HTTP/2, unless its client opens and resets too many. */
+    admit(stream: ServerHttp2Stream, serve: () => void): void {
+      const socket = stream.session?.socket;
+      if (socket) bySocket.get(socket)?.admit(stream, serve);
     },
     /** From now on, every reply over HTTP/1.1 closes its connection. */
     closeAfterReplies(): void {

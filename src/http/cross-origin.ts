@@ -21,9 +21,9 @@ export function authorityOf(headers: IncomingHttpHeaders): string {
 }
 
 /**
- * Tells whether a request comes from a web page that has no business here. A service that
- * listens on this machine alone and asks for no credentials is open to every page in its
- * browser, directly or under a name that was bound to this machine (DNS rebinding).
+ * Whether a request comes from a web page that must not call. A service that listens on this
+ * machine alone and asks for no credentials is open to every page in its browser, directly or under
+ * a name that was bound to this machine (DNS rebinding).
  *
  * @param hosts the hosts that requests may name
  * @param corsOrigins the origins whose pages may call, or `*` for any

@@ -11,7 +11,7 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import type { AddressInfo } from "node:net";
-import type { Connections } from "./connections.ts";
+import { type Connections, maxStreams } from "./connections.ts";
 import { type HttpRequest, type HttpResponse, ignore } from "./reply.ts";
 import type { Tls } from "./tls.ts";
 
@@ -20,6 +20,8 @@ interface ListenerOptions {
   /** Encrypts the connections; they are not if absent. */
   tls?: Tls | undefined;
   host: string;
+  /** Other processes may listen on the port, too. */
+  reusePort?: boolean;
   /** Timeout of a call, in milliseconds, within which its request has to arrive. */
   requestTimeoutMs: number;
   connections: Connections;
@@ -56,7 +58,7 @@ const keepAliveTimeoutMs = 75_000;
 const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
 
 const http2Options = {
-  settings: { maxConcurrentStreams: 128, maxHeaderListSize: maxHeaderBytes },
+  settings: { maxConcurrentStreams: maxStreams, maxHeaderListSize: maxHeaderBytes },
   // None in effect: Node.js never subtracts what was unsent when a stream was reset, and at the limit
   // refuses all further calls of the connection.
   maxSessionMemory: 2 ** 32 - 1,
@@ -71,25 +73,33 @@ const http2Options = {
  * Listens for HTTP/2 alone. Calls of the common form are served on their streams, which takes less CPU
  * than objects that look like those of HTTP/1.1; `serve` gets all other requests.
  *
- * @param serveStream serves a stream and returns true, or leaves it
+ * @param streamServer returns what serves a stream, or undefined to leave it
  * @throws {Error} for operators to read, if it cannot listen
  */
 export async function listenForHttp2(
   port: number,
   options: ListenerOptions,
-  serveStream: (stream: ServerHttp2Stream, headers: IncomingHttpHeaders) => boolean,
+  streamServer: (
+    stream: ServerHttp2Stream,
+    headers: IncomingHttpHeaders,
+  ) => (() => void) | undefined,
 ): Promise<Listener> {
-  const { tls, serve } = options;
+  const { tls, connections, serve } = options;
   const server = tls
     ? createSecureServer({ ...secure(tls), ...http2Options })
     : createHttp2Server({ ...http2Options, ...socketOptions });
   server.on("stream", (stream: ServerHttp2Stream, headers, _flags, rawHeaders: string[]) => {
     stream.on("error", ignore);
-    if (serveStream(stream, headers)) return;
+    const serveStream = streamServer(stream, headers);
+    if (serveStream) {
+      connections.admit(stream, serveStream);
+      return;
+    }
+    // Created at once: a later one would not see the end of a body without bytes.
     const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
     const res = new Http2ServerResponse(stream);
     continueWhenRead(req, res);
-    serve(req, res);
+    connections.admit(stream, () => serve(req, res));
   });
   return listen(server, port, options);
 }
@@ -112,14 +122,18 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     ? createSecureServer({ ...secure(tls), ...http2Options, ...http1Options, allowHTTP1: true })
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
-    if (!("stream" in req)) connections.of(req.socket)?.followResponse(res as ServerResponse);
     continueWhenRead(req, res);
+    if ("stream" in req) {
+      connections.admit(req.stream, () => serve(req, res));
+      return;
+    }
+    connections.of(req.socket)?.followResponse(res as ServerResponse);
     // Node.js parses what it has read, also after the connection was closed.
     if (!req.socket.destroyed) serve(req, res);
   };
   server.on("request", take);
   server.on("checkContinue", take);
-  // Over HTTP/2 also a 100-continue in capitals. Unknown expectations may be ignored (RFC 9110, 10.1.1).
+  // For an unknown expectation, which may be ignored (RFC 9110, 10.1.1), and for "100-Continue" over HTTP/2.
   server.on("checkExpectation", take);
   return listen(server, port, options);
 }
@@ -139,16 +153,16 @@ function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
 async function listen(
   server: HttpServer | Http2Server | Http2SecureServer,
   port: number,
-  { tls, host, connections }: ListenerOptions,
+  { tls, host, reusePort, connections }: ListenerOptions,
 ): Promise<Listener> {
   connections.follow(server);
-  // Node.js reports a handshake that took too long, and leaves its connection open.
-  server.on("tlsClientError", (_, socket) => socket.destroy());
   if ("setSecureContext" in server) tls?.onReload((context) => server.setSecureContext(context));
-  await once(server.listen(port, host), "listening").catch((error: NodeJS.ErrnoException) => {
-    const { code = "", message } = error;
-    throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
-  });
+  await once(server.listen({ port, host, reusePort }), "listening").catch(
+    (error: NodeJS.ErrnoException) => {
+      const { code = "", message } = error;
+      throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
+    },
+  );
   // Such as of a connection that was gone before it was accepted.
   server.on("error", ignore);
   return {

@@ -16,6 +16,7 @@ import {
 import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { jsonHeaders } from "./problem.ts";
+import { readObject } from "./rest-request.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
 
 /** How messages are read from JSON, and written. */
@@ -67,6 +68,8 @@ export function createConnectCodec(
           ? fromBinary(input, body, binaryOptions)
           : fromJsonString(input, jsonOptions.textDecoder.decode(body), jsonOptions);
       } catch (error) {
+        // It says what is wrong with JSON and where, as the decoder's message may repeat the body.
+        if (headers["content-type"] === json) readObject(body);
         throw malformedRequest(error);
       }
     },

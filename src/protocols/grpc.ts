@@ -6,7 +6,7 @@ import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grp
 import { malformedRequest } from "../service/errors.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
 
-/** What stands before a message: whether it is compressed, and its length. */
+/** The prefix of a message: whether it is compressed, and its length. */
 export const prefixBytes = 5;
 
 /** A timeout as gRPC writes it; it has no maximum, since a call has a limit of its own. */

@@ -11,13 +11,13 @@ import { errorDomain } from "../service/errors.ts";
 /** The headers of a reply in JSON, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
 
-/** Where in a request something stands. */
+/** A place in a request. */
 export type Location =
   | { /** A JSON pointer into the body (RFC 6901), as a URI fragment. */ pointer: string }
   | { /** The name of a query parameter. */ parameter: string }
   | { /** The name of a header. */ header: string };
 
-/** Tells where in a request a field of the protobuf contract stands. */
+/** Finds the place of a field of the protobuf contract in a request. */
 type Locate = (field: string) => Location;
 
 /** What HTTP itself refuses, for any operation. */

@@ -20,17 +20,15 @@ import { httpError, type Location } from "./problem.ts";
 /** Where the investors are. */
 export const collection = "/v1/investors";
 
-// What stands before the field of a violation that is none of the contract.
+// The prefixes of fields in violations that the contract does not have.
 const queryMark = "?";
 const bodyMark = "#/";
 
 /**
- * Reads a create: a JSON object of the eleven members, and the header Idempotency-Key, quoted or
- * bare.
+ * Reads a create: a JSON object, and the header Idempotency-Key, quoted or bare.
  *
  * @throws {ConnectError} UNSUPPORTED_MEDIA_TYPE; MALFORMED_REQUEST, if it is no JSON object;
- *   INVALID_FIELDS, with every rule that the request breaks, if a member is none of the eleven or
- *   not a string
+ *   INVALID_FIELDS, with every rule that the request breaks, if a member is unknown or not a string
  */
 export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvestorRequest {
   requireJson(request);
@@ -45,7 +43,12 @@ export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvest
   throw invalidFields(addViolations(violations, findViolations(create), bodyMark));
 }
 
-function readObject(body: Uint8Array): Record<string, unknown> {
+/**
+ * The object that a body in JSON is.
+ *
+ * @throws {ConnectError} MALFORMED_REQUEST, with the place of what is wrong but nothing of the body
+ */
+export function readObject(body: Uint8Array): Record<string, unknown> {
   if (!isUtf8(body)) throw malformedRequest(undefined, "the body is not UTF-8");
   try {
     return parseObject(new TextDecoder().decode(body));
@@ -92,7 +95,7 @@ export function readList(httpRequest: HttpRequest): Message {
   throw invalidFields(addViolations(violations, findListViolations(request), queryMark));
 }
 
-/** Where in a request the field of a violation stands. */
+/** The place in a request of the field of a violation. */
 export function locate({ method }: HttpRequest, field: string): Location {
   if (field.startsWith(queryMark)) return { parameter: field.slice(queryMark.length) };
   if (field.startsWith(bodyMark)) return { pointer: field };

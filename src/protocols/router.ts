@@ -153,17 +153,19 @@ export function createRouter(options: RouterOptions) {
         };
         guard(() => route(socket, req, res, handlers), res, sendError);
       },
-    /** Serves a unary call of gRPC in its common form on its stream; returns whether it is one. */
-    serveStream(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): boolean {
+    /** What serves a unary call of gRPC in its common form on its stream; undefined if it is none. */
+    streamServer(
+      stream: ServerHttp2Stream,
+      headers: IncomingHttpHeaders,
+    ): (() => void) | undefined {
       const rpc = rpcs.get(String(headers[":path"]));
       const socket = stream.session?.socket;
-      if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers) || !socket) return false;
+      if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers) || !socket) return undefined;
       const work = () => {
         requireKnownHost(headers, socket);
         return serveUnary(grpcCodec, rpc, { socket, headers }, stream, stream);
       };
-      guard(work, stream, (error) => sendStatus(stream, headers, error));
-      return true;
+      return () => void guard(work, stream, (error) => sendStatus(stream, headers, error));
     },
   };
 }

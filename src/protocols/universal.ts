@@ -14,6 +14,7 @@ import type {
   UniversalHandler,
   UniversalServerResponse,
 } from "@connectrpc/connect/protocol";
+import { errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import {
   universalRequestFromNodeRequest,
@@ -22,17 +23,16 @@ import {
 import type { Call, TransportName } from "../calls/call.ts";
 import { readBody } from "../http/body.ts";
 import { authorityOf } from "../http/cross-origin.ts";
-import type { HttpRequest, HttpResponse } from "../http/reply.ts";
+import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout } from "./grpc.ts";
-import { httpError } from "./problem.ts";
+import { httpError, jsonHeaders } from "./problem.ts";
 import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
 
 /** Carries a call through Connect's handlers, in its context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
-/** What {@link createUniversal} needs. */
 interface UniversalOptions extends ProtocolOptions {
   jsonOptions: JsonOptions;
   compressions: Compression[];
@@ -102,6 +102,12 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
       }
       if (response.status === 415) throw call.recordFailure(unsupportedMediaType);
       res.setHeader("cache-control", "no-store");
+    }
+    // Connect calls bytes that are not a message an internal error.
+    if (transport === "connect" && response.status === 500 && !call.wasInvoked && !call.failure) {
+      const error = call.recordFailure(malformedRequest());
+      send(res, 400, { ...jsonHeaders }, errorToJsonBytes(error, jsonOptions));
+      return;
     }
     await universalResponseToNodeResponse(recordRefusal(response, call), res);
   };

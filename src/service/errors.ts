@@ -76,7 +76,7 @@ export function investorNotFound(id: string | undefined): ConnectError {
   });
 }
 
-/** The request id stands for another record already. */
+/** The request id belongs to a record with other content. */
 export function requestIdReused(): ConnectError {
   return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
 }

@@ -48,7 +48,7 @@ export function encodePageToken(after: string): string {
   return Buffer.concat([Buffer.of(tokenVersion), uuidToBytes(after)]).toString("base64url");
 }
 
-/** The id that a token stands for, or undefined if it is not one of ours. */
+/** The id in a page token, or undefined if it is not one of ours. */
 export function decodePageToken(token: string): string | undefined {
   const bytes = Buffer.from(token, "base64url");
   // Decoding ignores what it does not understand, so that only the way back proves a token.

@@ -13,7 +13,7 @@ export const maxViolations = 100;
 
 const members = new Set<string>(["type", ...textFields]);
 
-/** A record in plain JSON: twelve members, all strings and all there. */
+/** A record in plain JSON: all members are there, and strings. */
 export function toJson(investor: Investor): string {
   // Put together by hand, since a list makes a million of them.
   let text = `{"id":"${investor.id}","type":"${typeNames.get(investor.type)}"`;
@@ -22,9 +22,9 @@ export function toJson(investor: Investor): string {
 }
 
 /**
- * The request to create what an object of the eleven members describes, as far as it does.
+ * The request to create what the members of an object describe, as far as they do.
  *
- * @returns a violation for each member that is none of the eleven or not a string, by its own name
+ * @returns a violation for each member that is unknown or not a string, by its own name
  */
 export function fromMembers(object: Record<string, unknown>) {
   const request = create(CreateInvestorRequestSchema);
@@ -114,7 +114,7 @@ function findSyntaxError(text: string): number {
   }
 }
 
-/** How many names stand in a text of JSON: of its strings, those before a colon. */
+/** How many names a text of JSON has: of its strings, those before a colon. */
 function countNames(text: string): number {
   const strings = text.match(/"(?:[^"\\]|\\.)*"\s*:?/g) ?? [];
   return strings.filter((each) => each.endsWith(":")).length;
@@ -123,7 +123,7 @@ function countNames(text: string): number {
 /**
  * Adds to violations in members those in fields of the contract whose members have none yet.
  *
- * @param mark what stands before the names of members
+ * @param mark the prefix of the names of members
  */
 export function addViolations(known: Violation[], others: Violation[], mark = ""): Violation[] {
   const named = new Set(known.map(({ field }) => field));

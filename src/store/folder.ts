@@ -12,8 +12,10 @@ export function makeFolder(folder: string): void {
   try {
     mkdirSync(folder, { mode: 0o700 });
   } catch (error) {
+    const entry = statSync(folder, { throwIfNoEntry: false });
+    if (entry === undefined) throw error;
     // Another process may have made it.
-    if (!statSync(folder, { throwIfNoEntry: false })?.isDirectory()) throw error;
+    if (!entry.isDirectory()) throw new Error(`${folder} is not a folder`, { cause: error });
   }
   syncFolder(parent);
 }

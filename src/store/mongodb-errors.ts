@@ -16,8 +16,12 @@ const code = {
   userWritesBlocked: 371,
   notWritablePrimary: 10_107,
   duplicateKey: 11_000,
+  databaseDifferCase: 13_297,
   notPrimaryNoSecondaryOk: 13_435,
 };
+
+/** With these a server refuses a command before it writes anything. */
+const refusals: unknown[] = [code.notWritablePrimary, code.unauthorized, code.databaseDifferCase];
 
 /** Whether a command that failed as a whole wrote nothing; anything else leaves it open. */
 export function isSurelyNotWritten(error: unknown): boolean {
@@ -29,8 +33,7 @@ export function isSurelyNotWritten(error: unknown): boolean {
     (error instanceof MongoError && error.hasErrorLabel("HandshakeError")) ||
     error instanceof MongoServerSelectionError ||
     (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
-    (error instanceof MongoServerError &&
-      (error.code === code.notWritablePrimary || error.code === code.unauthorized))
+    (error instanceof MongoServerError && refusals.includes(error.code))
   );
 }
 
@@ -44,6 +47,7 @@ export function toInsertError(failure: {
   if (failure.code === code.userWritesBlocked) {
     return new StoreUnavailableError("MongoDB blocks writes");
   }
+  if (failure.code === code.databaseDifferCase) return new StoreUnavailableError(failure.errmsg);
   if (failure.code === code.documentValidationFailure) return new Error(failure.errmsg);
   // Any other code can come of a primary that is deposed, or of a shard that did not reply.
   if (failure.code !== code.duplicateKey) return new OutcomeUnknownError(failure.errmsg);
@@ -63,7 +67,8 @@ export function explain(error: Error): string {
   if (error instanceof MongoServerSelectionError) {
     const servers: ServerDescription[] = [...(error.reason?.servers.values() ?? [])];
     // The driver drops those of another set.
-    if (servers.length === 0) return "no server of the URL is in the set that its replicaSet names";
+    if (servers.length === 0)
+      return "no host of the URL is in the replica set: check hosts and replicaSet";
     const isReached = servers.some((server) => server.error === null);
     const states = servers.map((server) => explainServer(server, error.reason?.setName));
     return `${isReached ? "no primary" : "cannot reach MongoDB"}: ${states.join("; ")}`;
@@ -99,26 +104,11 @@ function explainConnection(error: Error & { code?: unknown }): string {
   if (cause instanceof Error && text.includes(cause.message)) return explainConnection(cause);
   const name = String(error.code);
   if (name === "ECONNREFUSED") return "it refuses connections (ECONNREFUSED)";
-  if (name === "ENOTFOUND") return "the host is not found";
-  if (name === "ERR_TLS_CERT_ALTNAME_INVALID") return "its certificate is for another host";
-  if (/CERT|SIGNATURE/.test(name))
+  if (/SELF_SIGNED|SIGNATURE|GET_ISSUER_CERT/.test(name))
     return `its certificate is not trusted (${name}): check tlsCAFile`;
   if (/before secure TLS|SSL routines/.test(text))
     return "it does not speak TLS: check tls in the URL";
-  if (/^connection .* closed$/.test(text)) return "it closes connections: check tls in the URL";
+  if (/^connection .* closed$/.test(text)) return "it closes connections: check its tls options";
+  if (/(PEM|DECODER|Provider) routines/.test(text)) return `${text}: check tlsCertificateKeyFile`;
   return text;
-}
-
-/** What is wrong with a URL, which may hold a password: options by their names only. */
-export function explainUrl(url: string, error: unknown): string {
-  const { message } = error as Error;
-  const query = url.slice(url.indexOf("?") + 1);
-  // An @ after it means that it is a part of the password.
-  const isQuery = url.includes("?") && !query.includes("@");
-  const names = isQuery ? [...new URLSearchParams(query).keys()] : [];
-  const words = message.toLowerCase().split(/\W+/);
-  const wrong = names.filter((name) => words.includes(name.toLowerCase()));
-  const kind = "not a MongoDB connection string";
-  if (wrong.length > 0) return `${kind}: unknown or wrong option ${[...new Set(wrong)].join(", ")}`;
-  return `${kind}: check its hosts and options, and percent-encode the user and the password in it`;
 }

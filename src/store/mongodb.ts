@@ -1,19 +1,13 @@
 import { create } from "@bufbuild/protobuf";
-import { Binary, type Document, MongoClient, MongoServerSelectionError } from "mongodb";
+import { Binary, type Document, MongoServerSelectionError } from "mongodb";
 import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { unlessAborted } from "../abort.ts";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../service/ids.ts";
 import { type TextField, textFields, typeNames, typesByName } from "../service/investor.ts";
 import { Batcher } from "./batcher.ts";
+import { createMongoClient } from "./mongodb-client.ts";
+import { explain, isSurelyNotWritten, toInsertError, unavailable } from "./mongodb-errors.ts";
 import {
-  explain,
-  explainUrl,
-  isSurelyNotWritten,
-  toInsertError,
-  unavailable,
-} from "./mongodb-errors.ts";
-import {
-  DatabaseUrlError,
   expectOrder,
   OutcomeUnknownError,
   type Range,
@@ -25,16 +19,13 @@ import {
 /** The collection of the records. */
 export const collectionName = "investors";
 
-/** The shortest interval of heartbeats that the driver allows, in milliseconds. */
-const minHeartbeatMs = 500;
-
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
  * on `_id`, a cluster. It connects on first use, whenever the database can be reached. Finding a
  * server, waiting for a connection, making one, and each command get a quarter of the timeout.
  *
  * @param url a connection string; the database is the one that it names, or `investors`
- * @throws {DatabaseUrlError} the URL is malformed; the message does not repeat it
+ * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
  */
 export function createMongoStore(
   url: string,
@@ -189,42 +180,6 @@ export function createMongoStore(
       return closing;
     },
   };
-}
-
-/**
- * A client whose commands take little more than `attemptMs` and that is not connected yet, and the
- * database that its URL names, or `investors`.
- *
- * @throws {DatabaseUrlError} the URL is malformed; the message does not repeat it
- */
-export function createMongoClient(url: string, attemptMs: number) {
-  try {
-    const client = new MongoClient(url, {
-      appName: "investor-records",
-      readPreference: "primary",
-      // A hidden retry would blur what surely was not written.
-      retryWrites: false,
-      serverSelectionTimeoutMS: attemptMs,
-      waitQueueTimeoutMS: attemptMs,
-      connectTimeoutMS: attemptMs,
-      // Longer than the server's own limit, whose error says more.
-      socketTimeoutMS: attemptMs * 1.25,
-      heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
-    });
-    const [, name = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
-    return {
-      client,
-      db: client.db(decodeURIComponent(name) || "investors"),
-      /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
-      async connect(): Promise<void> {
-        await client.connect().catch((error) => {
-          throw unavailable(error);
-        });
-      },
-    };
-  } catch (error) {
-    throw new DatabaseUrlError(explainUrl(url, error));
-  }
 }
 
 /** A record as the collection holds it. */

@@ -4,7 +4,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { makeFolder, syncFolder } from "./folder.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import { refuseForeignLog, refuseLogAlone, rewriteLog } from "./sqlite-log.ts";
+import { refuseForeignLog, refuseLeftovers, rewriteLog } from "./sqlite-log.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -40,11 +40,11 @@ export const busyTimeoutMs = 5_000;
  */
 export function makeSqliteFile(path: string): void {
   makeFolder(dirname(resolve(path)));
-  refuseLogAlone(path);
+  refuseLeftovers(path);
   if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
   else if (!statSync(path).isFile()) throw new Error("it is not a file");
   // Again, since it may be a link to a file that was missing.
-  refuseLogAlone(path);
+  refuseLeftovers(path);
 }
 
 /**
@@ -110,7 +110,7 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   const entry = statSync(path, { throwIfNoEntry: false });
   if (entry === undefined) throw new Error("it is not there");
   if (!entry.isFile()) throw new Error("it is not a file");
-  refuseLogAlone(path);
+  refuseLeftovers(path);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);

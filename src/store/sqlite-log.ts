@@ -24,17 +24,38 @@ const frameHeaderSize = 24;
 
 /**
  * Refuses a log whose file is not with it: SQLite ignores one that is beside a link, and deletes one,
- * with the records in it, if its file is empty.
+ * with the records in it, if its file is empty. Refuses a rollback journal too, by which SQLite would
+ * undo what another program has begun.
  */
-export function refuseLogAlone(path: string): void {
+export function refuseLeftovers(path: string): void {
   const beside = join(realpathSync(dirname(path)), basename(path));
   const file = existsSync(path) ? realpathSync(path) : beside;
   for (const name of [beside, file]) {
+    refuseJournal(`${name}-journal`);
     const log = `${name}-wal`;
     // The log first, since another process may be making both: in the file it writes first.
-    if (sizeOf(log) === 0 || (name === file && sizeOf(file) > 0)) continue;
+    // SQLite takes a file of one byte for an empty one.
+    if (sizeOf(log) === 0 || (name === file && sizeOf(file) > 1)) continue;
     throw new Error(`its log ${log} is there without it: put the file back beside its log`);
   }
+}
+
+function refuseJournal(journal: string): void {
+  let descriptor: number;
+  try {
+    descriptor = openSync(journal, "r");
+  } catch {
+    // It is not there, or SQLite will not be able to open it either.
+    return;
+  }
+  const head = readAt(descriptor, 20, 0);
+  closeSync(descriptor);
+  // A file that is just being made has a journal for a moment, whose count of pages is 0.
+  if (head.length === 0 || (head.length === 20 && head.readUInt32BE(16) === 0)) return;
+  throw new Error(
+    `${journal} is there: another program was ended while it changed the file. ` +
+      "Nothing has been changed. Open the file once with that program, which then deletes the journal",
+  );
 }
 
 function sizeOf(path: string): number {
@@ -138,6 +159,8 @@ function readFrames(log: number, frames: number, pageSize: number) {
   for (let i = 0; i < frames; i += 1) {
     const position = logHeaderSize + i * (frameHeaderSize + pageSize);
     const head = readAt(log, frameHeaderSize, position);
+    // Another process has just emptied the log.
+    if (head.length < frameHeaderSize) break;
     const number = head.readUInt32BE();
     if (!copies.has(number)) copies.set(number, []);
     copies.get(number)?.push(position + frameHeaderSize);

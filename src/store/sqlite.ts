@@ -19,7 +19,6 @@ import {
   StoreUnavailableError,
 } from "./store.ts";
 
-/** What a store in a file needs. */
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
 /**

@@ -4,28 +4,16 @@ import { brotliCompressSync, gzipSync } from "node:zlib";
 import {
   clientPreface,
   closedWindows,
+  type Fields,
+  fieldsOf,
   frameFlag,
   frameType,
   headerBlock,
   http2Frame,
 } from "../support/http2-frames.ts";
-import { frame } from "../support/raw-grpc.ts";
-import {
-  calls,
-  checkPath,
-  createPath,
-  emptyMessage,
-  fieldsOf,
-  fullPage,
-  http1,
-  http1Requests,
-  json,
-  listPath,
-  listServices,
-  reflectionPath,
-  watchPath,
-} from "./requests.ts";
-import type { Attack, Fields, Hostile, Port } from "./target.ts";
+import { frame, messages, paths } from "../support/raw-grpc.ts";
+import { calls, http1, http1Requests, json } from "./requests.ts";
+import type { Attack, Hostile, Port } from "./target.ts";
 
 const { headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
 const { none, endHeaders, endStream } = frameFlag;
@@ -78,7 +66,7 @@ function flood(framesOf: FramesOf, streamOf: (n: number) => number): Attack {
   return async ({ kind, random, open, credentials }) => {
     // Without TLS, the HTTP port has no HTTP/2.
     const port = kind === "TLS" ? random.pick<Port>(["grpc", "http"]) : "grpc";
-    const path = random.pick([listPath, createPath, checkPath]);
+    const path = random.pick([paths.list, paths.create, paths.check]);
     const call = headerBlock(fieldsOf(path, credentials));
     const framesAt = (n: number) =>
       framesOf(n, call).map(([type, flags, payload]) =>
@@ -125,13 +113,13 @@ function bombs({ credentials }: Hostile): Buffer[] {
     http1("POST", path, { ...credentials, ...json, ...fields }, body);
   return [
     ...Object.entries(packed).flatMap(([encoding, bytes]) => [
-      post(createPath, { "content-encoding": encoding }, bytes),
-      post(createPath, { ...web, "grpc-encoding": encoding }, frame(bytes, true)),
+      post(paths.create, { "content-encoding": encoding }, bytes),
+      post(paths.create, { ...web, "grpc-encoding": encoding }, frame(bytes, true)),
     ]),
-    post(createPath, web, Buffer.from([0, 255, 255, 255, 255, 0])),
-    post(createPath, {}, '{"a":'.repeat(12_000)),
+    post(paths.create, web, Buffer.from([0, 255, 255, 255, 255, 0])),
+    post(paths.create, {}, '{"a":'.repeat(12_000)),
     // Groups of an unknown field in each other, without an end.
-    post(createPath, { "content-type": "application/proto" }, "#".repeat(60_000)),
+    post(paths.create, { "content-type": "application/proto" }, "#".repeat(60_000)),
     post("/v1/investors", { "transfer-encoding": "chunked" }, "1\r\nx\r\n".repeat(60_000)),
     http1("GET", "/v1/investors", { ...credentials, ...manyFields }),
     http1("GET", `/v1/investors/${"x".repeat(1_000_000)}`, credentials),
@@ -154,21 +142,21 @@ export const floods: Record<string, Attack> = {
   },
   "messages that stay a byte short, on every stream"(hostile) {
     const { random, credentials } = hostile;
-    const path = random.pick([createPath, createPath, checkPath, reflectionPath]);
+    const path = random.pick([paths.create, paths.create, paths.check, paths.reflect]);
     const message = frame(Buffer.alloc(60_000)).subarray(0, random.pick([5, 500, 16_000]));
     const fields = { ...credentials, ...random.pick([{}, fillers]) };
     return hold(hostile, "grpc", [clientPreface, ...calls(128, path, fields, message)]);
   },
   "watches and reflection streams"(hostile) {
     const [path, message] = hostile.random.pick([
-      [watchPath, emptyMessage],
-      [reflectionPath, listServices],
-      [reflectionPath, Buffer.concat(Array(1_000).fill(listServices))],
+      [paths.watch, messages.empty],
+      [paths.reflect, messages.listServices],
+      [paths.reflect, Buffer.concat(Array(1_000).fill(messages.listServices))],
     ] as const);
     return hold(hostile, "grpc", [clientPreface, ...calls(60, path, fillers, message)]);
   },
   "pages that are not read, over HTTP/2"(hostile) {
-    const pages = calls(128, listPath, hostile.credentials, fullPage, true);
+    const pages = calls(128, paths.list, hostile.credentials, messages.fullPage, true);
     return hold(hostile, "grpc", [clientPreface, closedWindows, ...pages]);
   },
   "pages and whole lists over HTTP/1.1"(hostile) {

@@ -8,36 +8,27 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import {
   clientPreface,
-  frameFlag,
-  frameType,
-  headerBlock,
-  http2Frame,
+  type Fields,
+  fieldsOf,
+  openStream,
+  sendData,
 } from "../support/http2-frames.ts";
-import { frame } from "../support/raw-grpc.ts";
+import { frame, messages, paths } from "../support/raw-grpc.ts";
 import { institution } from "../support/records.ts";
-import type { Fields, Hostile } from "./target.ts";
-
-export const createPath = "/investor.v1.InvestorService/CreateInvestor";
-export const getPath = "/investor.v1.InvestorService/GetInvestor";
-export const listPath = "/investor.v1.InvestorService/ListInvestors";
-export const watchPath = "/grpc.health.v1.Health/Watch";
-export const checkPath = "/grpc.health.v1.Health/Check";
-export const reflectionPath = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+import { http1 as http1Text } from "../support/tcp.ts";
+import type { Hostile } from "./target.ts";
 
 export const json = { "content-type": "application/json" };
-export const emptyMessage = frame(Buffer.alloc(0));
-export const fullPage = frame(Buffer.from([8, 0xe8, 7]));
-export const listServices = frame(Buffer.from([0x3a, 0]));
 
 const id = "0190a0b0-0000-7000-8000-000000000000";
 
 /** A record whose text has a mark, as plain JSON. */
-export function plainJson(mark: string): string {
+function plainJson(mark: string): string {
   return JSON.stringify({ ...institution, firstName: mark, lastName: `${mark}-2`, city: mark });
 }
 
 /** The path of each method, with its message in protobuf and in JSON. */
-export function messagesOf(mark: string): [path: string, binary: Buffer, json: string][] {
+function messagesOf(mark: string): [path: string, binary: Buffer, json: string][] {
   const record = JSON.parse(plainJson(mark));
   const investor = { ...record, type: InvestorType.INSTITUTION };
   const created = create(CreateInvestorRequestSchema, investor);
@@ -45,19 +36,17 @@ export function messagesOf(mark: string): [path: string, binary: Buffer, json: s
   const listed = create(ListInvestorsRequestSchema, { pageSize: 5 });
   const text = JSON.stringify({ ...record, type: "INVESTOR_TYPE_INSTITUTION" });
   return [
-    [createPath, Buffer.from(toBinary(CreateInvestorRequestSchema, created)), text],
-    [getPath, Buffer.from(toBinary(GetInvestorRequestSchema, got)), `{"id":"${id}"}`],
-    [listPath, Buffer.from(toBinary(ListInvestorsRequestSchema, listed)), '{"pageSize":5}'],
+    [paths.create, Buffer.from(toBinary(CreateInvestorRequestSchema, created)), text],
+    [paths.get, Buffer.from(toBinary(GetInvestorRequestSchema, got)), `{"id":"${id}"}`],
+    [paths.list, Buffer.from(toBinary(ListInvestorsRequestSchema, listed)), '{"pageSize":5}'],
   ];
 }
 
-/** A request of HTTP/1.1. */
+/** A request of HTTP/1.1, with its length if it has a body. */
 export function http1(method: string, path: string, fields: Fields, body?: Uint8Array | string) {
-  const all: Fields = { host: "localhost", ...fields };
-  if (body !== undefined) all["content-length"] ??= String(Buffer.byteLength(body));
-  const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
-  const head = Buffer.from(`${method} ${path} HTTP/1.1\r\n${lines.join("")}\r\n`, "latin1");
-  return Buffer.concat([head, Buffer.from(body ?? "")]);
+  const length = body === undefined ? undefined : Buffer.byteLength(body);
+  const head = http1Text(method, path, { "content-length": length, ...fields });
+  return Buffer.concat([Buffer.from(head, "latin1"), Buffer.from(body ?? "")]);
 }
 
 /** Requests of HTTP/1.1 of every form that the HTTP port serves. */
@@ -77,7 +66,7 @@ export function http1Requests({ credentials, mark }: Hostile): Buffer[] {
       post(path, "application/grpc-web+json", frame(Buffer.from(text))),
       get(`${path}?connect=v1&encoding=json&message=${encodeURIComponent(text)}`),
     ]),
-    post(watchPath, "application/connect+json", frame(Buffer.from("{}"))),
+    post(paths.watch, "application/connect+json", frame(Buffer.from("{}"))),
     post("/v1/investors", "application/json", record),
     post("/v1/investors", "application/json", record, { "idempotency-key": `"${id}"` }),
     post("/v1/investors", "application/json", record, { expect: "100-continue" }),
@@ -90,22 +79,6 @@ export function http1Requests({ credentials, mark }: Hostile): Buffer[] {
     http1("OPTIONS", "/v1/investors", { origin: "http://localhost" }),
     ...["/metrics", "/readyz", "/openapi.json", "/nothing"].map((path) => get(path)),
   ];
-}
-
-/** The fields of a request of HTTP/2. */
-export function fieldsOf(path: string, fields: Fields = {}, type = "application/grpc"): Fields {
-  const request = { ":method": "POST", ":scheme": "http", ":authority": "localhost" };
-  return { ...request, ":path": path, "content-type": type, te: "trailers", ...fields };
-}
-
-/** Opens a stream of HTTP/2. */
-export function openStream(stream: number, fields: Fields): Buffer {
-  return http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields));
-}
-
-/** Sends data on a stream of HTTP/2. */
-export function sendData(stream: number, bytes: Uint8Array, isLast = false): Buffer {
-  return http2Frame(frameType.data, isLast ? frameFlag.endStream : 0, stream, bytes);
 }
 
 /** The same call on many streams of HTTP/2. */
@@ -131,9 +104,9 @@ export function http2Frames({ credentials, mark }: Hostile): Buffer[] {
       [path, "application/proto", binary],
     ]),
     ["/v1/investors", "application/json", Buffer.from(plainJson(mark))],
-    [checkPath, "application/grpc", emptyMessage],
-    [watchPath, "application/grpc", emptyMessage],
-    [reflectionPath, "application/grpc", listServices],
+    [paths.check, "application/grpc", messages.empty],
+    [paths.watch, "application/grpc", messages.empty],
+    [paths.reflect, "application/grpc", messages.listServices],
   ];
   const frames = requests.flatMap(([path, type, body], i) => [
     openStream(2 * i + 1, fieldsOf(path, { "grpc-timeout": "1S", ...credentials }, type)),

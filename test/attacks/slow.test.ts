@@ -1,11 +1,14 @@
 /** Clients that begin and do not go on, or do not read. */
 import { describe, expect, it } from "vitest";
-import { unfinishedHello } from "../support/client-hello.ts";
-import { clientPreface, closedWindows } from "../support/http2-frames.ts";
+import { clientPreface, closedWindows, type Fields } from "../support/http2-frames.ts";
 import { createRandom } from "../support/random.ts";
+import { messages, paths } from "../support/raw-grpc.ts";
 import { startCallers } from "./callers.ts";
-import { calls, fullPage, http1, json, listPath } from "./requests.ts";
-import { type Fields, type Hostile, type Kind, type Port, startTarget } from "./target.ts";
+import { calls, http1, json } from "./requests.ts";
+import { type Hostile, type Kind, type Port, startTarget } from "./target.ts";
+
+/** The heads of a record and of a long ClientHello in it (RFC 8446, 5.1 and 4). */
+const clientHello = Buffer.from("160301400001020144", "hex");
 
 /** A connection on which a client stops half-way. */
 interface HalfWay {
@@ -16,7 +19,7 @@ interface HalfWay {
   /** Whether it begins before the handshake of TLS. */
   readonly isTcp?: boolean;
   readonly isRead?: boolean;
-  /** In how many seconds the service closes it, if its request timeout is 3 s. */
+  /** In how many seconds the service closes it, if its request timeout is 10 s. */
   readonly seconds: number;
 }
 
@@ -24,27 +27,27 @@ interface HalfWay {
 function halfWays(credentials: Fields): HalfWay[] {
   const post = (fields: Fields) =>
     http1("POST", "/v1/investors", { ...credentials, ...json, ...fields });
-  const page = http1("POST", listPath, { ...credentials, ...json }, '{"pageSize":1000}');
-  const pages = calls(8, listPath, credentials, fullPage, true);
+  const page = http1("POST", paths.list, { ...credentials, ...json }, '{"pageSize":1000}');
+  const pages = calls(8, paths.list, credentials, messages.fullPage, true);
   const nothing = Buffer.alloc(0);
   const ports: Port[] = ["grpc", "http"];
   return [
     ...ports.flatMap((port) => [
       { port, first: nothing, seconds: 10 },
       { port, first: nothing, isTcp: true, seconds: 10 },
-      { port, first: unfinishedHello(1).subarray(0, 9), isTcp: true, seconds: 10 },
+      { port, first: clientHello, isTcp: true, seconds: 10 },
     ]),
     { port: "grpc", first: clientPreface.subarray(0, 10), seconds: 10 },
     // Without the frame of settings, which has nine bytes.
     { port: "grpc", first: clientPreface.subarray(0, -9), seconds: 10 },
     { port: "http", first: Buffer.from("GET / HTTP/1.1\r\n"), drip: "x: y\r\n", seconds: 10 },
-    { port: "http", first: post({ "content-length": "60000" }), seconds: 5 },
-    { port: "http", first: post({ "content-length": "60000" }), drip: " ", seconds: 5 },
+    { port: "http", first: post({ "content-length": "60000" }), seconds: 12 },
+    { port: "http", first: post({ "content-length": "60000" }), drip: " ", seconds: 12 },
     {
       port: "http",
       first: post({ "transfer-encoding": "chunked" }),
       drip: "1\r\n \r\n",
-      seconds: 5,
+      seconds: 12,
     },
     { port: "grpc", first: Buffer.concat([clientPreface, closedWindows, ...pages]), seconds: 30 },
     // Without reading, only writing shows the end; empty lines are skipped between requests.
@@ -73,14 +76,16 @@ async function findLate(hostile: Hostile, halfWay: HalfWay) {
     await closes(200);
     if (drip) socket.write(drip);
   }
-  return tcp.destroyed ? [] : [{ ...halfWay, first: first.toString().slice(0, 200) }];
+  return tcp.destroyed
+    ? []
+    : [{ ...halfWay, kind: hostile.kind, first: first.toString().slice(0, 200) }];
 }
 
 describe.runIf(process.platform === "linux")("connections that stop half-way", () => {
   it("are closed in time, and nothing of them is kept", { timeout: 300_000 }, async () => {
     const kinds: Kind[] = ["plain", "TLS"];
     const late = kinds.map(async (kind) => {
-      const target = await startTarget(kind);
+      const target = await startTarget(kind, "10s");
       await (await startCallers(target)).stop();
       const initial = await target.holdings();
       const hostile = target.hostile(createRandom(0), false);

@@ -1,15 +1,21 @@
 import { type OutgoingHttpHeaders, ServerResponse } from "node:http";
 import { Http2ServerResponse, type ServerHttp2Stream } from "node:http2";
 import type { HandlerContext } from "@connectrpc/connect";
-import type { Call } from "../../src/calls/call.ts";
+import { Call } from "../../src/calls/call.ts";
 import { callKey } from "../../src/protocols/universal.ts";
 
 /**
  * The whole context of a handler around a call of the common form, which has just what this
  * project's service needs. The suite's service also sets headers and trailers: they are added to what
  * the call sends.
+ *
+ * @throws {Error} the unary path has not served a call of the common form
  */
-export function contextOf(call: Call): HandlerContext {
+export function toWholeContext(call: Call | HandlerContext): HandlerContext {
+  if (!(call instanceof Call)) {
+    if (isCommon(call)) throw new Error("the unary path has not served this call");
+    return call;
+  }
   const { method, transport, headers, timeoutMs, response } = call.head;
   const responseHeader = new Headers();
   const responseTrailer = new Headers();
@@ -31,6 +37,16 @@ export function contextOf(call: Call): HandlerContext {
     timeoutMs: () => timeoutMs,
     url: "",
   };
+}
+
+function isCommon({ protocolName, requestMethod, requestHeader }: HandlerContext): boolean {
+  const isGrpc = protocolName === "grpc";
+  // On the HTTP port, gRPC is served by Connect's own handlers.
+  if (protocolName === "grpc-web" || (isGrpc && !process.argv.includes("--grpc-port")))
+    return false;
+  const encoding = requestHeader.get(isGrpc ? "grpc-encoding" : "content-encoding") ?? "identity";
+  const isText = requestHeader.get("content-type")?.startsWith("application/grpc+json");
+  return requestMethod === "POST" && encoding === "identity" && !isText;
 }
 
 function addToStream(stream: ServerHttp2Stream, header: Headers, trailer: Headers): void {

@@ -8,6 +8,7 @@ import {
   type ServiceImpl,
 } from "@connectrpc/connect";
 import { callKey } from "../../src/protocols/universal.ts";
+import { toWholeContext } from "./context.ts";
 import type { Code as WireCode } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {
   type BidiStreamRequest,
@@ -25,19 +26,19 @@ import {
   type Error as WireError,
 } from "./gen/connectrpc/conformance/v1/service_pb.js";
 
-type Implementation = ServiceImpl<typeof ConformanceService>;
 type Info = ConformancePayload_RequestInfo;
-
-export const answerUnary: Implementation["unary"] = (request, context) =>
-  answerOnce(request.responseDefinition, pack(UnaryRequestSchema, [request]), context);
-
-export const answerIdempotentUnary: Implementation["idempotentUnary"] = (request, context) =>
-  answerOnce(request.responseDefinition, pack(IdempotentUnaryRequestSchema, [request]), context);
 
 /** The service of the conformance suite, as its proto file describes each method. */
 export const conformanceService: Partial<ServiceImpl<typeof ConformanceService>> = {
-  unary: answerUnary,
-  idempotentUnary: answerIdempotentUnary,
+  unary(request, context) {
+    const requests = pack(UnaryRequestSchema, [request]);
+    return answerOnce(request.responseDefinition, requests, toWholeContext(context));
+  },
+
+  idempotentUnary(request, context) {
+    const requests = pack(IdempotentUnaryRequestSchema, [request]);
+    return answerOnce(request.responseDefinition, requests, toWholeContext(context));
+  },
 
   async *serverStream(request, context) {
     const info = describe(context, pack(ServerStreamRequestSchema, [request]));

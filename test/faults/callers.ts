@@ -1,4 +1,4 @@
-/** Callers who do as the README advises, and a history of what they were told. */
+/** Callers who do as the README advises, and a history of what they learned. */
 import { setTimeout as delay } from "node:timers/promises";
 import { create as createMessage } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
@@ -10,14 +10,11 @@ import { aCreate } from "../support/records.ts";
 import { grpcClient, type Service } from "../support/service.ts";
 import { type CreateRequest, type FailedCall, History, isTemporary } from "./history.ts";
 
-type Client = ReturnType<typeof grpcClient>;
-type Problem = { reason: string; detail: string };
-
 /** Callers at work. */
 export type Callers = ReturnType<typeof startCallers>;
 
-/** How many requests are remembered to be repeated later. */
-const maxRemembered = 200;
+/** How many requests are kept to be repeated later. */
+const maxKept = 200;
 
 /**
  * Starts callers, each with choices of its own from a seed.
@@ -26,18 +23,17 @@ const maxRemembered = 200;
  */
 export function startCallers(services: Service[], random: Random) {
   const history = new History();
-  const clients = new WeakMap<Service, Client>();
-  const remembered: CreateRequest[] = [];
+  const clients = new WeakMap<Service, ReturnType<typeof grpcClient>>();
+  const kept: CreateRequest[] = [];
   let isOver = false;
 
-  /** One of the services; waits for one if there is none. */
+  /** One of the services, once there is one. */
   async function pickService(own: Random): Promise<Service> {
     while (services.length === 0) await delay(20);
     return own.pick(services);
   }
 
-  /** A client, of which each service has one. */
-  async function pickClient(own: Random): Promise<Client> {
+  async function pickClient(own: Random) {
     const service = await pickService(own);
     const client = clients.get(service) ?? grpcClient(service);
     clients.set(service, client);
@@ -52,7 +48,7 @@ export function startCallers(services: Service[], random: Random) {
     return creating.then(
       (investor) => void call.acknowledged(investor),
       async () => {
-        const failure = await toFailedCall(creating);
+        const failure = await failureOf(creating);
         call.failed(failure);
         return failure;
       },
@@ -69,52 +65,37 @@ export function startCallers(services: Service[], random: Random) {
       failure = await send(request, own);
     }
     await twin;
-    if (remembered.length < maxRemembered) remembered.push(request);
-    else remembered[own.int(0, maxRemembered - 1)] = request;
+    if (kept.length < maxKept) kept.push(request);
+    else kept[own.int(0, maxKept - 1)] = request;
   }
 
-  /** Creates a record without a request id, and repeats only what has done nothing. */
+  /** Creates a record without a request id, and looks for one whose outcome is unknown. */
   async function createOnce(own: Random): Promise<void> {
-    const request = aRequest(own);
-    for (;;) {
-      const failure = await send(request, own);
-      if (failure === undefined) return;
-      await delay(50);
-      if (failure.id !== undefined) await look(failure.id, own);
-      const isRefused = ["OVERLOADED", "STORE_UNAVAILABLE"].includes(failure.reason);
-      if (!isRefused || isOver || own.int(0, 1) === 0) return;
-    }
+    const id = (await send(aRequest(own), own))?.metadata?.id;
+    if (id !== undefined) await lookUp(history, await pickClient(own), id);
   }
 
   /** Repeats a create that was acknowledged, or its request id with other content. */
   async function createAgain(own: Random): Promise<void> {
-    if (remembered.length === 0) return;
-    const request = own.pick(remembered);
-    const isSame = own.int(0, 2) > 0;
+    if (kept.length === 0) return;
+    const request = own.pick(kept);
     const other = aRequest(own, { requestId: request.requestId as string });
-    await send(isSame ? request : other, own);
+    await send(own.int(0, 2) > 0 ? request : other, own);
   }
 
   async function create(own: Random): Promise<void> {
-    const choice = own.int(0, 99);
-    if (choice < 55) await createSafely(own);
-    else if (choice < 88) await createOnce(own);
-    else if (choice < 98) await createAgain(own);
-    else await send(aRequest(own, { country: "GB!" }), own);
+    const ways = [createSafely, createSafely, createSafely, createOnce, createOnce, createAgain];
+    await own.pick(ways)(own);
     await delay(own.int(0, 40));
-  }
-
-  async function look(id: string, own: Random): Promise<void> {
-    await lookUp(history, await pickClient(own), id);
   }
 
   /** Gets what was acknowledged or seen last, some of the rest, and what is not there. */
   async function get(own: Random): Promise<void> {
     const { visible } = history;
-    const wanted = visible.slice(-8);
+    const wanted = [...visible.slice(-8), v7()];
     if (visible.length > 0) wanted.push(own.pick(visible));
-    if (own.int(0, 9) === 0) wanted.push(v7());
-    await Promise.all(wanted.map((id) => look(id, own)));
+    const client = await pickClient(own);
+    await Promise.all(wanted.map((id) => lookUp(history, client, id)));
     await delay(own.int(0, 40));
   }
 
@@ -132,7 +113,7 @@ export function startCallers(services: Service[], random: Random) {
         pageToken = page.nextPageToken;
         if (pageToken === "") call.ended();
       } catch {
-        call.failed(await toFailedCall(listing));
+        call.failed(await failureOf(listing));
         await delay(50);
       }
     } while (pageToken !== "" && !isOver);
@@ -147,7 +128,8 @@ export function startCallers(services: Service[], random: Random) {
       call.ended();
     } catch (error) {
       const { cause } = error as Error;
-      call.failed({ reason: typeof cause === "string" ? cause : "", message: String(error) });
+      const reason = typeof cause === "string" ? cause : undefined;
+      call.failed({ reason, message: String(error) });
     }
     await delay(own.int(50, 300));
   }
@@ -165,15 +147,17 @@ export function startCallers(services: Service[], random: Random) {
     /**
      * Waits until more creates are acknowledged.
      *
+     * @param recover called every second or so: a process can end later than the fault that ends it
      * @throws {Error} if that takes more than a minute
      */
-    async acknowledgements(count: number): Promise<void> {
+    async acknowledgements(count: number, recover = async () => {}): Promise<void> {
       const acknowledged = () => history.counts.acknowledged ?? 0;
       const wanted = acknowledged() + count;
       const end = performance.now() + 60_000;
-      while (acknowledged() < wanted) {
+      for (let tries = 1; acknowledged() < wanted; tries += 1) {
         if (performance.now() > end) throw new Error("creates are not acknowledged any more");
         await delay(5);
+        if (tries % 200 === 0) await recover();
       }
     },
     /** Lets them finish: each create with a request id until it is acknowledged. */
@@ -191,20 +175,21 @@ export function startCallers(services: Service[], random: Random) {
  */
 export async function readBack(history: History, service: Service): Promise<void> {
   const client = grpcClient(service);
-  const pages = history.walk("at the end, pages");
-  for (const investor of await listAll(client)) pages.saw(investor);
-  pages.ended();
-  const whole = history.walk("at the end, whole list");
-  for (const investor of await wholeList(service)) whole.saw(investor);
-  whole.ended();
-  for (const id of history.visible) await lookUp(history, client, id);
+  for (const investors of [await listAll(client), await wholeList(service)]) {
+    const walk = history.walk("at the end");
+    for (const investor of investors) walk.saw(investor);
+    walk.ended();
+  }
+  for (const id of history.visible) history.get(id).found(await client.getInvestor({ id }));
   history.expectSound();
 }
+
+type Client = ReturnType<typeof grpcClient>;
 
 async function lookUp(history: History, client: Client, id: string): Promise<void> {
   const call = history.get(id);
   const getting = client.getInvestor({ id }, patience());
-  await getting.then(call.found, async () => call.failed(await toFailedCall(getting)));
+  await getting.then(call.found, async () => call.failed(await failureOf(getting)));
 }
 
 /**
@@ -215,17 +200,12 @@ async function lookUp(history: History, client: Client, id: string): Promise<voi
 async function wholeList({ httpPort }: Service): Promise<Investor[]> {
   const response = await fetch(`http://127.0.0.1:${httpPort}/v1/investors`, patience());
   // One that breaks off is no JSON.
-  const body = (await response.json()) as Record<string, string>[] & Problem;
-  if (!response.ok) throw new Error(body.detail, { cause: body.reason });
+  const body = (await response.json()) as Record<string, string>[] & { reason: string };
+  if (!response.ok) throw new Error("refused", { cause: body.reason });
   return body.map(({ type, ...texts }) => {
-    const known = { individual: InvestorType.INDIVIDUAL, institution: InvestorType.INSTITUTION };
-    return createMessage(InvestorSchema, { ...texts, type: known[type as keyof typeof known] });
+    const types = { individual: InvestorType.INDIVIDUAL, institution: InvestorType.INSTITUTION };
+    return createMessage(InvestorSchema, { ...texts, type: types[type as keyof typeof types] });
   });
-}
-
-async function toFailedCall(call: Promise<unknown>): Promise<FailedCall> {
-  const { reason = "", message, metadata } = await failureOf(call);
-  return { reason, message, id: metadata?.id };
 }
 
 /** When a caller leaves, in milliseconds. */

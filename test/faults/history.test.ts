@@ -1,12 +1,12 @@
 import { create } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
-import { describe, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { aCreate } from "../support/records.ts";
 import { type CreateRequest, History, type Rule } from "./history.ts";
 
 const refused = { reason: "STORE_UNAVAILABLE", message: "" };
-const cut = { reason: "", message: "the connection broke" };
+const cut = { reason: undefined, message: "the connection broke" };
 
 const recordOf = (request: CreateRequest, id = v7()): Investor =>
   create(InvestorSchema, { ...request, id } as Investor);
@@ -17,27 +17,23 @@ function acknowledge(history: History, request = aCreate()): Investor {
   return investor;
 }
 
-const contradictions: [string, Rule, (history: History) => void][] = [
-  [
-    "a get that misses what was acknowledged before it",
+const contradictions: Record<string, [Rule, (history: History, request: CreateRequest) => void]> = {
+  "a get that misses what was acknowledged before it": [
     "missing",
     (history) => {
       const { id } = acknowledge(history);
       history.get(id).failed({ reason: "INVESTOR_NOT_FOUND", message: "" });
     },
   ],
-  [
-    "a walk that misses what another walk has shown",
+  "a walk that misses what another walk has shown": [
     "missing",
-    (history) => {
-      const request = aCreate();
+    (history, request) => {
       history.create(request).failed(cut);
       history.walk("first").saw(recordOf(request));
       history.walk("second").ended();
     },
   ],
-  [
-    "two records of one request id",
+  "two records of one request id": [
     "doubled",
     (history) => {
       const request = aCreate({ requestId: v4() });
@@ -45,98 +41,80 @@ const contradictions: [string, Rule, (history: History) => void][] = [
       acknowledge(history, request);
     },
   ],
-  [
-    "another id than the one that was told",
+  "another id than the one that an error named": [
     "doubled",
-    (history) => {
-      const request = aCreate();
-      const failure = { reason: "OUTCOME_UNKNOWN", message: "", id: v7() };
+    (history, request) => {
+      const failure = { reason: "OUTCOME_UNKNOWN", message: "", metadata: { id: v7() } };
       history.create(request).failed(failure);
       history.walk("here").saw(recordOf(request));
     },
   ],
-  [
-    "a field that has changed",
+  "a field that has changed": [
     "altered",
     (history) => {
       const investor = acknowledge(history);
       history.get(investor.id).found({ ...investor, city: "" });
     },
   ],
-  [
-    "the record of another in a reply",
+  "the record of another in a reply": [
     "altered",
     (history) => {
       const other = acknowledge(history);
       history.get(acknowledge(history).id).found(other);
     },
   ],
-  [
-    "a record that nobody asked for",
+  "a record that nobody asked for": [
     "unrequested",
-    (history) => history.walk("here").saw(recordOf(aCreate())),
+    (history, request) => history.walk("here").saw(recordOf(request)),
   ],
-  [
-    "a record that was refused before it was seen",
+  "a record that was refused before it was seen": [
     "refused, and there",
-    (history) => {
-      const request = aCreate();
+    (history, request) => {
       history.create(request).failed(refused);
       history.walk("here").saw(recordOf(request));
     },
   ],
-  [
-    "a record that was refused after it was seen",
+  "a record that was refused after it was seen": [
     "refused, and there",
-    (history) => {
-      const request = aCreate();
+    (history, request) => {
       const call = history.create(request);
       history.walk("here").saw(recordOf(request));
       call.failed(refused);
     },
   ],
-  [
-    "a walk that goes back",
+  "a walk that goes back": [
     "out of order",
     (history) => {
-      const [first, second] = [acknowledge(history), acknowledge(history)].sort((a, b) =>
-        a.id < b.id ? 1 : -1,
-      );
+      const records = [acknowledge(history), acknowledge(history)];
       const walk = history.walk("here");
-      walk.saw(first as Investor);
-      walk.saw(second as Investor);
+      for (const each of records.sort((a, b) => (a.id < b.id ? 1 : -1))) walk.saw(each);
     },
   ],
-  [
-    "a failure that the contract does not know",
+  "a failure that the contract does not know": [
     "unexpected",
-    (history) => history.create(aCreate()).failed({ reason: "INTERNAL", message: "" }),
+    (history, request) => history.create(request).failed({ reason: "INTERNAL", message: "" }),
   ],
-];
+};
 
-describe("a history", () => {
-  it.each(contradictions)("is contradicted by %s", (_, rule, happen) => {
-    const history = new History();
-    happen(history);
-    expect(history.violations.map((each) => each.rule)).toContain(rule);
-    expect(() => history.expectSound()).toThrow(rule);
-  });
+it.each(Object.entries(contradictions))("a history is contradicted by %s", (_, [rule, happen]) => {
+  const history = new History();
+  happen(history, aCreate());
+  expect(history.violations.map((each) => each.rule)).toContain(rule);
+  expect(() => history.expectSound()).toThrow(rule);
+});
 
-  it("takes what agrees with it", () => {
-    const history = new History();
-    const request = aCreate({ requestId: v4() });
-    const walk = history.walk("before");
-    history.create(request).failed(refused);
-    history.create(request).failed(cut);
-    const investor = acknowledge(history, request);
-    history.create(request).acknowledged(investor);
-    history.get(investor.id).found(investor);
-    history.create(aCreate({ requestId: request.requestId as string })).failed({
-      reason: "REQUEST_ID_REUSED",
-      message: "",
-    });
-    // It began before the record was acknowledged.
-    walk.ended();
-    history.expectSound();
-  });
+it("a history takes what agrees with it", () => {
+  const history = new History();
+  const request = aCreate({ requestId: v4() });
+  const walk = history.walk("before");
+  history.create(request).failed(refused);
+  history.create(request).failed(cut);
+  const investor = acknowledge(history, request);
+  history.create(request).acknowledged(investor);
+  history.get(investor.id).found(investor);
+  const other = aCreate({ requestId: request.requestId as string });
+  history.create(other).failed({ reason: "REQUEST_ID_REUSED", message: "" });
+  // It began before the record was acknowledged.
+  walk.ended();
+  history.expectSound();
 });

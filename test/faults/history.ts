@@ -1,21 +1,18 @@
-/** What callers asked of a service and were told by it, and what of that contradicts a promise. */
+/** What callers asked of a service and learned from it, and what of that contradicts a promise. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import {
   type CreateInvestorRequestSchema,
   type Investor,
   InvestorSchema,
 } from "../../gen/investor/v1/investor_pb.js";
+import type { failureOf } from "../support/errors.ts";
 
 export type CreateRequest = MessageInitShape<typeof CreateInvestorRequestSchema>;
 
-/** A call that failed, as its caller learns of it. */
-export interface FailedCall {
-  /** Why, in the words of the service; empty if there was no reply. */
-  reason: string;
-  message: string;
-  /** The id that the service named. */
-  id?: string | undefined;
-}
+/** A call that failed, as its caller learns of it; without a reason, its connection broke. */
+export type FailedCall = Pick<Awaited<ReturnType<typeof failureOf>>, "reason" | "message"> & {
+  metadata?: Record<string, string> | undefined;
+};
 
 /** What a reply can contradict. */
 export type Rule =
@@ -27,7 +24,7 @@ export type Rule =
   | "altered"
   /** A record is there that nobody asked for. */
   | "unrequested"
-  /** A record is there whose creates were all told to have done nothing. */
+  /** A record is there whose creates all failed in a way that changes nothing. */
   | "refused, and there"
   /** A walk does not ascend by id. */
   | "out of order"
@@ -38,40 +35,38 @@ export type Rule =
 interface Entry {
   content: string;
   hasRequestId: boolean;
-  /** The id of its record, as it was acknowledged, seen or told. */
+  /** The id of its record, as it was acknowledged, seen or named by an error. */
   id?: string;
   isVisible: boolean;
-  /** How many creates are under way. */
+  /** How many creates are in flight. */
   running: number;
   /** Whether a create was acknowledged, or may have been carried out. */
   mayBeThere: boolean;
-  events: string[];
 }
 
-/** Replies that say that the call changed nothing. */
-const nothingDone = new Set([
+/** Failures that change nothing. */
+const nothingDone: (string | undefined)[] = [
   "OVERLOADED",
   "STORE_UNAVAILABLE",
-  "INVALID_FIELDS",
   "REQUEST_ID_REUSED",
-]);
+];
 
-/** How any call can fail; an empty reason is a connection that broke. */
-const temporary = new Set([
-  "",
+/** How any call can fail. */
+const temporary: (string | undefined)[] = [
+  undefined,
   "OVERLOADED",
   "STORE_UNAVAILABLE",
   "DEADLINE_EXCEEDED",
   "CANCELLED",
-]);
+];
 
 /** Whether a create that failed for this reason is worth another try, by its request id. */
-export function isTemporary(reason: string): boolean {
-  return temporary.has(reason) || reason === "OUTCOME_UNKNOWN";
+export function isTemporary(reason: string | undefined): boolean {
+  return temporary.includes(reason) || reason === "OUTCOME_UNKNOWN";
 }
 
-/** How many contradictions are told in full. */
-const maxReported = 5;
+/** How many contradictions are reported. */
+const maxReported = 10;
 
 /**
  * A history that is checked while it grows. All of its events happen in one process, so that
@@ -80,7 +75,6 @@ const maxReported = 5;
 export class History {
   /** The ids of the records that were acknowledged or seen, in this order. */
   readonly visible: string[] = [];
-  /** The contradictions, with all that is known about their records. */
   readonly violations: { rule: Rule; detail: string }[] = [];
   /** How often each kind of reply came. */
   readonly counts: Record<string, number> = {};
@@ -88,71 +82,62 @@ export class History {
   /** By the first name, which no two requests share. */
   readonly #entries = new Map<string, Entry>();
   readonly #byRequestId = new Map<string, Entry>();
-  readonly #byId = new Map<string, Entry>();
-  readonly #notes: string[] = [];
-  readonly #start = performance.now();
+  readonly #ids = new Set<string>();
 
   /** A create is sent. One that is repeated is the same request. */
   create(request: CreateRequest) {
     const entry = this.#entryOf(request);
     entry.running += 1;
-    entry.events.push(this.#stamp(`create, request id ${request.requestId}`));
     return {
       acknowledged: (investor: Investor) => {
         entry.running -= 1;
         entry.mayBeThere = true;
         this.count("acknowledged");
-        entry.events.push(this.#stamp(`acknowledged as ${investor.id}`));
         if (this.#see(investor, "create") !== entry) {
-          this.#violate("altered", "another's record in the reply", entry);
+          this.#violate("altered", `create: ${investor.id} of another request came`);
         }
       },
       failed: (failure: FailedCall) => {
         entry.running -= 1;
         this.count(`create ${failure.reason}`);
-        const { reason, message, id } = failure;
-        entry.events.push(this.#stamp(`${reason} ${message} ${id ?? ""}`));
         this.#judgeFailedCreate(request, entry, failure);
       },
     };
   }
 
   #judgeFailedCreate(request: CreateRequest, entry: Entry, failure: FailedCall): void {
-    const { reason, message, id } = failure;
+    const { reason, message, metadata } = failure;
     const isReused = this.#byRequestId.get(request.requestId ?? "") !== entry;
-    const isRight =
-      temporary.has(reason) ||
-      reason === "OUTCOME_UNKNOWN" ||
-      (reason === "INVALID_FIELDS" && request.country !== "gb") ||
-      (reason === "REQUEST_ID_REUSED" && isReused);
-    if (!isRight) this.#violate("unexpected", `create: ${reason} ${message}`, entry);
-    if (nothingDone.has(reason) || message.includes("nothing was written")) {
+    if (!isTemporary(reason) && !(reason === "REQUEST_ID_REUSED" && isReused)) {
+      this.#violate("unexpected", `create: ${reason} ${message}`);
+    }
+    if (nothingDone.includes(reason) || message.includes("nothing was written")) {
       if (entry.isVisible && !entry.mayBeThere && entry.running === 0) {
-        this.#violate("refused, and there", `create: ${entry.id}`, entry);
+        this.#violate("refused, and there", `create: ${entry.id}`);
       }
       return;
     }
     entry.mayBeThere = true;
     if (reason !== "OUTCOME_UNKNOWN" || entry.hasRequestId) return;
-    if (id === undefined) this.#violate("unexpected", "no id to look up", entry);
-    else if ((entry.id ?? id) !== id) this.#violate("doubled", `told to be ${id}`, entry);
+    const id = metadata?.id;
+    if (id === undefined) this.#violate("unexpected", "create: no id to look up");
+    else if ((entry.id ?? id) !== id) this.#violate("doubled", `create: ${entry.id} and ${id}`);
     else entry.id = id;
   }
 
   /** A record is asked for. */
   get(id: string) {
-    const known = this.#byId.get(id);
+    const isKnown = this.#ids.has(id);
     return {
       found: (investor: Investor) => {
         this.count("get");
-        const isOther = investor.id !== id;
-        if (isOther) this.#violate("altered", `get ${id}: ${investor.id} came`, known);
+        if (investor.id !== id) this.#violate("altered", `get ${id}: ${investor.id} came`);
         this.#see(investor, "get");
       },
       failed: ({ reason, message }: FailedCall) => {
         this.count(`get ${reason}`);
-        if (reason !== "INVESTOR_NOT_FOUND") this.#expect(reason, `get: ${message}`);
-        else if (known) this.#violate("missing", `get: ${id} was there before`, known);
+        if (reason !== "INVESTOR_NOT_FOUND") this.#expectTemporary(reason, `get: ${message}`);
+        else if (isKnown) this.#violate("missing", `get: ${id}`);
       },
     };
   }
@@ -173,22 +158,16 @@ export class History {
       /** All of it was seen. */
       ended: () => {
         this.count(via);
-        const missing = this.visible.slice(0, before).filter((id) => !seen.has(id));
-        for (const id of missing.slice(0, maxReported)) {
-          this.#violate("missing", `${via}: ${id}, one of ${missing.length}`, this.#byId.get(id));
+        for (const id of this.visible.slice(0, before)) {
+          if (!seen.has(id)) this.#violate("missing", `${via}: ${id}`);
         }
       },
       /** A part of it failed, and is asked for again or given up. */
       failed: ({ reason, message }: FailedCall) => {
         this.count(`${via} ${reason}`);
-        this.#expect(reason, `${via}: ${message}`);
+        this.#expectTemporary(reason, `${via}: ${message}`);
       },
     };
-  }
-
-  /** Notes a fault, for those who read the reports. */
-  note(fault: string): void {
-    this.#notes.push(this.#stamp(fault));
   }
 
   count(what: string): void {
@@ -200,29 +179,22 @@ export class History {
     if (this.violations.length > 0) throw new Error(this.describe());
   }
 
-  /** The contradictions, the faults and the replies. */
+  /** The contradictions and the replies. */
   describe(): string {
-    const rules = Object.entries(Object.groupBy(this.violations, ({ rule }) => rule));
+    const reported = this.violations.slice(0, maxReported);
     return [
-      ...rules.map(([rule, each]) => `${rule}: ${each.length}`),
-      ...this.violations.slice(0, maxReported).map(({ rule, detail }) => `${rule}: ${detail}`),
-      "faults:",
-      ...this.#notes,
+      `${this.violations.length} contradictions`,
+      ...reported.map(({ rule, detail }) => `${rule}: ${detail}`),
       JSON.stringify(this.counts),
     ].join("\n  ");
   }
 
-  #stamp(text: string): string {
-    return `${((performance.now() - this.#start) / 1_000).toFixed(3)} ${text}`;
+  #violate(rule: Rule, detail: string): void {
+    this.violations.push({ rule, detail });
   }
 
-  #violate(rule: Rule, detail: string, entry?: Entry): void {
-    const events = (entry?.events ?? []).map((event) => `\n    ${event}`).join("");
-    this.violations.push({ rule, detail: this.#stamp(`${detail}${events}`) });
-  }
-
-  #expect(reason: string, detail: string): void {
-    if (!temporary.has(reason)) this.#violate("unexpected", `${reason}, ${detail}`);
+  #expectTemporary(reason: string | undefined, detail: string): void {
+    if (!temporary.includes(reason)) this.#violate("unexpected", `${reason}, ${detail}`);
   }
 
   #entryOf(request: CreateRequest): Entry {
@@ -235,7 +207,6 @@ export class History {
       isVisible: false,
       running: 0,
       mayBeThere: false,
-      events: [],
     };
     this.#entries.set(name, entry);
     if (request.requestId && !this.#byRequestId.has(request.requestId)) {
@@ -252,18 +223,15 @@ export class History {
       this.#violate("unrequested", `${where}: ${id} ${firstName}`);
       return undefined;
     }
-    if (contentOf(investor) !== entry.content) this.#violate("altered", `${where}: ${id}`, entry);
-    if (entry.id !== undefined && entry.id !== id) {
-      this.#violate("doubled", `${where}: ${id} and ${entry.id}`, entry);
-    }
+    if (contentOf(investor) !== entry.content) this.#violate("altered", `${where}: ${id}`);
+    if ((entry.id ?? id) !== id) this.#violate("doubled", `${where}: ${id} and ${entry.id}`);
     if (!entry.mayBeThere && entry.running === 0) {
-      this.#violate("refused, and there", `${where}: ${id}`, entry);
+      this.#violate("refused, and there", `${where}: ${id}`);
     }
     if (!entry.isVisible) {
       entry.isVisible = true;
       entry.id = id;
-      entry.events.push(this.#stamp(`${where}: there as ${id}`));
-      this.#byId.set(id, entry);
+      this.#ids.add(id);
       this.visible.push(id);
     }
     return entry;

@@ -1,21 +1,15 @@
 import { once } from "node:events";
-import { type AddressInfo, connect, createServer, type Socket } from "node:net";
+import { connect, createServer, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Document, MongoClient } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { onTestFinished } from "vitest";
-import { launchTimeout } from "../support/mongodb.ts";
+import { launchTimeout, revive } from "../support/mongodb.ts";
 import { waitFor } from "../support/service.ts";
+import { listen } from "../support/tcp.ts";
 
 /** A replica set of three members, two of which can be elected; all links can be cut. */
 export type LinkedSet = Awaited<ReturnType<typeof startLinkedSet>>;
-
-/**
- * What can happen between clients and members, until the set is healed: bytes are held back, and
- * arrive at the end, also if their sender has gone by then; or replies break off in the middle, and
- * their connections with them.
- */
-export type Disturbance = "requests are held" | "replies are held" | "replies are cut";
 
 /** A connection to a member, from another or from a client. */
 interface Link {
@@ -28,26 +22,18 @@ interface Link {
 
 /** How long bytes are on their way from one member to another, in milliseconds. */
 const linkDelayMs = 100;
-/** The time without a primary after which the others elect one, in milliseconds. */
-const electionTimeoutMs = 1_500;
 
 /** Starts a set whose members know each other by the ports of proxies. */
 export async function startLinkedSet() {
   const links = new Set<Link>();
-  let disturbance: Disturbance | undefined;
+  let disturbance: "held" | "cut" | undefined;
   let calm = Promise.withResolvers<void>();
   let isolated: number | undefined;
-  // A process that was killed may not have ended yet.
-  const killed = new Set<number>();
   // Without it at first: the first sync would take long.
   let memberDelayMs = 0;
 
   const instance = { replSet: "linked", storageEngine: "wiredTiger", launchTimeout } as const;
-  const servers = await Promise.all([
-    MongoMemoryServer.create({ instance }),
-    MongoMemoryServer.create({ instance }),
-    MongoMemoryServer.create({ instance }),
-  ]);
+  const servers = await Promise.all([0, 1, 2].map(() => MongoMemoryServer.create({ instance })));
   onTestFinished(async () => {
     await undo();
     await Promise.all(servers.map((server) => server.stop()));
@@ -61,18 +47,13 @@ export async function startLinkedSet() {
       const upstream = connect({ port, host: "127.0.0.1", allowHalfOpen: true });
       const link: Link = { to, socket, upstream };
       links.add(link);
-      forward(link, "requests");
-      forward(link, "replies");
+      forward(link, socket, upstream);
+      forward(link, upstream, socket);
     });
-    proxy.listen(0, "127.0.0.1");
-    await once(proxy, "listening");
-    onTestFinished(() => void proxy.close());
-    return `127.0.0.1:${(proxy.address() as AddressInfo).port}`;
+    return `127.0.0.1:${await listen(proxy)}`;
   }
 
-  function forward(link: Link, direction: "requests" | "replies"): void {
-    const { socket, upstream } = link;
-    const [from, to] = direction === "requests" ? [socket, upstream] : [upstream, socket];
+  function forward(link: Link, from: Socket, to: Socket): void {
     let passed = Promise.resolve();
     const then = (step: () => Promise<void> | void) => {
       passed = passed.then(step);
@@ -81,7 +62,7 @@ export async function startLinkedSet() {
     from.on("error", () => {});
     from.on("data", (chunk: Buffer) => {
       const arrived = performance.now();
-      then(() => pass(link, direction, chunk, arrived));
+      then(() => pass(link, to, chunk, arrived));
     });
     from.on("end", () => then(() => void to.end()));
     from.on("close", () => {
@@ -90,19 +71,17 @@ export async function startLinkedSet() {
     });
   }
 
-  async function pass(link: Link, direction: string, chunk: Buffer, arrived: number) {
+  async function pass(link: Link, to: Socket, chunk: Buffer, arrived: number): Promise<void> {
     link.isClient ??= chunk.includes("nodejs");
-    const to = direction === "requests" ? link.upstream : link.socket;
-    const now = link.isClient ? disturbance : undefined;
+    const isReply = to === link.socket;
+    const now = link.isClient && isReply ? disturbance : undefined;
     if (!link.isClient && isCutOff(link, chunk)) cut(link);
     else if (!link.isClient) await delay(Math.max(0, arrived + memberDelayMs - performance.now()));
-    if (now === `${direction} are held`) await calm.promise;
-    if (now === `${direction} are cut`) {
+    if (now === "held") await calm.promise;
+    if (now === "cut") {
       to.end(chunk.subarray(0, chunk.length / 2));
       link.upstream.end();
-      return;
-    }
-    if (to.writable) to.write(chunk);
+    } else if (to.writable) to.write(chunk);
   }
 
   /** A heartbeat names its sender. */
@@ -122,7 +101,7 @@ export async function startLinkedSet() {
     // Two that could be elected at once would split the votes, again and again over slow links.
     const members = hosts.map((host, _id) => ({ _id, host, priority: _id === 2 ? 0 : 1 }));
     const settings = {
-      electionTimeoutMillis: electionTimeoutMs,
+      electionTimeoutMillis: 1_500,
       heartbeatIntervalMillis: 500,
       heartbeatTimeoutSecs: 1,
       catchUpTimeoutMillis: 1_000,
@@ -140,42 +119,20 @@ export async function startLinkedSet() {
    */
   async function takePart(): Promise<void> {
     const { opTime } = (await primaryHello()).lastWrite;
-    await Promise.all(
-      servers.map(async (server) => {
-        const client = await MongoClient.connect(directUrl(server));
-        await waitFor(async () => {
-          // A rollback closes connections.
-          const hello = client.db("admin").command({ hello: 1 });
-          const { isWritablePrimary, secondary, lastWrite } = await hello.catch(
-            () => ({}) as Document,
-          );
-          if (!isWritablePrimary && !secondary) return false;
-          const { t, ts } = lastWrite.opTime;
-          return t >= opTime.t && ts.greaterThanOrEqual(opTime.ts);
-        });
-        await client.close();
-      }),
-    );
+    const hasCaughtUp = async (server: MongoMemoryServer) => {
+      const { isWritablePrimary, secondary, lastWrite } = await helloOf(directUrl(server));
+      if (!isWritablePrimary && !secondary) return false;
+      const { t, ts } = lastWrite.opTime;
+      return t >= opTime.t && ts.greaterThanOrEqual(opTime.ts);
+    };
+    await Promise.all(servers.map((server) => waitFor(() => hasCaughtUp(server))));
   }
 
-  /** Each try has a client of its own: one that fails to connect stays so. */
   async function primaryHello(): Promise<Document> {
     return waitFor(async () => {
-      const client = new MongoClient(url("admin"), { serverSelectionTimeoutMS: 2_000 });
-      try {
-        const hello = await client.db().command({ hello: 1 });
-        return hello.isWritablePrimary && hello;
-      } catch {
-        return undefined;
-      } finally {
-        await client.close();
-      }
+      const hello = await helloOf(url("admin"));
+      return hello.isWritablePrimary && hello;
     });
-  }
-
-  /** The number of the member that is the primary, as the others see it. */
-  async function primary(): Promise<number> {
-    return hosts.indexOf((await primaryHello()).me);
   }
 
   /** The URL of a database. */
@@ -183,8 +140,8 @@ export async function startLinkedSet() {
     return `mongodb://${hosts.join(",")}/${database}?replicaSet=linked`;
   }
 
-  function processOf(member: number) {
-    return servers[member]?.instanceInfo?.instance.mongodProcess;
+  function signal(member: number, name: NodeJS.Signals): void {
+    servers[member]?.instanceInfo?.instance.mongodProcess?.kill(name);
   }
 
   /** Cuts a member off from the others; its clients still reach it. */
@@ -198,31 +155,26 @@ export async function startLinkedSet() {
     disturbance = undefined;
     calm.resolve();
     calm = Promise.withResolvers();
-    await Promise.all(
-      servers.map(async (server, member) => {
-        const running = processOf(member);
-        if (!killed.delete(member) && running?.exitCode === null) {
-          running.kill("SIGCONT");
-          return;
-        }
-        await server.stop({ doCleanup: false }).catch(() => {});
-        await server.start(true);
-      }),
-    );
+    for (const member of servers.keys()) signal(member, "SIGCONT");
+    await revive(servers);
   }
 
   return {
     url,
-    primary,
     isolate,
+    /** The number of the member that is the primary, as the others see it. */
+    primary: async () => hosts.indexOf((await primaryHello()).me),
     /** Takes a member away as if its machine had lost its power, and what it was sending. */
-    kill(member: number): void {
+    async kill(member: number): Promise<void> {
       isolate(member);
-      killed.add(member);
-      processOf(member)?.kill("SIGKILL");
+      const running = servers[member]?.instanceInfo?.instance.mongodProcess;
+      signal(member, "SIGKILL");
+      if (running && running.exitCode === null && running.signalCode === null) {
+        await once(running, "exit");
+      }
     },
     /** Stops a member's process, so that it neither replies nor notices. */
-    pause: (member: number) => void processOf(member)?.kill("SIGSTOP"),
+    pause: (member: number) => signal(member, "SIGSTOP"),
     /** Has the primary step down, which then is not elected for some seconds. */
     async stepDown(): Promise<void> {
       const client = await MongoClient.connect(url("admin"));
@@ -231,8 +183,12 @@ export async function startLinkedSet() {
       await client.db().command(command);
       await client.close();
     },
-    disturbClients(wanted: Disturbance): void {
-      disturbance = wanted;
+    /**
+     * Has replies to clients held back, to arrive once the set is healed, or break off in the
+     * middle, and their connections with them.
+     */
+    disturbReplies(how: "held" | "cut"): void {
+      disturbance = how;
     },
     /** Undoes all of this, and waits until each member takes part again. */
     async heal(): Promise<void> {
@@ -244,4 +200,11 @@ export async function startLinkedSet() {
 
 function directUrl(server: MongoMemoryServer): string {
   return `mongodb://127.0.0.1:${server.instanceInfo?.port}/?directConnection=true`;
+}
+
+/** A server's hello, empty if it fails. A client that fails to connect stays so, hence a new one. */
+async function helloOf(url: string): Promise<Document> {
+  const client = new MongoClient(url, { serverSelectionTimeoutMS: 2_000 });
+  const hello = client.db("admin").command({ hello: 1 });
+  return hello.catch(() => ({})).finally(() => client.close());
 }

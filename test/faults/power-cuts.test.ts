@@ -1,201 +1,195 @@
 import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
+import { v4, v7 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { temporaryFolder } from "../support/folder.ts";
+import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
+import { listAll } from "../support/pages.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, run, type Service, startService, waitFor } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
-import { compileRecorder, createDisk, type Files, onDisk, readLog } from "./recorded-disk.ts";
-import {
-  type Evidence,
-  type RecordedService,
-  recordService,
-  UnfinishedError,
-} from "./recorded-service.ts";
+import { compileDisk, createFailingDisk, type FailingDisk, type Files } from "./failing-disk.ts";
+import { contentOf } from "./history.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0.5);
 const timeout = minutes * 60_000 + 300_000;
-
-/** What a service and its disk go through. */
-type Scenario = (run: RecordedService, random: Random) => Promise<void>;
-
-/** Starts the service again, asks it about what happened, and stores more. */
-const restart: Scenario = async (run, random) => {
-  const service = await run.start();
-  await run.replay(service);
-  await run.create(service, random.int(1, 50));
-  await run.ended(service, "SIGKILL");
-};
-
-const scenarios: Record<string, Scenario> = {
-  async "a clean shutdown"(run, random) {
-    const service = await run.start();
-    await run.create(service, random.int(1, 500));
-    await run.ended(service, "SIGTERM");
-  },
-
-  async "kill -9 in the middle of creates"(run, random) {
-    const service = await run.start("sync * 1 0 slow:2");
-    const creating = run.create(service, 1_000);
-    await delay(random.int(20, 200));
-    await run.ended(service, "SIGKILL");
-    await creating;
-  },
-
-  async "a sync that hangs, and kill -9"(run, random) {
-    const service = await run.start();
-    run.setRules(`sync * ${random.int(1, 20)} 0 hang`);
-    const creating = run.create(service, 1_000);
-    await run.struck();
-    await run.ended(service, "SIGKILL");
-    await creating;
-  },
-
-  async "a sync of the log that loses its pages"(run, random) {
-    const service = await run.start();
-    await run.create(service, random.int(1, 200));
-    // Two, since SQLite passes over that of a checkpoint.
-    run.setRules(`sync -wal ${random.int(1, 10)} 2 lost`);
-    await run.create(service, 1_000);
-    await run.ended(service);
-  },
-
-  async "a sync that loses its pages at the start"(run, random) {
-    const service = await run.start();
-    await run.create(service, random.int(1, 200));
-    await run.ended(service, "SIGKILL");
-    const next = await run.start(`sync * ${random.int(1, 3)} 1 lost`).catch(() => undefined);
-    if (next === undefined) return;
-    await run.create(next, 10);
-    await run.ended(next, "SIGKILL");
-  },
-};
+const struck = "the disk fails";
 
 describe.runIf(hasTool("cc", ["--version"]))("after a power cut", () => {
   let library: string;
   beforeAll(() => {
-    library = compileRecorder();
+    library = compileDisk();
   });
   afterAll(() => rmSync(dirname(library), { recursive: true }));
 
-  it.each(Object.entries(scenarios))(
-    "all that was acknowledged or read is there, and nothing else: %s",
-    { timeout },
-    async (name, scenario) => {
-      const random = createRandom(seedOf(name));
-      const end = performance.now() + (minutes * 60_000) / Object.keys(scenarios).length;
-      do {
-        const run = await record(scenario, random);
-        const image = expectNoLoss(run, random, 60);
-        const next = recordService(library, random, run.evidence, image);
-        await restart(next, random);
-        expectNoLoss(next, random, 20);
-        run.remove();
-        next.remove();
-      } while (performance.now() < end);
-    },
-  );
+  it("all that was acknowledged or read is there, and nothing else", { timeout }, async () => {
+    const random = createRandom(seedOf("power cuts"));
+    const until = performance.now() + minutes * 60_000;
+    const count: Record<string, number> = {};
+    while (performance.now() < until) {
+      const disk = createFailingDisk(library);
+      const records = createRecords();
+      for (const [way, end] of random.shuffle(Object.entries(ends))) {
+        if (random.int(0, 2) > 0) {
+          await failStart(disk, random);
+          cutPower(disk, records, random);
+        }
+        await live(disk, records, random, end);
+        cutPower(disk, records, random);
+        count[way] = (count[way] ?? 0) + 1;
+      }
+      rmSync(disk.folder, { recursive: true });
+    }
+    console.log(`power cuts: ${JSON.stringify(count)}`);
+  });
 
   it("a loss is found if commits are not synced", () => {
-    const folder = realpathSync(temporaryFolder());
-    const log = join(folder, "log");
+    const disk = createFailingDisk(library);
     const rows = 50;
     const script = `
       const db = new (require("node:sqlite").DatabaseSync)("data/investors.db");
       db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; CREATE TABLE investors (id)");
       for (let id = 0; id < ${rows}; id += 1) db.prepare("INSERT INTO investors VALUES (?)").run(id);
       process.kill(process.pid, "SIGKILL");`;
-    mkdirSync(join(folder, "data"));
-    const env = { ...onDisk(library, join(folder, "data"), ""), DISK_LOG: log };
-    spawnSync(process.execPath, ["-e", script], { cwd: folder, env });
+    spawnSync(process.execPath, ["-e", script], { cwd: disk.folder, env: disk.env });
     const random = createRandom(seedOf("commits that are not synced"));
-    const disk = createDisk(new Map());
-    for (const each of readLog(log)) disk.apply(each);
     const left = Array.from({ length: 50 }, () => readRows(disk.afterPowerCut(random)).length);
     expect(Math.min(...left)).toBeLessThan(rows);
     expect(Math.max(...left)).toBe(rows);
   });
-
-  /** Lets it happen; again if a kill left open what was written. */
-  async function record(scenario: Scenario, random: Random, attempts = 10) {
-    const run = recordService(library, random);
-    try {
-      await scenario(run, random);
-      await restart(run, random);
-      return run;
-    } catch (error) {
-      if (!(error instanceof UnfinishedError) || attempts === 1) throw error;
-      return record(scenario, random, attempts - 1);
-    }
-  }
 });
 
-/** What a power cut has left. */
-interface Remains {
-  files: Files;
-  /** The size of the log up to the power cut. */
-  position: number;
+/** How a service ends that takes creates. */
+type End = (service: Service, disk: FailingDisk, random: Random) => Promise<void>;
+
+const ends: Record<string, End> = {
+  async "a clean shutdown"({ child }, _, random) {
+    await delay(random.int(20, 500));
+    child.kill("SIGTERM");
+  },
+
+  async "kill -9"({ child }, _, random) {
+    await delay(random.int(20, 500));
+    child.kill("SIGKILL");
+  },
+
+  async "kill -9 while a sync hangs"(service, disk, random) {
+    disk.setRules(random.pick([`sync -wal ${random.int(1, 20)} hang`, "sync .db 1 hang"]));
+    await waitFor(async () => service.output().includes(struck));
+    service.child.kill("SIGKILL");
+  },
+
+  async "a sync of the log that loses its pages"(service, disk, random) {
+    disk.setRules(`sync -wal ${random.int(1, 20)} lost`);
+    await waitFor(async () => service.output().includes(struck));
+    expect(await service.exited).toBe(1);
+  },
+};
+
+/** Starts a service whose disk fails meanwhile, and kills it. */
+async function failStart(disk: FailingDisk, random: Random): Promise<void> {
+  const [suffix, action] = [random.pick([".db", "-wal"]), random.pick(["hang", "lost"])];
+  disk.setRules(`sync ${suffix} ${random.int(1, 2)} ${action}`);
+  const { child, output, exited } = run([], { ...disk.env, ...ports }, disk.folder);
+  await waitFor(async () => output().includes(struck) || output().includes("serving"));
+  child.kill("SIGKILL");
+  await exited;
 }
 
-/**
- * Cuts the power at `count` points of a run: anywhere, just after a promise, and during its last
- * start.
- *
- * @returns one of the images
- * @throws {Error} what is wrong with an image
- */
-function expectNoLoss(run: RecordedService, random: Random, count: number): Remains {
-  const { log, initial, promised } = run.evidence;
-  const { began, ready } = run.lastStart();
-  const records = readLog(log);
-  const newest = records.length - 1;
-  const indexAt = (position: number) => {
-    const index = records.findIndex(({ end }) => end >= position);
-    return index < 0 ? newest : index;
+const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
+
+type Records = ReturnType<typeof createRecords>;
+
+/** What was asked for, and what was acknowledged or read. */
+function createRecords() {
+  const requested = new Set<string>();
+  /** Ids by content. */
+  const promised = new Map<string, string>();
+  return {
+    /** Creates with a request id that have failed. */
+    unanswered: [] as ReturnType<typeof aCreate>[],
+    request: (request: ReturnType<typeof aCreate>) => void requested.add(contentOf(request)),
+    promise: (investor: Investor) => void promised.set(contentOf(investor), investor.id),
+    /** What of it is missing from files, and what is there besides. */
+    problemsOf(files: Files): string[] {
+      const problems: string[] = [];
+      const found = new Map<string, string>();
+      for (const row of readRows(files)) {
+        const content = JSON.stringify(InvestorSchema.fields.slice(1).map(({ name }) => row[name]));
+        if (found.has(content)) problems.push(`doubled: ${content}`);
+        if (!requested.has(content)) problems.push(`never requested: ${content}`);
+        found.set(content, String(row.id));
+      }
+      for (const [content, id] of promised) {
+        if (found.get(content) !== id.replaceAll("-", "")) problems.push(`lost: ${id}`);
+      }
+      return problems;
+    },
   };
-  const points = Array.from({ length: count }, (_, i) => {
-    if (i % 3 === 0) return random.int(indexAt(began), indexAt(ready));
-    if (i % 3 === 1 && promised.length > 0) return indexAt(random.pick(promised).position);
-    return random.int(0, newest);
-  }).sort((a, b) => a - b);
-  const disk = createDisk(initial);
-  let applied = 0;
-  const images = points.map((point): Remains => {
-    for (const each of records.slice(applied, point + 1)) disk.apply(each);
-    applied = Math.max(applied, point + 1);
-    const files = disk.afterPowerCut(random);
-    const position = records[point]?.end ?? 0;
-    const problems = problemsOf(run.evidence, files, position);
-    if (problems.length > 0) throw new Error(`at ${position}: ${problems.slice(0, 5)}`);
-    return { files, position };
-  });
-  return random.pick(images);
-}
-
-function problemsOf({ requested, promised }: Evidence, files: Files, position: number): string[] {
-  const problems: string[] = [];
-  const found = new Map<string, string>();
-  for (const row of readRows(files)) {
-    const id = uuidOf(row.id as Uint8Array);
-    const content = JSON.stringify(InvestorSchema.fields.slice(1).map(({ name }) => row[name]));
-    if (found.has(content)) problems.push(`${id} is doubled`);
-    if (!requested.has(content)) problems.push(`${id} was never requested`);
-    found.set(content, id);
-  }
-  for (const { id, content, position: promisedAt } of promised) {
-    const there = found.get(content);
-    if (there === undefined && promisedAt <= position) problems.push(`${id} is lost`);
-    if (there !== undefined && there !== id) problems.push(`${id} has another id`);
-  }
-  return problems;
 }
 
 /**
- * Reads what SQLite makes of the files.
+ * Looks at what a power cut may leave, and lets one happen, or none.
+ *
+ * @throws {Error} something is missing, or there that was never requested
+ */
+function cutPower(disk: FailingDisk, records: Records, random: Random): void {
+  const images = Array.from({ length: 15 }, () => disk.afterPowerCut(random));
+  for (const image of images) expect(records.problemsOf(image)).toEqual([]);
+  if (random.int(0, 1) === 0) disk.restore(random.pick(images));
+}
+
+/** A service takes creates, 32 at once, until it ends; each caller gives up at its first failure. */
+async function live(disk: FailingDisk, records: Records, random: Random, end: End): Promise<void> {
+  disk.setRules("");
+  const service = await startService(disk.env, disk.folder);
+  const client = grpcClient(service);
+  for (const investor of await listAll(client)) records.promise(investor);
+  const repeats = records.unanswered;
+  records.unanswered = [];
+
+  async function create(): Promise<void> {
+    for (;;) {
+      const request = repeats.pop() ?? aRequest(random);
+      records.request(request);
+      try {
+        records.promise(await client.createInvestor(request));
+      } catch {
+        if (request.requestId !== undefined) records.unanswered.push(request);
+        return;
+      }
+    }
+  }
+
+  /** Reads again and again what comes last. */
+  async function read(): Promise<void> {
+    for (let pageToken = ""; ; ) {
+      const page = await client.listInvestors({ pageSize: 50, pageToken });
+      for (const investor of page.investors) records.promise(investor);
+      pageToken = page.nextPageToken || pageToken;
+    }
+  }
+
+  const calls = [read().catch(() => {}), ...Array.from({ length: 32 }, create)];
+  await end(service, disk, random);
+  await Promise.all(calls);
+  await service.exited;
+  records.unanswered.push(...repeats);
+}
+
+/** Some are large, so that the log is brought into the file now and then. */
+function aRequest(random: Random) {
+  const addressLine2 = random.pick(["", "\u{1F3E0}".repeat(256)]);
+  const requestId = random.pick([undefined, v4(), v7()]);
+  return aCreate({ addressLine1: addressLine2, addressLine2, ...(requestId && { requestId }) });
+}
+
+/**
+ * Reads what SQLite makes of the files, ids in hex.
  *
  * @throws {Error} it takes them for damaged
  */
@@ -207,14 +201,10 @@ function readRows(files: Files): Record<string, unknown>[] {
     const check = db.prepare("PRAGMA integrity_check").get()?.integrity_check;
     if (check !== "ok") throw new Error(`it is damaged: ${check}`);
     const tables = db.prepare("SELECT name FROM sqlite_schema WHERE name = 'investors'").all();
-    return tables.length === 0 ? [] : db.prepare("SELECT * FROM investors").all();
+    const rows = "SELECT *, lower(hex(id)) AS id FROM investors";
+    return tables.length === 0 ? [] : db.prepare(rows).all();
   } finally {
     db.close();
     rmSync(folder, { recursive: true });
   }
-}
-
-function uuidOf(bytes: Uint8Array): string {
-  const hex = Buffer.from(bytes).toString("hex");
-  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }

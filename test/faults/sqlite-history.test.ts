@@ -1,15 +1,14 @@
-import { mkdirSync, realpathSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { temporaryFolder } from "../support/folder.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
-import { lockDatabase, type Service, startService } from "../support/service.ts";
+import { lockDatabase, type Service, startService, untilWritten } from "../support/service.ts";
 import { hasTool } from "../support/tools.ts";
 import { startCallers } from "./callers.ts";
 import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
-import { compileRecorder, onDisk, setRules } from "./recorded-disk.ts";
+import { compileDisk, createFailingDisk } from "./failing-disk.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
 const timeout = minutes * 60_000 + 300_000;
@@ -20,43 +19,33 @@ interface SqliteWorld extends World {
   service(): Service;
   /** Starts a process beside it on the same file. */
   startSecond(): Promise<Service>;
-  /** Lets the disk fail by the rules of recorded-disk.c for a time, or until the process ends. */
-  failDisk(rules: string, ms: number): Promise<void>;
+  /** Makes the disk fail by the rules of failing-disk.c. */
+  failDisk(rules: string): void;
   readonly file: string;
 }
 
-type Fault = FaultOf<SqliteWorld>;
-
-/** By name. */
-const faults: Record<string, Fault> = {
+const faults: Record<string, FaultOf<SqliteWorld>> = {
   "kill -9": ({ service }) => end(service(), "SIGKILL"),
   "a shutdown": ({ service }) => end(service(), "SIGTERM"),
 
-  async "an error of the disk"({ callers, failDisk }, random) {
-    const operation = random.pick(["write", "write", "sync", "truncate"]);
-    const action = random.pick(["EIO", "ENOSPC", operation === "write" ? "short" : "EIO"]);
-    const suffix = random.pick(["-wal", "-wal", ".db", "*"]);
-    const rule = `${operation} ${suffix} ${random.int(1, 20)} ${random.int(0, 5)} ${action}`;
-    callers.history.note(rule);
-    await failDisk(rule, random.int(100, 1_500));
+  async "an error of the disk for a while"({ failDisk, service }, random) {
+    const suffix = random.pick(["-wal", "-wal", ".db"]);
+    const action = random.pick(["EIO", "ENOSPC"]);
+    failDisk(`${random.pick(["write", "truncate"])} ${suffix} ${random.int(1, 20)} ${action}`);
+    await Promise.race([delay(random.int(100, 1_500)), service().exited]);
   },
 
-  "a full disk": ({ failDisk }, random) =>
-    failDisk("write * 1 0 ENOSPC\ntruncate * 1 0 ENOSPC", random.int(300, 1_500)),
-
-  "a slow disk": ({ failDisk }, random) =>
-    failDisk(`sync * 1 0 slow:${random.int(20, 400)}`, random.int(500, 1_500)),
+  async "a sync that fails"({ failDisk, service }, random) {
+    failDisk(`sync -wal ${random.int(1, 10)} EIO`);
+    expect(await service().exited, "it goes on after a sync that failed").toBe(1);
+  },
 
   async "a sync that hangs, and kill -9"({ failDisk, service }, random) {
-    // In the longer time, some callers are told that theirs is over.
-    await failDisk(`sync * ${random.int(1, 10)} 0 hang`, random.pick([500, 3_500]));
+    failDisk(`sync ${random.pick(["-wal", "-wal", ".db"])} ${random.int(1, 10)} hang`);
+    await Promise.race([untilWritten(service(), "the disk fails"), delay(3_000)]);
+    // In the longer time, some callers learn that the deadline has passed.
+    await delay(random.pick([0, 3_500]));
     await end(service(), "SIGKILL");
-  },
-
-  async "a sync that loses its pages"({ failDisk, service }, random) {
-    const { child } = service();
-    await failDisk(`sync -wal ${random.int(1, 10)} 1 lost`, 30_000);
-    expect(child.exitCode, "the process goes on after a sync that failed").not.toBeNull();
   },
 
   async "a second process"({ service, startSecond }, random) {
@@ -64,7 +53,6 @@ const faults: Record<string, Fault> = {
     const second = await startSecond();
     await delay(random.int(200, 1_500));
     await end(random.pick([first, second]), random.pick(["SIGKILL", "SIGTERM"]));
-    await delay(random.int(0, 300));
   },
 
   async "another program that writes"({ service }, random) {
@@ -95,37 +83,29 @@ const faults: Record<string, Fault> = {
 describe.runIf(hasTool("cc", ["--version"]))("callers of a service on SQLite", () => {
   let library: string;
   beforeAll(() => {
-    library = compileRecorder();
+    library = compileDisk();
   });
   afterAll(() => rmSync(dirname(library), { recursive: true }));
 
-  it("are told the truth, whatever happens to its disk, its file and its process", {
+  it("lose nothing that was acknowledged, and have nothing twice, through all faults", {
     timeout,
   }, async () => {
     const random = createRandom(seedOf("SQLite history"));
-    const totals = await runEpisodes(() => startWorld(random), faults, random, minutes);
-    console.log(`SQLite history: ${JSON.stringify(totals)}`);
+    await runEpisodes(() => startWorld(random), faults, random, minutes);
   });
 
   /** The service admits fewer calls at once than its callers make. */
   async function startWorld(random: Random): Promise<SqliteWorld> {
-    const folder = realpathSync(temporaryFolder());
-    const file = join(folder, "data/investors.db");
-    const rules = join(folder, "rules");
-    const settings = {
-      REQUEST_TIMEOUT: "3s",
-      MAX_IN_FLIGHT: "32",
-      ...onDisk(library, dirname(file), rules),
-    };
-    mkdirSync(dirname(file));
-    setRules(rules, "");
-    const start = () => startService(settings, folder);
+    const disk = createFailingDisk(library);
+    const file = join(disk.folder, "data/investors.db");
+    const settings = { ...disk.env, REQUEST_TIMEOUT: "3s", MAX_IN_FLIGHT: "32" };
+    const start = () => startService(settings, disk.folder);
     const services = [await start()];
     const callers = startCallers(services, random);
     const service = () => services[0] as Service;
 
     async function recover(): Promise<void> {
-      setRules(rules, "");
+      disk.setRules("");
       for (const each of services.filter(hasEnded)) services.splice(services.indexOf(each), 1);
       if (services.length === 0) services.push(await start());
     }
@@ -140,10 +120,7 @@ describe.runIf(hasTool("cc", ["--version"]))("callers of a service on SQLite", (
         services.push(second);
         return second;
       },
-      async failDisk(text, ms) {
-        setRules(rules, text);
-        await Promise.race([delay(ms), service().exited]);
-      },
+      failDisk: disk.setRules,
       async startFresh() {
         await Promise.all(services.map((each) => end(each, "SIGKILL")));
         await recover();
@@ -156,7 +133,7 @@ describe.runIf(hasTool("cc", ["--version"]))("callers of a service on SQLite", (
         const { count } = db.prepare("SELECT count(*) AS count FROM investors").get() ?? {};
         db.close();
         expect({ check, count }).toEqual({ check: "ok", count: callers.history.visible.length });
-        rmSync(folder, { recursive: true });
+        rmSync(disk.folder, { recursive: true });
       },
     };
   }

@@ -90,7 +90,8 @@ describe("a request id", () => {
     const requestId = v4();
     const first = await client.createInvestor(aCreate({ firstName: "Ada", requestId }));
     const again = aCreate({ firstName: "Ada", requestId: requestId.toUpperCase() });
-    expect(await client.createInvestor(again)).toEqual(first);
+    const storm = Array.from({ length: 800 }, () => client.createInvestor(again));
+    for (const each of await Promise.all(storm)) expect(each).toEqual(first);
     expect((await client.listInvestors({})).investors).toHaveLength(1);
   });
 
@@ -122,14 +123,6 @@ describe("a request id", () => {
       expect(id).toMatch(/^.{14}8.{4}[89ab]/);
       expect(id.slice(0, 8)).not.toBe(other.slice(0, 8));
     }
-  });
-
-  it("makes one record of a storm of replays", async () => {
-    const { client } = await openService();
-    const request = aCreate({ requestId: v7() });
-    const storm = Array.from({ length: 800 }, () => client.createInvestor(request));
-    expect(new Set((await Promise.all(storm)).map(({ id }) => id)).size).toBe(1);
-    expect((await client.listInvestors({})).investors).toHaveLength(1);
   });
 });
 
@@ -165,31 +158,18 @@ describe("get", () => {
 });
 
 describe("list", () => {
-  it("walks all records once, ascending by id, page by page", async () => {
-    const { client } = await openService();
-    const created = await Promise.all(
-      Array.from({ length: 257 }, () => client.createInvestor(aCreate())),
-    );
-    const seen: string[] = [];
-    const sizes: number[] = [];
-    for await (const { investors, nextPageToken } of pagesOf(client)) {
-      seen.push(...investors.map(({ id }) => id));
-      sizes.push(investors.length);
-      expect(nextPageToken).toMatch(/^[A-Za-z0-9_-]*$/);
-    }
-    expect(sizes).toEqual([100, 100, 57]);
-    expect(seen).toEqual(created.map(({ id }) => id).sort());
-  });
-
-  it.each([1, 127, 128, 129, 256])("has all records once in pages of %i", async (pageSize) => {
-    const { client } = await openService();
-    const creates = Array.from({ length: 257 }, () => client.createInvestor(aCreate()));
-    const ids = (await Promise.all(creates)).map(({ id }) => id);
-    const pages = await Array.fromAsync(pagesOf(client, pageSize));
-    expect(pages).toHaveLength(Math.ceil(ids.length / pageSize));
-    const listed = pages.flatMap(({ investors }) => investors.map(({ id }) => id));
-    expect(listed).toEqual(ids.sort());
-  });
+  it.each([0, 1, 127, 128, 129, 256])(
+    "has all records once, by id, in pages of %i",
+    async (pageSize) => {
+      const { client } = await openService();
+      const creates = Array.from({ length: 257 }, () => client.createInvestor(aCreate()));
+      const ids = (await Promise.all(creates)).map(({ id }) => id);
+      const pages = await Array.fromAsync(pagesOf(client, pageSize));
+      expect(pages).toHaveLength(Math.ceil(ids.length / (pageSize || 100)));
+      const listed = pages.flatMap(({ investors }) => investors.map(({ id }) => id));
+      expect(listed).toEqual(ids.sort());
+    },
+  );
 
   it("takes a page size above 1,000 as 1,000, and ends a page before it exceeds 1 MiB", async () => {
     const { client } = await openService();

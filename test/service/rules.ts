@@ -36,6 +36,8 @@ export const refusedChanges: [Field, Change][] = [
   ["requestId", { requestId: `{${v4()}}` }],
   ["requestId", { requestId: v4().replaceAll("-", "") }],
   ["requestId", { requestId: `${v4()} ` }],
+  ["requestId", { requestId: `${v4()}\n` }],
+  ["requestId", { requestId: `urn:uuid:${v4()}` }],
 ];
 
 /** Changes of a valid create that break none. */

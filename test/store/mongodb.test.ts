@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type AddressInfo, createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { Binary, MongoClient, ObjectId } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4, v7 } from "uuid";
@@ -14,30 +14,45 @@ import {
 import { failureOf } from "../support/errors.ts";
 import { serviceOver } from "../support/in-process.ts";
 import { describeWithMongo, findMembers, launchTimeout } from "../support/mongodb.ts";
-import { startProxy } from "../support/proxy.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
+import { listen } from "../support/tcp.ts";
 import { describeStoreContract } from "./contract.ts";
 
-const open = (url: string) => {
-  const store = createMongoStore(url, { requestTimeoutMs: 10_000, observe() {} });
+/** A client of MongoDB itself. */
+async function connectTo(url: string): Promise<MongoClient> {
+  const client = await MongoClient.connect(url);
+  onTestFinished(() => client.close());
+  return client;
+}
+
+const open = (url: string, requestTimeoutMs = 10_000) => {
+  const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
   onTestFinished(() => store.close());
   return store;
 };
 
+const databaseOf = (mongo: { url(): string }) => () => {
+  const url = mongo.url();
+  return () => open(url);
+};
+
 await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
-  describeStoreContract("MongoDB, standalone", async () => {
+  describeStoreContract("MongoDB, standalone", databaseOf(mongo));
+
+  it("stores nothing under another spelling of a database's name", async () => {
     const url = mongo.url();
-    return { open: async () => open(url) };
+    await open(url).insert(anInvestor());
+    const other = open(url.replace("/test-", "/Test-"));
+    await expect(other.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
   });
 
-  it("keeps a record as a document that others can read", async () => {
-    const url = mongo.url();
+  it("keeps a record as a document that others can read, in investors if the URL names no database", async () => {
+    const url = mongo.url().replace(/\/test-[^?]*/, "/");
     const record = anInvestor({ type: InvestorType.INSTITUTION });
     await open(url).insert(record);
-    const client = await MongoClient.connect(url);
-    onTestFinished(() => client.close());
-    const [document] = await client.db().collection("investors").find().toArray();
+    const client = await connectTo(url);
+    const document = await client.db("investors").collection("investors").findOne();
     const { $typeName: _, id, type: __, ...texts } = record;
     expect(document).toEqual({ _id: expect.any(Binary), type: "institution", ...texts });
     const key = document?._id as unknown as Binary | undefined;
@@ -45,26 +60,12 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(key?.toUUID().toString()).toBe(id);
   });
 
-  it("uses the database investors if the URL names none", async () => {
-    const url = mongo.url().replace(/\/test-[^?]*/, "/");
-    const record = anInvestor({ lastName: v4() });
-    await open(url).insert(record);
-    const client = await MongoClient.connect(url);
-    onTestFinished(() => client.close());
-    const found = client
-      .db("investors")
-      .collection("investors")
-      .find({ lastName: record.lastName });
-    expect(await found.toArray()).toHaveLength(1);
-  });
-
   it("has whole pages of documents to which another program added much", async () => {
     const url = mongo.url();
     const store = open(url);
     const records = Array.from({ length: 20 }, () => anInvestor());
     for (const record of records) await store.insert(record);
-    const database = await MongoClient.connect(url);
-    onTestFinished(() => database.close());
+    const database = await connectTo(url);
     await database
       .db()
       .collection("investors")
@@ -74,8 +75,7 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
 
   it("lists no document that has the key of another program", async () => {
     const url = mongo.url();
-    const client = await MongoClient.connect(url);
-    onTestFinished(() => client.close());
+    const client = await connectTo(url);
     const { _id, ...content } = toDocument(anInvestor());
     const legacy = (byte: number) => new Binary(Buffer.alloc(16, byte), Binary.SUBTYPE_UUID_OLD);
     const keys = [1, "a", new ObjectId(), legacy(0xff), legacy(0), new Binary(Buffer.alloc(17, 1))];
@@ -95,12 +95,16 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     const [first, second] = [v7(), v7()];
     for (const id of [first, second]) await open(url).insert(anInvestor({ id }));
     const [one, other] = [first, second].map((id) => Buffer.from(id.replaceAll("-", ""), "hex"));
-    const { port } = await startProxy(mongo.members()[0]?.port ?? 0, (chunk) => {
-      const at = chunk.indexOf(other ?? "");
-      if (at !== -1) one?.copy(chunk, at);
-      return chunk;
+    const proxy = createServer((client) => {
+      const upstream = connect(mongo.members()[0]?.port ?? 0, "127.0.0.1");
+      client.on("close", () => upstream.destroy()).pipe(upstream);
+      upstream.on("data", (chunk: Buffer) => {
+        const at = chunk.indexOf(other ?? "");
+        if (at !== -1) one?.copy(chunk, at);
+        client.write(chunk);
+      });
     });
-    const store = open(url.replace(/:\d+/, `:${port}`));
+    const store = open(url.replace(/:\d+/, `:${await listen(proxy)}`));
     expect(await store.list({ limit: 1 })).toHaveLength(1);
     await expect(store.list({ limit: 2 })).rejects.toThrow(
       `the database is damaged after the id ${first}: the next id is ${first}`,
@@ -111,8 +115,7 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
 
   it("reports a record that the server refuses alone, and stores its neighbours", async () => {
     const url = mongo.url();
-    const client = await MongoClient.connect(url);
-    onTestFinished(() => client.close());
+    const client = await connectTo(url);
     const validator = { lastName: { $ne: "refused" } };
     await client.db().createCollection("investors", { validator });
     const store = open(url);
@@ -133,15 +136,12 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
       instance: { storageEngine: "wiredTiger", args, launchTimeout },
     });
     onTestFinished(async () => void (await server.stop()));
-    const client = await MongoClient.connect(server.getUri());
-    onTestFinished(() => client.close());
+    const client = await connectTo(server.getUri());
     const fail = (mode: object | string, how: object, command = "insert") => {
       const data = { failCommands: [command], ...how };
       return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
-    const store = createMongoStore(server.getUri("test"), { requestTimeoutMs, observe() {} });
-    onTestFinished(() => store.close());
-    return { fail, store };
+    return { fail, store: open(server.getUri("test"), requestTimeoutMs) };
   }
 
   // Attempts of 1.5 s: the driver looks for a primary every 0.5 s.
@@ -156,6 +156,7 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
       [{ closeConnection: true }, OutcomeUnknownError, false],
       [refused, StoreUnavailableError, false],
       [{ errorCode: 13 }, StoreUnavailableError, false],
+      [{ errorCode: 13_297 }, StoreUnavailableError, false],
       [{ errorCode: 189 }, OutcomeUnknownError, false],
     ];
     for (const [how, error, isStored] of cases) {
@@ -207,24 +208,17 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
 });
 
 await describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
-  describeStoreContract("MongoDB, a set of one", async () => {
-    const url = mongo.url();
-    return { open: async () => open(url) };
-  });
+  describeStoreContract("MongoDB, a set of one", databaseOf(mongo));
 });
 
 await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
-  describeStoreContract("MongoDB, three members", async () => {
-    const url = mongo.url();
-    return { open: async () => open(url) };
-  });
+  describeStoreContract("MongoDB, three members", databaseOf(mongo));
 
   it("says that a miss or a page cannot be proved, never that nothing is there", async () => {
     const url = mongo.url();
     const record = anInvestor();
     await open(url).insert(record);
-    const store = createMongoStore(url, { requestTimeoutMs: 2_000, observe() {} });
-    onTestFinished(() => store.close());
+    const store = open(url, 2_000);
     const [primary, ...secondaries] = await findMembers(mongo);
     expect(primary).toBeDefined();
     for (const each of secondaries) each.signal("SIGSTOP");
@@ -240,12 +234,12 @@ await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
 });
 
 it.for([1_500, 400])("fails within a request timeout of %i ms without a server", async (ms) => {
-  const url = "mongodb://127.0.0.1:9/";
-  const store = createMongoStore(url, { requestTimeoutMs: ms, observe() {} });
-  onTestFinished(() => store.close());
+  const store = open("mongodb://127.0.0.1:9/", ms);
   const signal = AbortSignal.timeout(ms);
   await Promise.all([
-    expect(store.insert(anInvestor(), signal)).rejects.toThrow(StoreUnavailableError),
+    ...Array.from({ length: 6 }, () =>
+      expect(store.insert(anInvestor(), signal)).rejects.toThrow(StoreUnavailableError),
+    ),
     expect(store.find(v4(), { signal })).rejects.toThrow(StoreUnavailableError),
     expect(store.list({ limit: 1 }, signal)).rejects.toThrow(StoreUnavailableError),
     expect(store.ping(signal)).rejects.toThrow(StoreUnavailableError),
@@ -253,19 +247,14 @@ it.for([1_500, 400])("fails within a request timeout of %i ms without a server",
 });
 
 it("rejects a lookup whose signal has aborted, with its reason", async () => {
-  const store = createMongoStore("mongodb://127.0.0.1:9/", { requestTimeoutMs: 500, observe() {} });
-  onTestFinished(() => store.close());
+  const store = open("mongodb://127.0.0.1:9/", 500);
   const signal = AbortSignal.abort(new Error("enough"));
   await expect(store.find(v4(), { signal })).rejects.toBe(signal.reason);
 });
 
 it("takes back what waits for a server that does not reply, with the reason", async () => {
-  const silent = createServer().listen(0, "127.0.0.1");
-  onTestFinished(() => void silent.close());
-  await once(silent, "listening");
-  const { port } = silent.address() as AddressInfo;
-  const url = `mongodb://127.0.0.1:${port}/`;
-  const store = createMongoStore(url, { requestTimeoutMs: 20_000, observe() {} });
+  const silent = createServer();
+  const store = open(`mongodb://127.0.0.1:${await listen(silent)}/`, 20_000);
   const reason = new Error("the caller left");
   const controller = new AbortController();
   const { signal } = controller;
@@ -288,16 +277,37 @@ it("takes back what waits for a server that does not reply, with the reason", as
 
 it("names what is wrong with a URL, and never repeats the password in it", () => {
   for (const [url, what] of [
-    ["mongodb://user:s3cret@host:x/", "not a MongoDB connection string"],
-    ["mongodb://user:s3cret@host/a.b", "not a MongoDB connection string"],
-    ["mongodb://user:s3cret@host/%", "not a MongoDB connection string"],
-    ["mongodb://user:s3?cret=s3cret@host/", "not a MongoDB connection string"],
-    ["mongodb://user:s3cret@host/?replicaset2=s3cret", "unknown or wrong option replicaset2"],
-    ["mongodb://host/?foo=s3cret&bar=s3cret", "unknown or wrong option foo, bar"],
-    ["mongodb://host/?tls=s3cret", "unknown or wrong option tls"],
-    ["mongodb://host/?maxPoolSize=s3cret", "unknown or wrong option maxPoolSize"],
-    ["mongodb://host/?authMechanism=s3cret", "unknown or wrong option authMechanism"],
-    ["mongodb://a,b/?directConnection=true", "unknown or wrong option directConnection"],
+    ["mongodb://user:s3cret@host:x/", "check its hosts"],
+    ["mongodb://s3cret:!/", "check its hosts"],
+    ["mongodb://host/db#s3cret", "write %23 for #"],
+    ["mongodb://user:s3cret@host/%", "percent-encode its user, password and database"],
+    ["mongodb://user:s3?cret=s3cret@host/", "percent-encode its user, password"],
+    ["mongodb://user:s3cret@host/?replicaset2=s3cret", "unsupported option replicaset2"],
+    ["mongodb://host/?foo=s3cret&bar=s3cret", "unsupported option foo, bar"],
+    ["mongodb://host/?timeoutMS=5", "unsupported option timeoutMS"],
+    ["mongodb://host/?j=true", "unsupported option j"],
+    ["mongodb://host/?tls=true&maxStalenessSeconds=120", /option maxStalenessSeconds$/],
+    ["mongodb://host/?loadBalanced=true", "unsupported option loadBalanced"],
+    ["mongodb://host/?proxyHost=h&proxyPassword=s3cret", "option proxyHost, proxyPassword"],
+    ["mongodb://host/?tls=s3cret", 'option tls (tls/ssl must be either "true" or "false")'],
+    ["mongodb://host/?ssl=true&tls=false", "check its option ssl, tls (All values"],
+    ["mongodb://host/?maxPoolSize=s3cret&tls=true", /check its option maxPoolSize$/],
+    ["mongodb://host/?maxPoolSize=%733cret", /check its option maxPoolSize$/],
+    ["mongodb://host/?maxPoolSize=1&minPoolSize=2", "minPoolSize > maxPoolSize"],
+    ["mongodb://host/?authMechanism=s3cret", /check its option authMechanism$/],
+    ["mongodb://host/?authMechanism=GSSAPI", /check its option authMechanism$/],
+    ["mongodb://a,b/?directConnection=true", "directConnection option requires exactly one host"],
+    ["mongodb://host/?compressors=s3cret", /check its option compressors$/],
+    ["mongodb://host/?compressors=zlib,snappy", "compressors can be zlib and zstd"],
+    ["mongodb://host/?tlsCAFile=ca.pem", "tlsCAFile needs tls=true"],
+    ["mongodb://host/?tls=false&tlsInsecure=true", "tlsInsecure needs tls=true"],
+    ["mongodb://user:s3cret@host/a.b", "its database has"],
+    ["mongodb://host/a%20b", "its database has"],
+    ["mongodb://host/a$b", "its database has"],
+    ["mongodb://host/a/b", "its database has"],
+    ["mongodb://host/a&tls=true", "its database has"],
+    [`mongodb://host/${"ü".repeat(32)}`, "its database has over 63 bytes"],
+    ["mongodb://host/local", "or is local or config"],
   ] as const) {
     expect(() => open(url), url).toThrow(DatabaseUrlError);
     expect(() => open(url), url).toThrow(what);

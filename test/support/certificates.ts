@@ -7,7 +7,7 @@ import { text } from "node:stream/consumers";
 import { type Certificate, createCA, createCert } from "mkcert";
 
 /** An authority that signs certificates, and the files of a server that it has signed for. */
-export interface Authority {
+interface Authority {
   /** Its own certificate, in PEM. */
   readonly ca: string;
   /** Signs a certificate whose subject has this common name, valid for a day or that many. */

@@ -1,6 +1,6 @@
-import { cpSync, symlinkSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { temporaryFolder } from "./folder.ts";
 
 /** The repository. */
 export const root = resolve(import.meta.dirname, "../..");
@@ -8,13 +8,32 @@ export const root = resolve(import.meta.dirname, "../..");
 /** The PATH with the tools of the repository in it. */
 export const toolPath = `${join(root, "node_modules/.bin")}:${process.env.PATH}`;
 
-/** A copy of what callers need of the repository, in which they may write. */
-export function copyClone(): string {
-  const folder = temporaryFolder();
-  for (const name of ["client", "examples", "proto", "LICENSE", "tsconfig.json"]) {
-    cpSync(join(root, name), join(folder, name), { recursive: true });
+const copied = [
+  ...["client", "examples", "gen", "proto", "src"],
+  ...["LICENSE", "package.json", "rolldown.config.ts", "tsconfig.json"],
+];
+
+/**
+ * Copies to a folder what the service, its client and the examples are made of.
+ *
+ * @param user the part that finds the packages of the repository
+ */
+export function copyClone(folder: string, user = "."): void {
+  for (const name of copied) {
+    cpSync(join(root, name), join(folder, name), { recursive: true, verbatimSymlinks: true });
   }
-  // The client is compiled against them; what the callers install is their own.
-  symlinkSync(join(root, "node_modules"), join(folder, "client/node_modules"));
-  return folder;
+  symlinkSync(join(root, "node_modules"), join(folder, user, "node_modules"));
+}
+
+/**
+ * Builds the service in a folder. It takes some 50 MB less than the sources, which need a compiler
+ * when they run.
+ *
+ * @returns the path of the program
+ */
+export function buildService(folder: string): string {
+  mkdirSync(folder, { recursive: true });
+  copyClone(folder);
+  execFileSync("npm", ["run", "--silent", "build"], { cwd: folder });
+  return join(folder, "dist/bin.js");
 }

@@ -8,73 +8,46 @@ import type { Store } from "../../src/store/store.ts";
 import { aCreate, anInvestor } from "./records.ts";
 import { grpcClient, type Run, run, type Service } from "./service.ts";
 
-/** A copy that has ended. */
-export interface Ended {
-  code: number | NodeJS.Signals;
-  /** What it has told, on standard error. */
-  told: string;
-  /** What it has written to standard output. */
-  written: string;
-}
-
-/** How a copy is run. */
-export interface CopySettings {
+/** Where a copy runs, and what it gets by its environment and by standard input. */
+interface CopySettings {
   folder: string;
   env?: NodeJS.ProcessEnv;
-  /** What it gets by standard input. */
-  input?: string | Buffer;
+  input?: string;
 }
 
 /** Starts `investor-records copy`. */
 export function startCopy(args: string[], { folder, env = {}, input }: CopySettings): Run {
   const running = run(["copy", ...args], env, folder);
-  if (input !== undefined) {
-    // It need not read all of it.
-    running.child.stdin?.on("error", () => {});
-    running.child.stdin?.end(input);
-  }
+  if (input !== undefined) running.child.stdin?.end(input);
   return running;
 }
 
 /** Runs `investor-records copy` to its end. */
-export async function copy(args: string[], settings: CopySettings): Promise<Ended> {
-  const { child, exited } = startCopy(args, settings);
-  let told = "";
-  let written = "";
-  child.stderr?.on("data", (text) => {
-    told += text;
-  });
-  child.stdout?.on("data", (text) => {
-    written += text;
-  });
+export async function copy(args: string[], settings: CopySettings) {
+  const { written, exited } = startCopy(args, settings);
   const code = await exited;
-  return { code, told, written };
+  return { code, told: written.stderr, written: written.stdout };
 }
 
 /**
- * Does the same in this process, without standard input and output; relative paths are those in
- * the folder.
+ * Does the same in this process, which is faster, without standard input and output; relative paths
+ * are those in the folder.
  *
  * @throws {ConfigError} an argument is wrong
  */
 export async function copyHere(
   [from, to]: [from: string, to: string],
-  { folder, env = {} }: { folder: string; env?: NodeJS.ProcessEnv },
-): Promise<Pick<Ended, "code" | "told">> {
+  { folder, env: environment = {} }: CopySettings,
+) {
   let told = "";
+  const say = (line: string) => {
+    told += `${line}\n`;
+  };
+  const { signal } = new AbortController();
   const here = process.cwd();
   process.chdir(folder);
   try {
-    const isWhole = await runCopy({
-      from,
-      to,
-      environment: env,
-      signal: new AbortController().signal,
-      say(line) {
-        told += `${line}\n`;
-      },
-      terminal: undefined,
-    });
+    const isWhole = await runCopy({ from, to, environment, signal, say, terminal: undefined });
     return { code: isWhole ? 0 : 1, told };
   } finally {
     process.chdir(here);
@@ -83,13 +56,7 @@ export async function copyHere(
 
 /** Opens a store on an SQLite file. */
 export function openSqlite(path: string): Promise<Store> {
-  const ignore = () => {};
-  return createSqliteStore(path, {
-    observe: ignore,
-    onWrite: ignore,
-    onWarning: ignore,
-    onFatal: ignore,
-  });
+  return createSqliteStore(path, { observe() {}, onWrite() {}, onWarning() {}, onFatal() {} });
 }
 
 /** Makes an SQLite file with records of which all differ, and closes it. */

@@ -1,7 +1,5 @@
-import { createServiceImplSpec, type ServiceImpl, type ServiceImplSpec } from "@connectrpc/connect";
+import type { ServiceImplSpec } from "@connectrpc/connect";
 import { type Logger, pino } from "pino";
-import { Health } from "../../gen/grpc/health/v1/health_pb.js";
-import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.js";
 import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 import { createConnections } from "../../src/http/connections.ts";
@@ -19,13 +17,9 @@ export interface EngineOptions {
   onGate?(gate: Gate): void;
   tls?: Tls | undefined;
   log?: Logger;
-  health?: ServiceImpl<typeof Health>;
-  reflection?: ServiceImpl<typeof ServerReflection>;
   maxMessageBytes?: number;
   maxInFlight?: number;
   requestTimeoutMs?: number;
-  maxConnectionAgeMs?: number;
-  maxConnections?: number;
 }
 
 /** Serves services by the engine of the service on a port of this machine. */
@@ -38,18 +32,10 @@ export async function startEngine(options: EngineOptions) {
     requestTimeoutMs = 5_000,
     maxMessageBytes = 65_536,
     maxInFlight = 1_024,
-    health,
-    reflection,
   } = options;
-  const publicServices = [
-    ...(health ? [createServiceImplSpec<typeof Health>(Health, health)] : []),
-    ...(reflection
-      ? [createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection)]
-      : []),
-  ];
   const connections = createConnections({
-    max: options.maxConnections ?? 1_000,
-    maxAgeMs: options.maxConnectionAgeMs,
+    max: 1_000,
+    maxAgeMs: undefined,
     graceMs: requestTimeoutMs,
   });
   const telemetry = createTelemetry(pino({ level: "silent" }));
@@ -57,7 +43,7 @@ export async function startEngine(options: EngineOptions) {
   options.onGate?.(gate);
   const router = createRouter({
     services,
-    publicServices,
+    publicServices: [],
     gate,
     maxMessageBytes,
     corsOrigins: [],
@@ -70,12 +56,11 @@ export async function startEngine(options: EngineOptions) {
   const serve = router.serveWith(rests);
   const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve };
   const { port, close } = await (kind === "grpc"
-    ? listenForHttp2(0, common, router.serveStream)
+    ? listenForHttp2(0, common, router.streamServer)
     : listenForHttp(0, common));
   return {
     port,
     gate,
-    connections,
     destroy() {
       close();
       connections.destroy();

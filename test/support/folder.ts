@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
@@ -9,6 +9,13 @@ export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
+}
+
+/** A file of the running test's own, by its path. */
+export function temporaryFile(text: string): string {
+  const path = join(temporaryFolder(), "file");
+  writeFileSync(path, text, { mode: 0o600 });
+  return path;
 }
 
 /** A file system of 2 MiB in memory, or undefined where none may be mounted. */

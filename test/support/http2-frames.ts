@@ -6,12 +6,14 @@ export const frameType = {
   resetStream: 0x3,
   settings: 0x4,
   ping: 0x6,
-  goaway: 0x7,
   windowUpdate: 0x8,
   continuation: 0x9,
 } as const;
 
 export const frameFlag = { none: 0, endStream: 0x1, endHeaders: 0x4 } as const;
+
+/** The fields of a request by name. */
+export type Fields = Record<string, string>;
 
 /** One frame. */
 export function http2Frame(
@@ -42,8 +44,24 @@ export const closedWindows = http2Frame(
   Buffer.from([0, 4, 0, 0, 0, 0]),
 );
 
+/** The fields of a request of HTTP/2. */
+export function fieldsOf(path: string, more: Fields = {}, type = "application/grpc"): Fields {
+  const request = { ":method": "POST", ":scheme": "http", ":authority": "localhost" };
+  return { ...request, ":path": path, "content-type": type, te: "trailers", ...more };
+}
+
+/** Opens a stream. */
+export function openStream(stream: number, fields: Fields): Buffer {
+  return http2Frame(frameType.headers, frameFlag.endHeaders, stream, headerBlock(fields));
+}
+
+/** Sends data on a stream. */
+export function sendData(stream: number, bytes: Uint8Array, isLast = false): Buffer {
+  return http2Frame(frameType.data, isLast ? frameFlag.endStream : 0, stream, bytes);
+}
+
 /** Headers as literals without indexing (RFC 7541, 6.2.2). */
-export function headerBlock(headers: Record<string, string>): Buffer {
+export function headerBlock(headers: Fields): Buffer {
   const literal = (text: string) => Buffer.from([text.length, ...Buffer.from(text)]);
   return Buffer.concat(
     Object.entries(headers).flatMap(([name, value]) => [

@@ -1,28 +1,22 @@
 import { join } from "node:path";
-import { type Client, createClient, createRouterTransport } from "@connectrpc/connect";
+import {
+  type Client,
+  createClient,
+  createRouterTransport,
+  createServiceImplSpec,
+  type ServiceImpl,
+} from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { createInvestorService } from "../../src/service/investors.ts";
-import { createSqliteStore } from "../../src/store/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
+import { openSqlite } from "./copying.ts";
+import { type EngineOptions, startEngine } from "./engine.ts";
 import { temporaryFolder } from "./folder.ts";
 
-/** The service in this process, over an SQLite file of its own. */
-interface InProcess {
-  readonly client: Client<typeof InvestorService>;
-  readonly store: Store;
-}
-
-/** Opens the service for the running test, and closes it after. */
-export async function openService(): Promise<InProcess> {
-  const store = await createSqliteStore(join(temporaryFolder(), "investors.db"), {
-    observe() {},
-    onWrite() {},
-    onWarning() {},
-    onFatal(error) {
-      throw error;
-    },
-  });
+/** Opens the service in this process for the running test, over an SQLite file of its own. */
+export async function openService() {
+  const store = await openSqlite(join(temporaryFolder(), "investors.db"));
   onTestFinished(() => store.close());
   return { client: serviceOver(store), store };
 }
@@ -36,4 +30,15 @@ export function serviceOver(
     router.service(InvestorService, createInvestorService(store, { requestTimeoutMs }));
   });
   return createClient(InvestorService, transport);
+}
+
+/** Implementations of methods of the service; others are UNIMPLEMENTED. */
+export type Methods = Partial<ServiceImpl<typeof InvestorService>>;
+
+/** Serves methods by the engine of the service until the end of the test. */
+export async function serveMethods(methods: Methods, options: Omit<EngineOptions, "services">) {
+  const services = [createServiceImplSpec<typeof InvestorService>(InvestorService, methods)];
+  const engine = await startEngine({ services, ...options });
+  onTestFinished(engine.destroy);
+  return engine;
 }

@@ -13,7 +13,7 @@ export function readPage(page: string): string {
 }
 
 /** A fenced block of a page. */
-export interface Block {
+interface Block {
   language: string;
   /** What follows the language: the test that runs the block. */
   test: string;

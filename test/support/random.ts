@@ -4,7 +4,6 @@ import { xoroshiro128plus } from "pure-rand/generator/xoroshiro128plus";
 
 /** Random choices that a seed repeats. */
 export interface Random {
-  readonly seed: number;
   /** A whole number from `min` to `max`, both included. */
   int(min: number, max: number): number;
   /** One of the items. */
@@ -18,7 +17,6 @@ export function createRandom(seed: number): Random {
   const generator = xoroshiro128plus(seed);
   const int = (min: number, max: number) => uniformInt(generator, min, max);
   return {
-    seed,
     int,
     pick: <T>(items: readonly T[]) => items[int(0, items.length - 1)] as T,
     shuffle<T>(items: readonly T[]) {

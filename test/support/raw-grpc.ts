@@ -6,12 +6,26 @@ import { onTestFinished } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 
+export const paths = {
+  create: "/investor.v1.InvestorService/CreateInvestor",
+  get: "/investor.v1.InvestorService/GetInvestor",
+  list: "/investor.v1.InvestorService/ListInvestors",
+  check: "/grpc.health.v1.Health/Check",
+  watch: "/grpc.health.v1.Health/Watch",
+  reflect: "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+};
+
+/** Messages: without a field; for as much as a page can have; for the names of all services. */
+export const messages = {
+  empty: frame(Buffer.alloc(0)),
+  fullPage: frame(Buffer.from([8, 0xe8, 7])),
+  listServices: frame(Buffer.from([0x3a, 0])),
+};
+
 /** How a call ended on the wire. */
 interface RawReply {
   status: number;
-  message: string;
   reason: string | undefined;
-  body: Buffer;
 }
 
 /** A connection that speaks HTTP/2 and knows nothing of gRPC. */
@@ -49,19 +63,16 @@ export async function rawCall(
 /** How the call on a stream ends. */
 export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawReply> {
   const seen: Record<string, unknown> = {};
-  const chunks: Buffer[] = [];
   stream.on("response", (headers) => Object.assign(seen, headers));
   stream.on("trailers", (headers) => Object.assign(seen, headers));
-  stream.on("data", (chunk: Buffer) => chunks.push(chunk));
+  stream.resume();
   await once(stream, "close");
   const details = seen["grpc-status-details-bin"];
   const status = fromBinary(StatusSchema, Buffer.from(String(details ?? ""), "base64"));
   const infos = status.details.map((any) => anyUnpack(any, ErrorInfoSchema));
   return {
     status: Number(seen["grpc-status"]),
-    message: decodeURIComponent(String(seen["grpc-message"] ?? "")),
     reason: infos.find((info) => info !== undefined)?.reason,
-    body: Buffer.concat(chunks),
   };
 }
 

@@ -9,17 +9,23 @@ import { readSettings } from "./settings.ts";
  * the end of the test.
  *
  * @param flags settings as flags of the command line
- * @returns it, its folder, and the errors that it has logged so far
+ * @returns it, its folder, and the lines that it has logged so far; those of errors also apart
  */
 export async function startInProcess(flags: Record<string, string> = {}) {
   const folder = temporaryFolder();
-  const errors: string[] = [];
-  const log = pino({ level: "error" }, { write: (line) => void errors.push(line) });
+  const lines: Record<string, unknown>[] = [];
+  const errors: typeof lines = [];
+  const write = (text: string) => {
+    const line = JSON.parse(text);
+    lines.push(line);
+    if (line.level >= 50) errors.push(line);
+  };
+  const log = pino({ level: flags["--log-level"] ?? "info" }, { write });
   const own = { "--database-url": `sqlite:${folder}/data/investors.db` };
   const ports = { "--grpc-port": "0", "--http-port": "0" };
   const server = await startServer(readSettings({ ...own, ...ports, ...flags }), log, (error) => {
     throw error;
   });
   onTestFinished(async () => void (await server.stop()));
-  return { ...server, folder, errors };
+  return { ...server, folder, lines, errors };
 }

@@ -1,15 +1,15 @@
 import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { once } from "node:events";
 import { connect } from "node:net";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { onTestFinished } from "vitest";
+import { onTestFinished, vi } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { root } from "./clone.ts";
 import { temporaryFolder } from "./folder.ts";
 
-const root = resolve(import.meta.dirname, "../..");
 const bin = join(root, "src/bin.ts");
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
@@ -17,8 +17,9 @@ const node = process.env.TEST_NODE ?? process.execPath;
 /** The command line as a child process, and all that it has written. */
 export interface Run {
   readonly child: ChildProcess;
-  /** Its standard output and error so far. */
+  /** Its standard output and error so far, and the same apart. */
   output(): string;
+  readonly written: Readonly<Record<"stdout" | "stderr", string>>;
   /** Resolves with its exit code, or the signal that ended it. */
   readonly exited: Promise<number | NodeJS.Signals>;
 }
@@ -54,9 +55,11 @@ export function runGroup(program: string, args: string[], options: SpawnOptions)
 
 function follow(child: ChildProcess, kill: () => void): Run {
   let output = "";
-  for (const stream of [child.stdout, child.stderr]) {
-    stream?.setEncoding("utf8").on("data", (text) => {
+  const written = { stdout: "", stderr: "" };
+  for (const name of ["stdout", "stderr"] as const) {
+    child[name]?.setEncoding("utf8").on("data", (text) => {
       output += text;
+      written[name] += text;
     });
   }
   const exited = once(child, "close").then(([code, signal]) => code ?? signal);
@@ -64,7 +67,7 @@ function follow(child: ChildProcess, kill: () => void): Run {
     kill();
     await exited;
   });
-  return { child, output: () => output, exited };
+  return { child, output: () => output, written, exited };
 }
 
 /** Starts the service on free ports and waits until it says that it serves. */
@@ -157,12 +160,6 @@ export async function untilInFlight(
 }
 
 /** Tries until there is a result, for at most 30 seconds. */
-export async function waitFor<T>(attempt: () => Promise<T | undefined | false>): Promise<T> {
-  const end = performance.now() + 30_000;
-  while (performance.now() < end) {
-    const result = await attempt();
-    if (result !== undefined && result !== false) return result;
-    await new Promise((done) => setTimeout(done, 20));
-  }
-  throw new Error("it did not come about in time");
+export function waitFor<T>(attempt: () => T | Promise<T>) {
+  return vi.waitUntil(attempt, { timeout: 30_000, interval: 20 });
 }

@@ -1,8 +1,16 @@
-import { connect, type Socket } from "node:net";
+import { once } from "node:events";
+import { type AddressInfo, connect, type Server, type Socket } from "node:net";
 import { onTestFinished } from "vitest";
 
+/** Has a server listen on a free port of this machine until the end of the test; returns the port. */
+export async function listen(server: Server): Promise<number> {
+  onTestFinished(() => void server.close());
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  return (server.address() as AddressInfo).port;
+}
+
 /** A connection as bytes, all that came on it so far, and all once it has closed. */
-export interface Wire {
+interface Wire {
   readonly socket: Socket;
   received(): string;
   readonly closed: Promise<string>;

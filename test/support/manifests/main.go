@@ -7,12 +7,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"log"
 	"os"
 
 	"github.com/compose-spec/compose-go/v2/cli"
@@ -29,74 +30,58 @@ import (
 )
 
 func main() {
-	read := map[string]func(string) error{"compose": compose, "kubernetes": kubernetes}
-	if err := read[os.Args[1]](os.Args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	read := map[string]func(string){"compose": compose, "kubernetes": kubernetes}
+	read[os.Args[1]](os.Args[2])
 }
 
-func compose(file string) error {
+func compose(file string) {
 	options, err := cli.NewProjectOptions([]string{file})
-	if err != nil {
-		return err
-	}
+	check(err)
 	project, err := options.LoadProject(context.Background())
-	if err != nil {
-		return err
-	}
-	return show(project)
+	check(err)
+	show(project)
 }
 
 // kubernetes reads what kustomize builds from a folder, or the objects in a file.
-func kubernetes(path string) error {
+func kubernetes(path string) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
 	} {
-		if err := add(scheme); err != nil {
-			return err
-		}
+		check(add(scheme))
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	text, err := os.ReadFile(path)
 	if err != nil {
-		text, err = build(path)
+		text = build(path)
 	}
-	if err != nil {
-		return err
-	}
-	documents := yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text)))
-	defer documents.Close()
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for {
-		document := make([]byte, len(text))
-		n, err := documents.Read(document)
+		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return
 		}
-		if err != nil {
-			return err
-		}
-		object, _, err := decoder.Decode(document[:n], nil, nil)
-		if err != nil {
-			return err
-		}
-		if err := show(object); err != nil {
-			return err
-		}
+		check(err)
+		object, _, err := decoder.Decode(document, nil, nil)
+		check(err)
+		show(object)
 	}
 }
 
-func build(folder string) ([]byte, error) {
+func build(folder string) []byte {
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		return nil, err
-	}
-	return resources.AsYaml()
+	check(err)
+	text, err := resources.AsYaml()
+	check(err)
+	return text
 }
 
-func show(value any) error {
-	line, err := json.Marshal(value)
-	fmt.Println(string(line))
-	return err
+func show(value any) {
+	check(json.NewEncoder(os.Stdout).Encode(value))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

@@ -26,7 +26,7 @@ public class Investors {
 
   /** A deadline counts from when it is set, so each call gets its own. */
   private InvestorServiceBlockingStub stub() {
-    return stub.withDeadlineAfter(5, TimeUnit.SECONDS);
+    return stub.withDeadlineAfter(15, TimeUnit.SECONDS);
   }
 
   /** A UUID of version 7 (RFC 9562), which the JDK does not make. */

@@ -1,0 +1,98 @@
+import { MongoClient, type MongoClientOptions } from "mongodb";
+import { unavailable } from "./mongodb-errors.ts";
+import { DatabaseUrlError } from "./store.ts";
+
+/** The options that a URL may have. The driver takes more: deprecated ones, and those of programs. */
+const supported = `appName authMechanism authMechanismProperties authSource compressors
+  connectTimeoutMS directConnection heartbeatFrequencyMS journal localThresholdMS maxConnecting
+  maxIdleTimeMS maxPoolSize minPoolSize readConcernLevel readPreference
+  readPreferenceTags replicaSet retryReads retryWrites serverMonitoringMode
+  serverSelectionTimeoutMS socketTimeoutMS srvMaxHosts srvServiceName ssl tls
+  tlsAllowInvalidCertificates tlsAllowInvalidHostnames tlsCAFile tlsCertificateKeyFile
+  tlsCertificateKeyFilePassword tlsCRLFile tlsInsecure w waitQueueTimeoutMS wtimeoutMS
+  zlibCompressionLevel`;
+
+const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
+
+/** The shortest interval of heartbeats that the driver allows, in milliseconds. */
+const minHeartbeatMs = 500;
+
+/**
+ * A client whose commands take little more than `attemptMs` and that is not connected yet, and the
+ * database that its URL names, or `investors`.
+ *
+ * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
+ */
+export function createMongoClient(url: string, attemptMs: number) {
+  if (url.includes("#")) throw refusal("write %23 for #");
+  // What is followed by an @ is a part of a password.
+  const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
+  const names = [...new Set(new URLSearchParams(query).keys())];
+  const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
+  if (others.length > 0) throw refusal(`unknown or unsupported option ${others.join(", ")}`);
+  const client = open(url, {
+    appName: "investor-records",
+    readPreference: "primary",
+    // A hidden retry would blur what surely was not written.
+    retryWrites: false,
+    serverSelectionTimeoutMS: attemptMs,
+    waitQueueTimeoutMS: attemptMs,
+    connectTimeoutMS: attemptMs,
+    // Longer than the server's own limit, whose error says more.
+    socketTimeoutMS: attemptMs * 1.25,
+    heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
+  });
+  if (client instanceof Error) throw refusal(explain(url, names, client.message));
+  const { tls, minPoolSize, maxPoolSize, compressors } = client.options;
+  const ofTls = names.find((name) => /^tls./i.test(name));
+  if (ofTls && !tls) throw refusal(`${ofTls} needs tls=true`);
+  if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw refusal("minPoolSize > maxPoolSize");
+  if (compressors.includes("snappy")) throw refusal("compressors can be zlib and zstd");
+  const [, path = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
+  const database = decodeURIComponent(path) || "investors";
+  // The last two hold what MongoDB keeps for itself, and local is on one member alone.
+  if (/[/\\. "$&;=\0]|^(local|config)$/.test(database) || Buffer.byteLength(database) > 63) {
+    throw refusal('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
+  }
+  return {
+    client,
+    db: client.db(database),
+    /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
+    async connect(): Promise<void> {
+      await client.connect().catch((error) => {
+        throw unavailable(error);
+      });
+    },
+  };
+}
+
+function open(url: string, options?: MongoClientOptions): MongoClient | Error {
+  try {
+    return new MongoClient(url, options);
+  } catch (error) {
+    return error as Error;
+  }
+}
+
+function refusal(fault: string): DatabaseUrlError {
+  return new DatabaseUrlError(`not a MongoDB connection string: ${fault}`);
+}
+
+/** The options without which the driver would not say this, and what it says if that has no values. */
+function explain(url: string, names: string[], message: string): string {
+  const causes = names.filter((name) => {
+    const [start, query] = url.split("?");
+    const others = new URLSearchParams(query);
+    others.delete(name);
+    const client = open(`${start}?${others}`);
+    return !(client instanceof Error) || client.message !== message;
+  });
+  if (causes.length === 0) {
+    return "check its hosts, and percent-encode its user, password and database";
+  }
+  const wordsOf = (text: string): string[] => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+  const own = wordsOf([...new URLSearchParams(url)].join(" "));
+  const known = wordsOf(names.join(" "));
+  const isSafe = wordsOf(message).every((word) => known.includes(word) || !own.includes(word));
+  return `check its option ${causes.join(", ")}${isSafe ? ` (${message})` : ""}`;
+}

@@ -1,0 +1,168 @@
+/*
+ * Makes the disk fail under the files of one folder, and keeps what of them would survive a power
+ * cut. Loaded by LD_PRELOAD:
+ *
+ *   cc -shared -fPIC -O2 -o failing-disk.so failing-disk.c
+ *
+ * Environment
+ *   DISK_FOLDER   the folder, as realpath(3) has it; its subfolders are not watched.
+ *   DISK_DURABLE  optional: a folder for the copies that a sync brings up to date. A file NAME.lost
+ *                 beside one has a byte for each page that a sync has lost: 1 until it is written
+ *                 again.
+ *   DISK_RULES    a file of faults. It may be replaced at any time (by a rename); then counting
+ *                 starts anew. A line is
+ *                   OPERATION SUFFIX FIRST ACTION
+ *                 from the FIRST OPERATION (write, sync, truncate) on, ACTION happens to files whose
+ *                 name ends in SUFFIX:
+ *                   EIO, ENOSPC  it fails and has no effect
+ *                   hang         it never returns, and has no effect
+ *                   lost         a sync that fails with EIO, after which the kernel has the
+ *                                unsynced pages for clean: they can be read, but no later sync
+ *                                writes them
+ *
+ * No sync reaches the real disk.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, LOST = 1000 /* other faults are an errno, or 0 */ };
+
+static int fail(int error) {
+  errno = error;
+  return -1;
+}
+
+static int ends_in(const char *text, const char *suffix) {
+  size_t length = strlen(text), end = strlen(suffix);
+  return length >= end && !strcmp(text + length - end, suffix);
+}
+
+/* The name in the folder of what a descriptor is open on, "" for the folder itself, or NULL. */
+static const char *watched(int fd, char path[PATH_MAX]) {
+  const char *folder = getenv("DISK_FOLDER");
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = folder ? readlink(link, path, PATH_MAX - 1) : -1;
+  if (length < 0) return NULL;
+  path[length] = 0;
+  const char *name = path + strlen(folder);
+  if (strncmp(path, folder, strlen(folder)) || (*name && *name != '/')) return NULL;
+  return *name ? name + 1 : name;
+}
+
+static struct rule { char op[16], suffix[64], action[32]; long first, seen; } rules[16];
+static int rule_count;
+
+static void read_rules(void) {
+  static struct stat last;
+  struct stat now;
+  const char *path = getenv("DISK_RULES");
+  if (!path || stat(path, &now)) return;
+  if (now.st_ino == last.st_ino && now.st_mtim.tv_nsec == last.st_mtim.tv_nsec) return;
+  last = now;
+  rule_count = 0;
+  FILE *file = fopen(path, "re");
+  for (struct rule r = {0}; file && rule_count < 16 &&
+       fscanf(file, "%15s %63s %ld %31s", r.op, r.suffix, &r.first, r.action) == 4;)
+    rules[rule_count++] = r;
+  if (file) fclose(file);
+}
+
+/* The fault of an operation; it does not return if that is to hang. */
+static int fault_of(const char *op, const char *name) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  char action[32] = "";
+  pthread_mutex_lock(&lock);
+  read_rules();
+  for (struct rule *r = rules; r < rules + rule_count; r++)
+    if (!strcmp(op, r->op) && ends_in(name, r->suffix) && ++r->seen >= r->first)
+      strcpy(action, r->action);
+  pthread_mutex_unlock(&lock);
+  if (!*action) return 0;
+  dprintf(2, "the disk fails: %s %s %s\n", op, name, action);
+  while (!strcmp(action, "hang")) pause();
+  return !strcmp(action, "EIO") ? EIO : !strcmp(action, "ENOSPC") ? ENOSPC : LOST;
+}
+
+/* Opens a file in the folder of the copies. */
+static int open_durable(const char *name, const char *suffix, int flags) {
+  const char *durable = getenv("DISK_DURABLE");
+  char path[PATH_MAX];
+  if (!durable) return -1;
+  snprintf(path, sizeof path, "%s/%s%s", durable, name, suffix);
+  return open(path, flags | O_CLOEXEC, 0600);
+}
+
+/* Says of the pages of a range whether a sync has lost them. */
+static void mark(const char *name, int flags, off_t start, off_t end, char is_lost) {
+  int error = errno, marks = open_durable(name, ".lost", O_WRONLY | flags);
+  for (off_t page = start / PAGE; marks >= 0 && page * PAGE < end; page++)
+    if (pwrite(marks, &is_lost, 1, page) != 1) abort();
+  if (marks >= 0) close(marks);
+  errno = error;
+}
+
+/* Brings the copy of a file up to date, save for the pages that are lost. */
+static void copy_pages(int fd, const char *name) {
+  int copy = open_durable(name, "", O_WRONLY | O_CREAT);
+  int marks = open_durable(name, ".lost", O_RDONLY);
+  char page[PAGE], is_lost;
+  off_t end = 0;
+  for (ssize_t size; copy >= 0 && (size = pread(fd, page, PAGE, end)) > 0; end += size) {
+    if (pread(marks, &is_lost, 1, end / PAGE) == 1 && is_lost) continue;
+    if (pwrite(copy, page, size, end) != size) abort();
+  }
+  if (copy >= 0 && (ftruncate(copy, end) || close(copy))) abort();
+  if (marks >= 0) close(marks);
+}
+
+/* Removes the copies of files that are gone. */
+static void sync_names(void) {
+  const char *durable = getenv("DISK_DURABLE"), *folder = getenv("DISK_FOLDER");
+  DIR *copies = durable ? opendir(durable) : NULL;
+  for (struct dirent *entry; copies && (entry = readdir(copies));) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+    if (!ends_in(path, ".lost") && access(path, F_OK)) unlinkat(dirfd(copies), entry->d_name, 0);
+  }
+  if (copies) closedir(copies);
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
+  char path[PATH_MAX];
+  const char *name = watched(fd, path);
+  int fault = name ? fault_of("write", name) : 0;
+  if (fault) return fail(fault);
+  if (name) mark(name, 0, offset, offset + size, 0);
+  return syscall(SYS_pwrite64, fd, data, size, offset);
+}
+
+int ftruncate64(int fd, off_t size) {
+  char path[PATH_MAX];
+  const char *name = watched(fd, path);
+  int fault = name ? fault_of("truncate", name) : 0;
+  return fault ? fail(fault) : syscall(SYS_ftruncate, fd, size);
+}
+
+int fsync(int fd) {
+  char path[PATH_MAX];
+  const char *name = watched(fd, path);
+  if (!name) return syscall(SYS_fsync, fd);
+  int fault = fault_of("sync", name);
+  if (fault == LOST) mark(name, O_CREAT, 0, lseek(fd, 0, SEEK_END), 1);
+  if (fault) return fail(fault == LOST ? EIO : fault);
+  if (*name) copy_pages(fd, name);
+  else sync_names();
+  return 0;
+}
+int fdatasync(int fd) { return fsync(fd); }
