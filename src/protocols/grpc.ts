@@ -3,7 +3,9 @@ import type { ServerHttp2Stream } from "node:http2";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { malformedRequest } from "../service/errors.ts";
+import { createInvestorEncoder } from "./investor-binary.ts";
 import { binaryOptions, type Codec } from "./unary.ts";
 
 /** The prefix of a message: whether it is compressed, and its length. */
@@ -32,51 +34,56 @@ export function isCommonGrpc(headers: IncomingHttpHeaders): boolean {
 }
 
 /**
- * The codec for the common form of a unary call by gRPC, on a stream of HTTP/2
+ * Creates the codec for the common form of a unary call by gRPC, on a stream of HTTP/2
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
  */
-export const grpcCodec: Codec<ServerHttp2Stream, ServerHttp2Stream> = {
-  transport: "grpc",
-  overhead: prefixBytes,
+export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
+  const encodeInvestor = createInvestorEncoder();
+  return {
+    transport: "grpc",
+    overhead: prefixBytes,
 
-  timeoutMs: (headers) => readGrpcTimeout(headers["grpc-timeout"]).timeoutMs,
+    timeoutMs: (headers) => readGrpcTimeout(headers["grpc-timeout"]).timeoutMs,
 
-  decode({ input }, body, _, call) {
-    if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
-    if (body.length < prefixBytes) throw malformedRequest();
-    const flags = body[0];
-    const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
-    if (flags === 1) {
-      // The protocol has its own code for this mistake of a client, which is no fault.
-      call.recordFailure(malformedRequest());
-      throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
-    }
-    if (flags !== 0 || body.length < end) throw malformedRequest();
-    if (body.length > end) {
-      throw new ConnectError("there is more than one message", Code.Unimplemented);
-    }
-    try {
-      return fromBinary(input, body.subarray(prefixBytes), binaryOptions);
-    } catch (error) {
-      throw malformedRequest(error);
-    }
-  },
+    decode({ input }, body, _, call) {
+      if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
+      if (body.length < prefixBytes) throw malformedRequest();
+      const flags = body[0];
+      const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
+      if (flags === 1) {
+        // The protocol has its own code for this mistake of a client, which is no fault.
+        call.recordFailure(malformedRequest());
+        throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
+      }
+      if (flags !== 0 || body.length < end) throw malformedRequest();
+      if (body.length > end) {
+        throw new ConnectError("there is more than one message", Code.Unimplemented);
+      }
+      try {
+        return fromBinary(input, body.subarray(prefixBytes), binaryOptions);
+      } catch (error) {
+        throw malformedRequest(error);
+      }
+    },
 
-  reply(stream, output, { head }) {
-    const message = toBinary(head.method.output, output);
-    const bytes = Buffer.allocUnsafe(prefixBytes + message.length);
-    bytes.writeUInt8(0, 0);
-    bytes.writeUInt32BE(message.length, 1);
-    bytes.set(message, prefixBytes);
-    const type = String(head.headers["content-type"]);
-    // As Node.js sends them: of an object it makes another one.
-    stream.respond([":status", "200", "content-type", type], { waitForTrailers: true });
-    stream.on("wantTrailers", sendOk);
-    stream.end(bytes);
-  },
+    reply(stream, output, { head }) {
+      const schema = head.method.output;
+      const message =
+        schema === InvestorSchema ? encodeInvestor(output as Investor) : toBinary(schema, output);
+      const bytes = Buffer.allocUnsafe(prefixBytes + message.length);
+      bytes.writeUInt8(0, 0);
+      bytes.writeUInt32BE(message.length, 1);
+      bytes.set(message, prefixBytes);
+      const type = String(head.headers["content-type"]);
+      // As Node.js sends them: of an object it makes another one.
+      stream.respond([":status", "200", "content-type", type], { waitForTrailers: true });
+      stream.on("wantTrailers", sendOk);
+      stream.end(bytes);
+    },
 
-  fail: (stream, error, { head }) => sendStatus(stream, head.headers, error),
-};
+    fail: (stream, error, { head }) => sendStatus(stream, head.headers, error),
+  };
+}
 
 function sendOk(this: ServerHttp2Stream): void {
   this.sendTrailers({ "grpc-status": "0" });

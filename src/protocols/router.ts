@@ -18,7 +18,7 @@ import {
 import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
-import { grpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
+import { createGrpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
 import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
 import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
 import { createUniversal } from "./universal.ts";
@@ -71,6 +71,7 @@ export function createRouter(options: RouterOptions) {
   };
   const compressions = createCompressions();
   const connectCodec = createConnectCodec(jsonOptions, compressions);
+  const grpcCodec = createGrpcCodec();
   const serveUnary = createUnary(options);
   const serveUniversal = createUniversal({ ...options, jsonOptions, compressions }, rpcs.values());
 
