@@ -256,7 +256,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (error instanceof ConnectError) return error;
     // What breaks when nobody waits for the reply any more is no fault.
     if (this.#abortReason) return this.#abortReason;
-    if (this.#isClosed || isClientGone(error)) return clientLeft;
+    if (this.#isClosed || isStreamOver(error)) return clientLeft;
     this.#options.log.error({ err: error, traceId: this.id }, "internal error");
     return internal(this.id, error);
   }
@@ -267,10 +267,9 @@ export function methodNameOf({ parent, name }: DescMethod): string {
   return `${parent.typeName}/${name}`;
 }
 
-/** Whether a reply failed because its client has left, which Node.js reports later. */
-function isClientGone(error: unknown): boolean {
-  const codes: unknown[] = ["ERR_HTTP2_INVALID_STREAM", "ECONNRESET", "EPIPE"];
-  return error instanceof Error && "code" in error && codes.includes(error.code);
+/** Whether a reply failed because its stream was reset, which Node.js reports later. */
+function isStreamOver(error: unknown): boolean {
+  return error instanceof Error && "code" in error && error.code === "ERR_HTTP2_INVALID_STREAM";
 }
 
 /** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */

@@ -158,7 +158,8 @@ function toFailure(call: Call, error: unknown): ConnectError {
 function recordRefusal(response: UniversalServerResponse, call: Call): UniversalServerResponse {
   const { status, trailer = new Headers(), body } = response;
   async function* follow() {
-    if (body) yield* recordStreamFailure(body, call);
+    // Connect throws into it what a reset connection does to a write, which is no fault of the body.
+    if (body) for await (const bytes of recordStreamFailure(body, call)) yield bytes;
     if (call.wasInvoked || call.failure) return;
     // gRPC-Web and streams have their status in the body.
     const code = findTrailerError(trailer)?.code ?? codeByStatus[status];
