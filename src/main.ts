@@ -87,7 +87,8 @@ function refuse(error: unknown): never {
 
 async function runServer(): Promise<void> {
   const config = readConfig(serve);
-  const log = pino({ level: config.logLevel }, await openLog());
+  const serializers = { err: describeError };
+  const log = pino({ level: config.logLevel, serializers }, await openLog());
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
     process.exit(1);
@@ -174,6 +175,12 @@ function onSignals(
       process.abort();
     });
   }
+}
+
+/** What the log has of an error. Other properties can hold what a caller has sent, or a record. */
+function describeError(error: Error): object {
+  const { type, message, stack } = pino.stdSerializers.err(error);
+  return { type, message, stack };
 }
 
 /** Standard error: lines of JSON, or readable ones on a terminal. */

@@ -118,3 +118,12 @@ it("the log holds no password of a database that cannot be reached", async () =>
   expect(service.output()).toContain("not ready");
   expect(service.output()).not.toContain(secret);
 });
+
+it("the log has no property of an error but its type, message and stack", async () => {
+  const fail = `Promise.reject(Object.assign(RangeError('why'),{rawPacket:[1]}))`;
+  const preload = `--import=data:text/javascript,setTimeout(()=>${fail},2000)`;
+  const { exited, output } = await startService({ NODE_OPTIONS: preload });
+  expect(await exited).toBe(1);
+  expect(output()).toMatch(/"level":60.*"err":{"type":"RangeError","message":"why","stack":/);
+  expect(output()).not.toContain('"rawPacket"');
+});
