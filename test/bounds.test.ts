@@ -266,14 +266,6 @@ describe("connections", () => {
     expect(first.closed).toBe(true);
   });
 
-  const isLinux = process.platform === "linux";
-  it.runIf(isLinux)("may come by the thousand before the service looks", async () => {
-    const { httpPort, child } = await startService();
-    child.kill("SIGSTOP");
-    const sockets = Array.from({ length: 1_000 }, () => openWire(httpPort).socket);
-    await Promise.all(sockets.map((socket) => once(socket, "connect")));
-  });
-
   it("that carry calls are not replaced, and one more is refused", async () => {
     const service = await startService({ MAX_CONNECTIONS: "10" });
     const sessions = Array.from({ length: 10 }, () => rawConnection(service.grpcPort));

@@ -55,9 +55,6 @@ const requestGraceMs = 5_000;
 /** Longer than common load balancers keep idle connections, so that they never use one that is closing. */
 const keepAliveTimeoutMs = 75_000;
 
-/** How many connections may wait to be accepted; clients try others again after a second. */
-const backlog = 4_096;
-
 const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
 
 const http2Options = {
@@ -160,7 +157,7 @@ async function listen(
 ): Promise<Listener> {
   connections.follow(server);
   if ("setSecureContext" in server) tls?.onReload((context) => server.setSecureContext(context));
-  await once(server.listen({ port, host, reusePort, backlog }), "listening").catch(
+  await once(server.listen({ port, host, reusePort }), "listening").catch(
     (error: NodeJS.ErrnoException) => {
       const { code = "", message } = error;
       throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
