@@ -178,7 +178,9 @@ function onSignals(
 }
 
 /** What the log has of an error. Other properties can hold what a caller has sent, or a record. */
-function describeError(error: Error): object {
+function describeError(error: unknown): unknown {
+  // Anything can be thrown.
+  if (!(error instanceof Error)) return String(error);
   const { type, message, stack } = pino.stdSerializers.err(error);
   return { type, message, stack };
 }

@@ -119,11 +119,21 @@ it("the log holds no password of a database that cannot be reached", async () =>
   expect(service.output()).not.toContain(secret);
 });
 
-it("the log has no property of an error but its type, message and stack", async () => {
-  const fail = `Promise.reject(Object.assign(RangeError('why'),{rawPacket:[1]}))`;
-  const preload = `--import=data:text/javascript,setTimeout(()=>${fail},2000)`;
-  const { exited, output } = await startService({ NODE_OPTIONS: preload });
-  expect(await exited).toBe(1);
-  expect(output()).toMatch(/"level":60.*"err":{"type":"RangeError","message":"why","stack":/);
-  expect(output()).not.toContain('"rawPacket"');
-});
+it.each([
+  [
+    "Object.assign(RangeError('why'),{rawPacket:[1]})",
+    '{"type":"RangeError","message":"why","stack":',
+  ],
+  ["null", '"null"'],
+])(
+  "the log has no property of an error but its type, message and stack: %s",
+  async (thrown, logged) => {
+    const fail = `{throw(${thrown})}`;
+    const preload = `--import=data:text/javascript,setTimeout(()=>${fail},2000)`;
+    const { exited, output } = await startService({ NODE_OPTIONS: preload });
+    expect(await exited).toBe(1);
+    expect(output()).toContain('"level":60');
+    expect(output()).toContain(`"err":${logged}`);
+    expect(output()).not.toContain('"rawPacket"');
+  },
+);
