@@ -136,8 +136,8 @@ export async function startServer(
       await delay(Math.max(drain.delayMs, minDrainDelayMs));
       routes.endWatches();
       const end = performance.now() + drain.timeoutMs;
-      await Promise.race([connections.retire(), delay(drain.timeoutMs)]);
       for (const listener of listeners) listener.close();
+      connections.retire();
       await waitUntil(() => gate.inFlight === 0, end - performance.now());
       // What is open now is a client that does not close its connection, or a reply on its way.
       await waitUntil(() => connections.isEmpty, flushMs);

@@ -11,6 +11,7 @@ import { expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
+import { clientPreface, frameType } from "./support/http2-frames.ts";
 import { hasPython } from "./support/python.ts";
 import { openCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
@@ -86,6 +87,18 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   await expect(watch.next()).rejects.toThrow("[unavailable] the server is shutting down");
   expect(await service.exited).toBe(0);
   expect(performance.now() - start).toBeLessThan(3_000);
+});
+
+it("takes no new connections from when clients are told to leave theirs", async () => {
+  const service = await startService();
+  // It does not confirm that it was told.
+  const { received } = openWire(service.grpcPort, clientPreface);
+  await waitFor(() => received() !== "");
+  service.child.kill("SIGTERM");
+  const goAway = Buffer.from([frameType.goAway, 0, 0, 0, 0, 0]).toString("latin1");
+  await waitFor(() => received().includes(goAway));
+  expect(await accepts(service.grpcPort)).toBe(false);
+  expect(await accepts(service.httpPort)).toBe(false);
 });
 
 it("serves on during the drain delay, while probes fail and HTTP/1.1 replies are the last", async () => {

@@ -11,9 +11,6 @@ const sessionTimeoutMs = 10_000;
 const pingIntervalMs = 60_000;
 const pingTimeoutMs = 30_000;
 
-/** Timeout of the ping that shows that a client knows of the end of its connection, in milliseconds. */
-const retirePingMs = 1_000;
-
 /** After how long without calls a connection of HTTP/2 is closed, in milliseconds. */
 const idleTimeoutMs = 5 * 60_000;
 
@@ -34,9 +31,6 @@ const ageSpread = 0.1;
 
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 export const maxTimerMs = 2 ** 31 - 1;
-
-/** The last stream of a GOAWAY that only announces the end (RFC 9113, 6.8). */
-const maxStreamId = 2 ** 31 - 1;
 
 /** A client's connection to one of the ports. */
 export class Connection {
@@ -134,15 +128,11 @@ export class Connection {
 
   /**
    * Asks the client to send its next requests on another connection: over HTTP/1.1 with the next
-   * reply, over HTTP/2 at once. Calls go on to their end; resolves when no new ones are taken.
+   * reply, over HTTP/2 at once, with which request was the last to be served. Calls go on to their end.
    */
-  async retire(): Promise<void> {
+  retire(): void {
     this.closeAfterReply();
-    const session = this.#session;
-    if (session === undefined || session.closed || session.destroyed) return;
-    session.goaway(constants.NGHTTP2_NO_ERROR, maxStreamId);
-    await this.#ping(retirePingMs);
-    session.close();
+    this.#session?.close();
   }
 
   /** Retires it at an age in milliseconds, and closes it when its calls have had `graceMs` to end. */
@@ -172,7 +162,7 @@ export class Connection {
 
   async #checkClient(): Promise<void> {
     const { idleSince = performance.now() } = this;
-    if (performance.now() - idleSince >= idleTimeoutMs) await this.retire();
+    if (performance.now() - idleSince >= idleTimeoutMs) this.retire();
     else if (!(await this.#ping(pingTimeoutMs))) this.destroy();
   }
 
@@ -277,9 +267,9 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) 
       for (const connection of all.values()) connection.closeAfterReply();
     },
     /** Retires those that are open, and those that finish their handshake later. */
-    async retire(): Promise<void> {
+    retire(): void {
       isRetiring = true;
-      await Promise.all(Array.from(all.values(), (connection) => connection.retire()));
+      for (const connection of all.values()) connection.retire();
     },
     /** Whether none is open. */
     get isEmpty(): boolean {

@@ -32,7 +32,7 @@ interface ListenerOptions {
 /** A port that is listened on. */
 export interface Listener {
   readonly port: number;
-  /** Takes no new connections, and closes those of HTTP/1.1 that are idle. */
+  /** Takes no new connections nor calls over HTTP/2, and closes connections that are idle. */
   close(): void;
 }
 

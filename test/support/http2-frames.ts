@@ -6,6 +6,7 @@ export const frameType = {
   resetStream: 0x3,
   settings: 0x4,
   ping: 0x6,
+  goAway: 0x7,
   windowUpdate: 0x8,
   continuation: 0x9,
 } as const;
