@@ -85,7 +85,12 @@ export const settings: readonly Option[] = [
   setting("--max-in-flight <calls>", count, "1024", "maximum number of calls in flight"),
   setting("--max-connections <n>", count, "1024", "maximum number of open connections"),
   setting("--request-timeout <duration>", duration(1), "10s", "timeout for a call: ms, s, m or h"),
-  setting("--max-connection-age <duration>", age, "", "age at which its client is to reconnect"),
+  setting(
+    "--max-connection-age <duration>",
+    age,
+    "",
+    "age at which its client is asked to reconnect",
+  ),
   setting("--drain-delay <duration>", duration(0), "0s", "time to serve on while /readyz fails"),
   setting("--drain-timeout <duration>", duration(0), "20s", "time for calls in flight at shutdown"),
   setting("--log-level <level>", text, "info", "lowest level to log").choices(logLevels),

@@ -110,10 +110,8 @@ export async function startServer(
   try {
     const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
-    listeners.push(
-      await listenForHttp2(listen.grpcPort, grpc, streamServer),
-      await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }),
-    );
+    listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
+    listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
   } catch (error) {
     stopFollowing();
     for (const listener of listeners) listener.close();

@@ -52,7 +52,7 @@ describe("the command line", () => {
   it.each([
     ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: it is damaged"],
     ["a folder that is none", { DATABASE_URL: "sqlite:broken.db/x.db" }, "broken.db/x.db"],
-    ["a port that is taken", { GRPC_PORT: "taken" }, "another process uses the port"],
+    ["a port that is taken", { GRPC_PORT: "taken" }, "another process uses the port; --grpc-port"],
     ["another that is taken", { HTTP_PORT: "taken" }, "another process uses the port"],
   ])("ends with status 1 and one line by %s", async (_, settings, fault) => {
     const folder = temporaryFolder();

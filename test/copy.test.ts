@@ -86,7 +86,7 @@ describe("the arguments of a copy", () => {
 
 describe("a source", () => {
   it.each([
-    ["sqlite:no/folder/gone.db", "x.ndjson", "it is not there"],
+    ["sqlite:no/folder/gone.db", "x.ndjson", "it does not exist"],
     ["sqlite:folder", "x.ndjson", "it is not a file"],
     ["sqlite:other.db", "x.ndjson", "it is damaged, or not an SQLite file"],
     ["sqlite:empty.db", "x.ndjson", "it is empty"],
@@ -180,7 +180,7 @@ describe("a file to copy to", () => {
     for (const name of ["out.ndjson", "link.ndjson"]) {
       expect(await copyHere(["sqlite:a.db", name], { folder })).toEqual({
         code: 1,
-        told: `error: cannot write to ${name}: it is there already: move it away, or name another\n`,
+        told: `error: cannot write to ${name}: it already exists: move it away, or name another\n`,
       });
     }
     expect(readFileSync(join(folder, "out.ndjson"), "utf8")).toBe("mine");
@@ -281,7 +281,7 @@ describe("a store to copy to", () => {
     const ids = investors.slice(0, 10).map(({ id }) => id);
     expect(await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).toEqual({
       code: 1,
-      told: `error: conflicts with other content under the same ids, which stays: 12 (${ids.join(", ")} and 2 more); copied 18 records, and found 0 already there\n`,
+      told: `error: left 12 records as they are, which have other content under the same ids (${ids.join(", ")} and 2 more); copied 18 records, and found 0 already there\n`,
     });
     expect(await store.list({ limit: 100 })).toEqual([...others, ...investors.slice(12)]);
     await store.close();

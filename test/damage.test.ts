@@ -115,6 +115,9 @@ describe("a start beside a log", () => {
   ])("refuses it as it is: %s", async (_, file, log) => {
     const folder = combine(file, log);
     await expectRefused(folder, apart);
+    const { code, told } = await copy(["sqlite:data/investors.db", "x.ndjson"], { folder });
+    expect(told).toContain(apart);
+    expect(code).toBe(1);
     // As the error says.
     for (const suffix of ["-wal", "-shm"]) rmSync(fileIn(folder) + suffix);
     const service = await startService({}, folder);
@@ -138,6 +141,9 @@ describe("a start beside a log", () => {
   ])("ignores %s, and warns", async (_, damage) => {
     const folder = combine("latest", "latest");
     damage(logIn(folder));
+    const { code, told } = await copy(["sqlite:data/investors.db", "x.ndjson"], { folder });
+    expect(told).toMatch(/warning: .*-wal is damaged/);
+    expect(code).toBe(0);
     const service = await startService({}, folder);
     expect(await listIds(service)).toEqual(expect.arrayContaining(ids.late ?? []));
     expect(service.output()).toMatch(/"level":40.*-wal is damaged/);

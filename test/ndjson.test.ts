@@ -90,7 +90,7 @@ describe("a line of NDJSON", () => {
     const line = lineOf({ id });
     const { code, told, stored } = await importFile([line, line, lineOf({ id })].join("\n"));
     expect(told).toBe(
-      `error: conflicts with other content under the same ids, which stays: 1 (${id}); copied 1 record, and found 1 already there\n`,
+      `error: left 1 record as it is, which has other content under the same id (${id}); copied 1 record, and found 1 already there\n`,
     );
     expect(code).toBe(1);
     expect(stored).toMatchObject([{ id, firstName: JSON.parse(line).firstName }]);

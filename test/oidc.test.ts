@@ -199,6 +199,7 @@ describe("the keys of the issuer", () => {
     );
     for (const failure of await Promise.all(others)) expect(failure).toMatchObject(unavailable);
     expect(await isValid(await issuer.sign({ jti: "2" }))).toBe(true);
+    expect(await isValid(await issuer.sign({ jti: "3" }, { kid: undefined }))).toBe(true);
     expect(issuer.requests()).toBe(3);
     release();
     expect(await first).toBe(false);

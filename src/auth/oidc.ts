@@ -169,18 +169,17 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
   });
 
   return async (header, token) => {
+    const known = keys.fresh && keys.reloading ? keys.jwks() : undefined;
     try {
-      if (keys.fresh && keys.reloading) {
-        // Tokens that wait for a slow issuer would use up the checks of all others.
-        const isKnown = keys.jwks()?.keys.some(({ kid }) => kid === header.kid);
-        if (!isKnown) throw new Error("the keys are being fetched");
-      } else if (keys.fresh && performance.now() - triedAt > refreshMs) {
+      // Tokens that wait for a slow issuer would use up the checks of all others.
+      if (known) return await createLocalJWKSet(known)(header, token);
+      if (keys.fresh && performance.now() - triedAt > refreshMs) {
         await keys.reload().catch(() => {});
       }
       return await keys(header, token);
     } catch (error) {
       const isOfToken =
-        error instanceof errors.JWKSNoMatchingKey ||
+        (error instanceof errors.JWKSNoMatchingKey && !known) ||
         error instanceof errors.JWKSMultipleMatchingKeys ||
         error instanceof errors.JOSENotSupported;
       throw isOfToken ? error : issuerUnavailable(error);

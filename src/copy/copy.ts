@@ -33,11 +33,12 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const reading = failAs(`cannot read ${from.name}`);
   const writing = failAs(`cannot write to ${to.name}`);
   const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [] };
+  const warn = (message: string) => say(`warning: ${message}`);
   const start = performance.now();
   let target: Target | undefined;
   try {
-    const source = await reading(openSource(from));
-    target = await writing(openTarget(to));
+    const source = await reading(openSource(from, warn));
+    target = await writing(openTarget(to, warn));
     const hideProgress = showProgress(tally, source, say, terminal);
     await copyRecords(source, target).finally(hideProgress);
     await writing(target.finish());
@@ -97,13 +98,15 @@ function failAs(what: string) {
     });
 }
 
-async function openSource({ url, path }: Side): Promise<Source> {
-  if (url !== undefined) return path === undefined ? openMongoSource(url) : openSqliteSource(path);
+async function openSource({ url, path }: Side, warn: (message: string) => void): Promise<Source> {
+  if (url !== undefined) {
+    return path === undefined ? openMongoSource(url) : openSqliteSource(path, warn);
+  }
   return path === undefined ? createNdjsonSource(process.stdin) : openNdjsonSource(path);
 }
 
-async function openTarget({ url, path }: Side): Promise<Target> {
-  if (url !== undefined) return openStoreTarget(url);
+async function openTarget({ url, path }: Side, warn: (message: string) => void): Promise<Target> {
+  if (url !== undefined) return openStoreTarget(url, warn);
   return path === undefined ? openStdoutTarget() : openNdjsonTarget(path);
 }
 
@@ -112,7 +115,11 @@ function describe({ copied, present, conflicts, conflictingIds }: Tally): string
   if (conflicts === 0) return done;
   const more = conflicts - conflictingIds.length;
   const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${formatNumber(more)} more` : "");
-  return `conflicts with other content under the same ids, which stays: ${formatNumber(conflicts)} (${ids}); ${done}`;
+  const left =
+    conflicts === 1
+      ? "1 record as it is, which has other content under the same id"
+      : `${countOf(conflicts)} as they are, which have other content under the same ids`;
+  return `left ${left} (${ids}); ${done}`;
 }
 
 function describeRest(tally: Tally, { name, url, path }: Side): string {

@@ -13,10 +13,11 @@ import { DuplicateIdError, OutcomeUnknownError, type Range, type Store } from ".
 import type { Source, Tally, Target } from "./sides.ts";
 
 /**
- * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter,
- * which is more than an election takes by default.
+ * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter, which
+ * is more than an election takes by default; one whose outcome is open is repeated for the rest.
  */
 const requestTimeoutMs = 60_000;
+const attemptMs = requestTimeoutMs / 4;
 
 const pageSize = 1_000;
 
@@ -27,10 +28,11 @@ const maxIds = 10;
  * Opens an SQLite file to copy from. The file is never made or changed, and each page is read in
  * a transaction of its own, so that a service which uses it can bring in its log.
  *
+ * @param onWarning called with what may be missing
  * @throws {Error} if the file cannot be used
  */
-export function openSqliteSource(path: string): Source {
-  const db = openSqliteFileToRead(path);
+export function openSqliteSource(path: string, onWarning: (message: string) => void): Source {
+  const db = openSqliteFileToRead(path, onWarning);
   let total: number | undefined;
   try {
     total = Number(db.prepare("SELECT count(*) AS total FROM investors").get()?.total);
@@ -62,7 +64,7 @@ export function openSqliteSource(path: string): Source {
  * @throws {Error} if it cannot be reached, holds no records, or documents that are none
  */
 export async function openMongoSource(url: string): Promise<Source> {
-  const { client, db, connect } = createMongoClient(url, requestTimeoutMs / 4);
+  const { client, db, connect } = createMongoClient(url, attemptMs);
   try {
     await connect();
     const collection = db.collection(collectionName);
@@ -113,12 +115,16 @@ function createSource(
 /**
  * Opens a database to copy to, which is made if it is missing. What is there is never changed.
  *
+ * @param onWarning called with what operators should know and change
  * @throws {Error} for operators, if it cannot be used
  */
-export async function openStoreTarget(url: string): Promise<Target> {
+export async function openStoreTarget(
+  url: string,
+  onWarning: (message: string) => void,
+): Promise<Target> {
   const ignore = () => {};
   // A fatal error also fails the write that meets it.
-  const callbacks = { observe: ignore, onWrite: ignore, onWarning: ignore, onFatal: ignore };
+  const callbacks = { observe: ignore, onWrite: ignore, onWarning, onFatal: ignore };
   const store = await openStore(url, { requestTimeoutMs, ...callbacks });
   // One of MongoDB is not connected yet.
   await store.ping();
@@ -141,7 +147,8 @@ async function write(store: Store, investor: Investor, tally: Tally): Promise<vo
     const isOpen = error instanceof OutcomeUnknownError;
     if (!isOpen && !(error instanceof DuplicateIdError)) throw error;
     const { signal } = new AbortController();
-    const stored = await settleInsert(store, investor, error, requestTimeoutMs, signal);
+    const replayMs = requestTimeoutMs - attemptMs;
+    const stored = await settleInsert(store, investor, error, replayMs, signal);
     if (stored instanceof Error) throw stored;
     if (!equals(InvestorSchema, stored, investor)) {
       tally.conflicts += 1;

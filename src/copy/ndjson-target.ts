@@ -41,7 +41,7 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
 
 function refuseExisting(path: string): void {
   if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return;
-  throw new Error("it is there already: move it away, or name another");
+  throw new Error("it already exists: move it away, or name another");
 }
 
 /** The same to standard output. */

@@ -38,10 +38,10 @@ export interface Listener {
 
 /** Why an address cannot be listened on, by the code of the error. */
 const listenFaults: Record<string, string> = {
-  EADDRINUSE: "another process uses the port",
+  EADDRINUSE: "another process uses the port; --grpc-port and --http-port set others",
   EACCES: "this user may not use the port",
-  EADDRNOTAVAIL: "this machine does not have the address",
-  ENOTFOUND: "the host is not known",
+  EADDRNOTAVAIL: "this machine does not have the address of --host",
+  ENOTFOUND: "the name in --host is not known",
 };
 
 const maxHeaderBytes = 16 * 1024;

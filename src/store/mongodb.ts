@@ -140,7 +140,7 @@ export function createMongoStore(
     observe: (seconds, size) => observe("find", seconds, size),
   });
 
-  async function list({ after, limit }: Range): Promise<Investor[]> {
+  async function list({ after, limit }: Range, operation: "list" | "check"): Promise<Investor[]> {
     await connect();
     const start = performance.now();
     try {
@@ -150,7 +150,7 @@ export function createMongoStore(
       expectOrder(page, after);
       return page;
     } finally {
-      observe("list", (performance.now() - start) / 1_000);
+      observe(operation, (performance.now() - start) / 1_000);
     }
   }
 
@@ -164,11 +164,11 @@ export function createMongoStore(
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
     find: (id, call) => finds.add(id, call?.signal),
-    list: (range, signal) => call(() => list(range), signal),
+    list: (range, signal) => call(() => list(range, "list"), signal),
 
     async ping(signal) {
       await call(async () => {
-        await list({ limit: 1 });
+        await list({ limit: 1 }, "check");
         await retryOnce(learnElection);
       }, signal);
     },

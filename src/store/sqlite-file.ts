@@ -104,13 +104,18 @@ function prepare(db: DatabaseSync, path: string): boolean {
  * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
  * log beside it.
  *
+ * @param onWarning called with what cannot be read
  * @throws {Error} if the file cannot be used
  */
-export function openSqliteFileToRead(path: string): DatabaseSync {
+export function openSqliteFileToRead(
+  path: string,
+  onWarning: (message: string) => void,
+): DatabaseSync {
   const entry = statSync(path, { throwIfNoEntry: false });
-  if (entry === undefined) throw new Error("it is not there");
+  if (entry === undefined) throw new Error("it does not exist");
   if (!entry.isFile()) throw new Error("it is not a file");
   refuseLeftovers(path);
+  refuseForeignLog(path, onWarning);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);

@@ -8,8 +8,9 @@ import {
 } from "jose";
 import { listen } from "./tcp.ts";
 
-/** Claims of a token; undefined leaves one out. */
+/** Claims of a token and its header; undefined leaves one out. */
 type Claims = { [Name in keyof JWTPayload]: JWTPayload[Name] | undefined };
+type Header = { crit?: string[]; [name: string]: unknown };
 
 /** An issuer of access tokens, as OpenID Connect Discovery has it. */
 export interface Issuer {
@@ -19,7 +20,7 @@ export interface Issuer {
   /** Whether it replies so, and not always with 500. */
   isAvailable: boolean;
   /** Signs a token that is good for the audience `investors`, with these changes. */
-  sign(changes?: Claims, header?: Partial<JWTHeaderParameters>): Promise<string>;
+  sign(changes?: Claims, header?: Header): Promise<string>;
   /** Signs with another key from now on, and publishes only that. */
   rotate(): Promise<void>;
   /** Holds all replies back until the result is called. */
@@ -55,7 +56,11 @@ export async function startIssuer(): Promise<Issuer> {
       const now = Math.floor(Date.now() / 1_000);
       const claims = { iss: url, aud: "investors", sub: "backend", iat: now, exp: now + 600 };
       return new SignJWT({ ...claims, ...changes } as JWTPayload)
-        .setProtectedHeader({ alg: "ES256", kid: String(serial), ...header })
+        .setProtectedHeader({
+          alg: "ES256",
+          kid: String(serial),
+          ...header,
+        } as JWTHeaderParameters)
         .sign(key, { crit: Object.fromEntries((header.crit ?? []).map((name) => [name, true])) });
     },
     async rotate() {

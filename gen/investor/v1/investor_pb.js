@@ -73,7 +73,7 @@ export const InvestorType = /*@__PURE__*/
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
  * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the type
- *   that the method takes, or comes in too many small chunks.
+ *   that the method takes.
  * - RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE: the request is larger than 64 KiB,
  *   decompressed.
  * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
