@@ -42,7 +42,7 @@ const pingTimeoutMs = 5_000;
 /** How long clients over HTTP/1.1 learn with each reply that it is the last, in milliseconds. */
 const minDrainDelayMs = 100;
 
-/** The time that replies get to reach the sockets, in milliseconds. */
+/** How long no call must have been in flight before what is open is closed, in milliseconds. */
 const flushMs = 200;
 
 /**
@@ -133,12 +133,15 @@ export async function startServer(
       connections.closeAfterReplies();
       await delay(Math.max(drain.delayMs, minDrainDelayMs));
       routes.endWatches();
-      const end = performance.now() + drain.timeoutMs;
       for (const listener of listeners) listener.close();
       connections.retire();
-      await waitUntil(() => gate.inFlight === 0, end - performance.now());
-      // What is open now is a client that does not close its connection, or a reply on its way.
-      await waitUntil(() => connections.isEmpty, flushMs);
+      let lastCallAt = performance.now();
+      await waitUntil(() => {
+        if (gate.inFlight > 0) lastCallAt = performance.now();
+        if (connections.isEmpty) return gate.inFlight === 0;
+        // A request, or the last bytes of a reply, may be on their way.
+        return performance.now() - lastCallAt > flushMs && !connections.areReading;
+      }, drain.timeoutMs + flushMs);
       const isClean = gate.inFlight === 0;
       connections.destroy();
       await store.close();

@@ -11,10 +11,18 @@ import { expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { clientPreface, frameType } from "./support/http2-frames.ts";
+import {
+  clientPreface,
+  fieldsOf,
+  frameFlag,
+  frameType,
+  http2Frame,
+  openStream,
+  sendData,
+} from "./support/http2-frames.ts";
 import { hasPython } from "./support/python.ts";
-import { openCall, rawConnection } from "./support/raw-grpc.ts";
-import { aCreate } from "./support/records.ts";
+import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts";
+import { aCreate, institution } from "./support/records.ts";
 import {
   accepts,
   grpcClient,
@@ -27,7 +35,7 @@ import {
   untilWritten,
   waitFor,
 } from "./support/service.ts";
-import { listen, openWire } from "./support/tcp.ts";
+import { http1, listen, openWire, statusesIn } from "./support/tcp.ts";
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
@@ -87,6 +95,95 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   await expect(watch.next()).rejects.toThrow("[unavailable] the server is shutting down");
   expect(await service.exited).toBe(0);
   expect(performance.now() - start).toBeLessThan(3_000);
+});
+
+/** Adds a page of records that weighs a MiB: more than the buffers of a connection hold. */
+async function addPage(service: Service): Promise<void> {
+  const client = grpcClient(service);
+  const long = "\u{1F600}".repeat(256);
+  const request = aCreate({ addressLine1: long, addressLine2: long, city: long, state: long });
+  await Promise.all(Array.from({ length: 250 }, () => client.createInvestor(request)));
+}
+
+it("lets replies reach clients over HTTP/1.1 that are slow to read them", async () => {
+  const service = await startService();
+  await addPage(service);
+  const page = http1("GET", "/v1/investors?pageSize=1000", {});
+  const { socket, closed } = openWire(service.httpPort, page.repeat(8));
+  await once(socket, "data");
+  socket.pause();
+  service.child.kill("SIGTERM");
+  await delay(1_000);
+  socket.resume();
+  const text = await closed;
+  expect(statusesIn(text)).toEqual(Array(8).fill(200));
+  expect(text).toMatch(/connection: close[\s\S]*\]$/i);
+  expect(await service.exited).toBe(0);
+});
+
+it("lets replies reach clients over HTTP/2 that are slow to read them", async () => {
+  const service = await startService();
+  await addPage(service);
+  const window = Buffer.from([0, 0x7f, 0xff, 0xff]);
+  const { closed, received, socket } = openWire(
+    service.grpcPort,
+    Buffer.concat([
+      clientPreface,
+      http2Frame(
+        frameType.settings,
+        frameFlag.none,
+        0,
+        Buffer.concat([Buffer.from([0, 4]), window]),
+      ),
+      http2Frame(frameType.windowUpdate, frameFlag.none, 0, window),
+      openStream(1, fieldsOf(paths.list)),
+      sendData(1, messages.fullPage, true),
+    ]),
+  );
+  await once(socket, "data");
+  socket.pause();
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  await delay(1_000);
+  // As every client does when it has read a part.
+  socket.write(http2Frame(frameType.windowUpdate, frameFlag.none, 0, Buffer.from([0, 0, 0, 1])));
+  await delay(100);
+  socket.resume();
+  await closed;
+  const lastFlags = frameFlag.endStream | frameFlag.endHeaders;
+  const trailers = Buffer.from([frameType.headers, lastFlags, 0, 0, 0, 1]).toString("latin1");
+  expect(received().includes(trailers)).toBe(true);
+  expect(await service.exited).toBe(0);
+});
+
+it("stores nothing behind the reply that is said to be the last, over HTTP/1.1", async () => {
+  const service = await startService({ DRAIN_DELAY: "2s" });
+  const { socket, closed } = openWire(service.httpPort);
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  const body = JSON.stringify(institution);
+  const create = http1("POST", "/v1/investors", { "content-type": "application/json" }, body);
+  socket.write(create.repeat(3));
+  const replies = statusesIn(await closed);
+  expect(await service.exited).toBe(0);
+  const again = grpcClient(await startService({}, service.folder));
+  expect((await again.listInvestors({})).investors).toHaveLength(replies.length);
+});
+
+it("cuts no call whose request was on its way", async () => {
+  const service = await startService();
+  const { socket, closed } = openWire(service.httpPort, "POST /v1/investors HTTP/1.1\r\n");
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  // When no call is in flight, and the end is waited for.
+  await delay(200);
+  const headers = ["host: localhost", "content-type: application/json", "content-length: 2"];
+  socket.write(`${headers.join("\r\n")}\r\n\r\n{`);
+  await delay(500);
+  socket.write("}");
+  // It was not begun, or replied to.
+  expect([[], [400]]).toContainEqual(statusesIn(await closed));
+  expect(await service.exited).toBe(0);
 });
 
 it("takes no new connections from when clients are told to leave theirs", async () => {

@@ -7,6 +7,9 @@ import { ignore } from "./reply.ts";
 /** How long a session of HTTP/2 may take to begin, and its socket to close after it, in milliseconds. */
 const sessionTimeoutMs = 10_000;
 
+/** How long a client may take to read a reply that has left the process, in milliseconds. */
+const readTimeoutMs = 30_000;
+
 /** How often to ask over HTTP/2 whether the client is still there, and its timeout, in milliseconds. */
 const pingIntervalMs = 60_000;
 const pingTimeoutMs = 30_000;
@@ -36,7 +39,8 @@ export const maxTimerMs = 2 ** 31 - 1;
 export class Connection {
   #socket: Socket;
   #session: ServerHttp2Session | undefined;
-  #idleSince = performance.now();
+  readonly #openedAt = performance.now();
+  #repliedAt = Number.NEGATIVE_INFINITY;
   #calls = 0;
   #watches = 0;
   #newStreams = 0;
@@ -53,7 +57,16 @@ export class Connection {
 
   /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
   get idleSince(): number | undefined {
-    return this.#calls === 0 && this.#watches === 0 ? this.#idleSince : undefined;
+    if (this.#calls > 0 || this.#watches > 0) return undefined;
+    return Math.max(this.#openedAt, this.#repliedAt);
+  }
+
+  /**
+   * Whether its client may still be reading a reply over HTTP/2. What it sends meanwhile must be read,
+   * or the system resets the connection, and drops what it has not sent yet.
+   */
+  get isReading(): boolean {
+    return this.#session !== undefined && performance.now() - this.#repliedAt < readTimeoutMs;
   }
 
   /** Counts a call, or a watch, which has no deadline, until the returned function is called. */
@@ -63,7 +76,7 @@ export class Connection {
     return () => {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
-      this.#idleSince = performance.now();
+      this.#repliedAt = performance.now();
     };
   }
 
@@ -111,18 +124,28 @@ export class Connection {
     }
   }
 
-  /** Follows the response to a request of HTTP/1.1. */
-  followResponse(response: ServerResponse): void {
+  /**
+   * Follows the response to a request of HTTP/1.1.
+   *
+   * @returns false if the client was told that there will be none (RFC 9112, 9.6)
+   */
+  followResponse(response: ServerResponse): boolean {
+    const previous = this.#lastResponse();
     this.#responses.add(response);
     response.once("close", () => this.#responses.delete(response));
     if (this.#responses.size > maxUnanswered) this.destroy();
-    if (this.#closesAfterReply) response.setHeader("connection", "close");
+    if (!this.#closesAfterReply) return true;
+    response.setHeader("connection", "close");
+    if (previous?.getHeader("connection") !== "close") return true;
+    if (previous.headersSent) return false;
+    previous.removeHeader("connection");
+    return true;
   }
 
   /** Over HTTP/1.1, has the next reply close it. */
   closeAfterReply(): void {
     this.#closesAfterReply = true;
-    const response = [...this.#responses].at(-1);
+    const response = this.#lastResponse();
     if (response && !response.headersSent) response.setHeader("connection", "close");
   }
 
@@ -158,6 +181,10 @@ export class Connection {
     clearInterval(this.#pingTimer);
     // Node.js closes the responses of a connection that ends, but not behind a CONNECT.
     for (const response of this.#responses) response.emit("close");
+  }
+
+  #lastResponse(): ServerResponse | undefined {
+    return this.#closesAfterReply ? [...this.#responses].at(-1) : undefined;
   }
 
   async #checkClient(): Promise<void> {
@@ -270,6 +297,10 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits) 
     retire(): void {
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
+    },
+    /** Whether clients may still be reading replies over HTTP/2. */
+    get areReading(): boolean {
+      return Array.from(all.values()).some(({ isReading }) => isReading);
     },
     /** Whether none is open. */
     get isEmpty(): boolean {

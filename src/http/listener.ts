@@ -10,7 +10,7 @@ import {
   type IncomingHttpHeaders,
   type ServerHttp2Stream,
 } from "node:http2";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, Server as NetServer } from "node:net";
 import { type Connections, maxStreams } from "./connections.ts";
 import { type HttpRequest, type HttpResponse, ignore } from "./reply.ts";
 import type { Tls } from "./tls.ts";
@@ -32,7 +32,7 @@ interface ListenerOptions {
 /** A port that is listened on. */
 export interface Listener {
   readonly port: number;
-  /** Takes no new connections nor calls over HTTP/2, and closes connections that are idle. */
+  /** Takes no new connections; those that are open stay. */
   close(): void;
 }
 
@@ -127,9 +127,9 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
       connections.admit(req.stream, () => serve(req, res));
       return;
     }
-    connections.of(req.socket)?.followResponse(res as ServerResponse);
+    const isOver = connections.of(req.socket)?.followResponse(res as ServerResponse) === false;
     // Node.js parses what it has read, also after the connection was closed.
-    if (!req.socket.destroyed) serve(req, res);
+    if (!isOver && req.socket.writable) serve(req, res);
   };
   server.on("request", take);
   server.on("checkContinue", take);
@@ -167,6 +167,7 @@ async function listen(
   server.on("error", ignore);
   return {
     port: (server.address() as AddressInfo).port,
-    close: () => void server.close(),
+    // That of HTTP cuts replies to requests of HTTP/1.1 that are on their way.
+    close: () => void NetServer.prototype.close.call(server),
   };
 }
