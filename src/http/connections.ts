@@ -96,7 +96,7 @@ export class Connection {
     // Node.js waits for its first settings, and for the last of its bytes to be read, without a limit.
     this.#sessionTimer = setInterval(() => {
       if (isLate) this.destroy();
-      isLate = session.destroyed;
+      isLate = session.destroyed && !this.isReading;
     }, sessionTimeoutMs).unref();
     this.#pingTimer = setInterval(() => this.#checkClient(), pingIntervalMs).unref();
   }
@@ -161,7 +161,7 @@ export class Connection {
   /** Retires it at an age in milliseconds, and closes it when its calls have had `graceMs` to end. */
   limitAge(ageMs: number, graceMs: number): void {
     const closeIfIdle = () => {
-      if (this.#calls === 0) this.destroy();
+      if (this.#calls === 0 && !this.isReading) this.destroy();
     };
     const retire = () => {
       this.retire();
