@@ -20,6 +20,7 @@ import {
   openStream,
   sendData,
 } from "./support/http2-frames.ts";
+import { listAll } from "./support/pages.ts";
 import { hasPython } from "./support/python.ts";
 import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
@@ -168,6 +169,27 @@ it("stores nothing behind the reply that is said to be the last, over HTTP/1.1",
   expect(await service.exited).toBe(0);
   const again = grpcClient(await startService({}, service.folder));
   expect((await again.listInvestors({})).investors).toHaveLength(replies.length);
+});
+
+it("stores nothing behind the last reply over HTTP/1.1 either, while that is being sent", async () => {
+  const service = await startService({ DRAIN_DELAY: "2s" });
+  // More than the system takes on behalf of a client that does not read.
+  for (let i = 0; i < 8; i += 1) await addPage(service);
+  const { socket, closed } = openWire(service.httpPort);
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+  socket.write(http1("GET", "/v1/investors", {}));
+  await once(socket, "data");
+  socket.pause();
+  const body = JSON.stringify(institution);
+  const create = http1("POST", "/v1/investors", { "content-type": "application/json" }, body);
+  socket.write(create.repeat(3));
+  await delay(500);
+  socket.resume();
+  expect(statusesIn(await closed)).toEqual([200]);
+  expect(await service.exited).toBe(0);
+  const again = grpcClient(await startService({}, service.folder));
+  expect(await listAll(again, 1_000)).toHaveLength(2_000);
 });
 
 it("cuts no call whose request was on its way", async () => {

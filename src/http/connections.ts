@@ -130,22 +130,23 @@ export class Connection {
    * @returns false if the client was told that there will be none (RFC 9112, 9.6)
    */
   followResponse(response: ServerResponse): boolean {
-    const previous = this.#lastResponse();
     this.#responses.add(response);
     response.once("close", () => this.#responses.delete(response));
     if (this.#responses.size > maxUnanswered) this.destroy();
     if (!this.#closesAfterReply) return true;
+    const responses = [...this.#responses];
+    const wasLast = (each: ServerResponse) => each.getHeader("connection") === "close";
+    if (responses.some((each) => each.headersSent && wasLast(each))) return false;
+    const previous = responses.at(-2);
+    if (previous && !previous.headersSent) previous.removeHeader("connection");
     response.setHeader("connection", "close");
-    if (previous?.getHeader("connection") !== "close") return true;
-    if (previous.headersSent) return false;
-    previous.removeHeader("connection");
     return true;
   }
 
   /** Over HTTP/1.1, has the next reply close it. */
   closeAfterReply(): void {
     this.#closesAfterReply = true;
-    const response = this.#lastResponse();
+    const response = [...this.#responses].at(-1);
     if (response && !response.headersSent) response.setHeader("connection", "close");
   }
 
@@ -181,10 +182,6 @@ export class Connection {
     clearInterval(this.#pingTimer);
     // Node.js closes the responses of a connection that ends, but not behind a CONNECT.
     for (const response of this.#responses) response.emit("close");
-  }
-
-  #lastResponse(): ServerResponse | undefined {
-    return this.#closesAfterReply ? [...this.#responses].at(-1) : undefined;
   }
 
   async #checkClient(): Promise<void> {
