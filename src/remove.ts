@@ -50,10 +50,9 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
 
 /** Removes a record from a file, also beside a service that uses it. */
 async function removeFromSqlite(path: string, id: string): Promise<boolean> {
-  const ignore = () => {};
   // Refuses a file that is missing, and one of another program, before anything changes.
-  openSqliteFileToRead(path, ignore).close();
-  const db = await openSqliteFile(path, ignore, busyTimeoutMs);
+  openSqliteFileToRead(path).close();
+  const db = await openSqliteFile(path, () => {}, busyTimeoutMs);
   try {
     db.exec("PRAGMA secure_delete = ON");
     const inId = "WHERE id = unhex(?, '-')";

@@ -42,7 +42,7 @@ const pingTimeoutMs = 5_000;
 /** How long clients over HTTP/1.1 learn with each reply that it is the last, in milliseconds. */
 const minDrainDelayMs = 100;
 
-/** How long no call must have been in flight before what is open is closed, in milliseconds. */
+/** The time that requests and replies get that are on their way, in milliseconds. */
 const flushMs = 200;
 
 /**

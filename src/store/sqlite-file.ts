@@ -104,18 +104,18 @@ function prepare(db: DatabaseSync, path: string): boolean {
  * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
  * log beside it.
  *
- * @param onWarning called with what cannot be read
+ * @param onWarning called with what of its log cannot be read; the log is not checked if absent
  * @throws {Error} if the file cannot be used
  */
 export function openSqliteFileToRead(
   path: string,
-  onWarning: (message: string) => void,
+  onWarning?: (message: string) => void,
 ): DatabaseSync {
   const entry = statSync(path, { throwIfNoEntry: false });
   if (entry === undefined) throw new Error("it does not exist");
   if (!entry.isFile()) throw new Error("it is not a file");
   refuseLeftovers(path);
-  refuseForeignLog(path, onWarning);
+  if (onWarning) refuseForeignLog(path, onWarning);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
