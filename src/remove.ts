@@ -2,6 +2,7 @@ import { ConfigError } from "./config.ts";
 import { databaseNames, readVariable } from "./copy/sides.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
 import { isUuid } from "./service/ids.ts";
+import { countCommit } from "./store/commit-count.ts";
 import { collectionName, toKey } from "./store/mongodb.ts";
 import { createMongoClient } from "./store/mongodb-client.ts";
 import { explainError } from "./store/sqlite-errors.ts";
@@ -61,6 +62,7 @@ async function removeFromSqlite(path: string, id: string): Promise<boolean> {
     // A start that finds this in the log does not miss the record in it, nor does a repeat.
     if (changes === 1) db.prepare("INSERT INTO removed VALUES (unhex(?, '-'))").run(id);
     const isRemoved = db.prepare(`SELECT 1 FROM removed ${inId}`).get(id) !== undefined;
+    countCommit(db);
     db.exec("COMMIT");
     // Where pages were split, copies of records are left in space that is not in use.
     db.exec("VACUUM");

@@ -88,6 +88,7 @@ export async function startServer(
     requestTimeoutMs,
     observe: telemetry.observeStore,
     onWrite: telemetry.showWritable,
+    onLogSize: telemetry.showLogSize,
     onWarning,
     async onFatal(error) {
       // Calls in flight are first failed with an unknown outcome.

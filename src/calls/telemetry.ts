@@ -65,9 +65,16 @@ export function createTelemetry(log: Logger) {
     labelNames: ["operation"],
     registers,
   });
-  let storeWritable: Gauge | undefined;
+  /** Those that only SQLite has. */
+  const gauges = new Map<string, Gauge>();
 
   let refused = 0;
+
+  /** Sets a value, which is shown from then on. */
+  function set(name: string, help: string, value: number): void {
+    if (!gauges.has(name)) gauges.set(name, new Gauge({ name, help, registers }));
+    gauges.get(name)?.set(value);
+  }
 
   /** Shows a value that is asked for when the metrics are. */
   function show(name: string, help: string, value: () => number): void {
@@ -129,14 +136,14 @@ export function createTelemetry(log: Logger) {
       storeDurations.observe({ operation }, seconds);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    /** Shows whether the store can write. */
+    /** Shows whether SQLite can write. */
     showWritable(isWritable: boolean): void {
-      storeWritable ??= new Gauge({
-        name: "investor_records_store_writable",
-        help: "Whether the SQLite file took what was last written (1) or refused it (0).",
-        registers,
-      });
-      storeWritable.set(isWritable ? 1 : 0);
+      const help = "Whether the SQLite file took what was last written (1) or refused it (0).";
+      set("investor_records_store_writable", help, isWritable ? 1 : 0);
+    },
+    /** Shows the size of SQLite's log. */
+    showLogSize(bytes: number): void {
+      set("investor_records_sqlite_log_bytes", "Size of the SQLite file's log (-wal).", bytes);
     },
     /** Shows how many calls are in flight. */
     showInFlight(count: () => number): void {

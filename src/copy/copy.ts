@@ -37,7 +37,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const start = performance.now();
   let target: Target | undefined;
   try {
-    const source = await reading(openSource(from, warn));
+    const source = await reading(openSource(from));
     target = await writing(openTarget(to, warn));
     const hideProgress = showProgress(tally, source, say, terminal);
     await copyRecords(source, target).finally(hideProgress);
@@ -98,9 +98,9 @@ function failAs(what: string) {
     });
 }
 
-async function openSource({ url, path }: Side, warn: (message: string) => void): Promise<Source> {
+async function openSource({ url, path }: Side): Promise<Source> {
   if (url !== undefined) {
-    return path === undefined ? openMongoSource(url) : openSqliteSource(path, warn);
+    return path === undefined ? openMongoSource(url) : openSqliteSource(path);
   }
   return path === undefined ? createNdjsonSource(process.stdin) : openNdjsonSource(path);
 }

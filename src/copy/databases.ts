@@ -28,11 +28,10 @@ const maxIds = 10;
  * Opens an SQLite file to copy from. The file is never made or changed, and each page is read in
  * a transaction of its own, so that a service which uses it can bring in its log.
  *
- * @param onWarning called with what may be missing
  * @throws {Error} if the file cannot be used
  */
-export function openSqliteSource(path: string, onWarning: (message: string) => void): Source {
-  const db = openSqliteFileToRead(path, onWarning);
+export function openSqliteSource(path: string): Source {
+  const db = openSqliteFileToRead(path);
   let total: number | undefined;
   try {
     total = Number(db.prepare("SELECT count(*) AS total FROM investors").get()?.total);
@@ -124,8 +123,8 @@ export async function openStoreTarget(
 ): Promise<Target> {
   const ignore = () => {};
   // A fatal error also fails the write that meets it.
-  const callbacks = { observe: ignore, onWrite: ignore, onWarning, onFatal: ignore };
-  const store = await openStore(url, { requestTimeoutMs, ...callbacks });
+  const callbacks = { observe: ignore, onWrite: ignore, onLogSize: ignore, onWarning };
+  const store = await openStore(url, { requestTimeoutMs, ...callbacks, onFatal: ignore });
   // One of MongoDB is not connected yet.
   await store.ping();
   return {

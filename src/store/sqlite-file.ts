@@ -2,16 +2,16 @@ import { closeSync, existsSync, lstatSync, openSync, realpathSync, statSync } fr
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
+import { beginCount, isCounted, pragma, refuseForeignLog } from "./commit-count.ts";
 import { makeFolder, syncFolder } from "./folder.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import { refuseForeignLog, refuseLeftovers, rewriteLog } from "./sqlite-log.ts";
+import { refuseLeftovers, rewriteLog, sizeOf } from "./sqlite-log.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
 
-/** The steps from each version of a file to the next (PRAGMA user_version). */
-const migrations = [
-  `CREATE TABLE investors (
+const schema = `
+  CREATE TABLE investors (
     id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
     type INTEGER NOT NULL,
     first_name TEXT NOT NULL,
@@ -24,8 +24,11 @@ const migrations = [
     zip_code TEXT NOT NULL,
     country TEXT NOT NULL,
     language TEXT NOT NULL
-  ) STRICT, WITHOUT ROWID`,
-];
+  ) STRICT, WITHOUT ROWID;
+  PRAGMA application_id = ${applicationId}`;
+
+/** The size of a log, in bytes, from which a start can take seconds. */
+const largeLogBytes = 128 * 1024 * 1024;
 
 /** Timeout for a lock of another process, in milliseconds. */
 export const busyTimeoutMs = 5_000;
@@ -48,10 +51,11 @@ export function makeSqliteFile(path: string): void {
 }
 
 /**
- * Opens the file for durable commits, with all that its log holds brought into it. An older file is
- * migrated.
+ * Opens the file for durable commits, with all that its log holds brought into it, unless another
+ * process reads it. Commits of an older file are counted from now on.
  *
- * @param timeoutMs how long other processes may hold that up
+ * @param onWarning called with what operators should know, before it takes time
+ * @param timeoutMs how long other processes that write may hold that up
  * @throws {Error} if the file cannot be used
  */
 export async function openSqliteFile(
@@ -59,12 +63,12 @@ export async function openSqliteFile(
   onWarning: (message: string) => void,
   timeoutMs = 30_000,
 ): Promise<DatabaseSync> {
-  refuseForeignLog(path, onWarning);
+  refuseForeignLog(path);
   const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
     const end = performance.now() + timeoutMs;
-    while (!prepare(db, path)) {
+    while (!prepare(db, realpathSync(path), onWarning)) {
       if (performance.now() > end) {
         throw new Error(`another process kept it in use for ${timeoutMs / 1_000} seconds`);
       }
@@ -83,45 +87,43 @@ export async function openSqliteFile(
 }
 
 /** @returns false if another process is in the way */
-function prepare(db: DatabaseSync, path: string): boolean {
+function prepare(db: DatabaseSync, file: string, onWarning: (message: string) => void): boolean {
   try {
     // Refuses a file of another program before anything in it changes.
-    versionOf(db);
+    if (isEmpty(db)) commit(db, () => isEmpty(db) && create(db));
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
     db.exec("PRAGMA journal_size_limit = 67108864");
-    migrate(db);
-    rewriteLog(db, path);
-    // If others hold it up, only the row says so; nothing is thrown.
-    return db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get()?.busy === 0;
+    if (!isCounted(db)) countOlder(db, file);
+    const log = `${file}-wal`;
+    if (sizeOf(log) > largeLogBytes) {
+      const size = Math.round(sizeOf(log) / 1024 ** 2);
+      onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
+    }
+    rewriteLog(db, log);
+    bringInLog(db, file, onWarning);
+    return true;
   } catch (error) {
     if (resultCodeOf(error) === resultCode.busy) return false;
     throw error;
   }
 }
-
 /**
  * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
  * log beside it.
  *
- * @param onWarning called with what of its log cannot be read; the log is not checked if absent
  * @throws {Error} if the file cannot be used
  */
-export function openSqliteFileToRead(
-  path: string,
-  onWarning?: (message: string) => void,
-): DatabaseSync {
+export function openSqliteFileToRead(path: string): DatabaseSync {
   const entry = statSync(path, { throwIfNoEntry: false });
   if (entry === undefined) throw new Error("it does not exist");
   if (!entry.isFile()) throw new Error("it is not a file");
   refuseLeftovers(path);
-  if (onWarning) refuseForeignLog(path, onWarning);
+  refuseForeignLog(path);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
-    if (versionOf(db) !== migrations.length) {
-      throw new Error("it is empty, or of an older version: start the service on it once");
-    }
+    if (isEmpty(db)) throw new Error("it is empty: start the service on it once");
     db.exec("PRAGMA cell_size_check = ON");
     return db;
   } catch (error) {
@@ -163,35 +165,62 @@ function refuseHardLinks(path: string): void {
   throw new Error("it has other names too (hard links), each with a log of its own");
 }
 
-function pragma(db: DatabaseSync, name: string): number {
-  return Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
-}
-
 /**
- * The version of the file, 0 of an empty one.
+ * Whether nothing is in the file yet.
  *
  * @throws {Error} it is not one that this service can use
  */
-function versionOf(db: DatabaseSync): number {
+function isEmpty(db: DatabaseSync): boolean {
   // In this order, since another process may be making both.
-  const isEmpty = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() === undefined;
+  const hasTable = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() !== undefined;
   const id = pragma(db, "application_id");
-  if (id === 0 && isEmpty) return 0;
-  if (id !== applicationId) throw new Error("it belongs to another program");
-  const version = pragma(db, "user_version");
-  if (version <= migrations.length) return version;
-  throw new Error("it was written by a newer version of this service");
+  if (id === applicationId) return false;
+  if (id === 0 && !hasTable) return true;
+  throw new Error("it belongs to another program");
 }
 
-function migrate(db: DatabaseSync): void {
-  if (versionOf(db) === migrations.length) return;
+function create(db: DatabaseSync): void {
+  db.exec(schema);
+  beginCount(db);
+}
+
+/** Begins to count the commits of a file of version 0.3 or older, which can have a log. */
+function countOlder(db: DatabaseSync, file: string): void {
+  // With this snapshot, no other process can begin the log anew between the two commits.
+  const snapshot = new DatabaseSync(file, { readOnly: true });
+  try {
+    snapshot.exec("BEGIN");
+    const version = pragma(snapshot, "user_version");
+    // The log has to show what the first count follows.
+    commit(db, () => isCounted(db) || db.exec(`PRAGMA user_version = ${version}`));
+    commit(db, () => isCounted(db) || beginCount(db));
+  } finally {
+    snapshot.close();
+  }
+}
+
+/** Commits what a function writes. Another process may have written it before the function is called. */
+function commit(db: DatabaseSync, write: () => void): void {
   db.exec("BEGIN IMMEDIATE");
   try {
-    // Read again: another process may have migrated it.
-    for (const step of migrations.slice(versionOf(db))) db.exec(step);
-    db.exec(`PRAGMA application_id = ${applicationId}; PRAGMA user_version = ${migrations.length}`);
+    write();
     db.exec("COMMIT");
   } finally {
     if (db.isTransaction) db.exec("ROLLBACK");
+  }
+}
+
+/** Brings the log into the file as far as those who read it allow, without waiting for them. */
+function bringInLog(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
+  db.exec("PRAGMA busy_timeout = 0");
+  try {
+    const passive = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
+    if (passive?.checkpointed !== passive?.log) {
+      onWarning(`another process reads ${file}: until it ends, the log grows beside it`);
+    }
+    // Little is left to do for this one, which keeps other writers out.
+    db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
+  } finally {
+    db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
   }
 }

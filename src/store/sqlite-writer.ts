@@ -1,10 +1,11 @@
 /**
- * The thread that writes. Its first message says that it is ready ({@link Started}). It gets a batch
- * of rows per message, commits them together and replies with the outcome of each. A commit that
- * fails in a way that leaves the outcome open ends the thread.
+ * The thread that writes. It says what operators should know (a text) and that it is ready
+ * ({@link Started}). It gets a batch of rows per message, commits them together and replies with the
+ * outcome of each. A commit that fails in a way that leaves the outcome open ends the thread.
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
+import { countCommit, pragma } from "./commit-count.ts";
 import {
   extendedCodeOf,
   type Failure,
@@ -20,20 +21,24 @@ import { identify, openSqliteFile } from "./sqlite-file.ts";
  */
 export type Row = SQLInputValue[];
 
-/** The first message: which file it is ({@link identify}), and what operators should know of it. */
+/** It is ready; which file it is ({@link identify}). */
 export interface Started {
   identity: string;
-  warnings: string[];
 }
 
 /** The outcome of a row: written, or not because its id is taken, or for another reason. */
 export type Outcome = "written" | "duplicate" | Failure;
 
+/** Interval of the warnings of another process that writes, in milliseconds. */
+const warningIntervalMs = 3_600_000;
+
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
-const warnings: string[] = [];
-const db = await openSqliteFile(path, (message) => warnings.push(message));
+const db = await openSqliteFile(path, warn);
+/** The count with the last commit that this process made, or found. */
+let lastCount = pragma(db, "user_version");
+let warnedAt = -Infinity;
 const insert = db.prepare(
   `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
 );
@@ -47,7 +52,20 @@ port.on("message", (message: Row[] | "close") => {
   }
 });
 
-port.postMessage({ identity: identify(path), warnings } satisfies Started);
+port.postMessage({ identity: identify(path) } satisfies Started);
+
+function warn(text: string): void {
+  port?.postMessage(text);
+}
+
+/** Warns, at most once an hour, if another process has committed since this one did. */
+function followCount({ before, count }: { before: number; count: number }): void {
+  const isAlone = before === lastCount;
+  lastCount = count;
+  if (isAlone || performance.now() - warnedAt < warningIntervalMs) return;
+  warnedAt = performance.now();
+  warn(`another process writes to ${path} too, such as a second service`);
+}
 
 /**
  * Commits rows together, or, if one of them meets a damaged page, each by itself: so damage fails
@@ -58,8 +76,10 @@ function write(rows: Row[]): Outcome[] {
   try {
     db.exec("BEGIN IMMEDIATE");
     const changes = rows.map((row) => insert.run(...row).changes);
+    const counts = changes.includes(1) ? countCommit(db) : undefined;
     committing = true;
     db.exec("COMMIT");
+    if (counts) followCount(counts);
     return changes.map((count) => (count === 1 ? "written" : "duplicate"));
   } catch (error) {
     if (leavesOpen(error, committing)) throw error;

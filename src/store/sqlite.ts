@@ -1,4 +1,4 @@
-import { statSync } from "node:fs";
+import { realpathSync, statSync } from "node:fs";
 import { extname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
@@ -8,6 +8,7 @@ import { textFields } from "../service/investor.ts";
 import { Batcher } from "./batcher.ts";
 import { explainError, toFailure, toStoreError } from "./sqlite-errors.ts";
 import { checkIdentity, makeSqliteFile } from "./sqlite-file.ts";
+import { sizeOf } from "./sqlite-log.ts";
 import { createSqliteReader } from "./sqlite-reader.ts";
 import type { Outcome, Row, Started } from "./sqlite-writer.ts";
 import {
@@ -38,11 +39,12 @@ const readBusyTimeoutMs = 50;
  * @throws {Error} for operators to read, if the file cannot be used
  */
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
-  const { observe, onWrite } = options;
+  const { observe, onWrite, onLogSize } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
     throw new Error(`cannot use the SQLite file ${path}: ${explainError(error)}`, { cause: error });
   });
   onWrite(true);
+  const log = `${realpathSync(path)}-wal`;
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
@@ -83,6 +85,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
           writer.die(error as Error);
           throw error;
         }
+        onLogSize(sizeOf(log));
         reader.check();
       }),
 
@@ -100,10 +103,10 @@ export async function createSqliteStore(path: string, options: Options): Promise
 }
 
 /** Opens the file for the thread that writes, and then for reads on this one. */
-async function openFile(path: string, { observe, onWarning, onFatal }: Options) {
+async function openFile(path: string, options: Options) {
+  const { observe, onWarning } = options;
   makeSqliteFile(path);
-  const writer = await startWriter(path, onFatal);
-  for (const warning of writer.warnings) onWarning(warning);
+  const writer = await startWriter(path, options);
   if ((statSync(path).mode & 0o077) !== 0) {
     onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
   }
@@ -126,7 +129,7 @@ async function openFile(path: string, { observe, onWarning, onFatal }: Options) 
 }
 
 /** Runs the writer thread once it is ready; at most one batch may be in flight. */
-async function startWriter(path: string, onFatal: (error: Error) => void) {
+async function startWriter(path: string, { onWarning, onFatal }: Options) {
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./sqlite-writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
@@ -135,15 +138,18 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
     cause = error as Error;
   });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  const { identity, warnings } = await new Promise<Started>((resolve, reject) => {
-    worker.once("message", resolve);
+  let pending: PromiseWithResolvers<Outcome[]> | undefined;
+  const { identity } = await new Promise<Started>((resolve, reject) => {
+    worker.on("message", (message: Outcome[] | Started | string) => {
+      if (Array.isArray(message)) pending?.resolve(message);
+      else if (typeof message === "string") onWarning(message);
+      else resolve(message);
+    });
     void exited.then(() => reject(cause));
   });
-  let pending: PromiseWithResolvers<Outcome[]> | undefined;
   /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
 
-  worker.on("message", (outcomes: Outcome[]) => pending?.resolve(outcomes));
   // By the promise: a listener added here can miss an end right after the first message.
   void exited.then(() => {
     die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
@@ -159,7 +165,6 @@ async function startWriter(path: string, onFatal: (error: Error) => void) {
 
   return {
     identity,
-    warnings,
     die,
     async send(rows: Row[]): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);

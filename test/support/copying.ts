@@ -56,7 +56,8 @@ export async function copyHere(
 
 /** Opens a store on an SQLite file. */
 export function openSqlite(path: string): Promise<Store> {
-  return createSqliteStore(path, { observe() {}, onWrite() {}, onWarning() {}, onFatal() {} });
+  const options = { observe() {}, onWrite() {}, onLogSize() {}, onWarning() {}, onFatal() {} };
+  return createSqliteStore(path, options);
 }
 
 /** Makes an SQLite file with records of which all differ, and closes it. */

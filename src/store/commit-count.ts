@@ -1,0 +1,148 @@
+/**
+ * The count of commits, by which a file and its log are known to belong together. It is in the header
+ * of the file (PRAGMA user_version), and so on page 1, which every commit to the log then has.
+ */
+import { randomInt } from "node:crypto";
+import { closeSync, openSync, readSync, realpathSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+import { pathToFileURL } from "node:url";
+import { sizeOf } from "./sqlite-log.ts";
+
+/** The counts; smaller ones are those of files that have none: 0 of an empty one, 1 of version 0.3 or older. */
+const minCount = 2;
+const maxCount = 2 ** 31 - 1;
+
+/** The sizes of a log's header and of a frame's (https://www.sqlite.org/fileformat2.html#walformat). */
+const logHeaderSize = 32;
+const frameHeaderSize = 24;
+
+/** Where page 1 has the schema cookie and the count. */
+const cookieAt = 40;
+const countAt = 60;
+
+/** How many frames of a log are read at once. */
+const framesAtOnce = 256;
+
+/** Whether the file's commits are counted. */
+export function isCounted(db: DatabaseSync): boolean {
+  return pragma(db, "user_version") >= minCount;
+}
+
+/** Begins the count, within a transaction, at a number that another file is unlikely to have. */
+export function beginCount(db: DatabaseSync): void {
+  db.exec(`PRAGMA user_version = ${randomInt(minCount, maxCount)}`);
+}
+
+/**
+ * Counts the commit of a transaction. Each one that writes has to call this.
+ *
+ * @returns the count before it and with it
+ */
+export function countCommit(db: DatabaseSync): { before: number; count: number } {
+  const before = pragma(db, "user_version");
+  const count = following(before);
+  db.exec(`PRAGMA user_version = ${count}`);
+  return { before, count };
+}
+
+function following(count: number): number {
+  return count < maxCount ? count + 1 : minCount;
+}
+
+/**
+ * Refuses a log that is not that of the file, such as one that was left behind when a backup was put
+ * in the place of the file: SQLite would take pages from both, and its first checkpoint would spoil
+ * the file. They belong together if the file has one of the counts in the log, at which a checkpoint
+ * can have left it, or the one before the first. Nothing changes here but the index of the log.
+ *
+ * To be called before this process changes the file or its log.
+ *
+ * @throws {Error} for operators to read, with the way to restore
+ */
+export function refuseForeignLog(path: string): void {
+  const file = realpathSync(path);
+  const log = `${file}-wal`;
+  if (sizeOf(log) <= logHeaderSize) return;
+  // With this snapshot, no other process can begin the log anew or change page 1 of the file beyond it.
+  const snapshot = new DatabaseSync(file, { readOnly: true });
+  try {
+    snapshot.exec("BEGIN");
+    const pageSize = pragma(snapshot, "page_size");
+    const heads = readHeads(log, countFrames(file), pageSize);
+    const [first] = heads;
+    // Older versions and other programs do not count.
+    if (first === undefined || heads.every(({ count }) => count < minCount)) return;
+    const inFile = readHeadOfFile(file);
+    const isFollowed = following(inFile.count) === first.count;
+    const isKnown = isFollowed || heads.some(({ count }) => count === inFile.count);
+    // VACUUM INTO copies the count, but its schema cookie is higher.
+    if (isKnown && inFile.cookie <= first.cookie) return;
+  } finally {
+    snapshot.close();
+  }
+  throw new Error(
+    `the file and its log ${log} do not belong together. ` +
+      "Nothing has been changed. If you have put a backup in the place of the file, move the log away; " +
+      "else move the file and the log away, and put a backup in their place",
+  );
+}
+
+/** What page 1 says of its version. */
+interface Head {
+  count: number;
+  cookie: number;
+}
+
+/** The frames of a log up to its last whole commit. */
+function countFrames(file: string): number {
+  // SQLite does not count them for a connection with a transaction.
+  const db = new DatabaseSync(file, { readOnly: true });
+  try {
+    return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
+  } finally {
+    db.close();
+  }
+}
+
+/** What each version of page 1 in a log says, in its order. */
+function readHeads(log: string, frames: number, pageSize: number): Head[] {
+  const frameSize = frameHeaderSize + pageSize;
+  const buffer = Buffer.alloc(framesAtOnce * frameSize);
+  const heads: Head[] = [];
+  // SQLite has no locks on the log that closing it could drop.
+  const descriptor = openSync(log, "r");
+  try {
+    for (let done = 0; done < frames; done += framesAtOnce) {
+      const length = Math.min(framesAtOnce, frames - done) * frameSize;
+      const size = readSync(descriptor, buffer, 0, length, logHeaderSize + done * frameSize);
+      for (let at = 0; at + frameSize <= size; at += frameSize) {
+        if (buffer.readUInt32BE(at) !== 1) continue;
+        const page = at + frameHeaderSize;
+        heads.push({
+          count: buffer.readUInt32BE(page + countAt),
+          cookie: buffer.readUInt32BE(page + cookieAt),
+        });
+      }
+    }
+  } finally {
+    closeSync(descriptor);
+  }
+  return heads;
+}
+
+/** What the file says without its log. SQLite reads it, since closing it otherwise would drop locks. */
+function readHeadOfFile(file: string): Head {
+  const url = pathToFileURL(file);
+  url.searchParams.set("immutable", "1");
+  const db = new DatabaseSync(url, { readOnly: true });
+  try {
+    return { count: pragma(db, "user_version"), cookie: pragma(db, "schema_version") };
+  } finally {
+    db.close();
+  }
+}
+
+/** The number that a pragma returns. */
+export function pragma(db: DatabaseSync, name: string): number {
+  return Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
+}
