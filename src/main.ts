@@ -140,9 +140,13 @@ function keepReloaded(server: RunningServer, log: Logger): void {
 
 function stopOnSignal(running: () => RunningServer | undefined, log: Logger): void {
   const stop = async (signal: NodeJS.Signals) => {
+    const server = running();
+    if (server === undefined) {
+      log.warn(`ended by ${signal} before it was ready`);
+      return endAtOnce();
+    }
     log.info(`shutting down on ${signal}`);
-    // If it is not ready yet, it has nothing to finish.
-    const isClean = (await running()?.stop()) ?? true;
+    const isClean = await server.stop();
     if (isClean) log.info("stopped");
     else log.warn("stopped, and cut calls in flight");
     process.exit(isClean ? 0 : 1);
@@ -169,12 +173,16 @@ function onSignals(
       // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
       if (signal === first.signal && performance.now() - first.at < repeatedSignalMs) return;
       onSecond(signal);
-      // An orderly exit would wait for threads that write, and these for the disk.
-      process.kill(process.pid, "SIGKILL");
-      // PID 1 of a container cannot kill itself that way.
-      process.abort();
+      endAtOnce();
     });
   }
+}
+
+/** Ends the process. An orderly exit would wait for threads that write, and these for the disk. */
+function endAtOnce(): never {
+  process.kill(process.pid, "SIGKILL");
+  // PID 1 of a container cannot kill itself that way.
+  process.abort();
 }
 
 /** What the log has of an error. Other properties can hold what a caller has sent, or a record. */

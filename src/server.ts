@@ -11,7 +11,7 @@ import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createReload, followFiles, type Reloaded } from "./setting-files.ts";
-import { DatabaseUrlError, type Store } from "./store/store.ts";
+import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
 /** A server that takes calls. */
 export interface RunningServer {
@@ -46,7 +46,8 @@ const minDrainDelayMs = 100;
 const flushMs = 200;
 
 /**
- * Opens the store and serves it until stopped.
+ * Opens the store and serves it until stopped. It listens before the store is open, for which calls
+ * get STORE_UNAVAILABLE, and `/readyz` 503.
  *
  * @param onFatal called once if the server cannot go on and the process has to end
  * @throws {ConfigError} a file or a database URL of the settings cannot be used
@@ -84,40 +85,40 @@ export async function startServer(
     startSpan: createTracing(),
     connections,
   });
-  const opening = openStore(databaseUrl, {
-    requestTimeoutMs,
-    observe: telemetry.observeStore,
-    onWrite: telemetry.showWritable,
-    onLogSize: telemetry.showLogSize,
-    onWarning,
-    async onFatal(error) {
-      // Calls in flight are first failed with an unknown outcome.
-      await waitUntil(() => gate.inFlight === 0, flushMs);
-      onFatal(error);
-    },
-  }).catch((error) => {
-    if (error instanceof DatabaseUrlError)
-      throw new ConfigError(`--database-url is ${error.message}`);
-    throw error;
-  });
-  // Loaded while a store starts its thread.
-  const [store, { createRoutes }] = await Promise.all([opening, import("./routes.ts")]);
+  const { createRoutes } = await import("./routes.ts");
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const options = { gate, telemetry, log, corsOrigins, hosts, requestTimeoutMs };
+  const store = createClosedStore();
   const routes = createRoutes(store, options);
-  const stopFollowing = await followStore(store, log, routes.setReady);
   const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
+  let stopFollowing = () => {};
   try {
     const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
+    // Before the database is opened, which can take long: probes are served meanwhile.
     listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
     listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
+    const opened = await openStore(databaseUrl, {
+      requestTimeoutMs,
+      observe: telemetry.observeStore,
+      onWrite: telemetry.showWritable,
+      onLogSize: telemetry.showLogSize,
+      onWarning,
+      async onFatal(error) {
+        // Calls in flight are first failed with an unknown outcome.
+        await waitUntil(() => gate.inFlight === 0, flushMs);
+        onFatal(error);
+      },
+    });
+    Object.assign(store, opened);
+    stopFollowing = await followStore(store, log, routes.setReady);
   } catch (error) {
-    stopFollowing();
     for (const listener of listeners) listener.close();
-    await store.close();
-    throw error;
+    connections.destroy();
+    throw error instanceof DatabaseUrlError
+      ? new ConfigError(`--database-url is ${error.message}`)
+      : error;
   }
   const [grpcPort = 0, httpPort = 0] = listeners.map(({ port }) => port);
 
@@ -149,6 +150,12 @@ export async function startServer(
       return isClean;
     },
   };
+}
+
+/** What stands in for a store until it is open. */
+function createClosedStore(): Store {
+  const refuse = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
+  return { insert: refuse, find: refuse, list: refuse, ping: refuse, close: async () => {} };
 }
 
 /** Resolves when the condition holds, or the time in milliseconds is up. */

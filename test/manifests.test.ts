@@ -50,7 +50,7 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
       const { objects, find } = readOverlay(name);
       const { spec } = find(kind);
       const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
-      const [{ env, ports, readinessProbe, livenessProbe }] = containers;
+      const [{ env, ports, startupProbe, readinessProbe, livenessProbe }] = containers;
       expect(env.map((each: { name: string }) => each.name)).toEqual(["DATABASE_URL"]);
       const { databaseUrl, tls, authentication, listen, drain } = readVariables({
         HOST: "0.0.0.0",
@@ -67,7 +67,7 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
       expect(grace * 1_000).toBeGreaterThanOrEqual(drain.delayMs + drain.timeoutMs + 5_000);
       const { periodSeconds, failureThreshold } = readinessProbe;
       expect(drain.delayMs).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
-      for (const { httpGet } of [readinessProbe, livenessProbe]) {
+      for (const { httpGet } of [startupProbe, readinessProbe, livenessProbe]) {
         expect(httpGet).toMatchObject({ scheme: "HTTPS", port: "https" });
       }
       const { labels } = spec.template.metadata;

@@ -1,0 +1,106 @@
+import { existsSync } from "node:fs";
+import { createServer } from "node:net";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { expect, it, onTestFinished } from "vitest";
+import { failureOf } from "./support/errors.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { aCreate } from "./support/records.ts";
+import { grpcClient, lockDatabase, metric, run, startService, waitFor } from "./support/service.ts";
+import { listen } from "./support/tcp.ts";
+
+/** A port that was free. */
+async function freePort(): Promise<number> {
+  const server = createServer();
+  const port = await listen(server);
+  await new Promise((done) => server.close(done));
+  return port;
+}
+
+/** A folder whose database has a record, and a service on it that another program keeps from starting. */
+async function startLockedOut() {
+  const folder = temporaryFolder();
+  const first = await startService({}, folder);
+  const { id } = await grpcClient(first).createInvestor(aCreate());
+  first.child.kill("SIGTERM");
+  await first.exited;
+  const release = lockDatabase({ folder });
+  const [grpcPort, httpPort] = [await freePort(), await freePort()];
+  const env = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
+  const service = { ...run([], env, folder), grpcPort, httpPort, folder };
+  const get = (path: string) => fetch(`http://127.0.0.1:${httpPort}${path}`);
+  await waitFor(() => get("/healthz").catch(() => undefined));
+  return { service, get, release, id };
+}
+
+it("tells that it is alive and not ready while it opens the database, and then serves it", async () => {
+  const { service, get, release, id } = await startLockedOut();
+  expect((await get("/healthz")).status).toBe(200);
+  expect((await get("/readyz")).status).toBe(503);
+  expect(await metric(service, "investor_records_ready")).toBe(0);
+  const early = await failureOf(grpcClient(service).getInvestor({ id }));
+  expect(early).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
+  expect((await get(`/v1/investors/${id}`)).status).toBe(503);
+  release();
+  await waitFor(async () => (await get("/readyz")).ok);
+  expect((await grpcClient(service).getInvestor({ id })).id).toBe(id);
+});
+
+it.each(["SIGTERM", "SIGINT"] as const)(
+  "ends at once by %s, and not as if it had served",
+  async (signal) => {
+    const { service } = await startLockedOut();
+    service.child.kill(signal);
+    expect(await service.exited).not.toBe(0);
+    expect(service.output()).toContain(`ended by ${signal} before it was ready`);
+  },
+);
+
+it.each(["GRPC_PORT", "HTTP_PORT"])(
+  "reports a taken %s before it touches the database",
+  async (name) => {
+    const folder = temporaryFolder();
+    const taken = await listen(createServer());
+    const { exited, output } = run(
+      [],
+      { GRPC_PORT: "0", HTTP_PORT: "0", [name]: String(taken) },
+      folder,
+    );
+    expect(await exited).toBe(1);
+    expect(output()).toContain("another process uses the port");
+    expect(existsSync(join(folder, "data"))).toBe(false);
+  },
+);
+
+it("starts beside a reader that stays, warns, and shows the log that grows", async () => {
+  const folder = temporaryFolder();
+  const first = await startService({}, folder);
+  await grpcClient(first).createInvestor(aCreate());
+  const reader = new DatabaseSync(join(folder, "data/investors.db"));
+  onTestFinished(() => reader.close());
+  reader.exec("BEGIN; SELECT count(*) FROM investors");
+  await grpcClient(first).createInvestor(aCreate());
+  first.child.kill("SIGKILL");
+  await first.exited;
+
+  const service = await startService({}, folder);
+  expect(service.output()).toMatch(/"level":40.*another process reads .*investors.db/);
+  const client = grpcClient(service);
+  expect((await client.listInvestors({})).investors).toHaveLength(2);
+  const size = () => metric(service, "investor_records_sqlite_log_bytes");
+  const before = await size();
+  for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
+  await waitFor(async () => (await size()) > before);
+});
+
+it("two services on one file warn of each other", async () => {
+  const folder = temporaryFolder();
+  const services = [await startService({}, folder), await startService({}, folder)];
+  for (let i = 0; i < 3; i += 1) {
+    for (const service of services) await grpcClient(service).createInvestor(aCreate());
+  }
+  for (const { output } of services) {
+    await waitFor(() => output().includes("another process writes to"));
+    expect(output().match(/another process writes to/g)).toHaveLength(1);
+  }
+});
