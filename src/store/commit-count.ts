@@ -73,10 +73,10 @@ export function refuseForeignLog(path: string): void {
     // Older versions and other programs do not count.
     if (first === undefined || heads.every(({ count }) => count < minCount)) return;
     const inFile = readHeadOfFile(file);
-    const isFollowed = following(inFile.count) === first.count;
-    const isKnown = isFollowed || heads.some(({ count }) => count === inFile.count);
+    const versions = heads.filter(({ count }) => count === inFile.count);
+    if (following(inFile.count) === first.count) versions.push(first);
     // VACUUM INTO copies the count, but its schema cookie is higher.
-    if (isKnown && inFile.cookie <= first.cookie) return;
+    if (versions.some(({ cookie }) => inFile.cookie <= cookie)) return;
   } finally {
     snapshot.close();
   }
