@@ -63,6 +63,11 @@ export async function openSqliteFile(
   onWarning: (message: string) => void,
   timeoutMs = 30_000,
 ): Promise<DatabaseSync> {
+  const log = `${realpathSync(path)}-wal`;
+  if (sizeOf(log) > largeLogBytes) {
+    const size = Math.round(sizeOf(log) / 1024 ** 2);
+    onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
+  }
   refuseForeignLog(path);
   const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
   try {
@@ -95,12 +100,7 @@ function prepare(db: DatabaseSync, file: string, onWarning: (message: string) =>
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
     db.exec("PRAGMA journal_size_limit = 67108864");
     if (!isCounted(db)) countOlder(db, file);
-    const log = `${file}-wal`;
-    if (sizeOf(log) > largeLogBytes) {
-      const size = Math.round(sizeOf(log) / 1024 ** 2);
-      onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
-    }
-    rewriteLog(db, log);
+    rewriteLog(db, `${file}-wal`);
     bringInLog(db, file, onWarning);
     return true;
   } catch (error) {
