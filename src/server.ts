@@ -93,6 +93,7 @@ export async function startServer(
   const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
+  let storeFilesChanged = async () => false;
   try {
     const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
@@ -112,6 +113,7 @@ export async function startServer(
       },
     });
     Object.assign(store, opened);
+    storeFilesChanged = await followFiles(store.files ?? []);
     stopFollowing = await followStore(store, log, routes.setReady);
   } catch (error) {
     for (const listener of listeners) listener.close();
@@ -128,6 +130,7 @@ export async function startServer(
     reload: createReload([
       { name: "tokens", hasChanged: tokensChanged, reload: authentication?.reload },
       { name: "certificates", hasChanged: certificatesChanged, reload: tls?.reload },
+      { name: "certificates for MongoDB", hasChanged: storeFilesChanged, reload: store.reload },
     ]),
     async stop() {
       stopFollowing();

@@ -53,6 +53,17 @@ await describeWithMongo("a MongoDB", "standalone", () => {
       onTestFinished(() => own.close());
       const removal = own.db().collection("investors").deleteMany({});
       await expect(removal).rejects.toBeInstanceOf(MongoServerError);
+
+      const reader = { role: "read", db: "investors" };
+      await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
+      const { httpPort, output } = await startService({
+        DATABASE_URL: url.replace("investor-records:", "reader:"),
+      });
+      await expect.poll(output).toContain("MongoDB does not authorize inserts: check the user");
+      const isReady = async () => (await fetch(`http://127.0.0.1:${httpPort}/readyz`)).ok;
+      expect(await isReady()).toBe(false);
+      await db.command({ grantRolesToUser: "reader", roles: ["readWrite"] });
+      await waitFor(isReady);
     });
   });
 });

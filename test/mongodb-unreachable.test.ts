@@ -45,9 +45,12 @@ await describeWithMongo(
       await expectReasons([
         [
           "mongodb://none.invalid/",
-          "cannot reach MongoDB: none.invalid:27017: getaddrinfo ENOTFOUND none.invalid",
+          "cannot reach MongoDB: none.invalid:27017: the DNS look-up of this host fails: getaddrinfo ENOTFOUND none.invalid",
         ],
-        ["mongodb+srv://none.invalid/", "querySrv ENOTFOUND _mongodb._tcp.none.invalid"],
+        [
+          "mongodb+srv://none.invalid/",
+          "the DNS look-up of mongodb+srv fails: querySrv ENOTFOUND _mongodb._tcp.none.invalid",
+        ],
         [
           "mongodb://127.0.0.1:9/",
           "cannot reach MongoDB: 127.0.0.1:9: it refuses connections (ECONNREFUSED)",

@@ -14,6 +14,17 @@ const supported = `appName authMechanism authMechanismProperties authSource comp
 
 const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
 
+/** Options of which the driver's messages speak by other words. */
+const otherWords: Record<string, string> = {
+  authmechanism: "mechanism",
+  authmechanismproperties: "pairs",
+  compressors: "compression",
+  journal: "writeconcern",
+  readpreferencetags: "pairs",
+  tlsallowinvalidcertificates: "rejectunauthorized",
+  tlsallowinvalidhostnames: "checkserveridentity",
+};
+
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
@@ -27,10 +38,16 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (url.includes("#")) throw refusal("write %23 for #");
   // What is followed by an @ is a part of a password.
   const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
-  const names = [...new Set(new URLSearchParams(query).keys())];
+  const options = new URLSearchParams(query);
+  const names = [...new Set(options.keys())];
   const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
   if (others.length > 0) throw refusal(`unknown or unsupported option ${others.join(", ")}`);
-  const client = open(url, {
+  for (const [name, value] of options) {
+    if (name.toLowerCase() === "authmechanism" && /^(GSSAPI|MONGODB-AWS)$/.test(value)) {
+      throw refusal(`${name} ${value} needs a module that is not a part of this service`);
+    }
+  }
+  const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
     // A hidden retry would blur what surely was not written.
@@ -42,8 +59,8 @@ export function createMongoClient(url: string, attemptMs: number) {
     socketTimeoutMS: attemptMs * 1.25,
     heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
   });
-  if (client instanceof Error) throw refusal(explain(url, names, client.message));
   const { tls, minPoolSize, maxPoolSize, compressors } = client.options;
+  const { tlsCAFile, tlsCRLFile, tlsCertificateKeyFile } = client.options;
   const ofTls = names.find((name) => /^tls./i.test(name));
   if (ofTls && !tls) throw refusal(`${ofTls} needs tls=true`);
   if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw refusal("minPoolSize > maxPoolSize");
@@ -57,6 +74,8 @@ export function createMongoClient(url: string, attemptMs: number) {
   return {
     client,
     db: client.db(database),
+    /** The files with certificates and keys that it reads when it connects. */
+    files: [tlsCAFile, tlsCRLFile, tlsCertificateKeyFile].filter((file) => file !== undefined),
     /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
     async connect(): Promise<void> {
       await client.connect().catch((error) => {
@@ -66,11 +85,11 @@ export function createMongoClient(url: string, attemptMs: number) {
   };
 }
 
-function open(url: string, options?: MongoClientOptions): MongoClient | Error {
+function open(url: string, names: string[], options: MongoClientOptions): MongoClient {
   try {
     return new MongoClient(url, options);
   } catch (error) {
-    return error as Error;
+    throw refusal(explain(url, names, (error as Error).message));
   }
 }
 
@@ -78,21 +97,19 @@ function refusal(fault: string): DatabaseUrlError {
   return new DatabaseUrlError(`not a MongoDB connection string: ${fault}`);
 }
 
-/** The options without which the driver would not say this, and what it says if that has no values. */
+/** The options that the driver names, and what it says if that has no values. */
 function explain(url: string, names: string[], message: string): string {
+  const wordsOf = (text: string): string[] => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+  const said = wordsOf(message);
   const causes = names.filter((name) => {
-    const [start, query] = url.split("?");
-    const others = new URLSearchParams(query);
-    others.delete(name);
-    const client = open(`${start}?${others}`);
-    return !(client instanceof Error) || client.message !== message;
+    const word = name.toLowerCase();
+    return said.includes(word) || said.includes(otherWords[word] ?? word);
   });
   if (causes.length === 0) {
     return "check its hosts, and percent-encode its user, password and database";
   }
-  const wordsOf = (text: string): string[] => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
   const own = wordsOf([...new URLSearchParams(url)].join(" "));
   const known = wordsOf(names.join(" "));
-  const isSafe = wordsOf(message).every((word) => known.includes(word) || !own.includes(word));
+  const isSafe = said.every((word) => known.includes(word) || !own.includes(word));
   return `check its option ${causes.join(", ")}${isSafe ? ` (${message})` : ""}`;
 }

@@ -102,6 +102,8 @@ function explainConnection(error: Error & { code?: unknown }): string {
   const text = error.message.replaceAll(/\s+/g, " ");
   // The driver wraps what the socket says, and repeats it.
   if (cause instanceof Error && text.includes(cause.message)) return explainConnection(cause);
+  if (/^query(Srv|Txt) /.test(text)) return `the DNS look-up of mongodb+srv fails: ${text}`;
+  if (/^getaddrinfo /.test(text)) return `the DNS look-up of this host fails: ${text}`;
   const name = String(error.code);
   if (name === "ECONNREFUSED") return "it refuses connections (ECONNREFUSED)";
   if (/SELF_SIGNED|SIGNATURE|GET_ISSUER_CERT/.test(name))

@@ -14,6 +14,7 @@ import {
   type Store,
   StoreClosedError,
   type StoreOptions,
+  StoreUnavailableError,
 } from "./store.ts";
 
 /** The collection of the records. */
@@ -32,15 +33,17 @@ export function createMongoStore(
   { requestTimeoutMs, observe }: Pick<StoreOptions, "requestTimeoutMs" | "observe">,
 ): Store {
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  const { client, db, connect: connectOnce } = createMongoClient(url, attemptMs);
+  let current = createMongoClient(url, attemptMs);
+  const clients = new Set([current.client]);
   let connecting: Promise<unknown> | undefined;
-  let closing: Promise<void> | undefined;
+  let closing: Promise<unknown> | undefined;
   /** See {@link settledElection}. */
   let settled: string | undefined;
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
-    connecting ??= connectOnce()
+    connecting ??= current
+      .connect()
       .then(() => retryOnce(learnElection))
       .catch((error) => {
         connecting = undefined;
@@ -51,7 +54,22 @@ export function createMongoStore(
 
   /** The server gives up after this time; the driver waits a little longer for it to say so. */
   function run(command: Document): Promise<Document> {
-    return db.command({ ...command, maxTimeMS: attemptMs });
+    return current.db.command({ ...command, maxTimeMS: attemptMs });
+  }
+
+  /** @throws {StoreUnavailableError} the user may read, and not insert */
+  async function checkRights(): Promise<void> {
+    const { authInfo } = await run({ connectionStatus: 1, showPrivileges: true });
+    const { authenticatedUsers: users, authenticatedUserPrivileges: privileges } = authInfo;
+    const mayInsert = ({ resource: { anyResource, db, collection }, actions }: Document) =>
+      actions.includes("insert") &&
+      (anyResource ||
+        (["", current.db.databaseName].includes(db) && ["", collectionName].includes(collection)));
+    // Where nothing is authorized there are no users.
+    if (users.length === 0 || privileges.some(mayInsert)) return;
+    throw new StoreUnavailableError(
+      "MongoDB does not authorize inserts: check the user in the URL and its roles",
+    );
   }
 
   async function learnElection(): Promise<string | undefined> {
@@ -161,6 +179,24 @@ export function createMongoStore(
     return signal ? unlessAborted(work(), signal) : work();
   }
 
+  async function reload(): Promise<void> {
+    const next = createMongoClient(url, attemptMs);
+    clients.add(next.client);
+    try {
+      await next.connect();
+    } catch (error) {
+      await next.client.close();
+      clients.delete(next.client);
+      const { message } = error as Error;
+      throw new Error(`the files that --database-url names cannot be used: ${message}`);
+    }
+    const { client } = current;
+    current = next;
+    // Its commands have ended by then, each of which takes less than a call may.
+    const close = () => client.close().then(() => clients.delete(client));
+    setTimeout(close, requestTimeoutMs).unref();
+  }
+
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
     find: (id, call) => finds.add(id, call?.signal),
@@ -170,14 +206,18 @@ export function createMongoStore(
       await call(async () => {
         await list({ limit: 1 }, "check");
         await retryOnce(learnElection);
+        await retryOnce(checkRights);
       }, signal);
     },
 
-    close() {
+    files: current.files,
+    ...(current.files.length > 0 && { reload }),
+
+    async close() {
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
-        client.close(),
+        Promise.all(Array.from(clients, (client) => client.close())),
       );
-      return closing;
+      await closing;
     },
   };
 }

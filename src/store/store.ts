@@ -38,10 +38,20 @@ export interface Store {
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
   /**
-   * Resolves if the store could serve reads now, save those of damaged records. Rejects if not, and
+   * Resolves if the store could serve now, save reads of damaged records. Rejects if not, and
    * if the next start would find another database; then the store has called `onFatal`.
    */
   ping(signal?: AbortSignal): Promise<void>;
+
+  /** The files with certificates and keys by which it connects; absent if there can be none. */
+  readonly files?: string[];
+
+  /**
+   * Connects with these files as they are now, and cuts no call.
+   *
+   * @throws {Error} for operators to read, if they cannot be used; the old ones stay in use
+   */
+  reload?(): Promise<void>;
 
   /**
    * Finishes the accepted inserts and releases everything. Later calls of the other

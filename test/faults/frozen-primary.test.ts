@@ -1,0 +1,100 @@
+// Takes a minute: the primary is frozen for fifteen seconds, and an election takes some of them.
+import { setTimeout as delay } from "node:timers/promises";
+import { MongoClient } from "mongodb";
+import { v7 } from "uuid";
+import { expect, it, onTestFinished } from "vitest";
+import { failureOf } from "../support/errors.ts";
+import { describeWithMongo, findMembers } from "../support/mongodb.ts";
+import { createRandom, seedOf } from "../support/random.ts";
+import { aCreate } from "../support/records.ts";
+import { grpcClient, startService, waitFor } from "../support/service.ts";
+import { startCallers } from "./callers.ts";
+import { runEpisodes } from "./episodes.ts";
+
+const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
+const timeout = minutes * 60_000 + 300_000;
+
+/** How long the primary is frozen, and how often each kind of call is tried, in milliseconds. */
+const frozenMs = 15_000;
+const tryMs = 100;
+
+/** How long after a bare driver's first write on the new primary calls may go on, in milliseconds. */
+const toleranceMs = 2_000;
+
+/** After how long a first of many attempts succeeds, in milliseconds; none waits for another. */
+async function untilFirst(attempt: () => Promise<unknown>, isOver: () => boolean): Promise<number> {
+  const start = performance.now();
+  let first = Number.POSITIVE_INFINITY;
+  const attempts: Promise<void>[] = [];
+  const note = () => {
+    first = Math.min(first, performance.now() - start);
+  };
+  while (first === Number.POSITIVE_INFINITY && !isOver()) {
+    attempts.push(attempt().then(note, () => {}));
+    await delay(tryMs);
+  }
+  return first;
+}
+
+await describeWithMongo("callers of a service on a set of three", "set of three", (mongo) => {
+  it("go on soon after a bare driver could, if the primary freezes", { timeout }, async () => {
+    const random = createRandom(seedOf("frozen primary"));
+    const bare = await MongoClient.connect(mongo.url(), { serverSelectionTimeoutMS: 30_000 });
+    onTestFinished(() => bare.close());
+    const writes = bare.db().collection("writes", { writeConcern: { w: "majority" } });
+
+    const startWorld = async () => {
+      const start = () => startService({ DATABASE_URL: url });
+      const url = mongo.url();
+      const service = await start();
+      const ready = async () =>
+        (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status === 200;
+      await waitFor(ready);
+      return {
+        callers: startCallers([service], random),
+        service,
+        ready,
+        async recover() {
+          for (const { signal } of mongo.members()) signal("SIGCONT");
+        },
+        startFresh: start,
+        end: async () => void service.child.kill("SIGKILL"),
+      };
+    };
+
+    const freeze = async ({ callers, service, ready }: Awaited<ReturnType<typeof startWorld>>) => {
+      await callers.acknowledgements(50);
+      const client = grpcClient(service);
+      const create = () => {
+        const request = aCreate({ requestId: v7() });
+        const call = callers.history.create(request);
+        const creating = client.createInvestor(request);
+        creating.then(call.acknowledged, async () => call.failed(await failureOf(creating)));
+        return creating;
+      };
+      const { id } = await create();
+      const [primary] = await findMembers(mongo);
+      await writes.insertOne({});
+      primary?.signal("SIGSTOP");
+      const frozenAt = performance.now();
+      const isOver = () => performance.now() - frozenAt > frozenMs + 20_000;
+      const first = (attempt: () => Promise<unknown>) => untilFirst(attempt, isOver);
+      const thaw = delay(frozenMs).then(() => primary?.signal("SIGCONT"));
+      const [driver = 0, ...calls] = await Promise.all([
+        first(() => writes.insertOne({})),
+        first(create),
+        first(() => client.getInvestor({ id })),
+        first(() => client.listInvestors({ pageSize: 10 })),
+      ]);
+      const rounded = calls.map((ms) => Math.round(ms - driver)).join(", ");
+      console.log(`driver after ${Math.round(driver)} ms; create, get, page later by: ${rounded}`);
+      if (!process.env.MEASURE)
+        for (const ms of calls) expect(ms).toBeLessThan(driver + toleranceMs);
+      await waitFor(ready);
+      await create();
+      await thaw;
+    };
+
+    await runEpisodes(startWorld, { "a primary that freezes": freeze }, random, minutes);
+  });
+});

@@ -1,0 +1,63 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { MongoMemoryServer } from "mongodb-memory-server-core";
+import { expect, it, onTestFinished } from "vitest";
+import { createAuthority } from "./support/certificates.ts";
+import { temporaryFolder } from "./support/folder.ts";
+import { describeWithMongo, launchTimeout } from "./support/mongodb.ts";
+import { aCreate } from "./support/records.ts";
+import { grpcClient, startService, waitFor } from "./support/service.ts";
+
+await describeWithMongo("The certificates for a MongoDB", "standalone", () => {
+  it("are read again on SIGHUP, no call is lost, and the old ones stay until new ones can be used", async () => {
+    const folder = temporaryFolder();
+    const path = (name: string) => join(folder, name);
+    const [old, next] = await Promise.all([createAuthority("Old"), createAuthority("Next")]);
+    const renew = async (name: string, authority: typeof old) => {
+      const { cert, key } = await authority.sign(name);
+      writeFileSync(path(`${name}.pem`), cert + key);
+    };
+    writeFileSync(path("ca.pem"), old.ca);
+    await renew("client", old);
+    await renew("mongod", old);
+    // What the server trusts is of no matter here.
+    writeFileSync(path("clients.pem"), old.ca + next.ca);
+    const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", path("mongod.pem")];
+    args.push("--tlsCAFile", path("clients.pem"));
+    const instance = { storageEngine: "wiredTiger", launchTimeout, args, ip: "0.0.0.0" } as const;
+    const server = await MongoMemoryServer.create({ instance });
+    onTestFinished(async () => void (await server.stop()));
+    const { port } = server.instanceInfo ?? {};
+    const tls = `tls=true&tlsCAFile=${path("ca.pem")}&tlsCertificateKeyFile=${path("client.pem")}`;
+    const service = await startService({
+      DATABASE_URL: `mongodb://127.0.0.1:${port}/?${tls}`,
+      REQUEST_TIMEOUT: "2s",
+    });
+    const { child, output } = service;
+    const client = grpcClient(service);
+    let created = 0;
+    const create = () => client.createInvestor(aCreate()).then(() => void (created += 1));
+    await create();
+
+    writeFileSync(path("ca.pem"), "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n");
+    child.kill("SIGHUP");
+    await expect.poll(output).toMatch(/DATABASE_URL names cannot be used: .*; the previous one/);
+    writeFileSync(path("ca.pem"), old.ca + next.ca);
+    await renew("client", next);
+    child.kill("SIGHUP");
+    while (!output().includes("reloaded certificates for MongoDB")) await create();
+    // As long as commands of before may take.
+    for (const end = performance.now() + 2_500; performance.now() < end; ) await create();
+    expect(output()).not.toContain("call failed");
+
+    await server.stop({ doCleanup: false });
+    await renew("mongod", next);
+    writeFileSync(path("clients.pem"), next.ca);
+    await server.start(true);
+    await waitFor(async () => (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).ok);
+    await create();
+    expect((await client.listInvestors({ pageSize: 1_000 })).investors.length).toBe(
+      Math.min(created, 1_000),
+    );
+  });
+});
