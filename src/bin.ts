@@ -20,5 +20,7 @@ module.enableCompileCache();
 
 // Until the service handles it, SIGHUP would end the process.
 process.on("SIGHUP", () => {});
+// Otherwise Node.js would open a debugger to every user of the machine.
+process.on("SIGUSR1", () => {});
 
 await import("./main.ts");

@@ -242,8 +242,12 @@ function origins(value: string): string[] {
     .split(",")
     .filter(Boolean)
     .map((each) => each.trim());
-  if (all.every((each) => each === "*" || URL.parse(each)?.origin === each)) return all;
-  throw refusal("* or origins such as https://app.example, separated by commas");
+  // A browser sends no other: neither one with a wildcard, nor one such as ftp://app.example.
+  const isOrigin = (each: string) =>
+    /^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each;
+  const isUsable = all.length > 0 || value === "";
+  if (isUsable && all.every((each) => each === "*" || isOrigin(each))) return all;
+  throw refusal("* or origins such as https://app.example, without wildcards, separated by commas");
 }
 
 function integer(min: number, max: number) {

@@ -6,7 +6,7 @@ import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";
 import { type Config, ConfigError, isLoopback } from "./config.ts";
 import { openStore } from "./database-url.ts";
-import { createConnections } from "./http/connections.ts";
+import { createConnections, withinDescriptors } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
@@ -72,7 +72,7 @@ export async function startServer(
   const telemetry = createTelemetry(log);
   if (tls) telemetry.showCertificateExpiry(tls.expiresAt);
   const connections = createConnections({
-    max: maxConnections,
+    max: withinDescriptors(maxConnections, onWarning),
     maxAgeMs: maxConnectionAgeMs,
     graceMs: requestTimeoutMs,
   });

@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { clientsOf } from "./support/clients.ts";
+import { root } from "./support/clone.ts";
 import { openSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
@@ -34,6 +35,7 @@ import {
   grpcClient,
   lockDatabase,
   metric,
+  runGroup,
   type Service,
   startService,
   untilInFlight,
@@ -267,6 +269,20 @@ describe("connections", () => {
     const open = () => [first, ...sockets].filter(({ closed }) => !closed).length;
     await expect.poll(open).toBe(20);
     expect(first.closed).toBe(true);
+  });
+
+  it("are no more than file descriptors allow, and an idle one makes room", async () => {
+    const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const command = 'ulimit -n 80; exec "$0" "$1"';
+    const args = ["-c", command, process.execPath, join(root, "src/bin.ts")];
+    const { output } = runGroup("sh", args, { env, cwd: temporaryFolder() });
+    await expect.poll(output).toContain("serving");
+    expect(output()).toContain("80 file descriptors allows 30 connections, not the 1024 of");
+    const port = Number(/http:\/\/127.0.0.1:(\d+)/.exec(output())?.[1]);
+    for (let i = 0; i < 100; i += 1) {
+      const { received } = openWire(port, alive);
+      await expect.poll(received).toContain("200 OK");
+    }
   });
 
   it("that carry calls are not replaced, and one more is refused", async () => {

@@ -72,6 +72,10 @@ describe("the command line", () => {
     const env = { GRPC_PORT: "0", HTTP_PORT: "0", LOG_LEVEL: "trace" };
     const { child, exited, written } = run([], env, temporaryFolder());
     await waitFor(async () => written.stderr.includes("serving"));
+    // By which Node.js itself would open a debugger.
+    child.kill("SIGUSR1");
+    child.kill("SIGHUP");
+    await waitFor(async () => written.stderr.includes("nothing to reload"));
     child.kill("SIGTERM");
     expect(await exited).toBe(0);
     expect(written.stdout).toBe("");

@@ -4,6 +4,7 @@ import { type IncomingMessage, type RequestOptions, request } from "node:http";
 import { describe, expect, it } from "vitest";
 import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
+import { openWire, statusesIn } from "./support/tcp.ts";
 
 const rpc = paths.get;
 const rest = "/v1/investors";
@@ -76,8 +77,18 @@ describe("a service on loopback that asks for no credentials", () => {
     const authority = { ":authority": "evil.example" };
     const call = rawCall(rawConnection(grpcPort), rpc, messages.empty, authority);
     expect((await call).reason).toBe("CROSS_ORIGIN");
-    const target = "http://evil.example/healthz";
+    const target = `http://evil.example${rest}`;
     expect(await statusOf(httpPort, target, { host: "localhost" })).toBe(403);
+  });
+
+  it("replies to probes that name no host, or any", async () => {
+    const { httpPort } = await startInProcess();
+    for (const path of ["/healthz", "/readyz"]) {
+      // As HAProxy asks.
+      const { closed } = openWire(httpPort, `GET ${path} HTTP/1.0\r\n\r\n`);
+      expect(statusesIn(await closed)).toEqual([200]);
+      expect(await statusOf(httpPort, path, { host: "10.1.2.3" })).toBe(200);
+    }
   });
 
   it("replies to the address that it listens on", async () => {

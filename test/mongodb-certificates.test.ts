@@ -36,7 +36,10 @@ await describeWithMongo("The certificates for a MongoDB", "standalone", () => {
     const { child, output } = service;
     const client = grpcClient(service);
     let created = 0;
-    const create = () => client.createInvestor(aCreate()).then(() => void (created += 1));
+    const create = async () => {
+      await client.createInvestor(aCreate());
+      created += 1;
+    };
     await create();
 
     writeFileSync(path("ca.pem"), "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n");

@@ -34,6 +34,11 @@ describe("a line of NDJSON", () => {
       '"\\u001b[2J\\n" is not a member of an investor',
     ],
     [
+      "a member that begins with what cannot be seen",
+      lineOf({ "\ufeffcity": "5" }),
+      '"\\ufeffcity" is not a member of an investor',
+    ],
+    [
       "half a character",
       lineOf({ lastName: "Secret \ud800" }),
       "lastName must not contain unpaired surrogates",
@@ -50,7 +55,7 @@ describe("a line of NDJSON", () => {
       lineOf({ id: undefined, requestId: 17 }),
       "requestId must be a string",
     ],
-    ["a member twice", lineOf().replace("{", '{"city":"x",'), "repeats a member"],
+    ["a member twice", lineOf().replace("{", '{"city":"x",'), "repeats the member city"],
     ["an array", "[]", "is not a JSON object"],
     ["a cut end", lineOf().slice(0, -1), `is not valid JSON at column ${lineOf().length}`],
     ["a byte order mark in the middle", `\ufeff${lineOf()}`, "is not valid JSON at column 1"],

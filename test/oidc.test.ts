@@ -1,9 +1,11 @@
+import { generateKeyPairSync } from "node:crypto";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { InvalidCredentialsError } from "../src/auth/caller.ts";
 import { createOidcVerifier } from "../src/auth/oidc.ts";
 import { digestOf } from "../src/auth/tokens-file.ts";
 import { failureOf } from "./support/errors.ts";
 import { type Issuer, keysPath, metadataPath, startIssuer } from "./support/issuer.ts";
+import { startInProcess } from "./support/server.ts";
 
 type Claims = Parameters<Issuer["sign"]>[0];
 type Header = Parameters<Issuer["sign"]>[1];
@@ -129,6 +131,20 @@ describe("a token of the issuer", () => {
 });
 
 describe("the keys of the issuer", () => {
+  it("that are too weak are named in the log", async () => {
+    const issuer = await startIssuer();
+    const { publicKey } = generateKeyPairSync("rsa", { modulusLength: 1_024 });
+    issuer.replies[keysPath] = { keys: [{ ...publicKey.export({ format: "jwk" }), kid: "0" }] };
+    const flags = { "--oidc-issuer": issuer.url, "--oidc-audience": "investors" };
+    const { httpPort, lines } = await startInProcess(flags);
+    const parts = [{ alg: "RS256", kid: "0" }, { iss: issuer.url }, {}];
+    const token = parts.map((part) => Buffer.from(JSON.stringify(part)).toString("base64url"));
+    const headers = { authorization: `Bearer ${token.join(".")}` };
+    await fetch(`http://127.0.0.1:${httpPort}/v1/investors`, { headers });
+    const cause = expect.stringMatching(/^a key of the issuer cannot be used: .*2048 bits/);
+    expect(lines).toContainEqual(expect.objectContaining({ reason: "ISSUER_UNAVAILABLE", cause }));
+  });
+
   it("serve for a day while it is down, and not longer", async () => {
     const { issuer, isValid, warnings } = await start();
     const isNewTokenValid = async () => isValid(await issuer.sign({ exp: inSeconds(600) }));
@@ -209,7 +225,7 @@ describe("the keys of the issuer", () => {
   it.each([
     [{ [keysPath]: 302 }, "/keys replied with 302"],
     [{ [metadataPath]: 302 }, "openid-configuration replied with 302"],
-    [{ [metadataPath]: { issuer: "https://i.example" } }, "of another issuer"],
+    [{ [metadataPath]: { issuer: "https://i.example" } }, 'of another issuer: "https://i.example"'],
     [{ [keysPath]: {} }, "JSON Web Key Set malformed"],
   ])("are not taken from %j", async (replies, warning) => {
     const { issuer, isValid, warnings } = await start();

@@ -6,7 +6,7 @@ import { codes } from "../src/service/errors.ts";
 import { textFields, typeNames } from "../src/service/investor.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
 import { temporaryFile } from "./support/folder.ts";
-import { compile, findOperation, type Operation, openApiFile } from "./support/openapi.ts";
+import { compile, findOperation, type Operation, openApi, openApiFile } from "./support/openapi.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { breakDatabase, lockDatabase, waitFor } from "./support/service.ts";
@@ -88,6 +88,8 @@ describe("the OpenAPI document", () => {
     const served = await fetch(`http://localhost:${httpPort}/openapi.json`);
     expect(served.headers.get("content-type")).toBe("application/json");
     expect(Buffer.from(await served.arrayBuffer())).toEqual(openApiFile);
+    // Clients that are generated resolve no relative URL.
+    expect(openApi.servers).toMatchObject([{ url: "http://localhost:8080" }]);
     const ask = async (path: string, init?: RequestInit) => {
       const response = await fetch(`http://localhost:${httpPort}/v1/investors${path}`, init);
       return [response.status, (await response.json()) as { id: string }] as const;

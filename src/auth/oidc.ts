@@ -80,8 +80,10 @@ export function createOidcVerifier(
     } catch (error) {
       if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(describe(error));
       const isKnown = error instanceof ConnectError || error instanceof InvalidCredentialsError;
-      // A fault in a key of the issuer is no mistake of the caller.
-      throw isKnown ? error : issuerUnavailable(error);
+      if (isKnown) throw error;
+      // A fault in a key of the issuer, such as RSA with 1,024 bits, is no mistake of the caller.
+      const fault = `a key of the issuer cannot be used: ${(error as Error).message}`;
+      throw issuerUnavailable(new InvalidCredentialsError(fault));
     } finally {
       checks -= 1;
     }
@@ -142,7 +144,10 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
     triedAt = performance.now();
     try {
       const metadata = (await fetchJson(url, init)) as Record<string, unknown> | null;
-      if (metadata?.issuer !== issuer) throw new Error(`${url} is of another issuer`);
+      if (metadata?.issuer !== issuer) {
+        const other = JSON.stringify(metadata?.issuer)?.slice(0, 256);
+        throw new Error(`${url} is of another issuer: ${other}`);
+      }
       const keysUrl = metadata.jwks_uri;
       if (typeof keysUrl !== "string" || !isSecureUrl(keysUrl)) {
         throw new Error(`the jwks_uri of ${url} is no https URL`);

@@ -104,6 +104,12 @@ function findIdViolations(id: unknown, requestId: unknown): Violation[] {
 
 function describeViolation({ field, description }: Violation): string {
   // The name of a member can be anything.
-  const name = /^\w{1,32}$/.test(field) ? field : JSON.stringify(field.slice(0, 32));
+  const name = /^\w{1,32}$/.test(field) ? field : showName(field.slice(0, 32));
   return `${name} ${description}`;
+}
+
+/** A name in quotes, with what cannot be seen in it as JSON escapes it, such as U+FEFF. */
+function showName(name: string): string {
+  const toEscape = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(name).replaceAll(/(?! )[\p{C}\p{Z}]/gv, toEscape);
 }

@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import type { ServerResponse } from "node:http";
 import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
@@ -197,6 +198,32 @@ export class Connection {
     const answered = new Promise<boolean>((resolve) => session.ping(() => resolve(true)));
     return Promise.race([answered, delay(timeoutMs, false, { ref: false })]);
   }
+}
+
+/** How many file descriptors the process may need besides those of connections. */
+const otherDescriptors = 50;
+
+/**
+ * As many connections as the file descriptors of this process allow, if the system tells: without a
+ * descriptor for a new one it could not even be accepted to replace another.
+ *
+ * @param max the most that are wanted
+ * @param onWarning called if they are fewer
+ */
+export function withinDescriptors(max: number, onWarning: (message: string) => void): number {
+  let limits = "";
+  try {
+    limits = readFileSync("/proc/self/limits", "utf8");
+  } catch {
+    // It is not Linux.
+  }
+  const descriptors = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity);
+  if (descriptors >= max + otherDescriptors) return max;
+  const allowed = Math.max(1, descriptors - otherDescriptors);
+  onWarning(
+    `the limit of ${descriptors} file descriptors allows ${allowed} connections, not the ${max} of --max-connections`,
+  );
+  return allowed;
 }
 
 /** The connections of a server. */

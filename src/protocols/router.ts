@@ -52,6 +52,9 @@ export interface RouterOptions extends ProtocolOptions {
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
+/** What load balancers ask under any host or, over HTTP/1.0, none; a page learns nothing from it. */
+const probes = ["/healthz", "/readyz"];
+
 /** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]*)/i;
 
@@ -92,7 +95,7 @@ export function createRouter(options: RouterOptions) {
       req.url = req.url?.slice(start.length) ?? "";
       headers.host = host;
     }
-    requireKnownHost(headers, socket);
+    if (!probes.includes(pathOf(req))) requireKnownHost(headers, socket);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return undefined;
     const rpc = rpcs.get(pathOf(req));

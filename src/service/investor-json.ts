@@ -70,8 +70,10 @@ export function parseObject(text: string): Record<string, unknown> {
   // More than a line of NDJSON has, which holds an id too, are refused anyway.
   if (names.length > members.size + 1) return object;
   const isFlat = names.every((name) => typeof object[name] === "string");
-  if (isFlat && countNames(text) > names.length) throw new Error("repeats a member");
-  return object;
+  const written = isFlat ? namesIn(text) : [];
+  if (written.length <= names.length) return object;
+  const repeated = written.find((name, i) => members.has(name) && written.indexOf(name) < i);
+  throw new Error(`repeats ${repeated ? `the member ${repeated}` : "a member"}`);
 }
 
 const jsonToken =
@@ -114,10 +116,10 @@ function findSyntaxError(text: string): number {
   }
 }
 
-/** How many names a text of JSON has: of its strings, those before a colon. */
-function countNames(text: string): number {
+/** The names in a text of JSON: of its strings, those before a colon. */
+function namesIn(text: string): string[] {
   const strings = text.match(/"(?:[^"\\]|\\.)*"\s*:?/g) ?? [];
-  return strings.filter((each) => each.endsWith(":")).length;
+  return strings.filter((each) => each.endsWith(":")).map((each) => JSON.parse(each.slice(0, -1)));
 }
 
 /**

@@ -108,9 +108,10 @@ function explainConnection(error: Error & { code?: unknown }): string {
   if (name === "ECONNREFUSED") return "it refuses connections (ECONNREFUSED)";
   if (/SELF_SIGNED|SIGNATURE|GET_ISSUER_CERT/.test(name))
     return `its certificate is not trusted (${name}): check tlsCAFile`;
+  if (/(PEM|DECODER|Provider) routines|too (small|weak)/.test(text))
+    return `${text}: check tlsCertificateKeyFile`;
   if (/before secure TLS|SSL routines/.test(text))
     return "it does not speak TLS: check tls in the URL";
   if (/^connection .* closed$/.test(text)) return "it closes connections: check its tls options";
-  if (/(PEM|DECODER|Provider) routines/.test(text)) return `${text}: check tlsCertificateKeyFile`;
   return text;
 }

@@ -21,7 +21,9 @@ it.each([
   ['\ufeff{"city":"a"}', "is not valid JSON at column 1"],
   ['["a"]', "is not a JSON object"],
   ["null", "is not a JSON object"],
-  ['{"city":"a","city":"b"}', "repeats a member"],
+  ['{"city":"a","city":"b"}', "repeats the member city"],
+  ['{"city":"a","zip\\u0043ode":"a","zipCode":"b"}', "repeats the member zipCode"],
+  ['{"s3cret":"a","s3cret":"b"}', "repeats a member"],
 ])("says what is wrong with %j, and where", (text, message) => {
   expect(() => parseObject(text)).toThrow(new Error(message));
 });

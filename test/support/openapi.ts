@@ -35,6 +35,7 @@ const text = openApiFile.toString();
 /** The document, its references of components resolved but for those to schemas. */
 export const openApi: {
   info: { version: string };
+  servers: { url: string }[];
   tags: { name: string; description: string }[];
   paths: Record<string, Record<string, Operation | undefined> | undefined>;
 } = JSON.parse(text, resolveReference);
