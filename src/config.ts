@@ -244,9 +244,8 @@ function origins(value: string): string[] {
     .map((each) => each.trim());
   // A browser sends no other: neither one with a wildcard, nor one such as ftp://app.example.
   const isOrigin = (each: string) =>
-    /^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each;
-  const isUsable = all.length > 0 || value === "";
-  if (isUsable && all.every((each) => each === "*" || isOrigin(each))) return all;
+    each === "*" || (/^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each);
+  if ((all.length > 0 || value === "") && all.every(isOrigin)) return all;
   throw refusal("* or origins such as https://app.example, without wildcards, separated by commas");
 }
 

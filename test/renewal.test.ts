@@ -94,7 +94,7 @@ it("a certificate that has expired is used, with a warning", async () => {
 it("a certificate that comes before its key is not used, which is said once, until that comes", async () => {
   const { files, path, renew, shown, logged } = await startWithSecret();
   const { "tls.key": key, tokens } = files;
-  const refusal = "TLS_KEY secret/tls.key is not the key of TLS_CERT secret/tls.crt; the previous";
+  const refusal = "TLS_KEY secret/tls.key is not the key of TLS_CERT secret/tls.crt (ERR_";
   const { "tls.crt": cert } = await renew({ "tls.key": key });
   await expect.poll(() => logged(refusal)).toBe(1);
   expect(logged('"reloaded tokens"')).toBe(1);
@@ -103,7 +103,7 @@ it("a certificate that comes before its key is not used, which is said once, unt
   expect(await shown()).toEqual([1, 1]);
   await renew({ "tls.crt": cert.slice(0, -200), tokens });
   await expect
-    .poll(() => logged("secret/tls.crt is not a certificate in PEM; the previous"))
+    .poll(() => logged("secret/tls.crt is not a usable certificate in PEM (ERR_"))
     .toBe(1);
   await renew({ tokens });
   await expect.poll(shown).toEqual([4, 4]);

@@ -1,13 +1,24 @@
-import { existsSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, it, onTestFinished } from "vitest";
+import { root } from "./support/clone.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, lockDatabase, metric, run, startService, waitFor } from "./support/service.ts";
+import {
+  grpcClient,
+  lockDatabase,
+  metric,
+  run,
+  runGroup,
+  startService,
+  waitFor,
+} from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
+import { hasTool } from "./support/tools.ts";
 
 /** A port that was free. */
 async function freePort(): Promise<number> {
@@ -103,4 +114,44 @@ it("two services on one file warn of each other", async () => {
     await waitFor(() => output().includes("another process writes to"));
     expect(output().match(/another process writes to/g)).toHaveLength(1);
   }
+});
+
+it.skipIf(!hasTool("sqlite3", ["-version"]))(
+  "takes a file that SQLite's .dump has been read back into",
+  async () => {
+    const first = await startService();
+    const { id } = await grpcClient(first).createInvestor(aCreate());
+    first.child.kill("SIGTERM");
+    await first.exited;
+    const folder = temporaryFolder();
+    mkdirSync(join(folder, "data"));
+    const input = execFileSync("sqlite3", [`${first.folder}/data/investors.db`, ".dump"]);
+    execFileSync("sqlite3", [`${folder}/data/investors.db`], { input });
+    const client = grpcClient(await startService({}, folder));
+    expect(await client.getInvestor({ id })).toMatchObject({ id });
+    await client.createInvestor(aCreate());
+  },
+);
+
+it.each(["", "-shm", "folder"])("says that it may not write its file%s", async (denied) => {
+  const folder = temporaryFolder();
+  const first = await startService({}, folder);
+  first.child.kill("SIGTERM");
+  await first.exited;
+  const data = join(folder, "data");
+  const file = join(data, "investors.db");
+  if (denied === "-shm") writeFileSync(`${file}-shm`, Buffer.alloc(32_768));
+  // Another user than root, who may do anything.
+  const id = process.getuid?.() === 0 ? 65_534 : undefined;
+  for (const path of [folder, data, file]) if (id) chownSync(path, id, id);
+  if (id && denied === "-shm") chownSync(`${file}-shm`, id, id);
+  if (denied === "folder") chmodSync(data, 0o500);
+  else chmodSync(file + denied, 0o400);
+  const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
+  const user = id ? { uid: id, gid: id } : {};
+  const args = [join(root, "src/bin.ts")];
+  const { output, exited } = runGroup(process.execPath, args, { cwd: folder, env, ...user });
+  expect(await exited).toBe(1);
+  expect(output()).toContain("read and write it, its -wal and -shm, and its folder");
+  chmodSync(data, 0o700);
 });

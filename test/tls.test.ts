@@ -140,8 +140,13 @@ describe("TLS", () => {
 
   it.each([
     ["a certificate that is not there", "--tls-cert", "x.crt", "cannot be read (ENOENT)"],
-    ["a certificate in no PEM", "--tls-cert", "text", "is not a certificate in PEM"],
-    ["a weak key", "--tls-cert", "weak.crt", "is too weak (ERR_SSL_EE_KEY_TOO_SMALL)"],
+    ["a certificate in no PEM", "--tls-cert", "text", "is not a usable certificate in PEM"],
+    [
+      "a weak key",
+      "--tls-cert",
+      "weak.crt",
+      "is not a usable certificate in PEM (ERR_SSL_EE_KEY_TOO_SMALL)",
+    ],
     ["the key of another certificate", "--tls-key", "other.key", "is not the key of"],
     ["an authority that is empty", "--tls-client-ca", "empty", "is not a certificate in PEM"],
     ["an authority that is a key", "--tls-client-ca", "other.key", "is not a certificate in PEM"],
@@ -152,9 +157,9 @@ describe("TLS", () => {
     const { key } = await authority.sign("other");
     const files = { text: "text", "other.key": key, empty: "", damaged: authority.ca + damaged };
     for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
-    const weak = "req -x509 -newkey rsa:1024 -nodes -days 1 -subj /CN=weak -keyout weak.key";
+    const make = "req -x509 -newkey rsa:1024 -nodes -days 1 -subj /CN=weak -keyout weak.key";
     if (file === "weak.crt") {
-      execFileSync("openssl", [...weak.split(" "), "-out", file], { cwd: folder, stdio: "pipe" });
+      execFileSync("openssl", [...make.split(" "), "-out", file], { cwd: folder, stdio: "pipe" });
     }
     await expect(startInProcess({ ...flags, [flag]: join(folder, file) })).rejects.toThrow(
       `${join(folder, file)} ${fault}`,

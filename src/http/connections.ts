@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import type { ServerResponse } from "node:http";
 import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
@@ -200,6 +200,9 @@ export class Connection {
   }
 }
 
+/** Where Linux tells the limits of a process. */
+const limitsFile = "/proc/self/limits";
+
 /** How many file descriptors the process may need besides those of connections. */
 const otherDescriptors = 50;
 
@@ -211,12 +214,7 @@ const otherDescriptors = 50;
  * @param onWarning called if they are fewer
  */
 export function withinDescriptors(max: number, onWarning: (message: string) => void): number {
-  let limits = "";
-  try {
-    limits = readFileSync("/proc/self/limits", "utf8");
-  } catch {
-    // It is not Linux.
-  }
+  const limits = existsSync(limitsFile) ? readFileSync(limitsFile, "utf8") : "";
   const descriptors = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity);
   if (descriptors >= max + otherDescriptors) return max;
   const allowed = Math.max(1, descriptors - otherDescriptors);

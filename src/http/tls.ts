@@ -75,9 +75,11 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     cert: await readSettingFile("--tls-cert", certFile),
     key: await readSettingFile("--tls-key", keyFile),
   };
-  const [certSetting, keySetting] = [`--tls-cert ${certFile}`, `--tls-key ${keyFile}`];
-  check({ cert: context.cert }, certSetting, "is not a certificate in PEM");
-  check({ key: context.key }, keySetting, "is not a private key in PEM without a passphrase");
+  check({ cert: context.cert }, `--tls-cert ${certFile} is not a usable certificate in PEM`);
+  check(
+    { key: context.key },
+    `--tls-key ${keyFile} is not a usable private key in PEM without a passphrase`,
+  );
   if (clientCaFile !== undefined) {
     // A resumed connection would have the certificate of the one before, and its verdict.
     context.secureOptions = constants.SSL_OP_NO_TICKET;
@@ -86,7 +88,7 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
       throw new ConfigError(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
     }
   }
-  check(context, keySetting, `is not the key of ${certSetting}`);
+  check(context, `--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`);
   return context;
 }
 
@@ -100,13 +102,11 @@ function holdsCertificates(pem: string): boolean {
   }
 }
 
-function check(context: SecureContextOptions, name: string, fault: string): void {
+function check(context: SecureContextOptions, fault: string): void {
   try {
     createSecureContext(context);
   } catch (error) {
     // Such as ERR_SSL_EE_KEY_TOO_SMALL, for RSA with 1,024 bits.
-    const { code = "" } = error as NodeJS.ErrnoException;
-    const isWeak = /_(SMALL|WEAK)$/.test(code);
-    throw new ConfigError(`${name} ${isWeak ? `is too weak (${code})` : fault}`);
+    throw new ConfigError(`${fault} (${(error as NodeJS.ErrnoException).code})`);
   }
 }

@@ -14,17 +14,6 @@ const supported = `appName authMechanism authMechanismProperties authSource comp
 
 const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
 
-/** Options of which the driver's messages speak by other words. */
-const otherWords: Record<string, string> = {
-  authmechanism: "mechanism",
-  authmechanismproperties: "pairs",
-  compressors: "compression",
-  journal: "writeconcern",
-  readpreferencetags: "pairs",
-  tlsallowinvalidcertificates: "rejectunauthorized",
-  tlsallowinvalidhostnames: "checkserveridentity",
-};
-
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
@@ -38,15 +27,9 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (url.includes("#")) throw refusal("write %23 for #");
   // What is followed by an @ is a part of a password.
   const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
-  const options = new URLSearchParams(query);
-  const names = [...new Set(options.keys())];
+  const names = [...new Set(new URLSearchParams(query).keys())];
   const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
   if (others.length > 0) throw refusal(`unknown or unsupported option ${others.join(", ")}`);
-  for (const [name, value] of options) {
-    if (name.toLowerCase() === "authmechanism" && /^(GSSAPI|MONGODB-AWS)$/.test(value)) {
-      throw refusal(`${name} ${value} needs a module that is not a part of this service`);
-    }
-  }
   const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
@@ -59,12 +42,15 @@ export function createMongoClient(url: string, attemptMs: number) {
     socketTimeoutMS: attemptMs * 1.25,
     heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
   });
-  const { tls, minPoolSize, maxPoolSize, compressors } = client.options;
+  const { tls, minPoolSize, maxPoolSize, compressors, credentials } = client.options;
   const { tlsCAFile, tlsCRLFile, tlsCertificateKeyFile } = client.options;
   const ofTls = names.find((name) => /^tls./i.test(name));
   if (ofTls && !tls) throw refusal(`${ofTls} needs tls=true`);
   if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw refusal("minPoolSize > maxPoolSize");
   if (compressors.includes("snappy")) throw refusal("compressors can be zlib and zstd");
+  if (/GSSAPI|AWS/.test(credentials?.mechanism ?? "")) {
+    throw refusal("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
+  }
   const [, path = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
   const database = decodeURIComponent(path) || "investors";
   // The last two hold what MongoDB keeps for itself, and local is on one member alone.
@@ -97,16 +83,14 @@ function refusal(fault: string): DatabaseUrlError {
   return new DatabaseUrlError(`not a MongoDB connection string: ${fault}`);
 }
 
-/** The options that the driver names, and what it says if that has no values. */
+/** The options that the driver names, or all of them, and what it says if that has no values. */
 function explain(url: string, names: string[], message: string): string {
   const wordsOf = (text: string): string[] => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
   const said = wordsOf(message);
-  const causes = names.filter((name) => {
-    const word = name.toLowerCase();
-    return said.includes(word) || said.includes(otherWords[word] ?? word);
-  });
+  const causes = names.filter((name) => said.includes(name.toLowerCase()));
   if (causes.length === 0) {
-    return "check its hosts, and percent-encode its user, password and database";
+    const options = names.length > 0 ? ` and its option ${names.join(", ")}` : "";
+    return `check its hosts${options}, and percent-encode its user, password and database`;
   }
   const own = wordsOf([...new URLSearchParams(url)].join(" "));
   const known = wordsOf(names.join(" "));

@@ -3,6 +3,7 @@ import { StoreUnavailableError } from "./store.ts";
 /** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
 export const resultCode = {
   busy: 5,
+  readOnly: 8,
   ioError: 10,
   corrupt: 11,
   full: 13,
@@ -44,12 +45,14 @@ export function toStoreError({ message, code }: Failure): Error {
 
 /** Explains a failure to operators: that of SQLite by its result code, any other by its message. */
 export function explainError(error: unknown): string {
-  const { cannotOpen, corrupt, notADatabase, full, writeError, indexSizeError } = resultCode;
+  const { cannotOpen, readOnly, corrupt, notADatabase, full, writeError, indexSizeError } =
+    resultCode;
   const code = resultCodeOf(error);
   if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
-  if (code === cannotOpen) {
-    return `it cannot be opened: this user must be able to read and write it and its folder (${message})`;
+  if (code === cannotOpen || code === readOnly || message.startsWith("EACCES")) {
+    const files = "it, its -wal and -shm, and its folder";
+    return `it cannot be opened: this user must be able to read and write ${files} (${message})`;
   }
   const noRoom: unknown[] = [full, writeError, indexSizeError];
   return noRoom.includes(extendedCodeOf(error))
