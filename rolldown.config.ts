@@ -19,6 +19,6 @@ export default defineConfig({
   platform: "node",
   transform: { define: { COMMIT: JSON.stringify(readCommit()) } },
   // Loaded only when it is needed, or patched by instrumentation, which needs the real module.
-  external: ["@opentelemetry/api", "jose", "mongodb", "pino", "pino-pretty"],
+  external: [/^@opentelemetry\//, "jose", "mongodb", "pino", "pino-pretty"],
   output: { cleanDir: true, chunkFileNames: "[name].js" },
 });

@@ -21,6 +21,10 @@ export interface Config {
   };
   drain: { delayMs: number; timeoutMs: number };
   logLevel: Level;
+  /** Calls that succeed are logged at info. */
+  logCalls: boolean;
+  /** Spans of calls are exported, as the variables of OpenTelemetry say; they are not if absent. */
+  traces: { readonly warnings: readonly string[] } | undefined;
 }
 
 /** Where to listen. */
@@ -94,6 +98,7 @@ export const settings: readonly Option[] = [
   setting("--drain-delay <duration>", duration(0), "0s", "time to serve on while /readyz fails"),
   setting("--drain-timeout <duration>", duration(0), "20s", "time for calls in flight at shutdown"),
   setting("--log-level <level>", text, "info", "lowest level to log").choices(logLevels),
+  flag("--log-calls", "log every call that succeeds, with the ids of its records, for audits"),
 ];
 
 /** Adds the settings to a command. An environment variable that is empty counts as unset. */
@@ -170,7 +175,34 @@ export function readConfig(command: Command): Config {
     },
     drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
     logLevel: values.logLevel,
+    logCalls: values.logCalls === "true",
+    traces: readTraces(process.env),
   };
+}
+
+/**
+ * Whether spans are exported, and what of the variables does not count. The SDK reads the others
+ * itself (https://opentelemetry.io/docs/specs/otel/protocol/exporter).
+ */
+function readTraces(env: NodeJS.ProcessEnv): Config["traces"] {
+  const prefix = "OTEL_EXPORTER_OTLP_";
+  const nameOf = (what: string) =>
+    [`${prefix}TRACES_${what}`, `${prefix}${what}`].find((name) => env[name]?.trim());
+  const endpoint = nameOf("ENDPOINT");
+  if (!endpoint || env.OTEL_SDK_DISABLED?.trim().toLowerCase() === "true") return undefined;
+  const url = URL.parse(env[endpoint] ?? "");
+  if (!url || !/^https?:$/.test(url.protocol)) {
+    throw new ConfigError(`${endpoint} must be an http or https URL`);
+  }
+  const protocol = nameOf("PROTOCOL");
+  const warnings: string[] = [];
+  if (protocol && env[protocol]?.trim() !== "http/protobuf") {
+    warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
+  }
+  if (url.port === "4317") {
+    warnings.push(`${endpoint} has port 4317, usually that of gRPC: 4318 is that of HTTP`);
+  }
+  return { warnings };
 }
 
 /** Names each setting in a message as it was given: by its flag, or by its variable. */

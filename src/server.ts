@@ -69,8 +69,16 @@ export async function startServer(
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
-  const telemetry = createTelemetry(log);
+  const telemetry = createTelemetry(log, config.logCalls);
   if (tls) telemetry.showCertificateExpiry(tls.expiresAt);
+  let startSpan = createTracing();
+  let stopTraces = async () => {};
+  if (config.traces && !startSpan) {
+    for (const warning of config.traces.warnings) log.warn(warning);
+    const { startTraceExport } = await import("./calls/trace-export.ts");
+    stopTraces = startTraceExport(log);
+    startSpan = createTracing();
+  }
   const connections = createConnections({
     max: withinDescriptors(maxConnections, onWarning),
     maxAgeMs: maxConnectionAgeMs,
@@ -82,7 +90,7 @@ export async function startServer(
     authenticate: authentication?.authenticate,
     telemetry,
     log,
-    startSpan: createTracing(),
+    startSpan,
     connections,
   });
   const { createRoutes } = await import("./routes.ts");
@@ -149,7 +157,7 @@ export async function startServer(
       }, drain.timeoutMs + flushMs);
       const isClean = gate.inFlight === 0;
       connections.destroy();
-      await store.close();
+      await Promise.all([store.close(), stopTraces()]);
       return isClean;
     },
   };

@@ -40,6 +40,8 @@ describe("the settings", () => {
       },
       drain: { delayMs: 1_500, timeoutMs: 20_000 },
       logLevel: "info",
+      logCalls: false,
+      traces: undefined,
     });
   });
 

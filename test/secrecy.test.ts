@@ -91,7 +91,12 @@ const callEverything = async (service: Service) =>
 
 it("log, metrics and errors hold no field of a record but its id and no token, whatever fails", async () => {
   const file = temporaryFile(`${token}\n`);
-  const env = { AUTH_TOKENS_FILE: file, LOG_LEVEL: "trace", REQUEST_TIMEOUT: "1s" };
+  const env = {
+    AUTH_TOKENS_FILE: file,
+    LOG_LEVEL: "trace",
+    LOG_CALLS: "true",
+    REQUEST_TIMEOUT: "1s",
+  };
   const service = await startService(env);
   const refused = await callEverything(service);
   const release = lockDatabase(service);

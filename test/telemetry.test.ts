@@ -147,7 +147,7 @@ it("no mistake of a client is INTERNAL in the metrics or an error in the log", a
 });
 
 it("nor is a connection that breaks before its replies are written, as by what is no HTTP", async () => {
-  const service = await startInProcess();
+  const service = await startInProcess({ "--log-calls": "true" });
   const client = grpcClient(service);
   // More than a response buffers.
   const request = aCreate({ addressLine1: "\u{1F3E0}".repeat(256) });
@@ -157,6 +157,10 @@ it("nor is a connection that breaks before its replies are written, as by what i
   await openWire(service.httpPort, `${list}no HTTP\r\n\r\n`).closed;
   await expect.poll(() => count(service, "ListInvestors", "CANCELLED", "grpc-web")).toBe(1);
   expect(service.errors).toEqual([]);
+  // An audit has what may have been sent of it.
+  expect(calls(service)).toContainEqual(
+    expect.objectContaining({ level: 30, code: "CANCELLED", count: 100 }),
+  );
 });
 
 it.each(["debug", "info"])(
@@ -213,7 +217,7 @@ it("the log names the caller, and by a hash who has a token without a name", asy
     .toEqual(["token orders", `token ${digest}`]);
 });
 
-it("the log warns of ten refused strangers a second, and counts the others", async () => {
+it("the log warns of ten refused strangers and callers a second, and counts the others", async () => {
   const file = temporaryFile("reader t0ken-of-a-reader investors:read\n");
   const service = await startInProcess({ "--auth-tokens-file": file });
   const strangers = [undefined, "Bearer t0ken-of-a-stranger", "Bearer t0ken-of-a-reader"].map(
@@ -227,7 +231,10 @@ it("the log warns of ten refused strangers a second, and counts the others", asy
   const lines = refusals(service);
   const single = lines.filter(({ count }) => count === undefined);
   const seconds = Math.ceil((Number(lines.at(-1)?.time) - Number(lines[0]?.time)) / 1_000);
-  expect(single.length).toBeLessThanOrEqual(10 * (seconds + 1));
+  expect(single.length).toBeLessThanOrEqual(20 * (seconds + 1));
+  const unlogged = await get(service, "/metrics", { authorization: "Bearer t0ken-of-a-reader" });
+  const shown = `investor_records_refusals_unlogged_total ${150 - single.length}\n`;
+  expect(await unlogged.text()).toContain(shown);
   const callers = new Set(single.map(({ reason, principal }) => `${reason} ${principal}`));
   expect(callers).toEqual(
     new Set([

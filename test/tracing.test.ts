@@ -1,29 +1,41 @@
-import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
-import { createServer } from "node:http";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer, type RequestListener } from "node:http";
 import { connect } from "node:http2";
+import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { text } from "node:stream/consumers";
-import { propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
+import { buffer } from "node:stream/consumers";
+import { BinaryReader, WireType } from "@bufbuild/protobuf/wire";
+import { createServiceImplSpec } from "@connectrpc/connect";
+import { context, propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
+import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+import { W3CTraceContextPropagator } from "@opentelemetry/core";
 import {
   AlwaysOnSampler,
+  BasicTracerProvider,
   InMemorySpanExporter,
-  NodeTracerProvider,
   type ReadableSpan,
   SimpleSpanProcessor,
-} from "@opentelemetry/sdk-trace-node";
+} from "@opentelemetry/sdk-trace-base";
 import { v7 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
-import { copyClone } from "./support/clone.ts";
+import { buildService } from "./support/clone.ts";
+import { startEngine } from "./support/engine.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo } from "./support/mongodb.ts";
 import { openCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { breakDatabase, runGroup, untilInFlight, waitFor } from "./support/service.ts";
+import {
+  breakDatabase,
+  grpcClient,
+  run,
+  startService,
+  untilInFlight,
+  untilWritten,
+} from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 
 const spanId = "b7ad6b7169203331";
@@ -33,15 +45,20 @@ const own = "investor.v1.InvestorService";
 
 describe("with an SDK in its process, the service", () => {
   const exporter = new InMemorySpanExporter();
-  const provider = new NodeTracerProvider({
+  const provider = new BasicTracerProvider({
     sampler: new AlwaysOnSampler(),
     spanProcessors: [new SimpleSpanProcessor(exporter)],
   });
-  beforeAll(() => provider.register());
+  beforeAll(() => {
+    trace.setGlobalTracerProvider(provider);
+    propagation.setGlobalPropagator(new W3CTraceContextPropagator());
+    context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+  });
   afterAll(async () => {
     await provider.shutdown();
     trace.disable();
     propagation.disable();
+    context.disable();
   });
 
   /** The one span that has ended since this was last called. */
@@ -141,98 +158,167 @@ describe("with an SDK in its process, the service", () => {
     expect(span.attributes["rpc.status_code"]).toBe("CANCELLED");
     expect(span.status.code).toBe(SpanStatusCode.UNSET);
   });
+
+  it("works on a call within its span, so that those of a database's driver are below it", async () => {
+    const active: unknown[] = [];
+    const service = createServiceImplSpec<typeof InvestorService>(InvestorService, {
+      async getInvestor() {
+        active.push(trace.getActiveSpan()?.spanContext().spanId);
+        return {};
+      },
+    });
+    const engine = await startEngine({ kind: "grpc", services: [service] });
+    onTestFinished(() => engine.destroy());
+    await grpcClient({ grpcPort: engine.port }).getInvestor({});
+    expect(active).toEqual([(await takeSpan()).spanContext().spanId]);
+  });
 });
 
-/** A span as an SDK exports it (OTLP in JSON, whose kinds begin at 1). */
-interface ExportedSpan {
-  traceId: string;
-  spanId: string;
-  parentSpanId?: string;
-  name: string;
-  kind: number;
-  attributes: { key: string; value: { stringValue?: string } }[];
+/** The fields of a message of protobuf by their numbers; only those of bytes and messages count. */
+function fieldsOf(message: Uint8Array | undefined): Map<number, Uint8Array[]> {
+  const reader = new BinaryReader(message ?? new Uint8Array());
+  const fields = new Map<number, Uint8Array[]>();
+  while (reader.pos < reader.len) {
+    const [number, type] = reader.tag();
+    if (type !== WireType.LengthDelimited) reader.skip(type, number);
+    else fields.set(number, [...(fields.get(number) ?? []), reader.bytes()]);
+  }
+  return fields;
 }
 
-/** Takes what an SDK exports. */
-async function startCollector() {
-  const collected = { url: "", text: "", spans: [] as ExportedSpan[] };
+/** The messages at the end of a path of fields (opentelemetry/proto/collector/trace/v1). */
+const at = (message: Uint8Array, ...path: number[]): Uint8Array[] =>
+  path.reduce((all, number) => all.flatMap((each) => fieldsOf(each).get(number) ?? []), [message]);
+
+/** Takes what the service exports: its spans by name, with their traces and parents. */
+async function startCollector(respond?: RequestListener) {
+  const spans: { name: string; traceId: string; parent: string }[] = [];
+  const collected = { url: "", headers: "", resource: "", text: "", spans };
   const server = createServer(async (req, res) => {
-    const body = await text(req);
-    collected.text += body;
-    for (const { scopeSpans } of JSON.parse(body).resourceSpans ?? []) {
-      for (const { spans } of scopeSpans) collected.spans.push(...spans);
+    if (respond) return respond(req, res);
+    const body = await buffer(req);
+    collected.text += body.toString("latin1");
+    collected.headers = `${req.method} ${req.url} ${req.headers["x-key"]}`;
+    collected.resource = at(body, 1, 1).toString();
+    for (const span of at(body, 1, 2, 2)) {
+      const [name, traceId, parent] = [5, 1, 4].map((n) => Buffer.from(at(span, n)[0] ?? []));
+      const ids = { traceId: `${traceId?.toString("hex")}`, parent: `${parent?.toString("hex")}` };
+      spans.push({ name: `${name}`, ...ids });
     }
-    res.setHeader("content-type", "application/json").end("{}");
+    res.end();
   });
   onTestFinished(() => server.closeAllConnections());
   collected.url = `http://127.0.0.1:${await listen(server)}`;
   return collected;
 }
 
-const page = readFileSync(resolve(import.meta.dirname, "../docs/operation.md"), "utf8");
-const [, commands = ""] = /```sh.*\n(npm install --prefix otel [^`]*)```/.exec(page) ?? [];
-const [install = "", ...start] = commands.split("\n");
+/** A program that names each package of OpenTelemetry's on standard output as it is loaded. */
+const tellPackages = `
+  import { registerHooks } from "node:module";
+  const load = (url, context, next) => {
+    const [, name] = /@opentelemetry.([a-z-]+)/.exec(url) ?? [];
+    if (name) console.log("loads " + name);
+    return next(url, context);
+  };
+  registerHooks({ load });
+`;
 
-await describeWithMongo("the printed commands", "standalone", (mongo) => {
-  it("trace each call as one server span above the operations of MongoDB, also where HTTP is traced", async ({
-    skip,
-  }) => {
-    const folder = join(temporaryFolder(), "clone");
-    copyClone(folder);
-    const env = { ...process.env, npm_config_prefer_offline: "true" };
-    try {
-      execFileSync("sh", ["-c", install], { cwd: folder, env, stdio: "ignore" });
-    } catch (error) {
-      if (process.env.CI) throw error;
-      skip(`the packages of OpenTelemetry cannot be installed: ${error}`);
+describe("by the variables of OpenTelemetry alone, the service", () => {
+  let program: string;
+  beforeAll(() => {
+    program = buildService(mkdtempSync(join(tmpdir(), "investor-records-")));
+  });
+  afterAll(() => rmSync(resolve(program, "../.."), { recursive: true }));
+
+  it("exports a span of every kind of call, the last ones as it stops", async () => {
+    const collected = await startCollector();
+    const env = {
+      OTEL_EXPORTER_OTLP_ENDPOINT: collected.url,
+      OTEL_EXPORTER_OTLP_HEADERS: "x-key=k3y",
+      OTEL_RESOURCE_ATTRIBUTES: "deployment.environment.name=trial",
+    };
+    const service = await startService(env, temporaryFolder(), program);
+    for (const client of Object.values(clientsOf(service))) {
+      const { id } = await client.createInvestor(aCreate(), { headers });
+      await client.getInvestor({ id }, { headers });
+      await client.listInvestors({}, { headers });
+      await failureOf(client.getInvestor({ id: "none" }, { headers }));
     }
-    for (const isHttpTraced of [false, true]) {
-      const collected = await startCollector();
-      const script = start.join("\n");
-      const disabled = "OTEL_NODE_DISABLED_INSTRUMENTATIONS=http";
-      expect(script).toContain(disabled);
-      const program = isHttpTraced ? script.replace(disabled, "") : script;
-      const { child, output } = runGroup("sh", ["-c", program], {
-        cwd: folder,
-        env: {
-          ...env,
-          GRPC_PORT: "0",
-          HTTP_PORT: "0",
-          DATABASE_URL: mongo.url(),
-          OTEL_EXPORTER_OTLP_ENDPOINT: collected.url,
-          OTEL_EXPORTER_OTLP_PROTOCOL: "http/json",
-          OTEL_BSP_SCHEDULE_DELAY: "100",
-          OTEL_LOG_LEVEL: "info",
-        },
-      });
-      const [, grpcPort, httpPort] = await waitFor(async () => {
-        if (child.exitCode !== null) throw new Error(`it ended: ${output()}`);
-        return /grpc:\/\/[^ "]*:(\d+) and http:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
-      });
-      const ports = { grpcPort: Number(grpcPort), httpPort: Number(httpPort) };
-      for (const [protocol, client] of Object.entries(clientsOf(ports))) {
-        const traceId = v7().replaceAll("-", "");
-        const traced = { headers: { traceparent: `00-${traceId}-${spanId}-01` } };
-        const { id } = await client.createInvestor(aCreate());
-        await client.getInvestor({ id }, traced);
-        const spans = () => collected.spans.filter((each) => each.traceId === traceId);
-        const ofMongo = () =>
-          spans().find(({ attributes }) => attributes.some(({ key }) => key.startsWith("db.")));
-        const servers = () => spans().filter(({ kind }) => kind === SpanKind.SERVER + 1);
-        await expect.poll(() => [servers().length, ofMongo() !== undefined]).toEqual([1, true]);
-        const [server] = servers();
-        expect(server?.parentSpanId).toBe(spanId);
-        // Only HTTP/1.1 is traced so; its span is then the server's, and that of the call below it.
-        const isBelow = isHttpTraced && protocol !== "gRPC";
-        const call = spans().find(({ name }) => name === `${own}/GetInvestor`);
-        expect(call?.kind).toBe((isBelow ? SpanKind.INTERNAL : SpanKind.SERVER) + 1);
-        expect(call?.parentSpanId).toBe(isBelow ? server?.spanId : spanId);
-        expect(ofMongo()?.parentSpanId).toBe(call?.spanId);
-        if (isBelow) expect(server?.name).toMatch(`/${own}/GetInvestor`);
-      }
-      expect(collected.text).not.toMatch(/Ada|Lovelace|St James|Łódź/);
-      // Neither npm nor the compiler loads the SDK, nor does a thread of the service.
-      expect(output().match(/instrumentation started successfully/g)).toHaveLength(1);
-    }
+    const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
+    await (await fetch(url, { headers })).text();
+    service.child.kill("SIGTERM");
+    expect(await service.exited).toBe(0);
+    expect(collected.headers).toBe("POST /v1/traces k3y");
+    for (const text of ["investor-records", "trial"]) expect(collected.resource).toContain(text);
+    const [create, get, list] = ["Create", "Get", "List"].map((verb) => `${own}/${verb}Investor`);
+    const each = [create, get, `${list}s`, get];
+    const names = collected.spans.map(({ name }) => name);
+    const { length } = Object.keys(clientsOf(service));
+    const expected = Array.from({ length }, () => each).flat();
+    expect(names.toSorted()).toEqual([...expected, "GET /v1/investors"].toSorted());
+    for (const span of collected.spans) expect(span).toMatchObject({ traceId, parent: spanId });
+    expect(collected.text).not.toMatch(/Ada|Lovelace|St James/);
+  });
+
+  it.each<[string, RequestListener | undefined, RegExp]>([
+    ["is down", undefined, /ECONNREFUSED/],
+    ["refuses", (_, res) => void res.writeHead(401).end(), /Unauthorized 401/],
+    ["never replies", () => {}, /timed out/],
+  ])("has one line of log if the collector %s, and no call waits", async (_, respond, cause) => {
+    const { url } = respond ? await startCollector(respond) : { url: "http://127.0.0.1:1" };
+    const env = {
+      OTEL_EXPORTER_OTLP_ENDPOINT: url,
+      OTEL_EXPORTER_OTLP_TIMEOUT: "200",
+      OTEL_BSP_SCHEDULE_DELAY: "50",
+    };
+    const service = await startService(env, temporaryFolder(), program);
+    const client = clientsOf(service).gRPC;
+    await client.listInvestors({});
+    await untilWritten(service, "spans cannot be exported");
+    for (let i = 0; i < 100; i += 1) await client.listInvestors({});
+    service.child.kill("SIGTERM");
+    expect(await service.exited).toBe(0);
+    const told = service
+      .output()
+      .split("\n")
+      .filter((line) => line.includes("traces: "));
+    expect(told).toEqual([expect.stringMatching(cause)]);
+  });
+
+  it.each([
+    [{}, false],
+    [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:1", OTEL_SDK_DISABLED: "true" }, false],
+    [{ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://127.0.0.1:1" }, true],
+  ])("loads what it needs to export spans only if it does: %j", async (env, isLoaded) => {
+    const preload = `--import=data:text/javascript,${encodeURIComponent(tellPackages)}`;
+    const service = await startService(
+      { ...env, NODE_OPTIONS: preload },
+      temporaryFolder(),
+      program,
+    );
+    const names = Array.from(service.output().matchAll(/^loads (.*)$/gm), ([, name]) => name);
+    expect(names).toContain(isLoaded ? "sdk-trace" : "api");
+    if (!isLoaded) expect(new Set(names)).toEqual(new Set(["api"]));
+  });
+
+  it("warns of what does not count, and refuses what is no address of HTTP", async () => {
+    const env = {
+      OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:4317",
+      OTEL_EXPORTER_OTLP_PROTOCOL: "grpc",
+      OTEL_TRACES_SAMPLER: "some",
+    };
+    const { output } = await startService(env, temporaryFolder(), program);
+    const warnings = [
+      "PROTOCOL does not count",
+      "4318 is that of HTTP",
+      'SAMPLER value \\"some\\"',
+    ];
+    for (const text of warnings) expect(output()).toContain(text);
+    const wrong = { OTEL_EXPORTER_OTLP_ENDPOINT: "S3CRET:4318" };
+    const refused = run([], wrong, temporaryFolder(), program);
+    expect(await refused.exited).toBe(2);
+    expect(refused.output()).toBe(
+      "error: OTEL_EXPORTER_OTLP_ENDPOINT must be an http or https URL\n",
+    );
   });
 });

@@ -1,9 +1,9 @@
 import { ConnectError } from "@connectrpc/connect";
 import type { Level, Logger } from "pino";
-import { collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { InvalidCredentialsError } from "../auth/caller.ts";
 import { readBuild } from "../build.ts";
-import { createdKey } from "../service/context.ts";
+import { touchedKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { StoreUnavailableError } from "../store/store.ts";
 import { type Call, methodNameOf } from "./call.ts";
@@ -20,7 +20,7 @@ const refusals = new Set<string | undefined>([
   "OVERLOADED",
 ] satisfies Reason[]);
 
-/** How many refusals are logged in a second, one by one. */
+/** How many refusals of strangers, and how many of known callers, are logged in a second. */
 const maxRefusalLines = 10;
 
 /** Upper bounds in seconds: a read from memory up to the longest call. */
@@ -28,8 +28,12 @@ const durations = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 ];
 
-/** Creates the logging of calls and the metrics, for operators. */
-export function createTelemetry(log: Logger) {
+/**
+ * Creates the logging of calls and the metrics, for operators.
+ *
+ * @param logCalls logs calls at info that succeed, or have read or created a record
+ */
+export function createTelemetry(log: Logger, logCalls: boolean) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -68,7 +72,14 @@ export function createTelemetry(log: Logger) {
   /** Those that only SQLite has. */
   const gauges = new Map<string, Gauge>();
 
-  let refused = 0;
+  const unlogged = new Counter({
+    name: "investor_records_refusals_unlogged_total",
+    help: "Refusals that have no line of their own in the log, because there were too many.",
+    registers,
+  });
+  // Those of strangers leave room for those of callers whose access matters more to an audit.
+  const logStranger = createRefusalLog();
+  const logKnown = createRefusalLog();
 
   /** Sets a value, which is shown from then on. */
   function set(name: string, help: string, value: number): void {
@@ -88,17 +99,22 @@ export function createTelemetry(log: Logger) {
     });
   }
 
-  /** Logs a refusal; beyond {@link maxRefusalLines} a second, it is only counted, for one more line. */
-  function logRefusal(fields: object): void {
-    if (refused === 0) setTimeout(logRest, 1_000).unref();
-    refused += 1;
-    if (refused <= maxRefusalLines) log.warn(fields, "refused");
-  }
+  /** Creates what logs refusals; beyond {@link maxRefusalLines} a second, one line counts the rest. */
+  function createRefusalLog() {
+    let refused = 0;
 
-  function logRest(): void {
-    const count = refused - maxRefusalLines;
-    refused = 0;
-    if (count > 0) log.warn({ count }, "more were refused in the same second");
+    function logRest(): void {
+      const count = refused - maxRefusalLines;
+      refused = 0;
+      if (count > 0) log.warn({ count }, "more were refused in the same second");
+    }
+
+    return (fields: object): void => {
+      if (refused === 0) setTimeout(logRest, 1_000).unref();
+      refused += 1;
+      if (refused <= maxRefusalLines) log.warn(fields, "refused");
+      else unlogged.inc();
+    };
   }
 
   function report(call: Call): void {
@@ -107,16 +123,19 @@ export function createTelemetry(log: Logger) {
     const { transport } = head;
     const method = methodNameOf(head.method);
     callDurations.observe({ method, code, transport }, seconds);
-    const level = levelOf(call, seconds);
+    const touched = call.values.get(touchedKey);
+    const usual = levelOf(call, seconds);
+    // A client that leaves before the end may have got what was read for it.
+    const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
+    const level = isOfAudit ? "info" : usual;
     if (!log.isLevelEnabled(level)) return;
     const reason = reasonOf(call.failure);
     const durationMs = Math.round(seconds * 1e6) / 1e3;
     const { address: peer } = call.peer;
     const principal = call.caller?.name;
-    const created = call.values.get(createdKey);
-    const fields = { method, transport, code, reason, durationMs, peer, principal, created };
+    const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
     const line = { ...fields, traceId: call.id, cause: causeOf(call.failure) };
-    if (refusals.has(reason)) logRefusal(line);
+    if (refusals.has(reason)) (principal === undefined ? logStranger : logKnown)(line);
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
 
@@ -126,10 +145,10 @@ export function createTelemetry(log: Logger) {
       call.onClose(() => report(call));
     },
     /** Logs a request that was refused before it was a call; not each in a flood. */
-    logRefusal,
+    logRefusal: logStranger,
     /** The same for one that was refused for its credentials. */
     logCredentialRefusal(peer: string, error: unknown): void {
-      logRefusal({ peer, reason: reasonOf(error), cause: causeOf(error) });
+      logStranger({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
     /** Records an operation of the store. */
     observeStore(operation: string, seconds: number, batchSize?: number): void {

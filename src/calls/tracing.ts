@@ -28,7 +28,7 @@ const faults = new Set([
  * Creates the tracing of calls by the registered OpenTelemetry SDK; undefined if there is none.
  * Each call has a span: of RPC (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for
  * REST, of HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans). It is the server
- * span, a child of its caller's, unless HTTP itself is traced and has one already.
+ * span, a child of its caller's.
  */
 export function createTracing(): StartSpan | undefined {
   const provider = trace.getTracerProvider();
@@ -39,18 +39,13 @@ export function createTracing(): StartSpan | undefined {
   const tracer = provider.getTracer(tracerName);
   return (call) => {
     const { http, method, headers } = call.head;
-    const active = context.active();
-    const outer = trace.getSpan(active);
     const name = http ? `${http.method} ${http.route}` : methodNameOf(method);
-    const route = http?.route ?? `/${name}`;
-    outer?.setAttribute("http.route", route).updateName(`${http?.method ?? "POST"} ${route}`);
-    const parent = outer ? active : propagation.extract(active, headers);
+    const parent = propagation.extract(context.active(), headers);
     const attributes = {
       ...(http ? describeHttp(call.head, http) : describeRpc(call.head)),
       ...describeNetwork(call.head),
     };
-    const kind = outer ? SpanKind.INTERNAL : SpanKind.SERVER;
-    const span = tracer.startSpan(name, { kind, attributes }, parent);
+    const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, parent);
     call.onClose(() => endSpan(span, call));
     const inside = trace.setSpan(parent, span);
     return {

@@ -3,7 +3,19 @@ import { createContextKey } from "@connectrpc/connect";
 /** The principal of the caller; empty without authentication. */
 export const principalKey = createContextKey("", { description: "principal" });
 
-/** The id of the record that the call has created. */
-export const createdKey = createContextKey<string | undefined>(undefined, {
-  description: "created",
+/** The records that a call was about, as the log names them. */
+export interface TouchedRecords {
+  /** The id of the record that it has created. */
+  readonly created?: string;
+  /** The id of the record that it got, has found created already, or may have created. */
+  readonly id?: string;
+  /** The first and last id and the number of the records that it has read, in order. */
+  readonly first?: string | undefined;
+  readonly last?: string | undefined;
+  readonly count?: number;
+}
+
+/** What a call has done to which records; none, if it never came to that. */
+export const touchedKey = createContextKey<TouchedRecords | undefined>(undefined, {
+  description: "touched records",
 });

@@ -1,6 +1,6 @@
 import { randomUUIDv7 } from "node:crypto";
 import { create, equals } from "@bufbuild/protobuf";
-import type { ServiceImpl } from "@connectrpc/connect";
+import type { ContextValues, ServiceImpl } from "@connectrpc/connect";
 import {
   type Investor,
   InvestorSchema,
@@ -13,7 +13,7 @@ import {
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
-import { createdKey, principalKey } from "./context.ts";
+import { principalKey, touchedKey } from "./context.ts";
 import {
   interrupted,
   investorNotFound,
@@ -57,9 +57,10 @@ export function createInvestorService(
         requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
       // So that the caller gets its reply, with the id, before the deadline.
       const replayUntil = performance.now() + requestTimeoutMs * 0.75;
+      values.set(touchedKey, { id: investor.id });
       try {
         await store.insert(investor, signal);
-        values.set(createdKey, investor.id);
+        values.set(touchedKey, { created: investor.id });
         return investor;
       } catch (error) {
         const isOpen = error instanceof OutcomeUnknownError;
@@ -73,7 +74,7 @@ export function createInvestorService(
         }
         checkStored(stored);
         if (!equals(InvestorSchema, stored, investor)) throw requestIdReused();
-        if (isOpen) values.set(createdKey, investor.id);
+        if (isOpen) values.set(touchedKey, { created: investor.id });
         return stored;
       }
     },
@@ -83,6 +84,7 @@ export function createInvestorService(
       const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);
       checkStored(investor);
+      call.values.set(touchedKey, { id });
       return investor;
     },
 
@@ -90,7 +92,7 @@ export function createInvestorService(
      * A page of at most `limit` records and a bounded size: it reads first {@link minRead}, then
      * as many as would fill it at the average size so far. Of the largest records it holds 126.
      */
-    async listInvestors(request, { signal }) {
+    async listInvestors(request, { signal, values }) {
       const { after, limit } = checkList(request);
       const investors: Investor[] = [];
       let last: Investor | undefined;
@@ -105,18 +107,32 @@ export function createInvestorService(
           checkStored(investor);
           bytes += maxSerialisedSize(investor);
           if (last && (investors.length === limit || bytes > maxPageBytes)) {
+            noteRead(values, investors);
             const nextPageToken = encodePageToken(last.id);
             return create(ListInvestorsResponseSchema, { investors, nextPageToken });
           }
           investors.push(investor);
           last = investor;
         }
-        if (found.length < count) return create(ListInvestorsResponseSchema, { investors });
+        if (found.length < count) {
+          noteRead(values, investors);
+          return create(ListInvestorsResponseSchema, { investors });
+        }
         const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
         wanted = Math.min(Math.max(minRead, fitting), maxRead);
       }
     },
   };
+}
+
+/** Notes the records of a page, after those of the pages that the call has read before. */
+function noteRead(values: ContextValues, investors: Investor[]): void {
+  const before = values.get(touchedKey);
+  values.set(touchedKey, {
+    first: before?.first ?? investors[0]?.id,
+    last: investors.at(-1)?.id ?? before?.last,
+    count: (before?.count ?? 0) + investors.length,
+  });
 }
 
 /** What to reply for an error of the store; the reason of an abort is of the contract already. */

@@ -2,6 +2,7 @@ import type { ServiceImplSpec } from "@connectrpc/connect";
 import { type Logger, pino } from "pino";
 import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
+import { createTracing } from "../../src/calls/tracing.ts";
 import { createConnections } from "../../src/http/connections.ts";
 import { listenForHttp, listenForHttp2 } from "../../src/http/listener.ts";
 import type { Tls } from "../../src/http/tls.ts";
@@ -38,8 +39,15 @@ export async function startEngine(options: EngineOptions) {
     maxAgeMs: undefined,
     graceMs: requestTimeoutMs,
   });
-  const telemetry = createTelemetry(pino({ level: "silent" }));
-  const gate = createGate({ maxInFlight, requestTimeoutMs, telemetry, log, connections });
+  const telemetry = createTelemetry(pino({ level: "silent" }), false);
+  const gate = createGate({
+    maxInFlight,
+    requestTimeoutMs,
+    telemetry,
+    log,
+    startSpan: createTracing(),
+    connections,
+  });
   options.onGate?.(gate);
   const router = createRouter({
     services,

@@ -1,0 +1,67 @@
+import { DiagLogLevel, diag, propagation, trace } from "@opentelemetry/api";
+import { W3CTraceContextPropagator } from "@opentelemetry/core";
+import { OTLPTraceExporter } from "@opentelemetry/exporter-trace-otlp-proto";
+import {
+  defaultResource,
+  detectResources,
+  envDetector,
+  resourceFromAttributes,
+} from "@opentelemetry/resources";
+import { BasicTracerProvider, BatchSpanProcessor } from "@opentelemetry/sdk-trace-base";
+import type { Logger } from "pino";
+import { readBuild } from "../build.ts";
+
+/** How long the last spans may take to leave, in milliseconds. */
+const shutdownTimeoutMs = 1_000;
+
+/**
+ * Registers an OpenTelemetry SDK that exports spans by OTLP over HTTP, as its variables say
+ * (https://opentelemetry.io/docs/specs/otel/protocol/exporter). It never holds up a call: spans that
+ * cannot be exported in time are dropped. When exports begin to fail, and when they succeed again,
+ * there is a line in the log.
+ *
+ * @returns what exports the last spans, for at most a second
+ */
+export function startTraceExport(log: Logger): () => Promise<void> {
+  const warn = (message: string) => log.warn(`traces: ${message}`);
+  const ignore = () => {};
+  // Only what it says of its variables: what comes later, it would repeat for each batch.
+  diag.setLogger(
+    { error: warn, warn, info: ignore, debug: ignore, verbose: ignore },
+    DiagLogLevel.WARN,
+  );
+  const exporter = new OTLPTraceExporter();
+  let isFailing = false;
+  const observed: ConstructorParameters<typeof BatchSpanProcessor>[0] = {
+    export(spans, done) {
+      exporter.export(spans, (result) => {
+        const { error } = result;
+        if (error && !isFailing) warn(`spans cannot be exported: ${describe(error)}`);
+        if (!error && isFailing) log.info("traces: spans are exported again");
+        isFailing = error !== undefined;
+        done(result);
+      });
+    },
+    shutdown: () => exporter.shutdown(),
+  };
+  const own = { "service.name": "investor-records", "service.version": readBuild().version };
+  const provider = new BasicTracerProvider({
+    resource: defaultResource()
+      .merge(resourceFromAttributes(own))
+      .merge(detectResources({ detectors: [envDetector] })),
+    spanProcessors: [new BatchSpanProcessor(observed)],
+  });
+  diag.disable();
+  trace.setGlobalTracerProvider(provider);
+  propagation.setGlobalPropagator(new W3CTraceContextPropagator());
+  return async () => {
+    const timeUp = new Promise<void>((resolve) => setTimeout(resolve, shutdownTimeoutMs).unref());
+    await Promise.race([provider.shutdown().catch(ignore), timeUp]);
+  };
+}
+
+/** What went wrong; an error of several addresses has no message. */
+function describe({ name, message, ...rest }: Error): string {
+  const code = "code" in rest ? String(rest.code) : "";
+  return [message, code].filter(Boolean).join(" ") || name;
+}

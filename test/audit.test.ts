@@ -1,0 +1,100 @@
+/** What an auditor learns from the log alone. */
+import { execFileSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { v7 } from "uuid";
+import { describe, expect, it } from "vitest";
+import { clientsOf } from "./support/clients.ts";
+import { failureOf } from "./support/errors.ts";
+import { temporaryFile, temporaryFolder } from "./support/folder.ts";
+import { readBlocks } from "./support/markdown.ts";
+import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
+import { aCreate } from "./support/records.ts";
+import { lockDatabase, startService } from "./support/service.ts";
+import { hasTool } from "./support/tools.ts";
+
+/** The questions of docs/security.md, with the commands that answer them. */
+function readQuestions(): Record<string, string> {
+  const [block] = readBlocks("docs/security.md").filter(({ test }) => test.includes("audit"));
+  const questions = block?.text.matchAll(/^# (.*)\n(jq .*)$/gm) ?? [];
+  return Object.fromEntries(Array.from(questions, ([, question, jq]) => [question, jq]));
+}
+
+describe.skipIf(!hasTool("jq", ["--version"]))("from the log alone, an auditor learns", () => {
+  it("who created, read, was refused, and what is missing, beside a stranger who floods", async () => {
+    const tokens = "orders t0ken-of-the-orders\nreports t0ken-of-the-reports investors:read\n";
+    const env = { AUTH_TOKENS_FILE: temporaryFile(tokens), LOG_CALLS: "true" };
+    const service = await startService(env);
+    const [orders, reports] = ["orders", "reports"].map((name) =>
+      clientsOf(service, { authorization: `Bearer t0ken-of-the-${name}` }),
+    ) as [ReturnType<typeof clientsOf>, ReturnType<typeof clientsOf>];
+    const headers = { authorization: "Bearer t0ken-of-the-reports" };
+    const get = (path: string) => fetch(`http://127.0.0.1:${service.httpPort}${path}`, { headers });
+    const session = rawConnection(service.grpcPort);
+    const stranger = () => rawCall(session, paths.get, messages.empty, { authorization: "none" });
+    let strangers = 0;
+    let isOver = false;
+    const flood = async () => {
+      for (; !isOver; strangers += 100) await Promise.all(Array.from({ length: 100 }, stranger));
+    };
+    const flooding = flood();
+
+    const create = aCreate({ requestId: v7() });
+    const release = lockDatabase(service);
+    await failureOf(orders.gRPC.createInvestor(create, { timeoutMs: 300 }));
+    release();
+    const { id } = await orders.gRPC.createInvestor(create);
+    await orders.Connect.createInvestor(aCreate());
+    await reports.Connect.getInvestor({ id });
+    await failureOf(reports.gRPC.getInvestor({ id: v7() }));
+    await reports["gRPC-Web"].listInvestors({ pageSize: 1 });
+    expect(await (await get("/v1/investors")).json()).toHaveLength(2);
+    await failureOf(reports.gRPC.createInvestor(aCreate()));
+    isOver = true;
+    await flooding;
+    const metrics = await (await get("/metrics")).text();
+    const name = "investor_records_refusals_unlogged_total";
+    const unlogged = Number(new RegExp(`^${name} (.*)$`, "m").exec(metrics)?.[1]);
+    const told = () =>
+      Array.from(service.output().matchAll(/"count":(\d+),"msg":"more were/g), ([, n]) =>
+        Number(n),
+      );
+    await expect.poll(() => told().reduce((sum, n) => sum + n, 0)).toBe(unlogged);
+    service.child.kill("SIGTERM");
+    await service.exited;
+
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "service.log"), service.output());
+    const DAY = new Date().toISOString().slice(0, 10);
+    const variables = { ...process.env, ID: id, CALLER: "token reports", DAY };
+    const questions = readQuestions();
+    const answer = (question: string) =>
+      execFileSync("bash", ["-c", questions[question] ?? ""], { cwd: folder, env: variables })
+        .toString()
+        .split("\n")
+        .filter(Boolean)
+        .map((line) => JSON.parse(line));
+    // Whether the first had stored it when it ended, its line need not say.
+    const creates = answer("Who created this record?");
+    expect(creates.map(({ created, id }) => created ?? id)).toEqual([id, id]);
+    expect(creates.map(({ code }) => code === "OK")).toEqual([false, true]);
+    for (const { principal } of creates) expect(principal).toBe("token orders");
+    const reads = [
+      { principal: "token reports", id, transport: "connect" },
+      { principal: "token reports", first: id, last: id, count: 1, transport: "grpc-web" },
+      { principal: "token reports", first: id, count: 2, transport: "rest" },
+    ];
+    expect(answer("Who has read it?")).toMatchObject(reads);
+    const refused = { principal: "token reports", reason: "SCOPE_MISSING" };
+    const day = answer("What did this caller do on that day?");
+    expect(day).toMatchObject([...reads, refused]);
+    const refusals = answer("Who was refused, and why?");
+    expect(refusals).toContainEqual(expect.objectContaining(refused));
+    expect(refusals).toContainEqual(
+      expect.objectContaining({ reason: "CREDENTIALS_INVALID", principal: null }),
+    );
+    const missing = answer("Which lines are missing?");
+    expect(missing).toHaveLength(told().length);
+    expect(refusals.length + unlogged).toBe(strangers + 1);
+  });
+});
