@@ -1,5 +1,13 @@
-import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { execFileSync, spawnSync } from "node:child_process";
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -42,16 +50,24 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   };
 
   it.each([
-    ["mongodb", "Deployment"],
-    ["sqlite", "StatefulSet"],
+    ["mongodb", "tokens", "Deployment"],
+    ["mongodb", "oidc", "Deployment"],
+    ["sqlite", "tokens", "StatefulSet"],
+    ["sqlite", "oidc", "StatefulSet"],
   ])(
-    "of Kubernetes on %s have settings that the service takes, and time to drain",
-    (name, kind) => {
-      const { objects, find } = readOverlay(name);
+    "of Kubernetes on %s with %s have settings that the service takes, and time to drain",
+    (name, access, kind) => {
+      const { objects, find } = readOverlay(`${name}-${access}`);
       const { spec } = find(kind);
       const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
-      const [{ env, ports, startupProbe, readinessProbe, livenessProbe }] = containers;
+      const [{ env, envFrom, ports, startupProbe, readinessProbe, livenessProbe }] = containers;
       expect(env.map((each: { name: string }) => each.name)).toEqual(["DATABASE_URL"]);
+      const hasOidc = envFrom.some(
+        ({ configMapRef }: { configMapRef: { name: string } }) =>
+          configMapRef.name === "investor-records-oidc",
+      );
+      expect(hasOidc).toBe(access === "oidc");
+      expect(JSON.stringify(find("NetworkPolicy")).includes('"port":443')).toBe(hasOidc);
       const { databaseUrl, tls, authentication, listen, drain } = readVariables({
         HOST: "0.0.0.0",
         DATABASE_URL: env[0].value ?? "mongodb://db1/investors",
@@ -59,7 +75,10 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
       });
       expect(databaseUrl).toContain(name);
       expect(tls).toBeDefined();
-      expect(authentication).toMatchObject({ tokensFile: expect.anything(), oidc: {} });
+      expect(authentication).toMatchObject({ tokensFile: expect.anything() });
+      // What only the operator knows is not there, or cannot be used by mistake.
+      expect(containers[0].image).toMatch(/^REGISTRY\//);
+      expect(JSON.stringify(objects)).not.toMatch(/https?:|example/);
       expect(ports.map((each: { containerPort: number }) => each.containerPort)).toEqual([
         listen.grpcPort,
         listen.httpPort,
@@ -82,22 +101,72 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   );
 
   it("of Kubernetes on mongodb keep one replica of two, and those on sqlite one with a volume", () => {
-    const mongodb = readOverlay("mongodb");
+    const mongodb = readOverlay("mongodb-tokens");
     const { minAvailable, selector } = mongodb.find("PodDisruptionBudget").spec;
     expect(minAvailable).toBeLessThan(mongodb.find("Deployment").spec.replicas);
     expect(selector).toEqual(mongodb.find("Deployment").spec.selector);
     expect(mongodb.find("NetworkPolicy").spec.egress).toContainEqual({ ports: [{ port: 27_017 }] });
     const { replicas, template, volumeClaimTemplates } =
-      readOverlay("sqlite").find("StatefulSet").spec;
+      readOverlay("sqlite-tokens").find("StatefulSet").spec;
     expect(replicas).toBe(1);
     const [{ volumeMounts }] = template.spec.containers;
     const { name } = volumeClaimTemplates[0].metadata;
     expect(volumeMounts).toContainEqual({ name, mountPath: "/data" });
   });
 
+  it("of Kubernetes on sqlite copy the records each day, keep so many days, and restore one", async () => {
+    const { objects, find } = readOverlay("sqlite-oidc");
+    const { spec } = find("CronJob").spec.jobTemplate.spec.template;
+    const [claim, backups] = spec.volumes.map(
+      (each: { persistentVolumeClaim: { claimName: string } }) =>
+        each.persistentVolumeClaim.claimName,
+    );
+    const { metadata, spec: service } = find("StatefulSet");
+    expect(claim).toBe(`${service.volumeClaimTemplates[0].metadata.name}-${metadata.name}-0`);
+    expect(backups).toBe(find("PersistentVolumeClaim").metadata.name);
+    for (const each of objects.filter(({ kind }) => kind === "Service")) {
+      expect(find("CronJob").spec.jobTemplate.spec.template.metadata.labels).not.toMatchObject(
+        each.spec.selector,
+      );
+    }
+
+    // Its containers, in folders instead of its volumes.
+    const root = temporaryFolder();
+    for (const name of ["data", "backups"]) mkdirSync(join(root, name));
+    const inRoot = (text: string) => text.replaceAll(/\/(?=data|backups)/g, `${root}/`);
+    const day = new Date().toISOString().slice(0, 10);
+    const database = `sqlite:${root}/data/investors.db`;
+    const program = join(deploy, "../src/bin.ts");
+    const runNode = (args: string[]) => {
+      const env = { PATH: process.env.PATH, JOB: "job", KEEP_DAYS: "14" };
+      const { status, stderr } = spawnSync(process.execPath, args, { env });
+      expect(status, String(stderr)).toBe(0);
+    };
+    runNode([program, "copy", join(deploy, "../examples/investors.ndjson"), database]);
+    for (const age of [13, 15]) {
+      writeFileSync(`${root}/backups/${age}.db`, "");
+      const then = Date.now() / 1_000 - age * 86_400;
+      utimesSync(`${root}/backups/${age}.db`, then, then);
+    }
+    const [{ args }] = spec.initContainers;
+    const [{ command }] = spec.containers;
+    runNode([program, ...args.map((each: string) => inRoot(each).replace("$(JOB)", "job"))]);
+    runNode(command.slice(1).map(inRoot));
+    expect(readdirSync(`${root}/backups`).toSorted()).toEqual(["13.db", `${day}.db`]);
+
+    const file = join(root, "restore.yaml");
+    writeFileSync(file, text("kubernetes/restore.yaml").replaceAll("DAY", day));
+    const [restore] = read("kubernetes", file);
+    expect(restore.spec.template.spec.volumes).toEqual(spec.volumes);
+    const [{ command: shell }] = restore.spec.template.spec.containers;
+    execFileSync(shell[0], shell.slice(1).map(inRoot));
+    runNode([program, "copy", database, `${root}/restored.ndjson`]);
+    expect(readFileSync(`${root}/restored.ndjson`, "utf8").trim().split("\n")).toHaveLength(20);
+  });
+
   it("of Prometheus find the pods, and secrets that these have", () => {
     const [{ metadata, spec }] = read("kubernetes", join(deploy, "kubernetes/pod-monitor.yaml"));
-    const { template } = readOverlay("mongodb").find("Deployment").spec;
+    const { template } = readOverlay("mongodb-tokens").find("Deployment").spec;
     expect(template.metadata.labels).toEqual(spec.selector.matchLabels);
     const [{ port, authorization, tlsConfig }] = spec.podMetricsEndpoints;
     expect(template.spec.containers[0].ports).toContainEqual({ name: port, containerPort: 8080 });
