@@ -1,4 +1,4 @@
-import { existsSync, statSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { expect, it } from "vitest";
 import { root } from "./support/clone.ts";
@@ -15,6 +15,13 @@ function anchorsOf(page: string): string[] {
       .replaceAll(" ", "-"),
   );
 }
+
+it("the alerts link to sections of the pages", () => {
+  const alerts = readFileSync(join(root, "deploy/alerts.yaml"), "utf8");
+  const links = Array.from(alerts.matchAll(/ runbook_url: (docs\/\w+\.md)#(.*)/g));
+  expect(links).toHaveLength(alerts.split("- alert: ").length - 1);
+  for (const [, page = "", anchor] of links) expect(anchorsOf(page)).toContain(anchor);
+});
 
 it("the pages link to what is there", () => {
   for (const page of pages) {

@@ -7,9 +7,11 @@ export const principalKey = createContextKey("", { description: "principal" });
 export interface TouchedRecords {
   /** The id of the record that it has created. */
   readonly created?: string;
-  /** The id of the record that it got, has found created already, or may have created. */
-  readonly id?: string;
-  /** The first and last id and the number of the records that it has read, in order. */
+  /** The id of the record that it has found created before, or may have created. */
+  readonly attempted?: string;
+  /** The id of the record that it got. */
+  readonly read?: string;
+  /** The first and last id and the number of the records that it has listed. */
   readonly first?: string | undefined;
   readonly last?: string | undefined;
   readonly count?: number;

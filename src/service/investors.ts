@@ -57,7 +57,7 @@ export function createInvestorService(
         requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
       // So that the caller gets its reply, with the id, before the deadline.
       const replayUntil = performance.now() + requestTimeoutMs * 0.75;
-      values.set(touchedKey, { id: investor.id });
+      values.set(touchedKey, { attempted: investor.id });
       try {
         await store.insert(investor, signal);
         values.set(touchedKey, { created: investor.id });
@@ -84,7 +84,7 @@ export function createInvestorService(
       const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);
       checkStored(investor);
-      call.values.set(touchedKey, { id });
+      call.values.set(touchedKey, { read: id });
       return investor;
     },
 
@@ -107,7 +107,7 @@ export function createInvestorService(
           checkStored(investor);
           bytes += maxSerialisedSize(investor);
           if (last && (investors.length === limit || bytes > maxPageBytes)) {
-            noteRead(values, investors);
+            noteListed(values, investors);
             const nextPageToken = encodePageToken(last.id);
             return create(ListInvestorsResponseSchema, { investors, nextPageToken });
           }
@@ -115,7 +115,7 @@ export function createInvestorService(
           last = investor;
         }
         if (found.length < count) {
-          noteRead(values, investors);
+          noteListed(values, investors);
           return create(ListInvestorsResponseSchema, { investors });
         }
         const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
@@ -125,8 +125,8 @@ export function createInvestorService(
   };
 }
 
-/** Notes the records of a page, after those of the pages that the call has read before. */
-function noteRead(values: ContextValues, investors: Investor[]): void {
+/** Notes the records of a page, after those of the call's previous pages. */
+function noteListed(values: ContextValues, investors: Investor[]): void {
   const before = values.get(touchedKey);
   values.set(touchedKey, {
     first: before?.first ?? investors[0]?.id,
