@@ -185,18 +185,18 @@ export function readConfig(command: Command): Config {
  * itself (https://opentelemetry.io/docs/specs/otel/protocol/exporter).
  */
 function readTraces(env: NodeJS.ProcessEnv): Config["traces"] {
-  const prefix = "OTEL_EXPORTER_OTLP_";
-  const nameOf = (what: string) =>
-    [`${prefix}TRACES_${what}`, `${prefix}${what}`].find((name) => env[name]?.trim());
-  const endpoint = nameOf("ENDPOINT");
-  if (!endpoint || env.OTEL_SDK_DISABLED?.trim().toLowerCase() === "true") return undefined;
+  const [endpoint = "", protocol = ""] = ["ENDPOINT", "PROTOCOL"].map((what) =>
+    ["TRACES_", ""]
+      .map((signal) => `OTEL_EXPORTER_OTLP_${signal}${what}`)
+      .find((name) => env[name]),
+  );
+  if (!endpoint || env.OTEL_SDK_DISABLED?.toLowerCase() === "true") return undefined;
   const url = URL.parse(env[endpoint] ?? "");
-  if (!url || !/^https?:$/.test(url.protocol)) {
+  if (!url?.protocol.startsWith("http")) {
     throw new ConfigError(`${endpoint} must be an http or https URL`);
   }
-  const protocol = nameOf("PROTOCOL");
   const warnings: string[] = [];
-  if (protocol && env[protocol]?.trim() !== "http/protobuf") {
+  if (protocol && env[protocol] !== "http/protobuf") {
     warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
   }
   if (url.port === "4317") {

@@ -1,4 +1,4 @@
-import { DiagLogLevel, diag, propagation, trace } from "@opentelemetry/api";
+import { diag, propagation, trace } from "@opentelemetry/api";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
 import { OTLPTraceExporter } from "@opentelemetry/exporter-trace-otlp-proto";
 import {
@@ -26,17 +26,16 @@ export function startTraceExport(log: Logger): () => Promise<void> {
   const warn = (message: string) => log.warn(`traces: ${message}`);
   const ignore = () => {};
   // Only what it says of its variables: what comes later, it would repeat for each batch.
-  diag.setLogger(
-    { error: warn, warn, info: ignore, debug: ignore, verbose: ignore },
-    DiagLogLevel.WARN,
-  );
+  diag.setLogger({ error: warn, warn, info: ignore, debug: ignore, verbose: ignore });
   const exporter = new OTLPTraceExporter();
   let isFailing = false;
   const observed: ConstructorParameters<typeof BatchSpanProcessor>[0] = {
     export(spans, done) {
       exporter.export(spans, (result) => {
         const { error } = result;
-        if (error && !isFailing) warn(`spans cannot be exported: ${describe(error)}`);
+        // An error of several addresses has no message.
+        const cause = error && ("code" in error ? `${error.message} ${error.code}` : error.message);
+        if (error && !isFailing) warn(`spans cannot be exported: ${cause}`);
         if (!error && isFailing) log.info("traces: spans are exported again");
         isFailing = error !== undefined;
         done(result);
@@ -58,10 +57,4 @@ export function startTraceExport(log: Logger): () => Promise<void> {
     const timeUp = new Promise<void>((resolve) => setTimeout(resolve, shutdownTimeoutMs).unref());
     await Promise.race([provider.shutdown().catch(ignore), timeUp]);
   };
-}
-
-/** What went wrong; an error of several addresses has no message. */
-function describe({ name, message, ...rest }: Error): string {
-  const code = "code" in rest ? String(rest.code) : "";
-  return [message, code].filter(Boolean).join(" ") || name;
 }
