@@ -6,7 +6,7 @@ import { expect, it } from "vitest";
 import { root, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
-import { hasTool } from "./support/tools.ts";
+import { needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
 const env = { ...process.env, PATH: toolPath };
@@ -43,8 +43,9 @@ it.each<[string, string | RegExp, string, string]>([
   expect(stdout).toContain(name);
 });
 
-it.skipIf(!hasTool("go", ["version"]))(
+it(
   "buf generates code by the steps of examples/README.md in a repository of one's own",
+  needs("Go"),
   async () => {
     const folder = temporaryFolder();
     symlinkSync(root, join(folder, "investor-records"));
@@ -60,5 +61,4 @@ it.skipIf(!hasTool("go", ["version"]))(
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
   },
-  300_000,
 );

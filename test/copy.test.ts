@@ -29,7 +29,7 @@ import {
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { anInvestor } from "./support/records.ts";
 import { startService, waitFor } from "./support/service.ts";
-import { hasTool } from "./support/tools.ts";
+import { needs } from "./support/tools.ts";
 
 const bin = join(import.meta.dirname, "../src/bin.ts");
 const needsDisk = "this test needs the right to mount a small file system";
@@ -342,7 +342,7 @@ describe("a store to copy to", () => {
 });
 
 describe("a copy that takes long", () => {
-  it.runIf(hasTool("script", ["--version"]))("shows a bar on a terminal", async () => {
+  it("shows a bar on a terminal", needs("script"), async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 2_000);
     const command = `${process.execPath} ${bin} copy sqlite:a.db a.ndjson`;

@@ -1,4 +1,4 @@
-import { existsSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
@@ -12,7 +12,7 @@ import { temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
-import { hasTool } from "./support/tools.ts";
+import { needs } from "./support/tools.ts";
 
 it("kill -9 during creates loses no acknowledged record, and repeats store none twice", async () => {
   const folder = temporaryFolder();
@@ -51,7 +51,7 @@ it("kill -9 during creates loses no acknowledged record, and repeats store none 
   expect(new Map(stored.map((investor) => [investor.id, investor]))).toEqual(acknowledged);
 });
 
-describe.runIf(hasTool("cc", ["--version"]))("a sync that fails ends the process", () => {
+describe("a sync that fails ends the process", needs("cc"), () => {
   /** Creates two records, and then one whose commit fails. */
   async function failCommit(request: ReturnType<typeof aCreate>) {
     const library = compileDisk();
@@ -88,7 +88,7 @@ describe.runIf(hasTool("cc", ["--version"]))("a sync that fails ends the process
   });
 });
 
-it.runIf(existsSync("/dev/full"))("a log whose disk is full does not end the service", async () => {
+it("a log whose disk is full does not end the service", needs("Linux"), async () => {
   const folder = temporaryFolder();
   // Standard output says nothing, and the ports are chosen as those of a service that is gone.
   const { grpcPort, httpPort, child, exited } = await startService();

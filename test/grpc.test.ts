@@ -5,7 +5,7 @@ import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Client, credentials, status } from "@grpc/grpc-js";
 import { pino } from "pino";
-import { beforeAll, describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import {
   Health,
   HealthCheckResponse_ServingStatus as Serving,
@@ -13,9 +13,10 @@ import {
 import { GetInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { failureOf } from "./support/errors.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
-import { findPython, hasPython, runPython } from "./support/python.ts";
+import { runPython } from "./support/python.ts";
 import { frame, messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
+import { needs } from "./support/tools.ts";
 
 const getPath = paths.get;
 const { empty } = messages;
@@ -106,7 +107,7 @@ const pythonCall = `
 import grpc, json, sys
 address, path = json.load(sys.stdin)
 try:
-    grpc.insecure_channel(address).unary_unary(path)(b"", timeout=20)
+    grpc.insecure_channel(address).unary_unary(path)(b"")
 except grpc.RpcError as error:
     metadata = dict(error.trailing_metadata())
     print(json.dumps({"code": error.code().name, "message": error.details(),
@@ -118,16 +119,11 @@ async function callByPython(address: string): Promise<Failed | undefined> {
   return failed;
 }
 
-// It is installed when it is first needed.
-beforeAll(async () => {
-  if (hasPython) await findPython();
-}, 300_000);
-
-for (const [name, call, isThere] of [
-  ["grpc-js", callByGrpcJs, true],
-  ["Python's grpcio", callByPython, hasPython],
+for (const [name, call, options] of [
+  ["grpc-js", callByGrpcJs, {}],
+  ["Python's grpcio", callByPython, needs("Python")],
 ] as const) {
-  it.skipIf(!isThere)(`${name} reads the message and the metadata of an error`, async () => {
+  it(`${name} reads the message and the metadata of an error`, options, async () => {
     const { port } = await serve(() => {
       const metadata = { "x-why": "because", "x-two-bin": "YWI=" };
       throw new ConnectError(message, Code.FailedPrecondition, metadata);
@@ -162,7 +158,7 @@ print(json.dumps(next(health.Watch(health_pb2.HealthCheckRequest(service="other"
 os._exit(0)
 `;
 
-it.skipIf(!hasPython)("Python's clients of reflection and health work unaided", async () => {
+it("Python's clients of reflection and health work unaided", needs("Python"), async () => {
   const { grpcPort } = await startInProcess();
   expect(await runPython(pythonEndpoints, `127.0.0.1:${grpcPort}`)).toEqual([
     ["grpc.health.v1.Health", "investor.v1.InvestorService"],

@@ -14,12 +14,12 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { readVariables } from "./support/settings.ts";
-import { hasTool } from "./support/tools.ts";
+import { needs } from "./support/tools.ts";
 
 const deploy = resolve(import.meta.dirname, "../deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");
 
-describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
+describe("the manifests", needs("Go"), () => {
   let folder: string;
 
   beforeAll(() => {
@@ -29,7 +29,7 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
       encoding: "utf8",
     });
     expect(built.stderr.replaceAll(/^go: downloading .*\n/gm, "")).toBe("");
-  }, 600_000);
+  });
 
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
@@ -188,10 +188,7 @@ describe.skipIf(!hasTool("go", ["version"]))("the manifests", () => {
   });
 });
 
-const canVerify = spawnSync("systemd-analyze", ["--version"]).error === undefined;
-if (!canVerify) console.warn("SKIPPED: the test of the systemd unit, which needs systemd-analyze");
-
-describe.skipIf(!canVerify)("the systemd unit", () => {
+describe("the systemd unit", needs("systemd-analyze"), () => {
   const verify = (unit: string, dropIn = "") => {
     const file = join(temporaryFolder(), "investor-records.service");
     const root = resolve(deploy, "..");

@@ -10,6 +10,7 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import { startService } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
 
 /** What Prometheus adds to each sample. */
 const targetLabels = ["instance", "job"];
@@ -84,10 +85,7 @@ it("the rules and the dashboard name metrics and labels that the service has", a
   }
 });
 
-const hasPromtool = spawnSync("promtool", ["--version"]).error === undefined;
-if (!hasPromtool) console.warn("SKIPPED: the tests of the alerting rules, which need promtool");
-
-describe.skipIf(!hasPromtool)("the alerting rules", () => {
+describe("the alerting rules", needs("promtool"), () => {
   it.each([
     "check rules deploy/alerts.yaml",
     "check config --syntax-only deploy/prometheus.yaml",

@@ -11,6 +11,7 @@ import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
 import { startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
+import { needs } from "./support/tools.ts";
 
 const token = "0123456789abcdef0123456789abcdef";
 const types = {
@@ -24,8 +25,6 @@ const executablePath = (process.env.PATH ?? "")
   .split(delimiter)
   .flatMap((folder) => ["chromium", "google-chrome"].map((name) => join(folder, name)))
   .find((path) => existsSync(path));
-if (!executablePath)
-  console.warn("SKIPPED: the reference page in Chromium, which is not installed");
 
 /** Requests a path, and leaves the body as it was sent. */
 async function send(port: number, path: string, headers = {}, method = "GET") {
@@ -118,8 +117,9 @@ async function startPrefixProxy(port: number): Promise<number> {
   return listen(proxy);
 }
 
-it.skipIf(!executablePath)(
+it(
   "a browser shows the reference page behind a prefix, and calls by it with a token",
+  needs("Chromium"),
   async () => {
     const file = temporaryFile(`backend ${token}\n`);
     const { httpPort } = await startInProcess({ "--auth-tokens-file": file });

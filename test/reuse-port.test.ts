@@ -2,6 +2,7 @@ import { get } from "node:http";
 import { expect, it } from "vitest";
 import { describeWithMongo } from "./support/mongodb.ts";
 import { startService } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
 
 /** The statuses of twenty lists, each on a connection of its own. */
 function listTwentyTimes(port: number): Promise<(number | undefined)[]> {
@@ -13,11 +14,8 @@ function listTwentyTimes(port: number): Promise<(number | undefined)[]> {
   return Promise.all(Array.from({ length: 20 }, list));
 }
 
-const isLinux = process.platform === "linux";
-if (!isLinux) console.warn("SKIPPED: the test of --reuse-port, which needs Linux");
-
 await describeWithMongo("processes with --reuse-port", "standalone", (mongo) => {
-  it.skipIf(!isLinux)("share their ports, of which one takes all once it is alone", async () => {
+  it("share their ports, of which one takes all once it is alone", needs("Linux"), async () => {
     const env = { DATABASE_URL: mongo.url(), REUSE_PORT: "true", LOG_LEVEL: "debug" };
     const first = await startService(env);
     const ports = { GRPC_PORT: `${first.grpcPort}`, HTTP_PORT: `${first.httpPort}` };

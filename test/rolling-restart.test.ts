@@ -14,17 +14,13 @@ import { CreateInvestorRequestSchema, InvestorService } from "../gen/investor/v1
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
-import { findPython, hasPython } from "./support/python.ts";
+import { findPython } from "./support/python.ts";
 import { aCreate } from "./support/records.ts";
 import { type Service, startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
-import { hasTool } from "./support/tools.ts";
-
-// Each restart gives its callers some seconds before, and the other service some to be found.
-const timeout = 300_000;
+import { needs } from "./support/tools.ts";
 
 const callersFolder = join(import.meta.dirname, "support/callers");
-const hasGo = hasTool("go", ["version"]);
 const request = create(CreateInvestorRequestSchema, aCreate());
 
 /** Callers that create records and get them without a pause, until they are to finish. */
@@ -121,22 +117,19 @@ async function startBalancer(targets: number[]) {
 }
 
 await describeWithMongo("a rolling restart of two services under load", "standalone", (mongo) => {
-  it.skipIf(!hasGo || !hasPython)(
-    "loses no call by gRPC, also without a delay",
-    async () => {
-      const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
-      const { go, python } = await prepareCallers();
-      const services = await Promise.all([startService(env), startService(env)]);
-      const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
-      const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
-      for (const i of [0, 1, 0, 1]) await restart(services, i, env);
-      await expectNothingLost(env.DATABASE_URL, callers);
-    },
-    timeout,
-  );
+  it("loses no call by gRPC, also without a delay", needs("Go", "Python"), async () => {
+    const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
+    const { go, python } = await prepareCallers();
+    const services = await Promise.all([startService(env), startService(env)]);
+    const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
+    const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
+    for (const i of [0, 1, 0, 1]) await restart(services, i, env);
+    await expectNothingLost(env.DATABASE_URL, callers);
+  });
 
-  it.skipIf(!hasGo || !hasPython)(
+  it(
     "loses no call by gRPC, nor by Connect on HTTP/2 and HTTP/1.1 behind a balancer, with TLS",
+    needs("Go", "Python"),
     async () => {
       const authority = await createAuthority();
       const folder = temporaryFolder();
@@ -165,6 +158,5 @@ await describeWithMongo("a rolling restart of two services under load", "standal
       }
       await expectNothingLost(env.DATABASE_URL, callers);
     },
-    timeout,
   );
 });

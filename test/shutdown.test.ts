@@ -21,7 +21,6 @@ import {
   sendData,
 } from "./support/http2-frames.ts";
 import { listAll } from "./support/pages.ts";
-import { hasPython } from "./support/python.ts";
 import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
 import {
@@ -37,6 +36,7 @@ import {
   waitFor,
 } from "./support/service.ts";
 import { http1, listen, openWire, statusesIn } from "./support/tcp.ts";
+import { needs } from "./support/tools.ts";
 
 const healthClient = ({ grpcPort }: Service) =>
   createClient(Health, createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` }));
@@ -267,7 +267,7 @@ it("ends a start that waits for its database, before a port is listened on", asy
   expect(service.output()).not.toContain("serving");
 });
 
-it.skipIf(!hasPython)("lets calls finish when the terminal of the service closes", async () => {
+it("lets calls finish when the terminal of the service closes", needs("Python"), async () => {
   const folder = temporaryFolder();
   const program = "import pty, sys; pty.spawn(sys.argv[1:])";
   const args = ["-c", program, process.execPath, join(root, "src/bin.ts")];

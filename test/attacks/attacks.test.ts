@@ -6,6 +6,7 @@
 import { cpus } from "node:os";
 import { describe, expect, it } from "vitest";
 import { createRandom, seedOf } from "../support/random.ts";
+import { needs } from "../support/tools.ts";
 import { type Figures, startCallers } from "./callers.ts";
 import { floods } from "./floods.ts";
 import { forms } from "./forms.ts";
@@ -113,7 +114,7 @@ function expectServed({ calls, failures, p99Ms }: Figures, isTimed: boolean): vo
 
 const kinds: Kind[] = ["plain", "TLS"];
 
-describe.runIf(process.platform === "linux").each(kinds)("the service, %s", (kind) => {
+describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
   it("withstands every attack", { timeout: minutes * 60_000 + 120_000 }, async () => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;

@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { clientPreface, closedWindows, type Fields } from "../support/http2-frames.ts";
 import { createRandom } from "../support/random.ts";
 import { messages, paths } from "../support/raw-grpc.ts";
+import { needs } from "../support/tools.ts";
 import { startCallers } from "./callers.ts";
 import { calls, http1, json } from "./requests.ts";
 import { type Hostile, type Kind, type Port, startTarget } from "./target.ts";
@@ -81,7 +82,7 @@ async function findLate(hostile: Hostile, halfWay: HalfWay) {
     : [{ ...halfWay, kind: hostile.kind, first: first.toString().slice(0, 200) }];
 }
 
-describe.runIf(process.platform === "linux")("connections that stop half-way", () => {
+describe("connections that stop half-way", needs("Linux"), () => {
   it("are closed in time, and nothing of them is kept", { timeout: 300_000 }, async () => {
     const kinds: Kind[] = ["plain", "TLS"];
     const late = kinds.map(async (kind) => {

@@ -37,7 +37,7 @@ export async function startLinkedSet() {
   onTestFinished(async () => {
     await undo();
     await Promise.all(servers.map((server) => server.stop()));
-  }, 60_000);
+  });
   const hosts = await Promise.all(servers.map((_, to) => startProxy(to)));
   await initiate();
 

@@ -11,7 +11,7 @@ import { listAll } from "../support/pages.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import { grpcClient, run, type Service, startService, waitFor } from "../support/service.ts";
-import { hasTool } from "../support/tools.ts";
+import { needs } from "../support/tools.ts";
 import { compileDisk, createFailingDisk, type FailingDisk, type Files } from "./failing-disk.ts";
 import { contentOf } from "./history.ts";
 
@@ -19,7 +19,7 @@ const minutes = Number(process.env.FAULTS_MINUTES ?? 0.5);
 const timeout = minutes * 60_000 + 300_000;
 const struck = "the disk fails";
 
-describe.runIf(hasTool("cc", ["--version"]))("after a power cut", () => {
+describe("after a power cut", needs("cc"), () => {
   let library: string;
   beforeAll(() => {
     library = compileDisk();

@@ -5,7 +5,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { lockDatabase, type Service, startService, untilWritten } from "../support/service.ts";
-import { hasTool } from "../support/tools.ts";
+import { needs } from "../support/tools.ts";
 import { startCallers } from "./callers.ts";
 import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
 import { compileDisk, createFailingDisk } from "./failing-disk.ts";
@@ -80,7 +80,7 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
   },
 };
 
-describe.runIf(hasTool("cc", ["--version"]))("callers of a service on SQLite", () => {
+describe("callers of a service on SQLite", needs("cc"), () => {
   let library: string;
   beforeAll(() => {
     library = compileDisk();

@@ -22,7 +22,7 @@ import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { grpcClient, metric, startService } from "../support/service.ts";
-import { hasTool } from "../support/tools.ts";
+import { needs } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
 
 async function open(path: string, observe: StoreObserver = () => {}) {
@@ -343,8 +343,9 @@ describe("SQLite", () => {
     await expect(open(path)).rejects.toThrow(`${path}: its disk is full`);
   });
 
-  it.runIf(hasTool("prlimit", ["--version"]))(
+  it(
     "refuses what a quota does not let it write, stays ready, and goes on once it may",
+    needs("prlimit"),
     async () => {
       const service = await startService();
       const client = grpcClient(service);

@@ -1,13 +1,77 @@
 import { spawnSync } from "node:child_process";
+import type { TestOptions } from "vitest";
+import { root } from "./clone.ts";
+
+declare module "vitest" {
+  interface TaskMeta {
+    /** What a skipped test lacks. */
+    lacks?: string;
+  }
+}
+
+/** What some of the tests need beside npm. */
+interface Tool {
+  /** A command of the shell, run in the repository, that succeeds where it is there. */
+  probe: string;
+  /** How to get it. */
+  get: string;
+  /** Whether the tests pass without it under CI, too. */
+  isOptional?: true;
+}
+
+const tools = {
+  buildah: {
+    probe: 'buildah --version && test "$(id -u)" = 0',
+    get: "the package buildah; run the tests as root",
+    isOptional: true,
+  },
+  cc: { probe: "cc --version", get: "the package gcc" },
+  Chromium: {
+    probe: "command -v chromium || command -v google-chrome",
+    get: "the package chromium",
+    isOptional: true,
+  },
+  curl: { probe: "curl --version", get: "the package curl" },
+  git: { probe: "git --version", get: "the package git" },
+  Go: { probe: "go version", get: "https://go.dev/dl" },
+  grpcurl: { probe: "grpcurl --version", get: "https://github.com/fullstorydev/grpcurl" },
+  Linux: { probe: "uname | grep Linux", get: "a machine or a container with Linux" },
+  Maven: {
+    probe: "mvn -B -f examples/java dependency:resolve",
+    get: "the packages maven and default-jdk, and access to a repository",
+    isOptional: true,
+  },
+  openssl: { probe: "openssl version", get: "the package openssl" },
+  prlimit: { probe: "prlimit --version", get: "the package util-linux" },
+  promtool: { probe: "promtool --version", get: "the package prometheus", isOptional: true },
+  Python: { probe: "python3 -c 'import ensurepip'", get: "the package python3-venv" },
+  script: { probe: "script --version", get: "the package bsdutils" },
+  "systemd-analyze": {
+    probe: "systemd-analyze --version",
+    get: "the package systemd",
+    isOptional: true,
+  },
+} satisfies Record<string, Tool>;
+
+/** How to get what tests can lack. */
+export const waysToGet: Record<string, string> = {
+  ...Object.fromEntries(Object.entries(tools).map(([name, { get }]) => [name, get])),
+  MongoDB: "access to fastdl.mongodb.org, or MONGOMS_SYSTEM_BINARY=/path/of/mongod",
+};
+
+/** The options of a test that needs tools: it is skipped where one is missing. Under CI, it fails. */
+export function needs(...names: (keyof typeof tools)[]): TestOptions {
+  const options = { cwd: root, stdio: "ignore" } as const;
+  const missing = names.find((name) => spawnSync("sh", ["-c", tools[name].probe], options).status);
+  return missing === undefined ? {} : lacking(missing, "isOptional" in tools[missing]);
+}
 
 /**
- * Whether a program is there to test with. Under CI it must be; elsewhere a test that
- * needs it is skipped, and says so.
+ * The options of a test that lacks something.
+ *
+ * @throws {Error} under CI, unless it is optional
  */
-export function hasTool(name: string, args: string[]): boolean {
-  const isThere = spawnSync(name, args, { stdio: "ignore" }).error === undefined;
-  if (isThere) return true;
-  if (process.env.CI) throw new Error(`the tests need ${name}`);
-  console.warn(`SKIPPED: the tests with ${name}, which is not installed`);
-  return false;
+export function lacking(name: string, isOptional = false): TestOptions {
+  if (process.env.CI && !isOptional) throw new Error(`the tests need ${name}`);
+  return { skip: true, meta: { lacks: name } };
 }

@@ -1,0 +1,28 @@
+import type { Reporter, TestCase } from "vitest/node";
+import { waysToGet } from "./tools.ts";
+
+/** Says once, after all tests, how many were skipped for lack of what, and how to get it. */
+export const reportSkipped: Reporter = {
+  onTestRunEnd(modules) {
+    const tests = modules.flatMap(({ children }) => [...children.allTests()]);
+    const lacking = Map.groupBy(tests, lackOf);
+    lacking.delete(undefined);
+    if (lacking.size === 0) return;
+    const count = [...lacking.values()].flat().length;
+    console.log(`Skipped: ${count} of ${tests.length} tests, which need`);
+    for (const [name = "", { length }] of [...lacking].toSorted(
+      ([, a], [, b]) => b.length - a.length,
+    )) {
+      console.log(
+        `${String(length).padStart(6)}  ${[name, waysToGet[name] ?? []].flat().join(": ")}`,
+      );
+    }
+  },
+};
+
+/** What a test lacks that was skipped; undefined if nothing is missing. */
+function lackOf(test: TestCase): string | undefined {
+  const result = test.result();
+  if (result.state !== "skipped") return undefined;
+  return test.meta().lacks ?? result.note;
+}
