@@ -209,7 +209,7 @@ describe("the keys of the issuer", () => {
     vi.advanceTimersByTime(2_000);
     const release = issuer.hold();
     const first = isValid(await issuer.sign({}, { kid: "other" }));
-    await vi.waitFor(() => expect(issuer.requests()).toBe(3));
+    await expect.poll(() => issuer.requests()).toBe(3);
     const others = Array.from({ length: 1_000 }, async (_, i) =>
       failureOf(isValid(await issuer.sign({}, { kid: `other ${i}` }))),
     );

@@ -215,15 +215,16 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
     await expect.poll(() => server.gate.inFlight).toBe(0);
   });
 
-  it.runIf(timeout)("ends at its client's timeout if that is sooner", async () => {
-    const soon = { [timeout?.[0] ?? ""]: name.startsWith("Connect") ? "100" : "100m" };
-    const started = performance.now();
-    const call = open(await serve(kind, hang), kind, form)(soon);
-    call.send(body);
-    call.end();
-    await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
-    expect(performance.now() - started).toBeLessThan(4_000);
-  });
+  // REST has none.
+  if (timeout) {
+    it("ends at its client's timeout if that is sooner", async () => {
+      const soon = { [timeout[0]]: name.startsWith("Connect") ? "100" : "100m" };
+      const call = open(await serve(kind, hang), kind, form)(soon);
+      call.send(body);
+      call.end();
+      await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
+    });
+  }
 
   it("frees its slot when its client leaves, before its end and while it runs", async () => {
     const signals: AbortSignal[] = [];
@@ -239,7 +240,7 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
       await expect.poll(() => server.gate.inFlight).toBe(1);
       await expect.poll(() => signals.length).toBe(isWhole ? 1 : 0);
       call.leave();
-      await expect.poll(() => server.gate.inFlight, { timeout: 4_000 }).toBe(0);
+      await expect.poll(() => server.gate.inFlight).toBe(0);
     }
     expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
   });

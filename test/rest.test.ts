@@ -11,7 +11,7 @@ import { expectDocumented, findOperation, openApi } from "./support/openapi.ts";
 import { rawConnection } from "./support/raw-grpc.ts";
 import { anInvestor, institution } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { grpcClient } from "./support/service.ts";
+import { grpcClient, untilStill } from "./support/service.ts";
 
 const list = "/v1/investors";
 const json = { "content-type": "application/json" };
@@ -298,13 +298,7 @@ describe("the whole list by REST", () => {
     const req = request(url).end();
     const [res] = await once(req, "response");
     res.pause();
-    let before = -1;
-    const hasStopped = () => {
-      const isStill = pages === before;
-      before = pages;
-      return isStill;
-    };
-    await expect.poll(hasStopped, { interval: 300, timeout: 10_000 }).toBe(true);
+    await untilStill(() => pages);
     // What the sockets of both sides hold, and no more.
     expect(pages).toBeLessThan(60);
     req.destroy();

@@ -120,7 +120,7 @@ it("the log holds no password of a database that cannot be reached", async () =>
   const url = `mongodb://user:${secret}@127.0.0.1:1/investors`;
   const service = await startService({ DATABASE_URL: url, LOG_LEVEL: "trace" });
   await callEverything(service);
-  expect(service.output()).toContain("not ready");
+  await expect.poll(service.output).toContain("not ready");
   expect(service.output()).not.toContain(secret);
 });
 
@@ -134,8 +134,9 @@ it.each([
   "the log has no property of an error but its type, message and stack: %s",
   async (thrown, logged) => {
     const fail = `{throw(${thrown})}`;
-    const preload = `--import=data:text/javascript,setTimeout(()=>${fail},2000)`;
-    const { exited, output } = await startService({ NODE_OPTIONS: preload });
+    const preload = `--import=data:text/javascript,process.once('SIGUSR2',()=>${fail})`;
+    const { child, exited, output } = await startService({ NODE_OPTIONS: preload });
+    child.kill("SIGUSR2");
     expect(await exited).toBe(1);
     expect(output()).toContain('"level":60');
     expect(output()).toContain(`"err":${logged}`);

@@ -30,7 +30,7 @@ export async function startEngine(options: EngineOptions) {
     services,
     tls,
     log = pino({ level: "silent" }),
-    requestTimeoutMs = 5_000,
+    requestTimeoutMs = 600_000,
     maxMessageBytes = 65_536,
     maxInFlight = 1_024,
   } = options;

@@ -24,7 +24,7 @@ export async function openService() {
 /** A client of the service in this process, over a store. */
 export function serviceOver(
   store: Store,
-  requestTimeoutMs = 10_000,
+  requestTimeoutMs = 600_000,
 ): Client<typeof InvestorService> {
   const transport = createRouterTransport((router) => {
     router.service(InvestorService, createInvestorService(store, { requestTimeoutMs }));

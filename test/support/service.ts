@@ -115,7 +115,7 @@ export function breakDatabase({ folder }: Pick<Service, "folder">): void {
 
 /** Opens the file beside its service, whose writer is waited for. */
 function openDatabase(folder: string): DatabaseSync {
-  return new DatabaseSync(`${folder}/data/investors.db`, { timeout: 5_000 });
+  return new DatabaseSync(`${folder}/data/investors.db`, { timeout: 120_000 });
 }
 
 /** Whether somebody listens on a port. */
@@ -138,28 +138,53 @@ export async function untilWritten({ child, output, exited }: Run, text: string)
   await Promise.race([promise, exited]);
 }
 
+/** Whose metrics are read, with its credentials if it asks for some. */
+interface Measured {
+  readonly httpPort: number;
+  readonly authorization?: string;
+}
+
+/** The metrics of a service as text. */
+export async function readMetrics({ httpPort, authorization }: Measured): Promise<string> {
+  const headers = authorization === undefined ? {} : { authorization };
+  return (await fetch(`http://127.0.0.1:${httpPort}/metrics`, { headers })).text();
+}
+
 /** The value of a metric of a service, under the labels that it has; 0 if it is not there. */
-export async function metric(
-  { httpPort }: Pick<Service, "httpPort">,
-  name: string,
-  labels = "",
-): Promise<number> {
-  const text = await (await fetch(`http://127.0.0.1:${httpPort}/metrics`)).text();
+export async function metric(service: Measured, name: string, labels = ""): Promise<number> {
+  const text = await readMetrics(service);
   const line = text.split("\n").find((each) => each.startsWith(`${name}${labels} `));
   return Number(line?.split(" ").at(-1) ?? 0);
 }
 
 /** Waits until a service has this many calls in flight. */
-export async function untilInFlight(
-  service: Pick<Service, "httpPort">,
-  count: number,
-): Promise<void> {
+export async function untilInFlight(service: Measured, count: number): Promise<void> {
   await waitFor(
     async () => (await metric(service, "investor_records_rpc_server_calls_in_flight")) === count,
   );
 }
 
-/** Tries until there is a result, for at most 30 seconds. */
+/** Tries until there is a result, for as long as `expect.poll` does. */
 export function waitFor<T>(attempt: () => T | Promise<T>) {
-  return vi.waitUntil(attempt, { timeout: 30_000, interval: 20 });
+  return vi.waitUntil(attempt, { timeout: 120_000, interval: 20 });
+}
+
+/** Waits until what is read, at intervals of 200 ms, is the same five times. */
+export async function untilStill(read: () => unknown): Promise<void> {
+  const seen: unknown[] = [];
+  const isStill = async () => {
+    seen.push(await read());
+    return seen.length >= 5 && new Set(seen.slice(-5)).size === 1;
+  };
+  await vi.waitUntil(isStill, { timeout: 120_000, interval: 200 });
+}
+
+/** The NODE_OPTIONS of a service whose clock and timers, or only some, run so many times as fast. */
+export function hurry(times: number, timers = ["setTimeout", "setInterval"]): string {
+  return [
+    "--import=data:text/javascript,",
+    `for(const[name,start]of[${timers.map((name) => `['${name}',${name}]`)}])`,
+    `globalThis[name]=(work,ms,...args)=>start(work,ms/${times},...args);`,
+    `performance.now=((now)=>()=>${times}*now())(performance.now.bind(performance))`,
+  ].join("");
 }
