@@ -10,6 +10,7 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
 import { root } from "./support/clone.ts";
+import { makeFullFolder } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
@@ -43,7 +44,7 @@ const healthClient = ({ grpcPort }: Service) =>
 
 /** Starts a service with a create in flight that waits for its file until it is released. */
 async function startWithCreate(env: NodeJS.ProcessEnv = {}) {
-  const service = await startService(env);
+  const service = await startService({ REQUEST_TIMEOUT: "5m", DRAIN_TIMEOUT: "5m", ...env });
   const release = lockDatabase(service);
   const create = grpcClient(service).createInvestor(aCreate());
   create.catch(() => {});
@@ -68,21 +69,19 @@ it("lets creates in flight finish, and stores them", async () => {
 });
 
 it("lets a list go on to its end, however slowly it is read", async () => {
-  const service = await startService();
-  const client = grpcClient(service);
   // More than the buffers of a connection hold.
-  const long = "\u{1F600}".repeat(256);
-  const request = aCreate({ addressLine1: long, addressLine2: long, city: long, state: long });
-  await Promise.all(Array.from({ length: 1_000 }, () => client.createInvestor(request)));
+  const service = await startService({}, await makeFullFolder(500));
   const [list] = await once(get(`http://127.0.0.1:${service.httpPort}/v1/investors`), "response");
   service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
   await delay(1_000);
-  expect(await json(list)).toHaveLength(1_000);
+  expect(await json(list)).toHaveLength(500);
   expect(await service.exited).toBe(0);
 });
 
 it("is not held up by watches, open reflection, idle clients or silent connections", async () => {
-  const service = await startService();
+  // Silent connections are closed after ten seconds, and what is held up ends with 1.
+  const service = await startService({ DRAIN_TIMEOUT: "9s" });
   await grpcClient(service).createInvestor(aCreate());
   const watch = healthClient(service).watch({})[Symbol.asyncIterator]();
   await watch.next();
@@ -90,30 +89,20 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   openCall(rawConnection(service.grpcPort), reflection);
   await once(openWire(service.grpcPort).socket, "connect");
   await once(openWire(service.httpPort).socket, "connect");
-  const start = performance.now();
   service.child.kill("SIGTERM");
   expect((await watch.next()).value?.status).toBe(HealthCheckResponse_ServingStatus.NOT_SERVING);
   await expect(watch.next()).rejects.toThrow("[unavailable] the server is shutting down");
   expect(await service.exited).toBe(0);
-  expect(performance.now() - start).toBeLessThan(3_000);
 });
 
-/** Adds a page of records that weighs a MiB: more than the buffers of a connection hold. */
-async function addPage(service: Service): Promise<void> {
-  const client = grpcClient(service);
-  const long = "\u{1F600}".repeat(256);
-  const request = aCreate({ addressLine1: long, addressLine2: long, city: long, state: long });
-  await Promise.all(Array.from({ length: 250 }, () => client.createInvestor(request)));
-}
-
 it("lets replies reach clients over HTTP/1.1 that are slow to read them", async () => {
-  const service = await startService();
-  await addPage(service);
+  const service = await startService({}, await makeFullFolder(130));
   const page = http1("GET", "/v1/investors?pageSize=1000", {});
   const { socket, closed } = openWire(service.httpPort, page.repeat(8));
   await once(socket, "data");
   socket.pause();
   service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
   await delay(1_000);
   socket.resume();
   const text = await closed;
@@ -123,8 +112,7 @@ it("lets replies reach clients over HTTP/1.1 that are slow to read them", async 
 });
 
 it("lets replies reach clients over HTTP/2 that are slow to read them", async () => {
-  const service = await startService();
-  await addPage(service);
+  const service = await startService({}, await makeFullFolder(130));
   const window = Buffer.from([0, 0x7f, 0xff, 0xff]);
   const { closed, received, socket } = openWire(
     service.grpcPort,
@@ -172,9 +160,8 @@ it("stores nothing behind the reply that is said to be the last, over HTTP/1.1",
 });
 
 it("stores nothing behind the last reply over HTTP/1.1 either, while that is being sent", async () => {
-  const service = await startService({ DRAIN_DELAY: "2s" });
   // More than the system takes on behalf of a client that does not read.
-  for (let i = 0; i < 8; i += 1) await addPage(service);
+  const service = await startService({ DRAIN_DELAY: "5s" }, await makeFullFolder(1_000));
   const { socket, closed } = openWire(service.httpPort);
   service.child.kill("SIGTERM");
   await untilWritten(service, "shutting down");
@@ -189,7 +176,7 @@ it("stores nothing behind the last reply over HTTP/1.1 either, while that is bei
   expect(statusesIn(await closed)).toEqual([200]);
   expect(await service.exited).toBe(0);
   const again = grpcClient(await startService({}, service.folder));
-  expect(await listAll(again, 1_000)).toHaveLength(2_000);
+  expect(await listAll(again, 1_000)).toHaveLength(1_000);
 });
 
 it("cuts no call whose request was on its way", async () => {
@@ -221,7 +208,7 @@ it("takes no new connections from when clients are told to leave theirs", async 
 });
 
 it("serves on during the drain delay, while probes fail and HTTP/1.1 replies are the last", async () => {
-  const service = await startService({ DRAIN_DELAY: "2s" });
+  const service = await startService({ DRAIN_DELAY: "5s" });
   const agent = new Agent({ keepAlive: true });
   onTestFinished(() => agent.destroy());
   const ask = async (path: string) => {

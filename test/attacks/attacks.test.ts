@@ -1,5 +1,5 @@
 /**
- * Hostile clients beside good callers. Each round is one attack by 64 connections at once, half of
+ * Hostile clients and, by `npm run attack`, good callers beside them. Each round is one attack by 64 connections at once, half of
  * them with the token of a greedy caller, the others without credentials. What they send depends on
  * the seed of the round, which a failure prints: `SEED=7 npm run attack -- -t TLS` repeats it.
  */
@@ -25,11 +25,9 @@ const minCalls = 100;
 
 /** How busy the one thread of the service, and all cores, may be while good callers are timed. */
 const maxBusy = 0.75;
-const isQuiet = process.env.ATTACK_MINUTES !== undefined;
+/** Whether nothing else is tested beside, as by `npm run attack`. */
+const isAlone = process.env.ATTACK_MINUTES !== undefined;
 const secrets = new RegExp(Object.values(marks).join("|"));
-
-/** When nothing must be left: a call has 3 s, and then its reply may be unread for 30 s. */
-const settledMs = 40_000;
 
 const all = { ...forms, ...floods };
 const any: Attack = (hostile) => hostile.random.pick(Object.values(all))(hostile);
@@ -43,21 +41,20 @@ type Scene = Awaited<ReturnType<typeof prepare>>;
 
 async function prepare(kind: Kind) {
   const target = await startTarget(kind);
-  const callers = await startCallers(target);
-  callers.begin();
-  await callers.end(minCalls);
+  const callers = isAlone ? startCallers(target) : undefined;
+  callers?.begin();
+  await callers?.end(minCalls);
   return { target, callers, initial: await target.holdings() };
 }
 
 /** Waits until the service holds no more than at first, of calls or of everything. */
 async function settle({ target, initial }: Scene, kinds?: "calls"[]): Promise<void> {
-  const options = { timeout: settledMs, interval: 200, message: "what is left" };
-  await expect.poll(() => target.excess(initial, kinds), options).toEqual([]);
+  await expect.poll(() => target.excess(initial, kinds), { interval: 200 }).toEqual([]);
 }
 
 /** Ends both; resolves with the exit code of the service. */
 async function dismiss({ target, callers }: Scene) {
-  await callers.stop();
+  await callers?.stop();
   return target.stop();
 }
 
@@ -70,7 +67,7 @@ async function withstand(seed: number, scene: Scene, attack: Attack): Promise<bo
   const { target, callers } = scene;
   const logged = target.output().length;
   const [start, busyMs, idle] = [performance.now(), target.busyMs(), idleMs()];
-  callers.begin();
+  callers?.begin();
   const lives = Array.from({ length: clients }, async (_, i) => {
     const random = createRandom((seed * clients + i) | 0);
     do await attack(target.hostile(random));
@@ -79,14 +76,14 @@ async function withstand(seed: number, scene: Scene, attack: Attack): Promise<bo
   const ends = await Promise.allSettled(lives);
   target.closeAll();
   if (!target.isAlive()) throw new Error(`the process ended: ${target.output().slice(-2_000)}`);
-  const figures = await callers.end(minCalls);
+  const figures = await callers?.end(minCalls);
   const elapsed = performance.now() - start;
   const isServiceFree = target.busyMs() - busyMs < maxBusy * elapsed;
   const isMachineFree = idleMs() - idle > (1 - maxBusy) * elapsed * cpus().length;
 
   for (const end of ends) if (end.status === "rejected") throw end.reason;
-  const isTimed = isQuiet && isServiceFree && isMachineFree;
-  expectServed(figures, isTimed);
+  const isTimed = isAlone && isServiceFree && isMachineFree;
+  if (figures) expectServed(figures, isTimed);
   expect(target.leaks[0], "what a hostile client must not see").toBe(undefined);
   expect(target.recordsOfStrangers(), "records of strangers").toBe(0);
   expectGoodLog(target.output().slice(logged));
@@ -115,7 +112,7 @@ function expectServed({ calls, failures, p99Ms }: Figures, isTimed: boolean): vo
 const kinds: Kind[] = ["plain", "TLS"];
 
 describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
-  it("withstands every attack", { timeout: minutes * 60_000 + 120_000 }, async () => {
+  it("withstands every attack", { timeout: minutes * 60_000 + 600_000 }, async () => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;
     const end = performance.now() + (isReplay ? 0 : (minutes * 60_000) / kinds.length);

@@ -1,31 +1,20 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { setDefaultCACertificates } from "node:tls";
 import { parentPort, workerData } from "node:worker_threads";
-import { createClient, type Interceptor, type Transport } from "@connectrpc/connect";
-import {
-  createConnectTransport,
-  createGrpcTransport,
-  createGrpcWebTransport,
-} from "@connectrpc/connect-node";
-import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { clientsOf } from "../support/clients.ts";
 import { aCreate, institution } from "../support/records.ts";
 import type { Figures } from "./callers.ts";
 import type { Target } from "./target.ts";
 
-const { grpcUrl, httpUrl, ca, token, mark } = workerData as Target["addresses"];
+const { ca, token, mark, httpUrl, ...ports } = workerData as Target["addresses"];
 const timeoutMs = 5_000;
 const pauseMs = 20;
 if (ca) setDefaultCACertificates([ca]);
 
 const authorization = `Bearer ${token}`;
-const authorize: Interceptor = (next) => (req) => {
-  req.header.set("authorization", authorization);
-  return next(req);
-};
-const interceptors = [authorize];
-const overGrpc = createGrpcTransport({ baseUrl: grpcUrl, interceptors });
-const overHttp1 = { baseUrl: httpUrl, interceptors, httpVersion: "1.1" as const };
-const overHttp2 = { ...overHttp1, httpVersion: "2" as const };
+const options = { authorization, ...(ca && { tls: { ca } }) };
+const overHttp1 = clientsOf(ports, options);
+const overHttp2 = clientsOf(ports, { ...options, httpVersion: "2" });
 
 /** Calls that a caller makes in turn. */
 type Calls = (() => Promise<void>)[];
@@ -34,8 +23,7 @@ function expectSame(actual: unknown, expected: unknown): void {
   if (actual !== expected) throw new Error(`${actual} is not ${expected}`);
 }
 
-function callsBy(transport: Transport): Calls {
-  const client = createClient(InvestorService, transport);
+function callsBy(client: typeof overHttp1.gRPC): Calls {
   const request = aCreate({ lastName: `${mark}-name`, city: `${mark}-city` });
   let id = "";
   return [
@@ -75,12 +63,12 @@ function restCalls(fields: Record<string, string>): Calls {
 }
 
 const callers: Record<string, Calls> = {
-  gRPC: callsBy(overGrpc),
-  Connect: callsBy(createConnectTransport(overHttp1)),
-  "gRPC-Web": callsBy(createGrpcWebTransport(overHttp1)),
+  gRPC: callsBy(overHttp1.gRPC),
+  Connect: callsBy(overHttp1.Connect),
+  "gRPC-Web": callsBy(overHttp1["gRPC-Web"]),
   REST: restCalls({}),
   "REST on new connections": restCalls({ connection: "close" }),
-  ...(ca && { "Connect over HTTP/2": callsBy(createConnectTransport(overHttp2)) }),
+  ...(ca && { "Connect over HTTP/2": callsBy(overHttp2.Connect) }),
 };
 
 let durations: number[] = [];
@@ -110,13 +98,3 @@ parentPort?.on("message", async (message: "begin" | number) => {
   const p99Ms = durations.toSorted((a, b) => a - b)[Math.floor(0.99 * durations.length)] ?? 0;
   parentPort?.postMessage({ calls: durations.length, failures, p99Ms } satisfies Figures);
 });
-
-/** Stores two pages of a mebibyte each. */
-const text = "\u{1F600}".repeat(250) + mark;
-const long = { firstName: text, middleName: text, lastName: text, city: text, state: text };
-const record = aCreate({ ...long, addressLine1: text, addressLine2: text, zipCode: text });
-const client = createClient(InvestorService, overGrpc);
-for (let i = 0; i < 26; i += 1) {
-  await Promise.all(Array.from({ length: 10 }, () => client.createInvestor(record)));
-}
-parentPort?.postMessage("ready");

@@ -11,10 +11,9 @@ export interface Figures {
   readonly p99Ms: number;
 }
 
-/** Starts callers on each protocol, who fill the database with two full pages and then wait. */
-export async function startCallers({ addresses: workerData }: Target) {
+/** Starts callers on each protocol, who wait. */
+export function startCallers({ addresses: workerData }: Target) {
   const thread = new Worker(new URL("callers-thread.ts", import.meta.url), { workerData });
-  await once(thread, "message");
   return {
     begin: () => thread.postMessage("begin"),
     /** Lets them go on until they have made this many calls, and returns their figures. */

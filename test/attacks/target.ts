@@ -8,9 +8,11 @@ import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls, setDefaultCACertificates } from "node:tls";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { buildService } from "../support/clone.ts";
+import { makeSqlite } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import type { Fields } from "../support/http2-frames.ts";
 import type { Random } from "../support/random.ts";
+import { textOfAll } from "../support/records.ts";
 import { startService } from "../support/service.ts";
 
 export type Kind = "plain" | "TLS";
@@ -73,6 +75,13 @@ const heapOptions = "--max-old-space-size=224";
 /** Starts the service as in a container, with tokens. */
 export async function startTarget(kind: Kind, requestTimeout = "3s") {
   const folder = temporaryFolder();
+  // Two pages.
+  await makeSqlite(
+    folder,
+    "data/investors.db",
+    260,
+    textOfAll("\u{1F600}".repeat(250) + marks.good),
+  );
   const env: NodeJS.ProcessEnv = {
     NODE_OPTIONS: heapOptions,
     AUTH_TOKENS_FILE: "tokens",
@@ -147,7 +156,8 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     output,
     /** What good callers have to know. */
     addresses: {
-      grpcUrl: `${scheme}://127.0.0.1:${ports.grpc}`,
+      grpcPort: ports.grpc,
+      httpPort: ports.http,
       httpUrl,
       ca: authority?.ca,
       token: tokens.good,
@@ -209,7 +219,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     async stop(): Promise<number | NodeJS.Signals> {
       this.closeAll();
       child.kill("SIGTERM");
-      await Promise.race([exited, timeout(30_000)]);
+      await Promise.race([exited, timeout(300_000)]);
       child.kill("SIGKILL");
       return exited;
     },

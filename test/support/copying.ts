@@ -5,7 +5,8 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { runCopy } from "../../src/copy/copy.ts";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
-import { aCreate, anInvestor } from "./records.ts";
+import { temporaryFolder } from "./folder.ts";
+import { aCreate, anInvestor, largest } from "./records.ts";
 import { grpcClient, type Run, run, type Service } from "./service.ts";
 
 /** Where a copy runs, and what it gets by its environment and by standard input. */
@@ -60,13 +61,20 @@ export function openSqlite(path: string): Promise<Store> {
   return createSqliteStore(path, options);
 }
 
-/** Makes an SQLite file with records of which all differ, and closes it. */
-export async function makeSqlite(folder: string, name: string, count: number): Promise<Investor[]> {
+/** Makes an SQLite file with records of which all differ, but in these fields, and closes it. */
+export async function makeSqlite(folder: string, name: string, count: number, fields = {}) {
   const store = await openSqlite(join(folder, name));
-  const investors = Array.from({ length: count }, () => anInvestor());
+  const investors = Array.from({ length: count }, () => anInvestor(fields));
   await Promise.all(investors.map((investor) => store.insert(investor)));
   await store.close();
   return investors.toSorted((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** Makes a folder for a service, whose SQLite file has this many of the largest records. */
+export async function makeFullFolder(count: number): Promise<string> {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "data/investors.db", count, largest);
+  return folder;
 }
 
 /** All rows of the table in an SQLite file, in bytes that are equal only if all rows are. */

@@ -19,6 +19,15 @@ export function anInvestor(changes: MessageInitShape<typeof InvestorSchema> = {}
   return create(InvestorSchema, { ...content(), id: v7(), ...changes });
 }
 
+/** The texts of the largest record: 130 of them fill a page. */
+export const largest = textOfAll("\u{1F600}".repeat(256));
+
+/** The same text in all fields that take any. */
+export function textOfAll(text: string) {
+  const names = { firstName: text, middleName: text, lastName: text, city: text, state: text };
+  return { ...names, addressLine1: text, addressLine2: text, zipCode: text };
+}
+
 /** The content of a record in plain JSON. */
 export const institution = {
   type: "institution",
