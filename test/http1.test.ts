@@ -1,5 +1,4 @@
 /** What holds for connections of HTTP/1.1, whichever calls they carry. */
-import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
@@ -13,131 +12,61 @@ const record = JSON.stringify({ ...aCreate(), type: "INVESTOR_TYPE_INDIVIDUAL" }
 const alive = http1("GET", "/healthz", {});
 const anyHost = { "--host": "0.0.0.0", "--allow-insecure": "true" };
 
-/** The first requests of common clients. */
-const clients: [name: string, status: number, request: string][] = [
-  ["curl", 200, "GET /v1/investors HTTP/1.1|Host: h:1|User-Agent: curl/8.5.0|Accept: */*"],
-  [
-    "hey",
-    200,
-    "GET /v1/investors HTTP/1.1|Host: h:1|User-Agent: hey/0.0.1|Content-Type: text/html",
-  ],
-  ["urllib3", 200, "GET /v1/investors HTTP/1.1|Host: h:1|Accept-Encoding: identity"],
-  ["Ruby's Net::HTTP", 200, "GET /v1/investors HTTP/1.1|Accept: */*|User-Agent: Ruby|Host: h:1"],
-  [
-    "okhttp",
-    200,
-    "GET /v1/investors HTTP/1.1|Host: h:1|Connection: Keep-Alive|Accept-Encoding: gzip",
-  ],
-  ["Envoy", 200, "GET /v1/investors HTTP/1.1|host: h:1|x-forwarded-proto: https|x-request-id: 7a"],
-  [
-    "wget",
-    200,
-    "GET /v1/investors HTTP/1.1|Host: h:1|User-Agent: Wget/1.21|Connection: Keep-Alive",
-  ],
-  [
-    "Python's requests, and httpx",
-    200,
-    `GET /v1/investors HTTP/1.1|Host: h:1|User-Agent: python-requests/2.31.0|
-    Accept-Encoding: gzip, deflate, br|Accept: */*|Connection: keep-alive`,
-  ],
-  [
-    "Java's HttpURLConnection",
-    200,
-    `GET /v1/investors HTTP/1.1|User-Agent: Java/17.0.9|Host: h:1|
-    Accept: text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2|Connection: keep-alive`,
-  ],
+const get = "GET /v1/investors HTTP/1.1|Host: h:1";
+const post = "POST /v1/investors HTTP/1.1|Host: h:1|Content-Type: application/json";
+
+/** Requests as clients send them, and others, after which the connection stays. */
+const keeping: [name: string, status: number, request: string][] = [
+  ["curl", 200, `${get}|User-Agent: curl/8.5.0|Accept: */*`],
+  ["Chrome", 200, `${get}|Upgrade-Insecure-Requests: 1|Sec-Fetch-Site: none|Cookie: session=1`],
   [
     "Node's fetch",
     400,
-    `POST /v1/investors HTTP/1.1|host: h:1|connection: keep-alive|content-type: application/json|
-    accept-language: *|sec-fetch-mode: cors|accept-encoding: gzip, deflate|content-length: 2||{}`,
+    `${post}|connection: keep-alive|sec-fetch-mode: cors|Content-Length: 2||{}`,
   ],
+  ["Go's net/http", 400, `${post}|Transfer-Encoding: chunked||2|{}|0||`],
+  ["curl -T", 400, `${post}|Transfer-Encoding: chunked|Expect: 100-continue||2|{}|0||`],
+  [".NET's HttpClient", 400, `${post}|Expect: 100-continue|Content-Length: 2||{}`],
   [
-    "Go's net/http",
+    "Apache HttpClient",
     400,
-    `POST /v1/investors HTTP/1.1|Host: h:1|User-Agent: Go-http-client/1.1|
-    Transfer-Encoding: chunked|Content-Type: application/json||2|{}|0||`,
-  ],
-  [
-    "Prometheus",
-    200,
-    `GET /metrics HTTP/1.1|Host: h:1|X-Prometheus-Scrape-Timeout-Seconds: 10|Accept-Encoding: gzip|
-    Accept: application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1`,
+    `${post}|Connection: keep-alive|Upgrade: TLS/1.2|Content-Length: 2||{}`,
   ],
   [
     "curl --http2, and Java's HttpClient",
     200,
-    `GET /v1/investors HTTP/1.1|Host: h:1|Connection: Upgrade, HTTP2-Settings|Upgrade: h2c|
-    HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA`,
+    `${get}|Connection: Upgrade, HTTP2-Settings|Upgrade: h2c|HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA`,
   ],
-  [
-    "curl -T",
-    400,
-    `POST /v1/investors HTTP/1.1|Host: h:1|Transfer-Encoding: chunked|
-    Content-Type: application/json|Expect: 100-continue||2|{}|0||`,
-  ],
-  [
-    "Apache HttpClient",
-    400,
-    `POST /v1/investors HTTP/1.1|Content-Length: 2|Content-Type: application/json; charset=UTF-8|
-    Host: h:1|Connection: keep-alive|Upgrade: TLS/1.2||{}`,
-  ],
-  [
-    ".NET's HttpClient",
-    400,
-    `POST /v1/investors HTTP/1.1|Host: h:1|Expect: 100-continue|
-    Content-Type: application/json; charset=utf-8|Content-Length: 2||{}`,
-  ],
+  ["a WebSocket", 200, `${get}|Connection: Upgrade|Upgrade: websocket`],
   ["ab -k", 200, "GET /v1/investors?pageSize=9 HTTP/1.0|Connection: Keep-Alive|Host: h:1"],
-  [
-    "Chrome",
-    200,
-    `GET / HTTP/1.1|Host: h:1|Connection: keep-alive|Upgrade-Insecure-Requests: 1|
-    Sec-Fetch-Site: none|Accept-Encoding: gzip, deflate, br, zstd|Cookie: session=1`,
-  ],
-];
-
-/** Clients that close their connection themselves. */
-const onceOnly: typeof clients = [
-  ["kube-probe", 200, "GET /readyz HTTP/1.1|Host: h:1|Connection: close"],
-  ["PHP's streams", 200, "GET /v1/investors HTTP/1.0|Host: h:1|Connection: close"],
-  ["the check of HAProxy", 200, "GET /readyz HTTP/1.0"],
-  ["nginx", 200, "GET /v1/investors HTTP/1.0|Host: h:1|X-Real-IP: 10.0.0.7|Connection: close"],
-  ["Python's urllib", 200, "GET /v1/investors HTTP/1.1|Host: h:1|Connection: close"],
-];
-
-/** Other requests after which a connection stays. */
-const others: typeof clients = [
-  ...["TRACE", "PATCH", "DELETE", "PROPFIND", "OPTIONS"].map((method): (typeof clients)[0] => [
-    `the method ${method}`,
-    405,
-    http1(method, rest, {}),
-  ]),
+  ["the method TRACE", 405, http1("TRACE", rest, {})],
+  ["the method OPTIONS", 405, http1("OPTIONS", rest, {})],
   ["the method HEAD", 200, http1("HEAD", rest, {})],
   ["a path of nothing", 404, http1("GET", "/nothing", {})],
   ["a body that is not JSON", 400, http1("POST", rest, json, "{")],
   ["a body of another type", 415, http1("POST", rest, {}, "x")],
-  [
-    "Upgrade: websocket",
-    200,
-    http1("GET", "/healthz", { connection: "Upgrade", upgrade: "websocket" }),
-  ],
   ["an unknown expectation", 200, http1("GET", "/healthz", { expect: "more" })],
-  ["TE and trailers", 200, http1("GET", "/healthz", { te: "trailers", connection: "TE" })],
-  ["Range", 200, http1("GET", "/openapi.json", { range: "bytes=0-1" })],
+  ["trailers", 200, http1("GET", "/healthz", { te: "trailers", connection: "TE" })],
   ["a GET with a body", 200, http1("GET", rest, json, "{}")],
+];
+
+/** Clients that close their connection themselves. */
+const closing: typeof keeping = [
+  ["kube-probe", 200, "GET /readyz HTTP/1.1|Host: h:1|Connection: close"],
+  ["the check of HAProxy", 200, "GET /readyz HTTP/1.0"],
+  ["nginx", 200, "GET /v1/investors HTTP/1.0|Host: h:1|X-Real-IP: 10.0.0.7|Connection: close"],
 ];
 
 /** A request of the tables above as bytes. */
 function toBytes(text: string): string {
-  const bytes = text.replaceAll(/\|\n? */g, "\r\n");
+  const bytes = text.replaceAll("|", "\r\n");
   return bytes.includes("\r\n\r\n") ? bytes : `${bytes}\r\n\r\n`;
 }
 
 describe("a connection of HTTP/1.1", () => {
   it.each([
-    ...[...clients, ...others].map(([...row]) => [...row, true] as const),
-    ...onceOnly.map(([...row]) => [...row, false] as const),
+    ...keeping.map(([...row]) => [...row, true] as const),
+    ...closing.map(([...row]) => [...row, false] as const),
   ])("stays unless its client closes it: %s, with status %i", async (_, status, text, stays) => {
     const { httpPort } = await startInProcess(anyHost);
     const request = toBytes(text);
@@ -151,8 +80,6 @@ describe("a connection of HTTP/1.1", () => {
     await expect.poll(final).toEqual([status]);
     socket.write(request);
     await expect.poll(final).toEqual([status, status]);
-    await delay(20);
-    expect(socket.closed).toBe(false);
     expect(received()).not.toMatch(/^connection: close/im);
   });
 
