@@ -11,7 +11,7 @@ import { clientsOf } from "./support/clients.ts";
 import { root } from "./support/clone.ts";
 import { makeFullFolder } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryFile } from "./support/folder.ts";
+import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
   fieldsOf,

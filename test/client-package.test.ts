@@ -155,4 +155,4 @@ it("the package brings one other, is typed, and calls the service, as an ES modu
     }
     expect(await run(node, "client.mjs"), node).toContain("lastName: 'Example Capital'");
   }
-}, 300_000);
+});

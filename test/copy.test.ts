@@ -44,7 +44,7 @@ const idsIn = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.par
 /** Runs a line of a shell in a folder, where `copy` is the command. */
 function inShell(folder: string, line: string) {
   const script = `copy() { "${process.execPath}" "${bin}" copy "$@"; }; ${line}`;
-  return spawnSync("sh", ["-c", script], { cwd: folder, encoding: "utf8", timeout: 60_000 });
+  return spawnSync("sh", ["-c", script], { cwd: folder, encoding: "utf8" });
 }
 
 describe("the arguments of a copy", () => {
@@ -320,7 +320,7 @@ describe("a store to copy to", () => {
     expect(again).toMatchObject({ code: 0, told: expect.stringMatching(copied(1, 1)) });
   });
 
-  it("that is in use by a service serves on, from it and to it", { timeout: 180_000 }, async () => {
+  it("that is in use by a service serves on, from it and to it", async () => {
     const folder = temporaryFolder();
     const investors = await makeSqlite(folder, "a.db", 5_000);
     const writers = startWriters(await startService({}, folder));

@@ -118,7 +118,7 @@ describe("the OpenAPI document", () => {
     const service = await startInProcess({
       "--auth-tokens-file": temporaryFile(tokens.map((each) => `${v4()} ${each}\n`).join("")),
       "--max-in-flight": "1",
-      "--request-timeout": "2s",
+      "--request-timeout": "5s",
     });
     const content = createInvestor?.requestBody.content["application/json"]?.example as object;
     const all = { authorization: "Bearer all-that-there-is-to-do" };

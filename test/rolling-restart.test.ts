@@ -4,7 +4,6 @@ import { Agent } from "node:https";
 import { connect, createServer } from "node:net";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
-import { setTimeout as delay } from "node:timers/promises";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
@@ -71,10 +70,19 @@ function startHttp1(baseUrl: string, ca: string): Callers {
   };
 }
 
+type Records = Awaited<ReturnType<typeof openRecords>>;
+
+async function openRecords(url: string) {
+  const mongo = await MongoClient.connect(url);
+  onTestFinished(() => mongo.close());
+  return mongo.db().collection("investors");
+}
+
 /** Restarts one of the services on its ports, under the load of the callers. */
-async function restart(services: Service[], index: number, env: NodeJS.ProcessEnv) {
+async function restart(services: Service[], index: number, env: NodeJS.ProcessEnv, all: Records) {
   const { child, exited, output, grpcPort, httpPort } = services[index] as Service;
-  await delay(1_000);
+  const before = await all.countDocuments();
+  await expect.poll(() => all.countDocuments()).toBeGreaterThan(before + 200);
   child.kill("SIGTERM");
   expect(await exited, output()).toBe(0);
   const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
@@ -82,15 +90,13 @@ async function restart(services: Service[], index: number, env: NodeJS.ProcessEn
 }
 
 /** Expects that no call failed, and that each record is stored once. */
-async function expectNothingLost(url: string, callers: Callers[]): Promise<void> {
+async function expectNothingLost(all: Records, callers: Callers[]): Promise<void> {
   const seen = await Promise.all(callers.map((each) => each.finish()));
   for (const { created, failures } of seen) {
     expect(failures).toEqual([]);
-    expect(created).toBeGreaterThan(50);
+    expect(created).toBeGreaterThan(0);
   }
-  const mongo = await MongoClient.connect(url);
-  onTestFinished(() => mongo.close());
-  const stored = await mongo.db().collection("investors").countDocuments();
+  const stored = await all.countDocuments();
   expect(stored).toBe(seen.reduce((sum, { created }) => sum + created, 0));
 }
 
@@ -121,10 +127,11 @@ await describeWithMongo("a rolling restart of two services under load", "standal
     const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
     const { go, python } = await prepareCallers();
     const services = await Promise.all([startService(env), startService(env)]);
+    const all = await openRecords(env.DATABASE_URL);
     const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
     const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
-    for (const i of [0, 1, 0, 1]) await restart(services, i, env);
-    await expectNothingLost(env.DATABASE_URL, callers);
+    for (const i of [0, 1, 0, 1]) await restart(services, i, env, all);
+    await expectNothingLost(all, callers);
   });
 
   it(
@@ -140,6 +147,7 @@ await describeWithMongo("a rolling restart of two services under load", "standal
       const env = { DATABASE_URL: mongo.url(), ...common, ...tls };
       const { go, python } = await prepareCallers();
       const services = await Promise.all([startService(env), startService(env)]);
+      const all = await openRecords(env.DATABASE_URL);
       const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
       const ports = services.map(({ httpPort }) => httpPort);
       const balancer = await startBalancer(ports);
@@ -153,10 +161,10 @@ await describeWithMongo("a rolling restart of two services under load", "standal
       for (const i of [0, 1, 0, 1]) {
         // As the probes would have it.
         balancer.targets = ports.toSpliced(i, 1);
-        await restart(services, i, env);
+        await restart(services, i, env, all);
         balancer.targets = ports;
       }
-      await expectNothingLost(env.DATABASE_URL, callers);
+      await expectNothingLost(all, callers);
     },
   );
 });

@@ -95,7 +95,7 @@ it("log, metrics and errors hold no field of a record but its id and no token, w
     AUTH_TOKENS_FILE: file,
     LOG_LEVEL: "trace",
     LOG_CALLS: "true",
-    REQUEST_TIMEOUT: "1s",
+    REQUEST_TIMEOUT: "3s",
   };
   const service = await startService(env);
   const refused = await callEverything(service);

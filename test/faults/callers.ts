@@ -148,12 +148,12 @@ export function startCallers(services: Service[], random: Random) {
      * Waits until more creates are acknowledged.
      *
      * @param recover called every second or so: a process can end later than the fault that ends it
-     * @throws {Error} if that takes more than a minute
+     * @throws {Error} if that takes more than five minutes
      */
     async acknowledgements(count: number, recover = async () => {}): Promise<void> {
       const acknowledged = () => history.counts.acknowledged ?? 0;
       const wanted = acknowledged() + count;
-      const end = performance.now() + 60_000;
+      const end = performance.now() + 300_000;
       for (let tries = 1; acknowledged() < wanted; tries += 1) {
         if (performance.now() > end) throw new Error("creates are not acknowledged any more");
         await delay(5);
@@ -209,7 +209,7 @@ async function wholeList({ httpPort }: Service): Promise<Investor[]> {
 }
 
 /** When a caller leaves, in milliseconds. */
-function patience(ms = 20_000): { signal: AbortSignal } {
+function patience(ms = 120_000): { signal: AbortSignal } {
   return { signal: AbortSignal.timeout(ms) };
 }
 

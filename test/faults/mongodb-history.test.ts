@@ -10,7 +10,7 @@ import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
 import { type LinkedSet, startLinkedSet } from "./linked-set.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-const timeout = minutes * 60_000 + 300_000;
+const timeout = minutes * 60_000 + 600_000;
 
 /** Two services on one database of a set of three, and their callers. */
 interface MongoWorld extends World {

@@ -16,7 +16,7 @@ import { compileDisk, createFailingDisk, type FailingDisk, type Files } from "./
 import { contentOf } from "./history.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0.5);
-const timeout = minutes * 60_000 + 300_000;
+const timeout = minutes * 60_000 + 600_000;
 const struck = "the disk fails";
 
 describe("after a power cut", needs("cc"), () => {

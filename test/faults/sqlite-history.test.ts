@@ -11,7 +11,7 @@ import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
 import { compileDisk, createFailingDisk } from "./failing-disk.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-const timeout = minutes * 60_000 + 300_000;
+const timeout = minutes * 60_000 + 600_000;
 
 /** A service whose disk and process can be made to fail, and its callers. */
 interface SqliteWorld extends World {
