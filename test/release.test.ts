@@ -11,8 +11,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { root } from "./support/clone.ts";
+import { needs } from "./support/tools.ts";
 
-describe("a clone", () => {
+describe("a clone", needs("git"), () => {
   let clone: string;
 
   const run = (program: string, ...args: string[]) =>
