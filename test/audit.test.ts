@@ -11,7 +11,7 @@ import { readBlocks } from "./support/markdown.ts";
 import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { lockDatabase, startService } from "./support/service.ts";
-import { hasTool } from "./support/tools.ts";
+import { needs } from "./support/tools.ts";
 
 /** The questions of docs/security.md, with the commands that answer them. */
 function readQuestions(): Record<string, string> {
@@ -20,7 +20,7 @@ function readQuestions(): Record<string, string> {
   return Object.fromEntries(Array.from(questions, ([, question, jq]) => [question, jq]));
 }
 
-describe.skipIf(!hasTool("jq", ["--version"]))("from the log alone, an auditor learns", () => {
+describe("from the log alone, an auditor learns", needs("jq"), () => {
   it("who created, read, was refused, and what is missing, beside a stranger who floods", async () => {
     const tokens = "orders t0ken-of-the-orders\nreports t0ken-of-the-reports investors:read\n";
     const env = { AUTH_TOKENS_FILE: temporaryFile(tokens), LOG_CALLS: "true" };

@@ -5,6 +5,7 @@ import {
   type ClientHttp2Stream,
   connect as connectHttp2,
 } from "node:http2";
+import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { clientsOf } from "./support/clients.ts";
@@ -35,8 +36,8 @@ import {
   hurry,
   lockDatabase,
   metric,
-  runGroup,
   readMetrics,
+  runGroup,
   type Service,
   startService,
   untilInFlight,

@@ -1,5 +1,4 @@
 /** The proxies of deploy/, in front of the service. */
-import { spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
@@ -12,6 +11,7 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import { runGroup, startService, waitFor } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
 
 /** A port that was free just now, for a program that takes no 0. */
 async function findPort(): Promise<number> {
@@ -26,14 +26,12 @@ async function findPort(): Promise<number> {
 const proxies = {
   caddy: {
     file: "Caddyfile",
-    version: "version",
     complete: (text: string, port: number) =>
       `{\nadmin off\nauto_https off\n}\n${text.replace("investors.example", `https://localhost:${port}`)}`,
     args: (file: string) => ["run", "--adapter", "caddyfile", "--config", file],
   },
   nginx: {
     file: "nginx.conf",
-    version: "-v",
     complete: (text: string, port: number) => {
       const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
       const paths = temporary.map((name) => `${name}_temp_path ${name};`).join("\n");
@@ -53,51 +51,52 @@ const proxies = {
   },
 };
 
-describe.each(Object.entries(proxies))("%s", (name, { file, version, complete, args }) => {
-  const isThere = spawnSync(name, [version]).error === undefined;
-  if (!isThere) console.warn(`SKIPPED: the test of deploy/${file}, which needs ${name}`);
+describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) => {
+  it(
+    "passes on every protocol, with its errors and whole lists",
+    needs(name as "caddy" | "nginx"),
+    async () => {
+      const folder = temporaryFolder();
+      const authority = await createAuthority();
+      const { ca } = authority;
+      const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority);
+      const service = await startService({
+        AUTH_TOKENS_FILE: temporaryFile("caller t0ken-of-a-caller\n"),
+      });
+      const port = await findPort();
+      const text = readFileSync(join("deploy", file), "utf8")
+        .replaceAll(/\S+tls\.crt/g, TLS_CERT)
+        .replaceAll(/\S+tls\.key/g, TLS_KEY)
+        .replaceAll(":50051", `:${service.grpcPort}`)
+        .replaceAll(":8080", `:${service.httpPort}`);
+      const configuration = join(folder, file);
+      writeFileSync(configuration, complete(text, port));
+      const env = { PATH: process.env.PATH, HOME: folder, XDG_DATA_HOME: folder };
+      const proxy = runGroup(name, args(configuration), { cwd: folder, env });
+      await waitFor(async () => {
+        if (proxy.child.exitCode !== null) throw new Error(`it ended: ${proxy.output()}`);
+        const health = getOverTls({ httpPort: port }, "/healthz", { ca }).catch(() => "");
+        return (await health).includes("alive");
+      });
 
-  it.skipIf(!isThere)("passes on every protocol, with its errors and whole lists", async () => {
-    const folder = temporaryFolder();
-    const authority = await createAuthority();
-    const { ca } = authority;
-    const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority);
-    const service = await startService({
-      AUTH_TOKENS_FILE: temporaryFile("caller t0ken-of-a-caller\n"),
-    });
-    const port = await findPort();
-    const text = readFileSync(join("deploy", file), "utf8")
-      .replaceAll(/\S+tls\.crt/g, TLS_CERT)
-      .replaceAll(/\S+tls\.key/g, TLS_KEY)
-      .replaceAll(":50051", `:${service.grpcPort}`)
-      .replaceAll(":8080", `:${service.httpPort}`);
-    const configuration = join(folder, file);
-    writeFileSync(configuration, complete(text, port));
-    const env = { PATH: process.env.PATH, HOME: folder, XDG_DATA_HOME: folder };
-    const proxy = runGroup(name, args(configuration), { cwd: folder, env });
-    await waitFor(async () => {
-      if (proxy.child.exitCode !== null) throw new Error(`it ended: ${proxy.output()}`);
-      const health = getOverTls({ httpPort: port }, "/healthz", { ca }).catch(() => "");
-      return (await health).includes("alive");
-    });
-
-    const authorization = "Bearer t0ken-of-a-caller";
-    const ports = { grpcPort: port, httpPort: port };
-    for (const httpVersion of ["1.1", "2"] as const) {
-      const options = { authorization, tls: { ca }, httpVersion };
-      for (const client of Object.values(clientsOf(ports, options))) {
-        const { id } = await client.createInvestor(aCreate());
-        expect(await client.getInvestor({ id })).toMatchObject({ id });
-        const missing = await failureOf(client.getInvestor({ id: v7() }));
-        expect(missing).toMatchObject({ reason: "INVESTOR_NOT_FOUND" });
+      const authorization = "Bearer t0ken-of-a-caller";
+      const ports = { grpcPort: port, httpPort: port };
+      for (const httpVersion of ["1.1", "2"] as const) {
+        const options = { authorization, tls: { ca }, httpVersion };
+        for (const client of Object.values(clientsOf(ports, options))) {
+          const { id } = await client.createInvestor(aCreate());
+          expect(await client.getInvestor({ id })).toMatchObject({ id });
+          const missing = await failureOf(client.getInvestor({ id: v7() }));
+          expect(missing).toMatchObject({ reason: "INVESTOR_NOT_FOUND" });
+        }
       }
-    }
-    const list = await getOverTls({ httpPort: port }, "/v1/investors", {
-      ca,
-      headers: { authorization },
-    });
-    expect(JSON.parse(list)).toHaveLength(8);
-    const refused = await getOverTls({ httpPort: port }, "/v1/investors", { ca });
-    expect(JSON.parse(refused)).toMatchObject({ status: 401, reason: "CREDENTIALS_MISSING" });
-  });
+      const list = await getOverTls({ httpPort: port }, "/v1/investors", {
+        ca,
+        headers: { authorization },
+      });
+      expect(JSON.parse(list)).toHaveLength(8);
+      const refused = await getOverTls({ httpPort: port }, "/v1/investors", { ca });
+      expect(JSON.parse(refused)).toMatchObject({ status: 401, reason: "CREDENTIALS_MISSING" });
+    },
+  );
 });

@@ -18,7 +18,7 @@ import {
   waitFor,
 } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
-import { hasTool } from "./support/tools.ts";
+import { needs } from "./support/tools.ts";
 
 /** A port that was free. */
 async function freePort(): Promise<number> {
@@ -116,22 +116,19 @@ it("two services on one file warn of each other", async () => {
   }
 });
 
-it.skipIf(!hasTool("sqlite3", ["-version"]))(
-  "takes a file that SQLite's .dump has been read back into",
-  async () => {
-    const first = await startService();
-    const { id } = await grpcClient(first).createInvestor(aCreate());
-    first.child.kill("SIGTERM");
-    await first.exited;
-    const folder = temporaryFolder();
-    mkdirSync(join(folder, "data"));
-    const input = execFileSync("sqlite3", [`${first.folder}/data/investors.db`, ".dump"]);
-    execFileSync("sqlite3", [`${folder}/data/investors.db`], { input });
-    const client = grpcClient(await startService({}, folder));
-    expect(await client.getInvestor({ id })).toMatchObject({ id });
-    await client.createInvestor(aCreate());
-  },
-);
+it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"), async () => {
+  const first = await startService();
+  const { id } = await grpcClient(first).createInvestor(aCreate());
+  first.child.kill("SIGTERM");
+  await first.exited;
+  const folder = temporaryFolder();
+  mkdirSync(join(folder, "data"));
+  const input = execFileSync("sqlite3", [`${first.folder}/data/investors.db`, ".dump"]);
+  execFileSync("sqlite3", [`${folder}/data/investors.db`], { input });
+  const client = grpcClient(await startService({}, folder));
+  expect(await client.getInvestor({ id })).toMatchObject({ id });
+  await client.createInvestor(aCreate());
+});
 
 it.each(["", "-shm", "folder"])("says that it may not write its file%s", async (denied) => {
   const folder = temporaryFolder();

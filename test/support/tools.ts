@@ -25,6 +25,7 @@ const tools = {
     get: "the package buildah; run the tests as root",
     isOptional: true,
   },
+  caddy: { probe: "caddy version", get: "the package caddy", isOptional: true },
   cc: { probe: "cc --version", get: "the package gcc" },
   Chromium: {
     probe: "command -v chromium || command -v google-chrome",
@@ -35,17 +36,20 @@ const tools = {
   git: { probe: "git --version", get: "the package git" },
   Go: { probe: "go version", get: "https://go.dev/dl" },
   grpcurl: { probe: "grpcurl --version", get: "https://github.com/fullstorydev/grpcurl" },
+  jq: { probe: "jq --version", get: "the package jq", isOptional: true },
   Linux: { probe: "uname | grep Linux", get: "a machine or a container with Linux" },
   Maven: {
     probe: "mvn -B -f examples/java dependency:resolve",
     get: "the packages maven and default-jdk, and access to a repository",
     isOptional: true,
   },
+  nginx: { probe: "nginx -v", get: "the package nginx", isOptional: true },
   openssl: { probe: "openssl version", get: "the package openssl" },
   prlimit: { probe: "prlimit --version", get: "the package util-linux" },
   promtool: { probe: "promtool --version", get: "the package prometheus", isOptional: true },
   Python: { probe: "python3 -c 'import ensurepip'", get: "the package python3-venv" },
   script: { probe: "script --version", get: "the package bsdutils" },
+  sqlite3: { probe: "sqlite3 -version", get: "the package sqlite3", isOptional: true },
   "systemd-analyze": {
     probe: "systemd-analyze --version",
     get: "the package systemd",
