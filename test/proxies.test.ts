@@ -1,7 +1,5 @@
 /** The proxies of deploy/, in front of the service. */
-import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
@@ -11,16 +9,8 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import { runGroup, startService, waitFor } from "./support/service.ts";
+import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
-
-/** A port that was free just now, for a program that takes no 0. */
-async function findPort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  await once(server.close(), "close");
-  return port;
-}
 
 /** How each proxy is started with a configuration, and what that needs besides. */
 const proxies = {
@@ -63,7 +53,7 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const service = await startService({
         AUTH_TOKENS_FILE: temporaryFile("caller t0ken-of-a-caller\n"),
       });
-      const port = await findPort();
+      const port = await freePort();
       const text = readFileSync(join("deploy", file), "utf8")
         .replaceAll(/\S+tls\.crt/g, TLS_CERT)
         .replaceAll(/\S+tls\.key/g, TLS_KEY)

@@ -1,7 +1,6 @@
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { Agent, get, type IncomingMessage } from "node:http";
-import { createServer } from "node:net";
 import { join } from "node:path";
 import { json } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
@@ -28,7 +27,6 @@ import {
   accepts,
   grpcClient,
   lockDatabase,
-  run,
   runGroup,
   type Service,
   startService,
@@ -36,7 +34,7 @@ import {
   untilWritten,
   waitFor,
 } from "./support/service.ts";
-import { http1, listen, openWire, statusesIn } from "./support/tcp.ts";
+import { http1, openWire, statusesIn } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 const healthClient = ({ grpcPort }: Service) =>
@@ -241,17 +239,6 @@ it("ends at once at a second signal, whatever is waited for", async () => {
   await untilWritten(service, "shutting down");
   service.child.kill("SIGINT");
   expect(await service.exited).toBe("SIGKILL");
-});
-
-it("ends a start that waits for its database, before a port is listened on", async () => {
-  const database = createServer();
-  const port = await listen(database);
-  const env = { DATABASE_URL: `mongodb://127.0.0.1:${port}/`, GRPC_PORT: "0", HTTP_PORT: "0" };
-  const service = run([], env, temporaryFolder());
-  await once(database, "connection");
-  service.child.kill("SIGTERM");
-  expect(await service.exited).toBe(0);
-  expect(service.output()).not.toContain("serving");
 });
 
 it("lets calls finish when the terminal of the service closes", needs("Python"), async () => {

@@ -17,16 +17,8 @@ import {
   startService,
   waitFor,
 } from "./support/service.ts";
-import { listen } from "./support/tcp.ts";
+import { freePort, listen } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
-
-/** A port that was free. */
-async function freePort(): Promise<number> {
-  const server = createServer();
-  const port = await listen(server);
-  await new Promise((done) => server.close(done));
-  return port;
-}
 
 /** A folder whose database has a record, and a service on it that another program keeps from starting. */
 async function startLockedOut() {

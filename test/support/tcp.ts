@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type AddressInfo, connect, type Server, type Socket } from "node:net";
+import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
 import { onTestFinished } from "vitest";
 
 /** Has a server listen on a free port of this machine until the end of the test; returns the port. */
@@ -7,6 +7,14 @@ export async function listen(server: Server): Promise<number> {
   onTestFinished(() => void server.close());
   await once(server.listen(0, "127.0.0.1"), "listening");
   return (server.address() as AddressInfo).port;
+}
+
+/** A port that was free just now, for a program that takes no 0. */
+export async function freePort(): Promise<number> {
+  const server = createServer();
+  const port = await listen(server);
+  await once(server.close(), "close");
+  return port;
 }
 
 /** A connection as bytes, all that came on it so far, and all once it has closed. */
