@@ -57,9 +57,20 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (/[/\\. "$&;=\0]|^(local|config)$/.test(database) || Buffer.byteLength(database) > 63) {
     throw refusal('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
   }
+  let primary: string | undefined;
+  let replacement = new AbortController();
+  client.on("topologyDescriptionChanged", ({ newDescription: { servers } }) => {
+    const { address } = Array.from(servers.values()).find(({ type }) => type === "RSPrimary") ?? {};
+    if (address === undefined || address === primary) return;
+    primary = address;
+    replacement.abort(new Error("another member has become the primary"));
+    replacement = new AbortController();
+  });
   return {
     client,
     db: client.db(database),
+    /** Aborts commands when another primary is found: one that is frozen would hold them up. */
+    untilReplaced: () => replacement.signal,
     /** The files with certificates and keys that it reads when it connects. */
     files: [tlsCAFile, tlsCRLFile, tlsCertificateKeyFile].filter((file) => file !== undefined),
     /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */

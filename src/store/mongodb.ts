@@ -54,7 +54,8 @@ export function createMongoStore(
 
   /** The server gives up after this time; the driver waits a little longer for it to say so. */
   function run(command: Document): Promise<Document> {
-    return current.db.command({ ...command, maxTimeMS: attemptMs });
+    const { db, untilReplaced } = current;
+    return db.command({ ...command, maxTimeMS: attemptMs }, { signal: untilReplaced() });
   }
 
   /** @throws {StoreUnavailableError} the user may read, and not insert */
