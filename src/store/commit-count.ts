@@ -53,7 +53,8 @@ function following(count: number): number {
  * Refuses a log that is not that of the file, such as one that was left behind when a backup was put
  * in the place of the file: SQLite would take pages from both, and its first checkpoint would spoil
  * the file. They belong together if the file has one of the counts in the log, at which a checkpoint
- * can have left it, or the one before the first. Nothing changes here but the index of the log.
+ * can have left it, or the one before the first, and a schema that is not newer than it was then.
+ * Nothing changes here but the index of the log.
  *
  * To be called before this process changes the file or its log.
  *
@@ -67,6 +68,8 @@ export function refuseForeignLog(path: string): void {
   const snapshot = new DatabaseSync(file, { readOnly: true });
   try {
     snapshot.exec("BEGIN");
+    // It begins with the first read; that of the page size would be over at once.
+    pragma(snapshot, "user_version");
     const pageSize = pragma(snapshot, "page_size");
     const heads = readHeads(log, countFrames(file), pageSize);
     const [first] = heads;
