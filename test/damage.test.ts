@@ -119,6 +119,13 @@ describe("a file and a log", () => {
     expect(await readIds(combine(file, log))).toEqual(ids[log ?? "late"]);
   });
 
+  it("are opened with all that is in them after a kill amid the checkpoint that lengthens the file", async () => {
+    const path = combine("late", "late");
+    const first = readFileSync(join(left, "late stopped")).subarray(0, pageSize);
+    writeFileSync(path, Buffer.concat([first, readFileSync(path).subarray(pageSize)]));
+    expect(await readIds(path)).toEqual(ids.late);
+  });
+
   it("are refused if the file was cut short", async () => {
     const path = combine("latest");
     truncateSync(path, 40 * pageSize);
