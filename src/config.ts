@@ -290,7 +290,7 @@ function integer(min: number, max: number) {
 }
 
 /** Reads a time in milliseconds, up to the longest that a timer of Node.js can wait. */
-function duration(min: 0 | 1) {
+export function duration(min: 0 | 1) {
   const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
   return (value: string): number => {
     const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(value) ?? [];

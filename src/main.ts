@@ -1,9 +1,9 @@
 import { constants } from "node:os";
 import { isatty } from "node:tty";
-import { Command } from "commander";
+import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
-import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
+import { addSettings, ConfigError, duration, nameAsGiven, readConfig } from "./config.ts";
 import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
 
@@ -15,6 +15,11 @@ const repeatedSignalMs = 1_000;
 
 /** The most bytes of log lines to keep while they cannot be written; more are dropped. */
 const maxUnloggedBytes = 64 * 1024;
+
+interface RemoveFlags {
+  wait: number;
+  vacuum?: boolean;
+}
 
 const { version, commit } = readBuild();
 const program = new Command("investor-records")
@@ -63,9 +68,15 @@ program
   .description("Remove one record from a database, also while a service uses it.")
   .argument("<database>", "sqlite:PATH, mongodb://HOST, or env:NAME of a variable with such a URL")
   .argument("<id>", "the id of the record")
-  .action(async (database: string, id: string) => {
+  .addOption(
+    new Option("--wait <duration>", "how long to wait for processes that use an SQLite file")
+      .argParser(duration(0))
+      .default(30_000, "30s"),
+  )
+  .option("--vacuum", "rewrite an SQLite file if copies are left otherwise; creates wait for it")
+  .action(async (database: string, id: string, { wait: waitMs, vacuum = false }: RemoveFlags) => {
     const { runRemove } = await import("./remove.ts");
-    const options = { database, id, environment: process.env, say };
+    const options = { database, id, environment: process.env, waitMs, vacuum, say };
     process.exit((await runRemove(options).catch(refuse)) ? 0 : 1);
   });
 

@@ -27,8 +27,10 @@ import {
   tableOf,
 } from "./support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
+import { readBlocks } from "./support/markdown.ts";
+import { listAll } from "./support/pages.ts";
 import { anInvestor } from "./support/records.ts";
-import { startService, waitFor } from "./support/service.ts";
+import { grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const bin = join(import.meta.dirname, "../src/bin.ts");
@@ -272,6 +274,19 @@ describe("a store to copy to", () => {
     expect(statSync(join(folder, "new/b.db")).mode & 0o777).toBe(0o600);
   });
 
+  it("is said to have what the source has no more, such as a record that was removed", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 20);
+    expect((await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).code).toBe(0);
+    const db = new DatabaseSync(join(folder, "a.db"));
+    db.exec("DELETE FROM investors WHERE id IN (SELECT id FROM investors LIMIT 1)");
+    db.close();
+    const { code, told } = await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder });
+    const [warning, rest] = told.split(/(?<=\n)/);
+    expect(warning).toBe("warning: sqlite:b.db has 1 record that sqlite:a.db does not have\n");
+    expect({ code, rest }).toEqual({ code: 0, rest: expect.stringMatching(copied(0, 19)) });
+  });
+
   it("tells the first ten conflicts, overwrites none, and gets all others", async () => {
     const folder = temporaryFolder();
     const investors = await makeSqlite(folder, "a.db", 30);
@@ -339,6 +354,32 @@ describe("a store to copy to", () => {
     await store.close();
     expect(stored.map(({ id }) => id)).toEqual(all.toSorted());
   });
+});
+
+it("a backup of a service that runs is restored as the page says", async () => {
+  const service = await startService();
+  const { folder } = service;
+  const [backup, restore] = readBlocks("docs/operation.md")
+    .map(({ text }) => text)
+    .filter((text) => text.includes("data/backup.db"));
+  const follow = async (commands = "") => {
+    const aliases = `npx() { shift; "${process.execPath}" "${bin}" "$@"; }; npm() { :; }`;
+    const { exited, output } = runGroup("sh", ["-ec", `${aliases}\n${commands}`], { cwd: folder });
+    expect(await exited, output()).toBe(0);
+  };
+  const writers = startWriters(service);
+  await waitFor(() => writers.acknowledged.length > 50);
+  const before = writers.acknowledged.map(({ id }) => id);
+  await follow(backup);
+  await writers.stop();
+  service.child.kill("SIGTERM");
+  expect(await service.exited).toBe(0);
+  const saved = tableOf(folder, "data/backup.db");
+  await follow(restore);
+  const ids = (await listAll(grpcClient(await startService({}, folder)))).map(({ id }) => id);
+  expect(before.filter((id) => !ids.includes(id))).toEqual([]);
+  expect(ids).toHaveLength(saved.rows);
+  expect(tableOf(folder, "data/investors.db")).toEqual(saved);
 });
 
 describe("a copy that takes long", () => {

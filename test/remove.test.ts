@@ -1,95 +1,212 @@
 import { spawnSync } from "node:child_process";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
-import type { Investor } from "../gen/investor/v1/investor_pb.js";
-import { makeSqlite, openSqlite, startWriters, tableOf } from "./support/copying.ts";
+import { ConfigError } from "../src/config.ts";
+import { runRemove } from "../src/remove.ts";
+import { copy, makeSqlite, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
-import { listAll } from "./support/pages.ts";
-import { aCreate, anInvestor } from "./support/records.ts";
-import { grpcClient, lockDatabase, run, startService } from "./support/service.ts";
-
-/** Runs `investor-records remove` to its end. */
-async function remove(folder: string, database: string, id: string, env: NodeJS.ProcessEnv = {}) {
-  const { exited, output } = run(["remove", database, id], env, folder);
-  return { code: await exited, told: output() };
-}
-
-const removed = (id: string, name: string) => ({
-  code: 0,
-  told: `removed ${id} from ${name}; a repeat of its create would store it again\n`,
-});
+import { aCreate } from "./support/records.ts";
+import { grpcClient, lockDatabase, run, startService, untilWritten } from "./support/service.ts";
 
 const file = "sqlite:data/investors.db";
+const repeated = "a repeat of its create would store it again\n";
+
+/** Starts `investor-records remove`. */
+function start(folder: string, id: string, ...flags: string[]) {
+  return run(["remove", file, id, ...flags], {}, folder);
+}
+
+interface Flags {
+  waitMs?: number;
+  vacuum?: boolean;
+  environment?: NodeJS.ProcessEnv;
+  /** Called with each line that it says. */
+  onLine?(line: string): void;
+}
+
+/** Removes in this process, which is faster, by paths in a folder. */
+async function remove(folder: string, database: string, id: string, flags: Flags = {}) {
+  const { waitMs = 30_000, vacuum = false, environment = {}, onLine } = flags;
+  let told = "";
+  const say = (line: string) => {
+    told += `${line}\n`;
+    onLine?.(line);
+  };
+  const here = process.cwd();
+  process.chdir(folder);
+  try {
+    const isDone = await runRemove({ database, id, environment, waitMs, vacuum, say });
+    return { code: isDone ? 0 : 1, told };
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return { code: 2, told: `error: ${error.message}\n` };
+  } finally {
+    process.chdir(here);
+  }
+}
+
+const removed = (id: string, first = `removed ${id} from data/investors.db`) => ({
+  code: 0,
+  told: expect.stringMatching(new RegExp(`^${first}\n(.+\n)*found none; ${repeated}$`)),
+});
+const absent = (id: string) => removed(id, `data/investors.db has no record ${id}`);
+
+const rows = 3_000;
+
+/**
+ * Makes a file as version 0.3 has left it: pages that were split have copies of records, in space
+ * that is not in use.
+ *
+ * @returns records of which there are copies that only VACUUM finds a new place for, and others
+ */
+async function makeOld(folder: string) {
+  await makeSqlite(folder, "data/investors.db", 0);
+  const path = join(folder, "data/investors.db");
+  const db = new DatabaseSync(path);
+  db.exec(`PRAGMA secure_delete = OFF; PRAGMA user_version = 1;
+    WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${rows})
+    INSERT INTO investors SELECT randomblob(16), 1, 'Ada ' || hex(randomblob(8)), '', 'Lovelace',
+      '12 St James''s Square', '', 'London', '', 'SW1Y 4JH', 'gb', 'en' FROM n;
+    CREATE TABLE removed (id BLOB); INSERT INTO removed SELECT id FROM investors`);
+  const records = db
+    .prepare("SELECT lower(hex(id)) AS hex, first_name AS name FROM investors")
+    .all();
+  db.close();
+  const bytes = readFileSync(path);
+  // The root of the table, with what its records left before the cells in use when it was full.
+  const root = bytes.subarray(4_096, 8_192);
+  const stuck: string[] = [];
+  const others: { id: string; name: string }[] = [];
+  for (const { hex, name } of records as { hex: string; name: string }[]) {
+    const key = Buffer.from(hex, "hex");
+    const id = hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+    if (root.subarray(0, root.readUInt16BE(5)).includes(key)) stuck.push(id);
+    else if (bytes.includes(name, bytes.indexOf(name) + 1)) others.push({ id, name });
+  }
+  const [one = "", two = ""] = stuck;
+  return { stuck: [one, two] as const, others };
+}
+
+/** Whether the file, its log, or anything beside them holds an id or a text. */
+function isOnDisk(folder: string, what: string): boolean {
+  const data = join(folder, "data");
+  const bytes = /^[\da-f-]{36}$/.test(what) ? Buffer.from(what.replaceAll("-", ""), "hex") : what;
+  return readdirSync(data).some((name) => readFileSync(join(data, name)).includes(bytes));
+}
 
 describe("a record that is removed from SQLite", () => {
   it("is in no reply, and nothing of it is in the file and its log", async () => {
     const folder = temporaryFolder();
-    const records = await fillAtRandom(join(folder, "data/investors.db"), 3_000);
-    const data = join(folder, "data");
-    const onDisk = () =>
-      readdirSync(data)
-        .map((name) => readFileSync(join(data, name), "latin1"))
-        .join();
-    // Pages that were split have copies of records that are not in use.
-    const before = onDisk();
-    const copied = records.filter(({ firstName }) => before.split(firstName).length > 2);
-    const victims = copied.slice(0, 5);
+    const victims = (await makeOld(folder)).others.slice(0, 5);
     expect(victims).toHaveLength(5);
     const service = await startService({}, folder);
     const writers = startWriters(service);
-    for (const { id } of victims) expect(await remove(folder, file, id)).toEqual(removed(id, file));
+    for (const { id } of victims) {
+      expect(await remove(folder, file, id)).toEqual(removed(id));
+    }
     const created = await writers.stop();
     const client = grpcClient(service);
-    for (const { id } of victims) {
+    for (const { id, name } of victims) {
       expect((await failureOf(client.getInvestor({ id }))).reason).toBe("INVESTOR_NOT_FOUND");
+      expect([isOnDisk(folder, id), isOnDisk(folder, name)]).toEqual([false, false]);
     }
-    const after = onDisk();
-    for (const { firstName } of victims) expect(after).not.toContain(firstName);
-    expect(tableOf(folder, "data/investors.db").rows).toBe(3_000 - 5 + created.length);
-    for (const { firstName } of created) expect(after).toContain(firstName);
+    expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 5 + created.length);
   });
 
-  it("stays removed if a reader keeps the log, also after a kill, and a repeat finishes it", {
-    timeout: 60_000,
-  }, async () => {
-    const folder = temporaryFolder();
-    const records = await fillAtRandom(join(folder, "data/investors.db"), 3_000);
-    const [first = "", second = "", ...others] = records.map(({ id }) => id);
-    const service = await startService({}, folder);
-    const reader = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
-    onTestFinished(() => reader.close());
-    const read = () => reader.exec("BEGIN; SELECT count(*) FROM investors");
-    const kept = { code: 1, told: expect.stringContaining("repeat the command") };
-    read();
-    expect(await remove(folder, file, first)).toEqual(kept);
-    service.child.kill("SIGKILL");
-    await service.exited;
-    reader.exec("ROLLBACK");
-    const client = grpcClient(await startService({}, folder));
-    expect((await listAll(client)).map(({ id }) => id)).toEqual([second, ...others].sort());
-    read();
-    expect(await remove(folder, file, second)).toEqual(kept);
-    reader.exec("ROLLBACK");
-    expect(await remove(folder, file, second)).toEqual(removed(second, file));
-    expect(await remove(folder, file, second)).toMatchObject({ code: 1 });
-  });
-
-  it("is stored again by a repeat of its create, and is there no second time", async () => {
+  it("waits for a reader, and is there again if it was created again meanwhile", async () => {
     const service = await startService();
+    const { folder } = service;
     const client = grpcClient(service);
     const request = aCreate({ requestId: v4() });
     const { id } = await client.createInvestor(request);
-    expect(await remove(service.folder, file, id.toUpperCase())).toEqual(removed(id, file));
-    expect(await remove(service.folder, file, id)).toEqual({
-      code: 1,
-      told: `error: ${file} has no record ${id}\n`,
+    const reader = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
+    onTestFinished(() => reader.close());
+    const removeBesideReader = async (meanwhile: () => Promise<unknown>, ...flags: string[]) => {
+      reader.exec("BEGIN; SELECT count(*) FROM investors");
+      const running = start(folder, id.toUpperCase(), ...flags);
+      await untilWritten(running, "removed");
+      await meanwhile();
+      const code = await running.exited;
+      if (reader.isTransaction) reader.exec("ROLLBACK");
+      return { code, told: running.output() };
+    };
+    const letGo = () => reader.exec("ROLLBACK");
+    const again = () => client.createInvestor(request).finally(letGo);
+    expect(await removeBesideReader(again)).toEqual({
+      code: 0,
+      told: expect.stringContaining("a repeat of its create has stored it again meanwhile"),
     });
-    expect((await client.createInvestor(request)).id).toBe(id);
+    expect(await client.getInvestor({ id })).toMatchObject({ id });
+    expect(await removeBesideReader(async () => letGo())).toEqual(removed(id));
+    await client.createInvestor(request);
+    expect(await removeBesideReader(async () => {}, "--wait", "100ms")).toEqual({
+      code: 1,
+      told: expect.stringContaining("end it and repeat the command"),
+    });
+    service.child.kill("SIGKILL");
+    await service.exited;
+    expect(await remove(folder, file, id)).toEqual(absent(id));
+    expect(isOnDisk(folder, id)).toBe(false);
+  });
+
+  it("is removed by a repeat after a kill at any step", async () => {
+    const folder = temporaryFolder();
+    const { stuck } = await makeOld(folder);
+    const [id, other] = stuck;
+    expect(await remove(folder, file, other)).toEqual({
+      code: 1,
+      told: expect.stringMatching(/error: copies are left on .* --vacuum/),
+    });
+    for (const step of ["removed", "the records there", "the whole file"]) {
+      const running = start(folder, id, "--vacuum");
+      await untilWritten(running, step);
+      running.child.kill("SIGKILL");
+      await running.exited;
+      expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 2);
+    }
+    for (const each of stuck) {
+      expect(await remove(folder, file, each, { vacuum: true })).toEqual(absent(each));
+      expect(isOnDisk(folder, each)).toBe(false);
+    }
+  });
+
+  it("is removed by two commands at once, also beside a copy", async () => {
+    const folder = temporaryFolder();
+    const [one, two] = (await makeOld(folder)).others;
+    const ids = [one, two, one].map((each) => each?.id ?? "");
+    const [copied, ...codes] = await Promise.all([
+      copy([file, "out.ndjson"], { folder }),
+      ...ids.map((id) => start(folder, id).exited),
+    ]);
+    expect([copied.code, ...codes]).toEqual([0, 0, 0, 0]);
+    expect(ids.filter((id) => isOnDisk(folder, id))).toEqual([]);
+    expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 2);
+  });
+
+  it("is removed by a repeat once its disk has room again", async ({ skip }) => {
+    const folder = temporaryFolder();
+    const disk = temporaryDisk(join(folder, "data"));
+    if (disk === undefined) return skip("this test needs the right to mount a small file system");
+    const [id] = (await makeOld(folder)).stuck;
+    const ballast = join(disk, "ballast");
+    const fill = () => void spawnSync("sh", ["-c", `cat /dev/zero > ${ballast}`]);
+    const full = { code: 1, told: expect.stringMatching(/error: cannot remove .* disk is full/) };
+    fill();
+    expect(await remove(folder, file, id)).toEqual(full);
+    for (const step of ["the records there", "the whole file"]) {
+      rmSync(ballast);
+      const onLine = (line: string) => line.includes(step) && fill();
+      expect(await remove(folder, file, id, { vacuum: true, onLine })).toEqual(full);
+    }
+    rmSync(ballast);
+    expect(await remove(folder, file, id, { vacuum: true })).toEqual(absent(id));
+    expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 1);
+    expect(isOnDisk(folder, id)).toBe(false);
   });
 
   it.each([
@@ -115,15 +232,13 @@ describe("a record that is removed from SQLite", () => {
     expect(readdirSync(folder)).toEqual(before);
   });
 
-  it("stays while its file is locked or may not be written", { timeout: 60_000 }, async ({
-    skip,
-  }) => {
+  it("stays while its file is locked or may not be written", async ({ skip }) => {
     const folder = temporaryFolder();
     const disk = temporaryDisk(join(folder, "data"));
     const [investor] = await makeSqlite(folder, "data/investors.db", 1);
     const id = investor?.id ?? "";
     const unlock = lockDatabase({ folder });
-    expect(await remove(folder, file, id)).toMatchObject({ code: 1 });
+    expect(await remove(folder, file, id, { waitMs: 100 })).toMatchObject({ code: 1 });
     unlock();
     if (disk === undefined) return skip("this test needs the right to mount a small file system");
     spawnSync("mount", ["-o", "remount,ro", disk]);
@@ -132,7 +247,7 @@ describe("a record that is removed from SQLite", () => {
       told: expect.stringMatching(/^error: cannot remove from [^\n]+\n$/),
     });
     spawnSync("mount", ["-o", "remount,rw", disk]);
-    expect(await remove(folder, file, id)).toEqual(removed(id, file));
+    expect(await remove(folder, file, id)).toEqual(removed(id));
   });
 });
 
@@ -145,25 +260,17 @@ await describeWithMongo("a record that is removed from MongoDB", "set of three",
       await client.createInvestor(aCreate()),
       await client.createInvestor(aCreate()),
     ];
-    const env = { MONGODB: url };
+    const environment = { MONGODB: url };
     const name = url.replace(/\?.*/, "");
-    expect(await remove(service.folder, "env:MONGODB", id, env)).toEqual(removed(id, name));
+    expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
+      code: 0,
+      told: `removed ${id} from ${name}; ${repeated}`,
+    });
     expect((await failureOf(client.getInvestor({ id }))).reason).toBe("INVESTOR_NOT_FOUND");
     expect((await client.listInvestors({})).investors).toEqual([other]);
-    expect(await remove(service.folder, "env:MONGODB", id, env)).toEqual({
+    expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
       code: 1,
       told: `error: ${name} has no record ${id}\n`,
     });
   });
 });
-
-/** Fills a file with records whose ids are in no order, so that its pages are split. */
-async function fillAtRandom(path: string, count: number): Promise<Investor[]> {
-  const store = await openSqlite(path);
-  const records = Array.from({ length: count }, () => anInvestor({ id: v4() }));
-  for (let i = 0; i < count; i += 50) {
-    await Promise.all(records.slice(i, i + 50).map((record) => store.insert(record)));
-  }
-  await store.close();
-  return records;
-}

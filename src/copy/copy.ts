@@ -2,7 +2,7 @@ import { unlessAborted } from "../abort.ts";
 import { ConfigError } from "../config.ts";
 import { explainError } from "../store/sqlite-errors.ts";
 import { DatabaseUrlError } from "../store/store.ts";
-import { openMongoSource, openSqliteSource, openStoreTarget } from "./databases.ts";
+import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
 import { readSide, type Side, type Source, type Tally, type Target } from "./sides.ts";
@@ -55,6 +55,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     // A failure here changes neither what was printed nor what is durable.
     await target?.close().catch(() => {});
   }
+  const others = (target.before ?? 0) - tally.present - tally.conflicts;
+  if (others > 0) say(`warning: ${to.name} has ${countOf(others)} that ${from.name} does not have`);
   if (tally.conflicts > 0) {
     say(`error: ${describe(tally)}`);
     return false;
@@ -99,9 +101,7 @@ function failAs(what: string) {
 }
 
 async function openSource({ url, path }: Side): Promise<Source> {
-  if (url !== undefined) {
-    return path === undefined ? openMongoSource(url) : openSqliteSource(path);
-  }
+  if (url !== undefined) return openStoreSource(url);
   return path === undefined ? createNdjsonSource(process.stdin) : openNdjsonSource(path);
 }
 

@@ -2,7 +2,7 @@ import { isUtf8 } from "node:buffer";
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { openStore } from "../database-url.ts";
+import { openStore, sqlitePathOf } from "../database-url.ts";
 import { checkStored, textFields } from "../service/investor.ts";
 import { settleInsert } from "../service/replay.ts";
 import { collectionName, createMongoStore } from "../store/mongodb.ts";
@@ -24,72 +24,24 @@ const pageSize = 1_000;
 /** How many ids of conflicts are shown. */
 const maxIds = 10;
 
-/**
- * Opens an SQLite file to copy from. The file is never made or changed, and each page is read in
- * a transaction of its own, so that a service which uses it can bring in its log.
- *
- * @throws {Error} if the file cannot be used
- */
-export function openSqliteSource(path: string): Source {
-  const db = openSqliteFileToRead(path);
-  let total: number | undefined;
-  try {
-    total = Number(db.prepare("SELECT count(*) AS total FROM investors").get()?.total);
-  } catch {
-    // Where the file is damaged, the pages before that are copied.
-  }
-  const findBytes = db.prepare(
-    "SELECT CAST(concat_ws('', first_name, middle_name, last_name, address_line1, address_line2, city, state, zip_code, country, language) AS BLOB) AS bytes FROM investors WHERE id = unhex(?, '-')",
-  );
-  const { list } = createSqliteReader(db, db, () => {});
-
-  function listWhole(range: Range): Investor[] {
-    const page = list(range);
-    for (const investor of page) {
-      // What SQLite's driver shows for bytes that are not UTF-8.
-      if (!textFields.some((field) => investor[field].includes("\ufffd"))) continue;
-      const { bytes } = findBytes.get(investor.id) as { bytes: Uint8Array };
-      if (!isUtf8(bytes)) throw new Error(`the text of ${investor.id} is not UTF-8`);
-    }
-    return page;
-  }
-
-  return createSource(total, listWhole, async () => db.close());
+/** The pages of a database. */
+interface Reader {
+  list(range: Range): Investor[] | Promise<Investor[]>;
+  close(): Promise<void>;
 }
 
 /**
- * Opens a MongoDB database to copy from. It sees every record that was acknowledged before.
+ * Opens a database to copy from. An SQLite file is never made or changed, and each page is read in
+ * a transaction of its own, so that a service which uses it can bring in its log. MongoDB shows
+ * every record that was acknowledged before.
  *
- * @throws {Error} if it cannot be reached, holds no records, or documents that are none
+ * @throws {Error} if it cannot be used; if MongoDB holds no records, or documents that are none
  */
-export async function openMongoSource(url: string): Promise<Source> {
-  const { client, db, connect } = createMongoClient(url, attemptMs);
-  try {
-    await connect();
-    const collection = db.collection(collectionName);
-    // A list passes over ids that are no UUIDs, which MongoDB orders before or after all others.
-    for (const order of [1, -1] as const) {
-      const options = { projection: { _id: 1 }, sort: { _id: order } };
-      const document = await collection.findOne({}, options);
-      // A database is not there until something is written to it.
-      if (document === null) throw new Error("it holds no records");
-      const id: unknown = document._id;
-      const isUuid = id instanceof Binary && id.sub_type === Binary.SUBTYPE_UUID;
-      if (!isUuid) throw new Error(`what it has under the id ${id} is no record`);
-    }
-    const total = await collection.estimatedDocumentCount();
-    const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
-    return createSource(total, store.list, store.close);
-  } finally {
-    await client.close();
-  }
-}
-
-function createSource(
-  total: number | undefined,
-  list: (range: Range) => Investor[] | Promise<Investor[]>,
-  close: () => Promise<void>,
-): Source {
+export async function openStoreSource(url: string): Promise<Source> {
+  const path = sqlitePathOf(url);
+  const { list, close } = path === undefined ? await openMongo(url) : openSqlite(path);
+  // Where a file is damaged, the pages before that are copied.
+  const total = await countRecords(url).catch(() => undefined);
   let done = 0;
 
   async function* read() {
@@ -111,6 +63,48 @@ function createSource(
   return { batches: read(), partRead: () => total && Math.min(1, done / total) };
 }
 
+function openSqlite(path: string): Reader {
+  const db = openSqliteFileToRead(path);
+  const findBytes = db.prepare(
+    "SELECT CAST(concat_ws('', first_name, middle_name, last_name, address_line1, address_line2, city, state, zip_code, country, language) AS BLOB) AS bytes FROM investors WHERE id = unhex(?, '-')",
+  );
+  const { list } = createSqliteReader(db, db, () => {});
+
+  function listWhole(range: Range): Investor[] {
+    const page = list(range);
+    for (const investor of page) {
+      // What SQLite's driver shows for bytes that are not UTF-8.
+      if (!textFields.some((field) => investor[field].includes("\ufffd"))) continue;
+      const { bytes } = findBytes.get(investor.id) as { bytes: Uint8Array };
+      if (!isUtf8(bytes)) throw new Error(`the text of ${investor.id} is not UTF-8`);
+    }
+    return page;
+  }
+
+  return { list: listWhole, close: async () => db.close() };
+}
+
+async function openMongo(url: string): Promise<Reader> {
+  const { client, db, connect } = createMongoClient(url, attemptMs);
+  try {
+    await connect();
+    const collection = db.collection(collectionName);
+    // A list passes over ids that are no UUIDs, which MongoDB orders before or after all others.
+    for (const order of [1, -1] as const) {
+      const options = { projection: { _id: 1 }, sort: { _id: order } };
+      const document = await collection.findOne({}, options);
+      // A database is not there until something is written to it.
+      if (document === null) throw new Error("it holds no records");
+      const id: unknown = document._id;
+      const isUuid = id instanceof Binary && id.sub_type === Binary.SUBTYPE_UUID;
+      if (!isUuid) throw new Error(`what it has under the id ${id} is no record`);
+    }
+    return createMongoStore(url, { requestTimeoutMs, observe() {} });
+  } finally {
+    await client.close();
+  }
+}
+
 /**
  * Opens a database to copy to, which is made if it is missing. What is there is never changed.
  *
@@ -128,6 +122,7 @@ export async function openStoreTarget(
   // One of MongoDB is not connected yet.
   await store.ping();
   return {
+    before: await countRecords(url),
     async write(investors, tally) {
       const writes = investors.map((investor) => write(store, investor, tally));
       await Promise.allSettled(writes);
@@ -136,6 +131,24 @@ export async function openStoreTarget(
     finish: () => store.close(),
     close: () => store.close(),
   };
+}
+
+/** How many records a database has. */
+async function countRecords(url: string): Promise<number> {
+  const path = sqlitePathOf(url);
+  if (path === undefined) {
+    const { client, db } = createMongoClient(url, requestTimeoutMs);
+    return db
+      .collection(collectionName)
+      .countDocuments()
+      .finally(() => client.close());
+  }
+  const db = openSqliteFileToRead(path);
+  try {
+    return Number(db.prepare("SELECT count(*) AS rows FROM investors").get()?.rows);
+  } finally {
+    db.close();
+  }
 }
 
 async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {

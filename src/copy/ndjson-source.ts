@@ -11,6 +11,9 @@ import type { Source } from "./sides.ts";
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
 
+/** How many batches of a file are sorted together: 16 MiB of it. */
+const batchesAtOnce = 64;
+
 /**
  * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec), as it
  * is now. Empty lines count and are passed over, a byte order mark is too.
@@ -24,7 +27,29 @@ export async function openNdjsonSource(path: string): Promise<Source> {
   const size = Math.max(1, found.size);
   const options = { highWaterMark: 256 * 1024, end: size - 1 };
   const stream = (await open(path)).createReadStream(options);
-  return { ...createNdjsonSource(stream), partRead: () => stream.bytesRead / size };
+  const { batches } = createNdjsonSource(stream);
+  return { batches: sortTogether(batches), partRead: () => stream.bytesRead / size };
+}
+
+/**
+ * Sorts the records of many batches together: SQLite writes each page that a batch changes, and
+ * neighbours share one.
+ */
+async function* sortTogether(batches: AsyncIterable<Investor[]>): AsyncGenerator<Investor[]> {
+  let read: Investor[][] = [];
+
+  function* sort() {
+    const records = read.flat().sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
+    read = [];
+    for (let i = 0; i < records.length; i += 1_000) yield records.slice(i, i + 1_000);
+  }
+
+  try {
+    for await (const batch of batches) if (read.push(batch) === batchesAtOnce) yield* sort();
+  } finally {
+    // Those before an invalid line are stored.
+    yield* sort();
+  }
 }
 
 /** The same from a stream, such as standard input. */

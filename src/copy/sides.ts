@@ -1,6 +1,7 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../config.ts";
-import { databaseUrlFault, databaseUrls, sqlitePathOf, withoutSecrets } from "../database-url.ts";
+import { databaseNames, readVariable } from "../database-argument.ts";
+import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "../database-url.ts";
 
 /** Where records come from. */
 export interface Source {
@@ -16,6 +17,8 @@ export interface Source {
 
 /** Where records go. */
 export interface Target {
+  /** How many records a database had at first. */
+  readonly before?: number;
   /**
    * Writes records, and adds them to the tally, also if others of the batch fail. A database has
    * them on the disk when it resolves.
@@ -72,30 +75,4 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
   }
   // The value may hold a password, and is not repeated.
   throw new ConfigError(`${argument} ${fault}`);
-}
-
-/** What names a database as an argument. */
-export const databaseNames =
-  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST, mongodb+srv://HOST, " +
-  "env:NAME of a variable that holds one of these";
-
-/**
- * Reads an argument that may name a variable with a database URL, since others can see arguments.
- *
- * @param argument what the argument is called
- * @returns the URL in the variable, or the text if it names none
- * @throws {ConfigError} the variable has no such URL
- */
-export function readVariable(
-  argument: string,
-  text: string,
-  environment: NodeJS.ProcessEnv,
-): string {
-  // What is no name may be a URL with a password.
-  const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
-  if (name === undefined) return text;
-  const url = environment[name];
-  const fault = url ? databaseUrlFault(url, databaseUrls) : "is not set";
-  if (url && !fault) return url;
-  throw new ConfigError(`${argument}: the environment variable ${name} ${fault}`);
 }

@@ -31,7 +31,7 @@ const schema = `
 const largeLogBytes = 128 * 1024 * 1024;
 
 /** Timeout for a lock of another process, in milliseconds. */
-export const busyTimeoutMs = 5_000;
+const busyTimeoutMs = 5_000;
 
 /**
  * Makes the file and its folder, if they are missing, for their owner alone; SQLite gives the files
@@ -69,7 +69,7 @@ export async function openSqliteFile(
     onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
   }
   refuseForeignLog(path);
-  const db = new DatabaseSync(path, { timeout: busyTimeoutMs });
+  const db = new DatabaseSync(path, { timeout: Math.min(busyTimeoutMs, timeoutMs) });
   try {
     refuseHardLinks(path);
     const end = performance.now() + timeoutMs;
@@ -99,6 +99,8 @@ function prepare(db: DatabaseSync, file: string, onWarning: (message: string) =>
     // A commit is on the disk when it returns: FULL syncs the log at every one.
     db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
     db.exec("PRAGMA journal_size_limit = 67108864");
+    // What is deleted, or moved when a page is split, is overwritten where that costs no write.
+    db.exec("PRAGMA secure_delete = FAST");
     if (!isCounted(db)) countOlder(db, file);
     rewriteLog(db, `${file}-wal`);
     bringInLog(db, file, onWarning);
@@ -203,11 +205,12 @@ function countOlder(db: DatabaseSync, file: string): void {
 }
 
 /** Commits what a function writes. Another process may have written it before the function is called. */
-function commit(db: DatabaseSync, write: () => void): void {
+export function commit<T>(db: DatabaseSync, write: () => T): T {
   db.exec("BEGIN IMMEDIATE");
   try {
-    write();
+    const result = write();
     db.exec("COMMIT");
+    return result;
   } finally {
     if (db.isTransaction) db.exec("ROLLBACK");
   }
