@@ -6,15 +6,13 @@ import { readBuild } from "./build.ts";
 import { addSettings, ConfigError, duration, nameAsGiven, readConfig } from "./config.ts";
 import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
+import { openStandardError, type StandardError } from "./standard-error.ts";
 
 /** How often certificates and tokens are checked for changes, in milliseconds. */
 const reloadIntervalMs = 30_000;
 
 /** The same signal again so soon after the first, in milliseconds, is the first one again. */
 const repeatedSignalMs = 1_000;
-
-/** The most bytes of log lines to keep while they cannot be written; more are dropped. */
-const maxUnloggedBytes = 64 * 1024;
 
 interface RemoveFlags {
   wait: number;
@@ -52,10 +50,10 @@ program
     const stop = new AbortController();
     const { signal } = stop;
     onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => stop.abort(name));
-    // Progress may go unread.
-    process.stderr.on("error", () => {});
+    const stderr = openStandardError();
     // Records that are shown on the terminal would mix with the bar.
-    const terminal = process.stderr.isTTY && to !== "-" ? process.stderr : undefined;
+    const terminal = process.stderr.isTTY && to !== "-" ? stderr : undefined;
+    const say = sayTo(stderr);
     const options = { from, to, environment: process.env, signal, say, terminal };
     const isWhole = await runCopy(options).catch(refuse);
     // As a shell reports a signal.
@@ -76,6 +74,7 @@ program
   .option("--vacuum", "rewrite an SQLite file if copies are left otherwise; creates wait for it")
   .action(async (database: string, id: string, { wait: waitMs, vacuum = false }: RemoveFlags) => {
     const { runRemove } = await import("./remove.ts");
+    const say = sayTo(openStandardError());
     const options = { database, id, environment: process.env, waitMs, vacuum, say };
     process.exit((await runRemove(options).catch(refuse)) ? 0 : 1);
   });
@@ -99,7 +98,10 @@ function refuse(error: unknown): never {
 async function runServer(): Promise<void> {
   const config = readConfig(serve);
   const serializers = { err: describeError };
-  const log = pino({ level: config.logLevel, serializers }, await openLog());
+  const stderr = openStandardError((dropped) => {
+    log.warn({ dropped }, "lines of the log were dropped, since they could not be written");
+  });
+  const log = pino({ level: config.logLevel, serializers }, await formatFor(stderr));
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
     process.exit(1);
@@ -109,7 +111,7 @@ async function runServer(): Promise<void> {
 
   const { startServer } = await import("./server.ts");
   let server: RunningServer | undefined;
-  const starting = startServer(config, log, exitFatally);
+  const starting = startServer(config, log, exitFatally, () => stderr.dropped);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
@@ -204,20 +206,17 @@ function describeError(error: unknown): unknown {
   return { type, message, stack };
 }
 
-/** Standard error: lines of JSON, or readable ones on a terminal. */
-async function openLog(): Promise<DestinationStream> {
-  if (!process.stderr.isTTY) {
-    const destination = pino.destination({ dest: 2, sync: true, maxLength: maxUnloggedBytes });
-    // A disk that is full must not end the service; what waits is written once there is room.
-    return destination.on("error", () => {});
-  }
-  const { default: pretty } = await import("pino-pretty");
-  return pretty({ destination: 2, sync: true });
+/** Takes the lines of the log: JSON, which becomes readable on a terminal. */
+async function formatFor(stderr: StandardError): Promise<DestinationStream> {
+  if (!process.stderr.isTTY) return stderr;
+  const { prettyFactory } = await import("pino-pretty");
+  const format = prettyFactory({});
+  return { write: (line) => stderr.write(format(line)) };
 }
 
-/** Prints a line for the user on standard error. */
-function say(line: string): void {
-  process.stderr.write(`${withoutControls(line)}\n`);
+/** Prints lines for the user, who may not read them. */
+function sayTo(stderr: StandardError) {
+  return (line: string) => stderr.write(`${withoutControls(line)}\n`);
 }
 
 /** Without what would move the cursor, since paths and settings can hold anything. */

@@ -50,6 +50,7 @@ const flushMs = 200;
  * get STORE_UNAVAILABLE, and `/readyz` 503.
  *
  * @param onFatal called once if the server cannot go on and the process has to end
+ * @param droppedLines how many lines the log has dropped so far
  * @throws {ConfigError} a file or a database URL of the settings cannot be used
  * @throws {Error} for operators to read, if the store cannot be used or the port not be listened on
  */
@@ -57,6 +58,7 @@ export async function startServer(
   config: Config,
   log: Logger,
   onFatal: (error: Error) => void,
+  droppedLines = () => 0,
 ): Promise<RunningServer> {
   const { databaseUrl, listen, corsOrigins, limits, drain } = config;
   const { host, reusePort } = listen;
@@ -70,6 +72,7 @@ export async function startServer(
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log, config.logCalls);
+  telemetry.showDroppedLines(droppedLines);
   if (tls) telemetry.showCertificateExpiry(tls.expiresAt);
   let startSpan = createTracing();
   let stopTraces = async () => {};

@@ -1,17 +1,16 @@
 import { rmSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { dirname } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import { compileDisk, createFailingDisk } from "./faults/failing-disk.ts";
-import { root } from "./support/clone.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
+import { grpcClient, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 it("kill -9 during creates loses no acknowledged record, and repeats store none twice", async () => {
@@ -86,21 +85,4 @@ describe("a sync that fails ends the process", needs("cc"), () => {
       metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
     });
   });
-});
-
-it("a log whose disk is full does not end the service", needs("Linux"), async () => {
-  const folder = temporaryFolder();
-  // Standard output says nothing, and the ports are chosen as those of a service that is gone.
-  const { grpcPort, httpPort, child, exited } = await startService();
-  child.kill("SIGTERM");
-  await exited;
-  const env = { ...process.env, GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
-  const args = ["-c", `exec "$0" ${join(root, "src/bin.ts")} 2>/dev/full`, process.execPath];
-  const service = runGroup("sh", args, { cwd: folder, env });
-  const client = grpcClient({ grpcPort });
-  await waitFor(() => client.createInvestor(aCreate()).catch(() => undefined));
-  for (let i = 0; i < 3; i += 1) service.child.kill("SIGHUP");
-  await client.createInvestor(aCreate());
-  service.child.kill("SIGTERM");
-  expect(await service.exited).toBe(0);
 });

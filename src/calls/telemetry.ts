@@ -179,6 +179,18 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
       show(name, help, () => expiry().getTime() / 1_000);
     },
+    /** Shows how many lines the log has dropped so far. */
+    showDroppedLines(count: () => number): void {
+      new Counter({
+        name: "investor_records_log_lines_dropped_total",
+        help: "Lines of the log that were dropped, since nobody read it or the disk was full.",
+        registers,
+        collect() {
+          this.reset();
+          this.inc(count());
+        },
+      });
+    },
     /** All metrics in the text format of Prometheus. */
     metrics: (): Promise<string> => registry.metrics(),
     /** The media type of that. */

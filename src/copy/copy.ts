@@ -16,7 +16,7 @@ interface CopyOptions {
   /** Prints a line for the user. */
   say(line: string): void;
   /** Standard error, if it is a terminal to draw a bar on. */
-  terminal: NodeJS.WritableStream | undefined;
+  terminal: { write(text: string): void } | undefined;
 }
 
 /**
@@ -148,7 +148,7 @@ function showProgress(
   tally: Tally,
   { partRead }: Source,
   say: (line: string) => void,
-  terminal: NodeJS.WritableStream | undefined,
+  terminal: { write(text: string): void } | undefined,
 ): () => void {
   const start = performance.now();
   const clearLine = "\r\x1b[K";
