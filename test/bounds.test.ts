@@ -6,8 +6,10 @@ import {
   connect as connectHttp2,
 } from "node:http2";
 import { join } from "node:path";
-import { setImmediate } from "node:timers/promises";
+import { setTimeout as delay, setImmediate } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished } from "vitest";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { root } from "./support/clone.ts";
 import { makeFullFolder } from "./support/copying.ts";
@@ -55,6 +57,12 @@ const modest = "Bearer t0ken-of-a-modest-caller";
 
 /** Ten times as fast as it says. */
 const fast = { NODE_OPTIONS: hurry(10) };
+
+/** What a client sends whose windows never hold up a reply. */
+const wideWindows = Buffer.concat([
+  http2Frame(frameType.settings, 0, 0, Buffer.from([0, 4, 127, 255, 255, 255])),
+  http2Frame(frameType.windowUpdate, 0, 0, Buffer.from([127, 0, 0, 0])),
+]);
 
 /** Starts a service with two callers. */
 async function startWithCallers(env: NodeJS.ProcessEnv, folder?: string) {
@@ -234,7 +242,7 @@ describe("lists", () => {
 });
 
 describe("a reply that is not read", () => {
-  it("closes its connection after half a minute, and frees its slot", async () => {
+  it("closes its connection after half a minute and more for its size, as the service's fault", async () => {
     const service = await startService(fast, await makeFullFolder(130));
     const session = unreadSession(service.grpcPort);
     const closed = once(session, "close");
@@ -244,6 +252,38 @@ describe("a reply that is not read", () => {
     await closed;
     expect(performance.now() - start).toBeGreaterThan(2_500);
     await untilInFlight(service, 0);
+    const labels = `{method="${list.slice(1)}",code="DEADLINE_EXCEEDED",transport="grpc"}`;
+    const name = "investor_records_rpc_server_call_duration_seconds_count";
+    expect(await metric(service, name, labels)).toBe(1);
+  });
+
+  it("arrives whole if it is read slowly, over HTTP/1.1 and HTTP/2", {
+    timeout: 180_000,
+  }, async () => {
+    const folder = await makeFullFolder(1_500);
+    const files = await writeServerFiles(folder, await createAuthority());
+    const { httpPort } = await startService({ ...fast, ...files }, folder);
+    const tailOf = async (protocol: string, request: Uint8Array | string) => {
+      const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
+      const socket = connectTls(options);
+      onTestFinished(() => void socket.destroy());
+      socket.write(request);
+      let tail = "";
+      for await (const chunk of socket) {
+        tail = (tail + chunk.toString("latin1")).slice(-40);
+        if (tail.includes("}]")) break;
+        // 25 KB a second on the clock of the service.
+        await delay(chunk.length / 250);
+      }
+      return tail;
+    };
+    const request = Buffer.concat([
+      ...[clientPreface, wideWindows],
+      openStream(1, { ...fieldsOf("/v1/investors"), ":method": "GET" }),
+      sendData(1, Buffer.alloc(0), true),
+    ]);
+    const tails = [tailOf("h2", request), tailOf("http/1.1", http1("GET", "/v1/investors", {}))];
+    for (const tail of await Promise.all(tails)) expect(tail).toContain("}]");
   });
 });
 
@@ -342,10 +382,8 @@ describe("a connection of HTTP/2", () => {
 
   it("is closed after an error, though its client reads nothing of what was sent", async () => {
     const service = await startService(fast, await makeFullFolder(130));
-    const settings = http2Frame(frameType.settings, 0, 0, Buffer.from([0, 4, 127, 255, 255, 255]));
-    const window = http2Frame(frameType.windowUpdate, 0, 0, Buffer.from([127, 0, 0, 0]));
     const { socket } = openWire(service.grpcPort, clientPreface);
-    socket.pause().write(Buffer.concat([settings, window]));
+    socket.pause().write(wideWindows);
     for (let stream = 1; stream < 40; stream += 2) {
       socket.write(openStream(stream, fieldsOf(list)));
       socket.write(sendData(stream, fullPage, true));

@@ -12,7 +12,7 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Caller, Peer } from "../auth/caller.ts";
-import { type Connection, maxTimerMs } from "../http/connections.ts";
+import { type Connection, maxTimerMs, readTimeoutMs } from "../http/connections.ts";
 import { internal, interrupted } from "../service/errors.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
@@ -37,7 +37,11 @@ export interface CallHead {
 interface ResponseEvents {
   readonly headersSent: boolean;
   readonly writableFinished: boolean;
+  readonly writableLength: number;
   readonly statusCode?: number;
+  /** The stream of HTTP/2, unless it is one itself. */
+  readonly stream?: { readonly aborted: boolean };
+  readonly aborted?: boolean;
   once(event: "close", listener: () => void): unknown;
 }
 
@@ -73,14 +77,15 @@ export interface CallOptions {
   startSpan?: StartSpan | undefined;
 }
 
-/** How long a client has to read a reply, or the next part of one, in milliseconds. */
-export const replyTimeoutMs = 30_000;
-
 // One for all calls, since the stack of an error is costly.
 const clientLeft = interrupted(undefined, "nobody waits for the reply");
 const deadlinePassed = interrupted(
   new ConnectError("", Code.DeadlineExceeded),
   "nothing was written",
+);
+const replyNotRead = interrupted(
+  new ConnectError("", Code.DeadlineExceeded),
+  "the reply was not read",
 );
 
 /**
@@ -108,6 +113,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #onAbort: ((reason: ConnectError) => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #isClosed = false;
+  #sentBytes = 0;
   #id: string | undefined;
 
   constructor(
@@ -150,9 +156,19 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   /**
    * Replaces the deadline by the time that its client has to read what is sent to it now. After that,
    * its connection is closed.
+   *
+   * @param sentBytes how much of the reply was sent before
    */
-  startReplyTimeout(): void {
-    this.#startTimer(replyTimeoutMs, () => this.#connection?.destroy());
+  startReplyTimeout(sentBytes = 0): void {
+    this.#sentBytes = sentBytes;
+    const end = () => {
+      this.failure ??= replyNotRead;
+      this.#connection?.destroy();
+    };
+    // How much of it is unsent is known only after it was written.
+    this.#startTimer(readTimeoutMs(sentBytes), () =>
+      this.#startTimer(readTimeoutMs(0, this.head.response.writableLength) - readTimeoutMs(0), end),
+    );
   }
 
   /**
@@ -174,7 +190,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   /** Keeps its connection from being replaced by a new one until it closes. */
   useConnection(isWatch = false): void {
     const release = this.#connection?.use(isWatch);
-    if (release) this.onClose(release);
+    if (release) this.onClose(() => release(this.#sentBytes));
   }
 
   /**
@@ -202,9 +218,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Whether all of the reply was sent, once it has closed. */
   get wasSent(): boolean {
-    const { headersSent, writableFinished } = this.head.response;
-    // A stream of HTTP/2 that its client resets before the reply counts as finished, too.
-    return headersSent && writableFinished;
+    const { headersSent, writableFinished, stream, aborted } = this.head.response;
+    // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
+    return headersSent && writableFinished && !(stream ?? { aborted }).aborted;
   }
 
   /** The name of its code in gRPC (https://grpc.io/docs/guides/status-codes), once it has closed. */

@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
 import { packageFolder } from "../build.ts";
-import { replyTimeoutMs } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
+import { readTimeoutMs } from "../http/connections.ts";
 import { type HttpRequest, type HttpResponse, pathOf, send } from "../http/reply.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
@@ -44,7 +44,8 @@ export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handl
     const page = Object.hasOwn(pages, path) ? pages[path] : undefined;
     if (!page && path !== "/metrics") return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    const timer = setTimeout(() => socket.destroy(), replyTimeoutMs);
+    // No page is larger than 2 MiB.
+    const timer = setTimeout(() => socket.destroy(), readTimeoutMs(2 ** 21));
     res.on("close", () => clearTimeout(timer));
     if (!page) return gate.authenticate(socket, req.headers).then(() => sendMetrics(res));
     page(req, res);

@@ -8,8 +8,11 @@ import { ignore } from "./reply.ts";
 /** How long a session of HTTP/2 may take to begin, and its socket to close after it, in milliseconds. */
 const sessionTimeoutMs = 10_000;
 
-/** How long a client may take to read a reply that has left the process, in milliseconds. */
-const readTimeoutMs = 30_000;
+/** The slowest that a client may read after {@link readTimeoutMs half a minute}, in bytes a millisecond. */
+const slowestRead = 16;
+
+/** The most that Linux buffers of a reply. It reports room, which is progress, once a third is free. */
+const maxSystemBuffer = 4 * 1024 * 1024;
 
 /** How often to ask over HTTP/2 whether the client is still there, and its timeout, in milliseconds. */
 const pingIntervalMs = 60_000;
@@ -36,12 +39,23 @@ const ageSpread = 0.1;
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 export const maxTimerMs = 2 ** 31 - 1;
 
+/**
+ * How long a client may take to read what is buffered for it, in milliseconds.
+ *
+ * @param sentBytes how much the system got to send to it
+ * @param unsentBytes how much waits in the process
+ */
+export function readTimeoutMs(sentBytes: number, unsentBytes = 0): number {
+  return 30_000 + (Math.min(sentBytes, maxSystemBuffer) + unsentBytes) / slowestRead;
+}
+
 /** A client's connection to one of the ports. */
 export class Connection {
   #socket: Socket;
   #session: ServerHttp2Session | undefined;
   readonly #openedAt = performance.now();
   #repliedAt = Number.NEGATIVE_INFINITY;
+  #readBy = Number.NEGATIVE_INFINITY;
   #calls = 0;
   #watches = 0;
   #newStreams = 0;
@@ -67,17 +81,21 @@ export class Connection {
    * or the system resets the connection, and drops what it has not sent yet.
    */
   get isReading(): boolean {
-    return this.#session !== undefined && performance.now() - this.#repliedAt < readTimeoutMs;
+    return this.#session !== undefined && performance.now() < this.#readBy;
   }
 
-  /** Counts a call, or a watch, which has no deadline, until the returned function is called. */
-  use(isWatch = false): () => void {
+  /**
+   * Counts a call, or a watch, which has no deadline, until the returned function is called with how
+   * many bytes its client may still have to read.
+   */
+  use(isWatch = false): (sentBytes: number) => void {
     if (isWatch) this.#watches += 1;
     else this.#calls += 1;
-    return () => {
+    return (sentBytes) => {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
       this.#repliedAt = performance.now();
+      this.#readBy = Math.max(this.#readBy, this.#repliedAt + readTimeoutMs(sentBytes));
     };
   }
 
@@ -188,7 +206,10 @@ export class Connection {
   async #checkClient(): Promise<void> {
     const { idleSince = performance.now() } = this;
     if (performance.now() - idleSince >= idleTimeoutMs) this.retire();
-    else if (!(await this.#ping(pingTimeoutMs))) this.destroy();
+    // Calls have limits of their own, and a ping waits behind what is sent of them.
+    else if (!(await this.#ping(pingTimeoutMs)) && this.#calls === 0 && !this.isReading) {
+      this.destroy();
+    }
   }
 
   /** Whether the client answers in time, or the session has ended. */

@@ -46,12 +46,14 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
   async function* writeAll(call: Call, first: Message): AsyncGenerator<string> {
     let page = first as ListInvestorsResponse;
     let separator = "[";
+    let sentBytes = 0;
     for (;;) {
       const text = separator + page.investors.map(toJson).join(",");
       const isLast = page.nextPageToken === "";
       // Until it goes on, it is the client who takes time.
-      call.startReplyTimeout();
+      call.startReplyTimeout(sentBytes);
       yield isLast ? `${text}]` : text;
+      sentBytes += text.length;
       if (isLast) return;
       separator = ",";
       call.setDeadline();
