@@ -257,9 +257,7 @@ describe("a reply that is not read", () => {
     expect(await metric(service, name, labels)).toBe(1);
   });
 
-  it("arrives whole if it is read slowly, over HTTP/1.1 and HTTP/2", {
-    timeout: 180_000,
-  }, async () => {
+  it("arrives whole if it is read slowly, over HTTP/1.1 and HTTP/2", async () => {
     const folder = await makeFullFolder(1_500);
     const files = await writeServerFiles(folder, await createAuthority());
     const { httpPort } = await startService({ ...fast, ...files }, folder);

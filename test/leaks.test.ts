@@ -110,7 +110,7 @@ it.each<[string, Ending, (call: Opened) => unknown]>([
   ],
   // A connection that has replied is left to its client for longer.
   ["have an old connection", { maxAge: "1s" }, ({ responded, closed }) => responded && closed],
-])("calls leave nothing in memory if they %s", { timeout: 180_000 }, async (_, ending, end) => {
+])("calls leave nothing in memory if they %s", async (_, ending, end) => {
   const { isHeld = false, headers = {}, maxAge = "1h" } = ending;
   const service = await startService({
     ...{ MAX_CONNECTION_AGE: maxAge, REQUEST_TIMEOUT: "1s", NODE_OPTIONS: census },
