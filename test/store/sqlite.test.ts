@@ -257,7 +257,7 @@ describe("SQLite", () => {
     ],
     [
       "the table of another program",
-      (path) => sql(path, "PRAGMA application_id = 0; PRAGMA user_version = 0"),
+      (path) => sql(path, "DROP TABLE investors; CREATE TABLE t (x); PRAGMA application_id = 0"),
       "belongs to another program",
     ],
     [
