@@ -1,11 +1,17 @@
 import { execFile, spawnSync } from "node:child_process";
 import { existsSync, globSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { delimiter, join } from "node:path";
 import { promisify } from "node:util";
-import { expect, it } from "vitest";
+import { chromium } from "playwright-core";
+import { rolldown } from "rolldown";
+import { expect, it, onTestFinished } from "vitest";
 import { copyClone, root, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
+import { aNew } from "./support/records.ts";
 import { startService } from "./support/service.ts";
+import { listen } from "./support/tcp.ts";
+import { chromiumOptions, needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
 const env = { ...process.env, PATH: toolPath };
@@ -37,22 +43,24 @@ import { credentials, status } from "@grpc/grpc-js";
 import { type Investor, InvestorService, InvestorType } from "investor-records-client";
 import { type ErrorInfo, ErrorInfoSchema } from "investor-records-client/google/rpc";
 import { createInvestorClient, InvestorError } from "investor-records-client/grpc";
+import type { createInvestorClient as overConnect } from "investor-records-client/connect";
 
 const client = createInvestorClient(process.argv[2] ?? "", credentials.createInsecure());
 
+const text = {
+  firstName: "", middleName: "", lastName: "Example Capital", addressLine1: "1 Main Street",
+  addressLine2: "", city: "Springfield", state: "IL", zipCode: "62701", country: "us",
+  language: "en",
+};
+
 async function main(): Promise<void> {
-  const text = {
-    firstName: "", middleName: "", lastName: "Example Capital", addressLine1: "1 Main Street",
-    addressLine2: "", city: "Springfield", state: "IL", zipCode: "62701", country: "us",
-    language: "en",
-  };
   const investor: Investor = await client.createInvestor({
     ...text, type: InvestorType.INSTITUTION, requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d",
   });
   const { investors } = await client.listInvestors({}, { timeoutMs: 10_000 });
   const error: unknown = await client.getInvestor({ id: "" }).catch((reason) => reason);
   if (!(error instanceof InvestorError)) throw error;
-  const isInvalid: boolean = error.code === status.INVALID_ARGUMENT;
+  const isInvalid: boolean = error.code === status.INVALID_ARGUMENT && error.codeName === "INVALID_ARGUMENT";
   const fields: string[] = error.violations.map(({ field }) => field);
   const info: Pick<ErrorInfo, "reason"> = { reason: error.reason ?? "" };
   console.log(
@@ -62,11 +70,17 @@ async function main(): Promise<void> {
   client.close();
 }
 
-export function misuse(): void {
+export function misuse(connect: typeof overConnect): void {
+  // @ts-expect-error
+  connect("localhost:50051");
   // @ts-expect-error
   client.getInvestor({ id: 7 });
+  const { city, ...rest } = { ...text, type: InvestorType.INSTITUTION };
   // @ts-expect-error
-  client.createInvestor({ lastname: "Example Capital" });
+  client.createInvestor(rest);
+  client.createInvestor({ ...rest, city });
+  // @ts-expect-error
+  client.createInvestor({ ...rest, city, lastname: "Example Capital" });
   // @ts-expect-error
   client.getInvestor({ id: "" }).then(({ nextPageToken }) => nextPageToken);
   // @ts-expect-error
@@ -87,11 +101,17 @@ try {
 }
 const proto = require.resolve("investor-records-client/investor.proto");
 console.log(require("node:fs").readFileSync(proto, "utf8").includes("package investor.v1;"));
+for (const end of ["", "_with_request_ids"]) {
+  const config = require("investor-records-client/investor_grpc_service_config" + end + ".json");
+  console.log(config.methodConfig.length);
+}
+console.log(typeof connect.createInvestorClient);
 `;
 const names = Object.entries({
   protobuf: "@bufbuild/protobuf",
   client: "investor-records-client",
   grpc: "investor-records-client/grpc",
+  connect: "investor-records-client/connect",
 });
 const required = names.map(([name, path]) => `const ${name} = require("${path}");`);
 const imported = names.map(([name, path]) => `import * as ${name} from "${path}";`);
@@ -125,11 +145,14 @@ it("the package brings one other, is typed, and calls the service, as an ES modu
         '{"id":"1"}',
         "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js",
         "true",
+        "2",
+        "1",
+        "function",
       ]);
     }
   }
 
-  await install("@grpc/grpc-js@1", "typescript@5.9");
+  await install("@grpc/grpc-js@1", "@connectrpc/connect@2", "typescript@5.9");
   const address = `localhost:${(await startService()).grpcPort}`;
   for (const name of ["caller.mts", "caller.cts", "caller.ts"]) write(name, caller);
   write("client.mts", recipe.replace("localhost:50051", address));
@@ -155,4 +178,55 @@ it("the package brings one other, is typed, and calls the service, as an ES modu
     }
     expect(await run(node, "client.mjs"), node).toContain("lastName: 'Example Capital'");
   }
+});
+
+/** What a page does with the package, and shows when it is done. */
+const pageScript = `
+import { createConnectTransport } from "@connectrpc/connect-web";
+import { createInvestorClient } from "investor-records-client/connect";
+
+const client = createInvestorClient(createConnectTransport({ baseUrl: "BASE" }));
+const { id } = await client.createInvestor(CONTENT);
+const { lastName } = await client.getInvestor({ id });
+const { message } = await client.getInvestor({ id: "" }).catch((error) => error);
+let count = 0;
+for await (const investor of client.investors()) count += 1;
+document.title = [lastName, count, message].join();
+`;
+
+it("the package works in a browser, from a page of another origin", needs("Chromium"), async () => {
+  const folder = temporaryFolder();
+  const clone = temporaryFolder();
+  copyClone(clone, "client");
+  const npm = (...args: string[]) => execute("npm", args, { cwd: folder, env });
+  writeFileSync(join(folder, "package.json"), "{}");
+  await npm("pack", join(clone, "client"));
+  const [packed = ""] = globSync("*.tgz", { cwd: folder });
+  const connect = ["@connectrpc/connect@2", "@connectrpc/connect-web@2"];
+  await npm("install", "--prefer-offline", `./${packed}`, ...connect);
+
+  let script = "";
+  const port = await listen(
+    createServer(({ url }, res) => {
+      res.setHeader("content-type", url === "/" ? "text/html" : "text/javascript");
+      res.end(url === "/" ? `<script type="module" src="/page.js"></script>` : script);
+    }),
+  );
+  const origin = `http://localhost:${port}`;
+  const { httpPort } = await startService({ CORS_ORIGIN: origin });
+  const text = pageScript
+    .replace("BASE", `http://localhost:${httpPort}`)
+    .replace("CONTENT", JSON.stringify(aNew()));
+  writeFileSync(join(folder, "page.js"), text);
+  const bundle = await rolldown({ cwd: folder, input: "page.js", platform: "browser" });
+  const { output } = await bundle.generate();
+  script = output[0].code;
+
+  const browser = await chromium.launch(chromiumOptions());
+  onTestFinished(() => browser.close());
+  const page = await browser.newPage();
+  await page.goto(origin);
+  await expect
+    .poll(() => page.title())
+    .toMatch(/^Lovelace,1,INVALID_ARGUMENT \(INVALID_FIELDS\): id is required$/);
 });

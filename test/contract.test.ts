@@ -3,6 +3,7 @@ import { copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSy
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { root, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
@@ -41,6 +42,38 @@ it.each<[string, string | RegExp, string, string]>([
   const { status, stdout } = checkContract(from, to);
   expect(status).not.toBe(0);
   expect(stdout).toContain(name);
+});
+
+it.each([
+  ["investor_grpc_service_config.json", ["GetInvestor", "ListInvestors"]],
+  ["investor_grpc_service_config_with_request_ids.json", undefined],
+])("%s names the methods, and repeats those that it may", (name, repeated) => {
+  const file = join(root, "proto/investor/v1", name);
+  const { methodConfig, retryThrottling } = JSON.parse(readFileSync(file, "utf8"));
+  const methods = InvestorService.methods.map((method) => method.name);
+  const found = [];
+  const policies = new Map<string, Record<string, unknown>>();
+  for (const { name: names, timeout, waitForReady, retryPolicy } of methodConfig) {
+    for (const { service, method } of names) {
+      expect(service).toBe(InvestorService.typeName);
+      const named = method === undefined ? methods : [method];
+      found.push(...named);
+      for (const each of retryPolicy ? named : []) policies.set(each, retryPolicy);
+    }
+    // The service itself gives up after ten seconds.
+    expect([timeout, waitForReady]).toEqual(["30s", true]);
+  }
+  expect(found.toSorted()).toEqual(methods.toSorted());
+  expect([...policies.keys()]).toEqual(repeated ?? methods);
+  for (const policy of policies.values()) {
+    const seconds = expect.stringMatching(/^\d+(\.\d{1,9})?s$/);
+    // gRPC makes no more than five attempts.
+    const maxAttempts = 5;
+    const waits = { initialBackoff: seconds, maxBackoff: seconds, backoffMultiplier: 2 };
+    expect(policy).toEqual({ maxAttempts, ...waits, retryableStatusCodes: ["UNAVAILABLE"] });
+  }
+  expect(retryThrottling.maxTokens).toBeLessThanOrEqual(1_000);
+  expect(retryThrottling.tokenRatio).toBeGreaterThan(0);
 });
 
 it(

@@ -45,6 +45,10 @@ it("the pages name a test for each block of commands that commands.test.ts does 
   }
 });
 
+it("the pages have no command that could fetch a package of ours from a registry", () => {
+  for (const page of pages) expect(readPage(page), page).not.toMatch(/\bnpx (?!--no\b)/);
+});
+
 it("docs/operation.md has the settings of --help, in its order, with their defaults", async () => {
   const help = run(["serve", "--help"], {}, temporaryFolder());
   await help.exited;

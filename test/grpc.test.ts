@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { constants } from "node:http2";
 import { gzipSync } from "node:zlib";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
@@ -11,10 +12,11 @@ import {
   HealthCheckResponse_ServingStatus as Serving,
 } from "../gen/grpc/health/v1/health_pb.js";
 import { GetInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { overloaded } from "../src/service/errors.ts";
 import { failureOf } from "./support/errors.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { runPython } from "./support/python.ts";
-import { frame, messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
+import { frame, messages, openCall, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
 import { needs } from "./support/tools.ts";
 
@@ -68,6 +70,25 @@ describe("a request by gRPC that cannot be a call", () => {
     expect("allow" in reply).toBe(expected === 405);
   });
 });
+
+it.each([
+  ["in its common form", {}],
+  ["by Connect's router", { "grpc-encoding": "gzip" }],
+])(
+  "an error that may be repeated is trailers alone with a delay for gRPC: %s",
+  async (_, headers) => {
+    const { session } = await serve(() => {
+      throw overloaded();
+    });
+    const stream = openCall(session, getPath, headers).end(empty);
+    const [reply, flags] = await once(stream, "response");
+    expect(reply).toMatchObject({
+      "grpc-status": String(status.UNAVAILABLE),
+      "grpc-retry-pushback-ms": "1000",
+    });
+    expect(flags & constants.NGHTTP2_FLAG_END_STREAM).not.toBe(0);
+  },
+);
 
 it("health by gRPC is that of the server and each service, and NOT_FOUND for others", async () => {
   const { grpcPort } = await startInProcess();

@@ -1,7 +1,7 @@
 import { once } from "node:events";
-import { existsSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, request } from "node:http";
-import { delimiter, join } from "node:path";
+import { join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { gunzipSync } from "node:zlib";
 import { chromium, type Page } from "playwright-core";
@@ -11,7 +11,7 @@ import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
 import { startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
-import { needs } from "./support/tools.ts";
+import { chromiumOptions, needs } from "./support/tools.ts";
 
 const token = "0123456789abcdef0123456789abcdef";
 const types = {
@@ -21,11 +21,6 @@ const types = {
   "/swagger-ui-bundle.js.LICENSE.txt": "text/plain; charset=utf-8",
   "/swagger-ui.css": "text/css; charset=utf-8",
 };
-const executablePath = (process.env.PATH ?? "")
-  .split(delimiter)
-  .flatMap((folder) => ["chromium", "google-chrome"].map((name) => join(folder, name)))
-  .find((path) => existsSync(path));
-
 /** Requests a path, and leaves the body as it was sent. */
 async function send(port: number, path: string, headers = {}, method = "GET") {
   const req = request({ port, path, method, headers }).end();
@@ -124,10 +119,7 @@ it(
     const file = temporaryFile(`backend ${token}\n`);
     const { httpPort } = await startInProcess({ "--auth-tokens-file": file });
     const base = `http://localhost:${await startPrefixProxy(httpPort)}/records/`;
-    const browser = await chromium.launch({
-      ...(executablePath && { executablePath }),
-      chromiumSandbox: process.getuid?.() !== 0,
-    });
+    const browser = await chromium.launch(chromiumOptions());
     onTestFinished(() => browser.close());
     const page = await browser.newPage();
     const complaints: string[] = [];

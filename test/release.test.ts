@@ -2,6 +2,7 @@ import { execFileSync } from "node:child_process";
 import {
   appendFileSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -41,6 +42,8 @@ describe("a clone", needs("git"), () => {
     run("tar", "-xf", `investor-records-${version}.tgz`);
     symlinkSync(join(root, "node_modules"), join(clone, "package/node_modules"));
     expect(versionOf(join(clone, "package"))).toBe(expected);
+    const contract = readdirSync(join(clone, "package/proto/investor/v1"));
+    expect(contract).toEqual(readdirSync(join(root, "proto/investor/v1")));
     rmSync(join(clone, "package"), { recursive: true });
 
     appendFileSync(join(clone, "README.md"), "A change.\n");

@@ -1,49 +1,61 @@
-import { execFileSync, spawn } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { Agent } from "node:https";
 import { connect, createServer } from "node:net";
 import { join } from "node:path";
-import { text } from "node:stream/consumers";
-import { create, toBinary } from "@bufbuild/protobuf";
+import { Readable } from "node:stream";
 import { createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { MongoClient } from "mongodb";
 import { expect, it, onTestFinished } from "vitest";
-import { CreateInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { buildGo, findPythonCallers, startCallers, toLine } from "./support/callers/callers.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
-import { findPython } from "./support/python.ts";
 import { aCreate } from "./support/records.ts";
 import { type Service, startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
-const callersFolder = join(import.meta.dirname, "support/callers");
-const request = create(CreateInvestorRequestSchema, aCreate());
+const request = aCreate();
 
 /** Callers that create records and get them without a pause, until they are to finish. */
-interface Callers {
+interface EndlessCallers {
   finish(): Promise<{ created: number; failures: string[] }>;
 }
 
 /** Starts callers in a process of their own. */
-function startProcess(command: string[], protocol: string, target: string, caFile = ""): Callers {
-  const hex = Buffer.from(toBinary(CreateInvestorRequestSchema, request)).toString("hex");
-  const [program = "", ...args] = [...command, protocol, target, hex, caFile];
-  const child = spawn(program, args, { cwd: callersFolder, stdio: ["pipe", "pipe", "inherit"] });
-  onTestFinished(() => void child.kill("SIGKILL"));
-  const output = text(child.stdout);
+function startProcess(
+  command: string[],
+  protocol: string,
+  target: string,
+  caFile = "",
+): EndlessCallers {
+  // Both services may be gone for a client that has not found the first one again.
+  const methodConfig = [{ name: [{}], waitForReady: true }];
+  const config = { loadBalancingConfig: [{ round_robin: {} }], methodConfig };
+  const configFile = temporaryFile(JSON.stringify(config));
+  const callers = startCallers([...command, protocol, target, configFile, caFile]);
+  const { input, created, failures, finished } = callers;
+  const line = toLine(request);
+  const requests = new Readable({
+    read() {
+      this.push(line);
+    },
+  });
+  requests.pipe(input);
   return {
     async finish() {
-      child.stdin.end();
-      return JSON.parse(await output);
+      requests.unpipe(input);
+      input.end();
+      await finished;
+      return { created: created.length, failures };
     },
   };
 }
 
 /** Starts callers by Connect over HTTP/1.1. */
-function startHttp1(baseUrl: string, ca: string): Callers {
+function startHttp1(baseUrl: string, ca: string): EndlessCallers {
   const agent = new Agent({ keepAlive: true, ca });
   onTestFinished(() => agent.destroy());
   const transport = createConnectTransport({ httpVersion: "1.1", baseUrl, nodeOptions: { agent } });
@@ -90,7 +102,7 @@ async function restart(services: Service[], index: number, env: NodeJS.ProcessEn
 }
 
 /** Expects that no call failed, and that each record is stored once. */
-async function expectNothingLost(all: Records, callers: Callers[]): Promise<void> {
+async function expectNothingLost(all: Records, callers: EndlessCallers[]): Promise<void> {
   const seen = await Promise.all(callers.map((each) => each.finish()));
   for (const { created, failures } of seen) {
     expect(failures).toEqual([]);
@@ -98,13 +110,6 @@ async function expectNothingLost(all: Records, callers: Callers[]): Promise<void
   }
   const stored = await all.countDocuments();
   expect(stored).toBe(seen.reduce((sum, { created }) => sum + created, 0));
-}
-
-/** The commands that run the callers in Go and Python. */
-async function prepareCallers() {
-  const program = join(temporaryFolder(), "callers");
-  execFileSync("go", ["build", "-o", program, "."], { cwd: callersFolder });
-  return { go: [program], python: [await findPython(), "callers.py"] };
 }
 
 /** Starts a load balancer, which spreads new connections over the target ports. */
@@ -125,7 +130,7 @@ async function startBalancer(targets: number[]) {
 await describeWithMongo("a rolling restart of two services under load", "standalone", (mongo) => {
   it("loses no call by gRPC, also without a delay", needs("Go", "Python"), async () => {
     const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
-    const { go, python } = await prepareCallers();
+    const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
     const services = await Promise.all([startService(env), startService(env)]);
     const all = await openRecords(env.DATABASE_URL);
     const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
@@ -145,7 +150,7 @@ await describeWithMongo("a rolling restart of two services under load", "standal
       writeFileSync(caFile, authority.ca);
       const common = { REQUEST_TIMEOUT: "30s", DRAIN_DELAY: "2s" };
       const env = { DATABASE_URL: mongo.url(), ...common, ...tls };
-      const { go, python } = await prepareCallers();
+      const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
       const services = await Promise.all([startService(env), startService(env)]);
       const all = await openRecords(env.DATABASE_URL);
       const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");

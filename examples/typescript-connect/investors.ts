@@ -1,15 +1,11 @@
-import { ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { InvestorService, InvestorType } from "investor-records-client";
-import { BadRequestSchema, ErrorInfoSchema } from "investor-records-client/google/rpc";
+import { InvestorType } from "investor-records-client";
+import { createInvestorClient, InvestorError } from "investor-records-client/connect";
 import { v7 } from "uuid";
 
 const [baseUrl = "http://localhost:8080"] = process.argv.slice(2);
-const client = createClient(
-  InvestorService,
-  // The deadline of every call, above the timeout of the service, which replies with a reason.
-  createConnectTransport({ baseUrl, httpVersion: "1.1", defaultTimeoutMs: 15_000 }),
-);
+// It repeats each call, which survives a restart of the service within its deadline of 30 seconds.
+const client = createInvestorClient(createConnectTransport({ baseUrl, httpVersion: "1.1" }));
 
 const ada = {
   type: InvestorType.INDIVIDUAL,
@@ -23,6 +19,7 @@ const ada = {
   zipCode: "SW1Y 4JH",
   country: "gb",
   language: "en",
+  // For a job that must not create it again if it is started again, keep this id.
   requestId: v7(),
 };
 const created = await client.createInvestor(ada);
@@ -35,19 +32,11 @@ console.log(`replayed ${replayed.id}`);
 try {
   await client.createInvestor({ ...ada, country: "England" });
 } catch (error) {
-  if (!(error instanceof ConnectError)) throw error;
-  console.log(`refused: ${error.rawMessage}`);
-  for (const { reason } of error.findDetails(ErrorInfoSchema)) console.log(`reason: ${reason}`);
-  for (const { fieldViolations } of error.findDetails(BadRequestSchema)) {
-    for (const { field, description } of fieldViolations) console.log(`${field}: ${description}`);
-  }
+  if (!(error instanceof InvestorError)) throw error;
+  console.log(`refused: ${error.reason}`);
+  for (const { field, description } of error.violations) console.log(`${field}: ${description}`);
 }
 
 let count = 0;
-let pageToken = "";
-do {
-  const page = await client.listInvestors({ pageToken });
-  count += page.investors.length;
-  pageToken = page.nextPageToken;
-} while (pageToken !== "");
+for await (const _ of client.investors()) count += 1;
 console.log(`listed ${count}`);

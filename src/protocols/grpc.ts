@@ -1,8 +1,10 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { malformedRequest } from "../service/errors.ts";
 import { createInvestorEncoder } from "./investor-binary.ts";
@@ -89,7 +91,11 @@ function sendOk(this: ServerHttp2Stream): void {
   this.sendTrailers({ "grpc-status": "0" });
 }
 
-/** Replies to a call of gRPC with an error alone. */
+/**
+ * Replies to a call of gRPC with an error alone, in trailers only: a client that has seen headers
+ * does not repeat the call by itself. It reads the delay before a repeat from a header, and not
+ * from the details (https://github.com/grpc/proposal/blob/master/A6-client-retries.md).
+ */
 export function sendStatus(
   stream: ServerHttp2Stream,
   headers: IncomingHttpHeaders,
@@ -99,5 +105,10 @@ export function sendStatus(
   // No more than gRPC requires, and the spaces that HTTP trims: grpc-js does not decode the rest.
   const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
   const head = { ":status": 200, "content-type": headers["content-type"] };
-  stream.respond({ ...head, ...status, "grpc-message": message }, { endStream: true });
+  const [retry] = error.findDetails(RetryInfoSchema);
+  const pushback = retry?.retryDelay && {
+    "grpc-retry-pushback-ms": String(durationMs(retry.retryDelay)),
+  };
+  const own = { ...status, ...pushback, "grpc-message": message };
+  stream.respond({ ...head, ...own }, { endStream: true });
 }

@@ -9,10 +9,11 @@ import {
   type Interceptor,
   type MethodImpl,
 } from "@connectrpc/connect";
-import type {
-  Compression,
-  UniversalHandler,
-  UniversalServerResponse,
+import {
+  type Compression,
+  createAsyncIterable,
+  type UniversalHandler,
+  type UniversalServerResponse,
 } from "@connectrpc/connect/protocol";
 import { errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
@@ -26,7 +27,7 @@ import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
-import { isGrpc, prefixBytes, readGrpcTimeout } from "./grpc.ts";
+import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
 import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
 
@@ -92,8 +93,8 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
     // By it, Connect would refuse what is too large before it is read, with no reason.
     request.header.delete("content-length");
     const handler = handlers.get(method) as UniversalHandler;
-    const body = recordStreamFailure(readRequest(rpc, req, call), call);
-    const universal = { ...request, body, signal: call.signal };
+    const input = recordStreamFailure(readRequest(rpc, req, call), call);
+    const universal = { ...request, body: input, signal: call.signal };
     const response = await recordFailure(call, () => handler(universal));
     if (transport !== "grpc") {
       const allow = handler.allowedMethods.join(", ");
@@ -109,7 +110,19 @@ export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) 
       send(res, 400, { ...jsonHeaders }, errorToJsonBytes(error, jsonOptions));
       return;
     }
-    await universalResponseToNodeResponse(recordRefusal(response, call), res);
+    const reply = recordRefusal(response, call);
+    let body: AsyncIterable<Uint8Array> = reply.body;
+    if (transport === "grpc" && rpc.spec.kind === "unary" && "stream" in res) {
+      const parts = await Array.fromAsync(body);
+      const { failure } = call;
+      // Connect sends headers before the trailers of an error, too.
+      if (parts.length === 0 && failure?.code === Code.Unavailable) {
+        sendStatus(res.stream, headers, failure);
+        return;
+      }
+      body = createAsyncIterable(parts);
+    }
+    await universalResponseToNodeResponse({ ...reply, body }, res);
   };
 }
 
@@ -155,7 +168,7 @@ function toFailure(call: Call, error: unknown): ConnectError {
 }
 
 /** Records in its call what Connect refuses itself, such as a message that it cannot read. */
-function recordRefusal(response: UniversalServerResponse, call: Call): UniversalServerResponse {
+function recordRefusal(response: UniversalServerResponse, call: Call) {
   const { status, trailer = new Headers(), body } = response;
   async function* follow() {
     // Connect throws into it what a reset connection does to a write, which is no fault of the body.

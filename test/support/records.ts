@@ -11,12 +11,12 @@ import {
 export function aCreate(
   changes: MessageInitShape<typeof CreateInvestorRequestSchema> = {},
 ): MessageInitShape<typeof CreateInvestorRequestSchema> {
-  return { ...content(), ...changes };
+  return { ...aNew(), ...changes };
 }
 
 /** A record as a store takes it. */
 export function anInvestor(changes: MessageInitShape<typeof InvestorSchema> = {}): Investor {
-  return create(InvestorSchema, { ...content(), id: v7(), ...changes });
+  return create(InvestorSchema, { ...aNew(), id: v7(), ...changes });
 }
 
 /** The texts of the largest record: 130 of them fill a page. */
@@ -43,7 +43,8 @@ export const institution = {
   language: "en",
 };
 
-function content() {
+/** The content of a new record, which differs from any other's. */
+export function aNew() {
   return {
     type: InvestorType.INDIVIDUAL,
     firstName: `Ada ${v4()}`,

@@ -1,4 +1,7 @@
 import { spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { delimiter, join } from "node:path";
+import type { LaunchOptions } from "playwright-core";
 import type { TestOptions } from "vitest";
 import { root } from "./clone.ts";
 
@@ -78,4 +81,13 @@ export function needs(...names: (keyof typeof tools)[]): TestOptions {
 export function lacking(name: string, isOptional = false): TestOptions {
   if (process.env.CI && !isOptional) throw new Error(`the tests need ${name}`);
   return { skip: true, meta: { lacks: name } };
+}
+
+/** How to start Chromium. */
+export function chromiumOptions(): LaunchOptions {
+  const executablePath = (process.env.PATH ?? "")
+    .split(delimiter)
+    .flatMap((folder) => ["chromium", "google-chrome"].map((name) => join(folder, name)))
+    .find((path) => existsSync(path));
+  return { ...(executablePath && { executablePath }), chromiumSandbox: process.getuid?.() !== 0 };
 }

@@ -1,20 +1,18 @@
-"""Calls the service by gRPC as main.go does: without a pause until its standard input ends."""
+"""Calls the service by gRPC as main.go does: for each line of standard input."""
 
-import json
 import sys
 import threading
 
 import grpc
 
 service = "/investor.v1.InvestorService/"
-config = {"loadBalancingConfig": [{"round_robin": {}}]}
-_, _, addresses, request, ca_file = sys.argv
+_, _, addresses, config_file, ca_file = sys.argv
+with open(config_file) as file:
+    config = file.read()
 options = [
     ("grpc.default_authority", "localhost"),
     ("grpc.ssl_target_name_override", "localhost"),
-    ("grpc.service_config", json.dumps(config)),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.service_config", config),
 ]
 if ca_file:
     with open(ca_file, "rb") as file:
@@ -24,26 +22,29 @@ else:
     channel = grpc.insecure_channel(f"ipv4:{addresses}", options)
 create = channel.unary_unary(service + "CreateInvestor")
 get = channel.unary_unary(service + "GetInvestor")
-ended = threading.Event()
-created, failures = [], []
+reading, printing = threading.Lock(), threading.Lock()
+
+
+def read():
+    with reading:
+        return sys.stdin.readline()
 
 
 def call():
-    while not ended.is_set():
+    for request in iter(read, ""):
         try:
-            record = create(bytes.fromhex(request), wait_for_ready=True)
+            record = create(bytes.fromhex(request))
             # The id is the first field of the record, and the only one of the request.
-            get(record[:38], wait_for_ready=True)
-            created.append(record[2:38])
+            get(record[:38])
+            line = record[2:38].decode()
         except grpc.RpcError as error:
-            failures.append(f"{error.code()} {error.details()}")
+            line = f"{error.code()} {error.details()}"
+        with printing:
+            print(line, flush=True)
 
 
 callers = [threading.Thread(target=call) for _ in range(16)]
 for caller in callers:
     caller.start()
-sys.stdin.read()
-ended.set()
 for caller in callers:
     caller.join()
-print(json.dumps({"created": len(created), "failures": failures}))

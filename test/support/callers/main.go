@@ -1,24 +1,22 @@
-// Creates records and gets them without a pause until its standard input ends, then prints how
-// many it created, and how calls ended that failed.
+// For each line of its standard input, a request in hexadecimal, creates a record and gets it, and
+// prints its id or how the call failed.
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
@@ -29,8 +27,8 @@ import (
 type caller func(method string, request []byte) ([]byte, error)
 
 func main() {
-	protocol, target, caFile := os.Args[1], os.Args[2], os.Args[4]
-	request, err := hex.DecodeString(os.Args[3])
+	protocol, target, configFile, caFile := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
+	config, err := os.ReadFile(configFile)
 	check(err)
 	var encryption *tls.Config
 	if caFile != "" {
@@ -39,40 +37,43 @@ func main() {
 		encryption = &tls.Config{RootCAs: x509.NewCertPool()}
 		encryption.RootCAs.AppendCertsFromPEM(ca)
 	}
-	call := map[string]func(string, *tls.Config) caller{"grpc": byGrpc, "connect": byConnect}[protocol](target, encryption)
-	ended := make(chan struct{})
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		close(ended)
-	}()
-	var mutex sync.Mutex
-	created, failures := 0, []string{}
+	call := byConnect(target, encryption)
+	if protocol == "grpc" {
+		call = byGrpc(target, encryption, string(config))
+	}
+	requests := make(chan []byte)
+	lines := make(chan string)
 	var running sync.WaitGroup
 	for range 16 {
 		running.Go(func() {
-			for {
-				select {
-				case <-ended:
-					return
-				default:
-				}
+			for request := range requests {
 				record, err := call("CreateInvestor", request)
 				if err == nil {
 					// The id is the first field of the record, and the only one of the request.
 					_, err = call("GetInvestor", record[:38])
 				}
-				mutex.Lock()
 				if err == nil {
-					created++
+					lines <- string(record[2:38])
 				} else {
-					failures = append(failures, err.Error())
+					lines <- err.Error()
 				}
-				mutex.Unlock()
 			}
 		})
 	}
-	running.Wait()
-	json.NewEncoder(os.Stdout).Encode(map[string]any{"created": created, "failures": failures})
+	go func() {
+		input := bufio.NewScanner(os.Stdin)
+		for input.Scan() {
+			request, err := hex.DecodeString(input.Text())
+			check(err)
+			requests <- request
+		}
+		close(requests)
+		running.Wait()
+		close(lines)
+	}()
+	for line := range lines {
+		fmt.Println(line)
+	}
 }
 
 // Messages that nobody decodes.
@@ -85,7 +86,7 @@ func (raw) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-func byGrpc(target string, encryption *tls.Config) caller {
+func byGrpc(target string, encryption *tls.Config, config string) caller {
 	addresses := []resolver.Address{}
 	for address := range strings.SplitSeq(target, ",") {
 		addresses = append(addresses, resolver.Address{Addr: address})
@@ -96,15 +97,12 @@ func byGrpc(target string, encryption *tls.Config) caller {
 	if encryption != nil {
 		channel = credentials.NewTLS(encryption)
 	}
-	reconnect := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1, MaxDelay: 200 * time.Millisecond}
 	client, err := grpc.NewClient("services:///",
 		grpc.WithResolvers(services),
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(channel),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}),
-		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
-		// Both may be gone for a client that has not found the first one again.
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.WaitForReady(true)))
+		grpc.WithDefaultServiceConfig(config),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
 	check(err)
 	return func(method string, request []byte) ([]byte, error) {
 		var reply []byte

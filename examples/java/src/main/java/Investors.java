@@ -1,3 +1,5 @@
+import com.google.gson.Gson;
+import com.google.gson.reflect.TypeToken;
 import com.google.protobuf.Any;
 import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.rpc.BadRequest;
@@ -14,19 +16,24 @@ import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 
 public class Investors {
+  /**
+   * By it, gRPC repeats each call, which survives a restart of the service within its deadline of 30
+   * seconds. A create is safe to repeat by its request id.
+   */
+  private static final Path CONFIG =
+      Path.of("../../proto/investor/v1/investor_grpc_service_config_with_request_ids.json");
+
   private final InvestorServiceBlockingStub stub;
 
   private Investors(ManagedChannel channel) {
     stub = InvestorServiceGrpc.newBlockingStub(channel);
-  }
-
-  /** A deadline counts from when it is set, so each call gets its own. */
-  private InvestorServiceBlockingStub stub() {
-    return stub.withDeadlineAfter(15, TimeUnit.SECONDS);
   }
 
   /** A UUID of version 7 (RFC 9562), which the JDK does not make. */
@@ -38,8 +45,11 @@ public class Investors {
 
   public static void main(String[] args) throws Exception {
     String address = args.length > 0 ? args[0] : "localhost:50051";
+    Map<String, ?> config = new Gson().fromJson(Files.readString(CONFIG), new TypeToken<>() {});
     ManagedChannel channel =
-        Grpc.newChannelBuilder(address, InsecureChannelCredentials.create()).build();
+        Grpc.newChannelBuilder(address, InsecureChannelCredentials.create())
+            .defaultServiceConfig(config)
+            .build();
     try {
       new Investors(channel).run();
     } finally {
@@ -63,20 +73,19 @@ public class Investors {
             .setLanguage("en")
             .setRequestId(newUuid().toString())
             .build();
-    Investor created = stub().createInvestor(ada);
+    Investor created = stub.createInvestor(ada);
     System.out.println("created " + created.getId());
 
     // With the same request id and content, a repeated call returns the record that is there.
-    Investor replayed = stub().createInvestor(ada);
+    Investor replayed = stub.createInvestor(ada);
     System.out.println("replayed " + replayed.getId());
 
     try {
-      stub().createInvestor(ada.toBuilder().setCountry("England").build());
+      stub.createInvestor(ada.toBuilder().setCountry("England").build());
     } catch (StatusRuntimeException error) {
-      System.out.println("refused: " + error.getStatus().getDescription());
       for (Any detail : StatusProto.fromThrowable(error).getDetailsList()) {
         if (detail.is(ErrorInfo.class)) {
-          System.out.println("reason: " + detail.unpack(ErrorInfo.class).getReason());
+          System.out.println("refused: " + detail.unpack(ErrorInfo.class).getReason());
         } else if (detail.is(BadRequest.class)) {
           for (var violation : detail.unpack(BadRequest.class).getFieldViolationsList()) {
             System.out.println(violation.getField() + ": " + violation.getDescription());
@@ -89,7 +98,7 @@ public class Investors {
     String pageToken = "";
     do {
       ListInvestorsResponse page =
-          stub().listInvestors(ListInvestorsRequest.newBuilder().setPageToken(pageToken).build());
+          stub.listInvestors(ListInvestorsRequest.newBuilder().setPageToken(pageToken).build());
       count += page.getInvestorsCount();
       pageToken = page.getNextPageToken();
     } while (!pageToken.isEmpty());

@@ -1,0 +1,194 @@
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  type Message,
+  type MessageInitShape,
+  type MessageShape,
+  toBinary,
+} from "@bufbuild/protobuf";
+import {
+  type CreateInvestorRequest,
+  type Investor,
+  InvestorService,
+  type ListInvestorsResponse,
+} from "../gen/investor/v1/investor_pb.js";
+import { InvestorError } from "./error.ts";
+import { createRetries } from "./retries.ts";
+
+/** The content of a new record: all fields are required, but for the request id. */
+export type NewInvestor = Required<Omit<CreateInvestorRequest, keyof Message | "requestId">> & {
+  /**
+   * A UUID under which a repeat, also by another process, returns the record that is there. If
+   * absent, the client makes one, which makes its own repeats safe.
+   */
+  requestId?: string | undefined;
+};
+
+/** How to make one call. */
+export interface CallOptions {
+  /** Deadline in ms from now, for all attempts; that of the client if absent, `Infinity` for none. */
+  timeoutMs?: number | undefined;
+  /** How often it is repeated at most; as often as by the client if absent, 0 for never. */
+  retries?: number | undefined;
+  /** Cancels the call, which then rejects with CANCELLED. */
+  signal?: AbortSignal | undefined;
+  /** Headers to send, by their names. */
+  headers?: Readonly<Record<string, string>> | undefined;
+}
+
+/** How the calls of a client are made. */
+export interface InvestorClientOptions {
+  /** Deadline of a call that sets none, for all attempts, in ms; 30,000 if absent. */
+  timeoutMs?: number | undefined;
+  /** How often a call is repeated at most; 10 times if absent, 0 for never. */
+  retries?: number | undefined;
+}
+
+/**
+ * The methods of the service. A call is repeated after UNAVAILABLE and DEADLINE_EXCEEDED while its
+ * deadline allows it.
+ *
+ * @throws {InvestorError} a call fails
+ * @throws {Error} nothing was sent: the request or an option is wrong, or the client is closed
+ */
+export interface InvestorClient {
+  /** Stores a new record and returns it. */
+  createInvestor(investor: NewInvestor, options?: CallOptions): Promise<Investor>;
+  /** Returns one record. */
+  getInvestor(request: { id: string }, options?: CallOptions): Promise<Investor>;
+  /** Returns one page of all records: at most 100 unless `pageSize` says more, up to 1,000. */
+  listInvestors(
+    request?: { pageSize?: number; pageToken?: string },
+    options?: CallOptions,
+  ): Promise<ListInvestorsResponse>;
+  /**
+   * Yields all records, ascending by id, page by page as they are asked for. The options are for
+   * each page.
+   */
+  investors(options?: CallOptions): AsyncGenerator<Investor, void, void>;
+  /** Refuses further calls; the connection is closed once those in flight have finished. */
+  close(): void;
+}
+
+/** What one attempt sends. */
+export interface Attempt<I extends DescMessage> {
+  readonly message: MessageShape<I>;
+  /** The message in binary. */
+  readonly bytes: Uint8Array;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal | undefined;
+}
+
+/** A way to reach the service. */
+export interface Channel {
+  /** @throws {InvestorError} the attempt fails */
+  call<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    attempt: Attempt<I>,
+  ): Promise<MessageShape<O>>;
+  /** Called when no call is in flight, and none will follow. */
+  close(): void;
+}
+
+/** The largest page of a list. */
+const maxPageSize = 1_000;
+
+/** Creates a client over a channel. */
+export function createClient(
+  channel: Channel,
+  { timeoutMs = 30_000, retries = 10 }: InvestorClientOptions,
+): InvestorClient {
+  const runWithRetries = createRetries();
+  let inFlight = 0;
+  let isClosing = false;
+
+  async function call<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: MessageInitShape<I>,
+    options: CallOptions,
+  ): Promise<MessageShape<O>> {
+    const { input } = method;
+    // What fails later has a stack of its own, without the caller.
+    const { stack } = new Error();
+    const message = create(input, request);
+    const bytes = encode(input, message);
+    const limits = {
+      timeoutMs: options.timeoutMs ?? timeoutMs,
+      retries: options.retries ?? retries,
+    };
+    for (const [name, value] of Object.entries(limits)) {
+      if (!(value >= 0)) throw new RangeError(`${name} must be a number from 0 on`);
+    }
+    if (isClosing) throw new Error("the client is closed");
+    const { signal, headers = {} } = options;
+    inFlight += 1;
+    try {
+      return await runWithRetries(
+        (ms) => channel.call(method, { message, bytes, headers, timeoutMs: ms, signal }),
+        { ...limits, signal, toError: (failure) => new InvestorError(failure, input) },
+      );
+    } catch (error) {
+      if (error instanceof InvestorError) {
+        error.stack = `${error}\n${stack?.replace(/^Error.*\n/, "")}`;
+      }
+      throw error;
+    } finally {
+      inFlight -= 1;
+      closeIfIdle();
+    }
+  }
+
+  function closeIfIdle(): void {
+    if (isClosing && inFlight === 0) channel.close();
+  }
+
+  const { method } = InvestorService;
+  return {
+    createInvestor({ requestId = newRequestId(), ...content }, options = {}) {
+      return call(method.createInvestor, { ...content, requestId }, options);
+    },
+    getInvestor: ({ id }, options = {}) => call(method.getInvestor, { id }, options),
+    listInvestors: (request = {}, options = {}) => call(method.listInvestors, request, options),
+    async *investors(options = {}) {
+      let pageToken = "";
+      do {
+        const request = { pageSize: maxPageSize, pageToken };
+        const page = await call(method.listInvestors, request, options);
+        yield* page.investors;
+        pageToken = page.nextPageToken;
+      } while (pageToken !== "");
+    },
+    close() {
+      isClosing = true;
+      closeIfIdle();
+    },
+  };
+}
+
+/**
+ * A request in binary. Its fields are scalars.
+ *
+ * @throws {Error} text that UTF-8 cannot encode, which `toBinary` would store as U+FFFD
+ */
+function encode<D extends DescMessage>(desc: D, message: MessageShape<D>): Uint8Array {
+  const values: Record<string, unknown> = { ...message };
+  for (const field of desc.fields) {
+    const value = values[field.localName];
+    if (typeof value === "string" && !value.isWellFormed()) {
+      throw new Error(`cannot encode ${field} to binary: unpaired surrogate`);
+    }
+  }
+  return toBinary(desc, message);
+}
+
+/** A UUID of version 7 (RFC 9562), also where a page is not secure and has no `randomUUID`. */
+function newRequestId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  const view = new DataView(bytes.buffer);
+  view.setBigUint64(0, (BigInt(Date.now()) << 16n) | 0x7000n | BigInt(view.getUint16(6) & 0xfff));
+  view.setUint8(8, 0x80 | (view.getUint8(8) & 0x3f));
+  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}

@@ -1,0 +1,111 @@
+import { type DescMessage, fromBinary, type MessageShape } from "@bufbuild/protobuf";
+import { durationMs } from "@bufbuild/protobuf/wkt";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../gen/google/rpc/error_details_pb.js";
+
+/** The codes of gRPC by number (https://grpc.io/docs/guides/status-codes). */
+const codeNames = [
+  "OK",
+  "CANCELLED",
+  "UNKNOWN",
+  "INVALID_ARGUMENT",
+  "DEADLINE_EXCEEDED",
+  "NOT_FOUND",
+  "ALREADY_EXISTS",
+  "PERMISSION_DENIED",
+  "RESOURCE_EXHAUSTED",
+  "FAILED_PRECONDITION",
+  "ABORTED",
+  "OUT_OF_RANGE",
+  "UNIMPLEMENTED",
+  "INTERNAL",
+  "UNAVAILABLE",
+  "DATA_LOSS",
+  "UNAUTHENTICATED",
+] as const;
+
+/** The name of a code of gRPC. */
+export type CodeName = (typeof codeNames)[number];
+
+/** The number of a code of gRPC. */
+export const codeOf = (name: CodeName): number => codeNames.indexOf(name);
+
+/** One field that breaks a rule, under its name in TypeScript. */
+export interface Violation {
+  readonly field: string;
+  readonly description: string;
+}
+
+/** A detail of an error, by the name of its type. */
+export interface Detail {
+  readonly type: string;
+  readonly value: Uint8Array;
+}
+
+/** How a transport says that an attempt failed. */
+export interface Failure {
+  readonly code: number;
+  readonly message: string;
+  readonly details?: readonly Detail[];
+  /** The error of the transport. */
+  readonly cause?: unknown;
+}
+
+/**
+ * A failed call. The reasons are in the comments of investor.proto. What fails on the way to
+ * the service, such as a wrong address or a deadline of the caller, has a code and no reason.
+ */
+export class InvestorError extends Error {
+  override readonly name = "InvestorError";
+  /** The status of gRPC: a `status` of grpc-js, a `Code` of Connect. */
+  readonly code: number;
+  /** Its name, such as `NOT_FOUND`. */
+  readonly codeName: CodeName;
+  /** Why it failed, for programs, such as `REQUEST_ID_REUSED`. */
+  readonly reason: string | undefined;
+  /** Data of the reason, such as the `id` to quote of a fault of the service. */
+  readonly metadata: Readonly<Record<string, string>>;
+  /** The fields that break a rule. */
+  readonly violations: readonly Violation[];
+  /** The delay that the service asks for before a repeat, in ms; undefined if it named none. */
+  readonly retryDelayMs: number | undefined;
+
+  /** @param input the type of the request, whose fields violations name */
+  constructor({ code, message, details = [], cause }: Failure, input: DescMessage) {
+    const info = findDetail(details, ErrorInfoSchema);
+    const { fieldViolations = [] } = findDetail(details, BadRequestSchema) ?? {};
+    const { retryDelay } = findDetail(details, RetryInfoSchema) ?? {};
+    const violations = fieldViolations.map(({ field, description }) => ({
+      field: input.fields.find(({ name }) => name === field)?.localName ?? field,
+      description,
+    }));
+    const codeName = codeNames[code] ?? "UNKNOWN";
+    const text = violations.map(({ field, description }) => `${field} ${description}`).join("; ");
+    const reason = info?.reason;
+    const title = reason && reason !== codeName ? `${codeName} (${reason})` : codeName;
+    super(`${title}: ${text || message}`, { cause });
+    this.code = code;
+    this.codeName = codeName;
+    this.reason = reason;
+    this.metadata = info?.metadata ?? {};
+    this.violations = violations;
+    this.retryDelayMs = retryDelay && durationMs(retryDelay);
+  }
+}
+
+/** The first detail of a type; undefined if there is none that can be read. */
+function findDetail<D extends DescMessage>(
+  details: readonly Detail[],
+  desc: D,
+): MessageShape<D> | undefined {
+  const detail = details.find(({ type }) => type === desc.typeName);
+  if (detail === undefined) return undefined;
+  try {
+    return fromBinary(desc, detail.value);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,102 @@
+import { codeOf, type Failure, InvestorError } from "./error.ts";
+
+/**
+ * The longest attempt, in ms, where another one can follow: the service, which gives up after
+ * 10,000 by default, can still reply with the reason.
+ */
+const maxAttemptMs = 12_000;
+
+/** The shortest attempt that another one can follow, in ms. */
+const minAttemptMs = 250;
+
+/** The first and the longest wait between two attempts, before jitter, in ms. */
+const minWaitMs = 200;
+const maxWaitMs = 5_000;
+
+/**
+ * How many repeats a client has at once of calls that the service failed, or left without a reply,
+ * and what each call that succeeds gives back of one.
+ */
+const maxTokens = 500;
+const tokensPerSuccess = 0.2;
+
+const deadlineExceeded = codeOf("DEADLINE_EXCEEDED");
+const retryable = [codeOf("UNAVAILABLE"), deadlineExceeded];
+
+/** How often and how long a call is tried. */
+export interface Limits {
+  /** How often it is repeated at most. */
+  retries: number;
+  /** Its deadline, in ms from now. */
+  timeoutMs: number;
+  /** Ends it, also between two attempts. */
+  signal: AbortSignal | undefined;
+  /** Creates an error of this call. */
+  toError(failure: Failure): InvestorError;
+}
+
+/** Creates what runs the calls of a client, all with one budget of repeats. */
+export function createRetries() {
+  // As in gRPC's retryThrottling: if the service fails for all, repeats do not multiply the load.
+  let tokens = maxTokens;
+
+  /**
+   * Tries a call until it succeeds, or another attempt cannot help or has no time left.
+   *
+   * @param attempt one attempt with its time, in ms
+   * @throws {InvestorError} that of the last attempt, or CANCELLED
+   */
+  return async <T>(
+    attempt: (timeoutMs: number) => Promise<T>,
+    { retries, timeoutMs, signal, toError }: Limits,
+  ): Promise<T> => {
+    const end = performance.now() + timeoutMs;
+    for (let count = 0; ; count += 1) {
+      if (signal?.aborted) throw toError(cancelled(signal));
+      const leftMs = end - performance.now();
+      const isLast = count >= retries;
+      const shareMs = Math.min(leftMs, Math.max(leftMs / 2, minAttemptMs), maxAttemptMs);
+      try {
+        const result = await attempt(isLast ? leftMs : shareMs);
+        tokens = Math.min(maxTokens, tokens + tokensPerSuccess);
+        return result;
+      } catch (error) {
+        if (!(error instanceof InvestorError) || signal?.aborted) throw error;
+        const waitMs = toWaitMs(error.retryDelayMs, count);
+        const isHopeless = !retryable.includes(error.code) || end - performance.now() <= waitMs;
+        // A connection that fails costs the service nothing, however long it is down.
+        const cost = error.reason !== undefined || error.code === deadlineExceeded ? 1 : 0;
+        if (isLast || isHopeless || tokens < cost) {
+          if (count > 0) error.message += ` (after ${count + 1} attempts)`;
+          throw error;
+        }
+        tokens -= cost;
+        await wait(waitMs, signal);
+      }
+    }
+  };
+}
+
+/** The wait after some repeats: twice as long each time, never less than the service asks for. */
+function toWaitMs(askedMs = 0, count: number): number {
+  const backoffMs = Math.min(minWaitMs * 2 ** count, maxWaitMs);
+  // Callers that failed together do not come back together.
+  return Math.max(askedMs, backoffMs) * (1 + Math.random());
+}
+
+/** Resolves after a time, or as soon as the signal aborts. */
+function wait(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener("abort", end);
+  });
+}
+
+function cancelled({ reason }: AbortSignal): Failure {
+  return { code: codeOf("CANCELLED"), message: "the call was cancelled", cause: reason };
+}

@@ -1,0 +1,40 @@
+import {
+  createConnectTransport,
+  createGrpcTransport,
+  createGrpcWebTransport,
+} from "@connectrpc/connect-node";
+import { credentials } from "@grpc/grpc-js";
+import { onTestFinished } from "vitest";
+import * as connect from "../../client/src/connect.ts";
+import * as grpc from "../../client/src/grpc.ts";
+import type { Ports } from "./clients.ts";
+
+/** The client of the package over grpc-js, until the end of the test. */
+export function overGrpc(address: string, options?: grpc.GrpcClientOptions): grpc.InvestorClient {
+  const client = grpc.createInvestorClient(address, credentials.createInsecure(), options);
+  onTestFinished(() => client.close());
+  return client;
+}
+
+/** The client of the package over each transport. */
+export function investorClients(
+  { grpcPort, httpPort }: Ports,
+  options?: grpc.InvestorClientOptions,
+): Record<string, grpc.InvestorClient> {
+  const ofHttp = { baseUrl: `http://localhost:${httpPort}`, httpVersion: "1.1" } as const;
+  const ofGrpc = { baseUrl: `http://localhost:${grpcPort}`, httpVersion: "2" } as const;
+  const transports = {
+    "Connect over HTTP/1.1": createConnectTransport(ofHttp),
+    "Connect over HTTP/2": createConnectTransport({ ...ofGrpc, useBinaryFormat: false }),
+    "gRPC-Web": createGrpcWebTransport(ofHttp),
+    "Connect's gRPC": createGrpcTransport(ofGrpc),
+  };
+  const overConnect = Object.entries(transports).map(([name, transport]) => [
+    name,
+    connect.createInvestorClient(transport, options),
+  ]);
+  return {
+    "grpc-js": overGrpc(`localhost:${grpcPort}`, options),
+    ...Object.fromEntries(overConnect),
+  };
+}
