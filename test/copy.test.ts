@@ -363,7 +363,7 @@ it("a backup of a service that runs is restored as the page says", async () => {
     .map(({ text }) => text)
     .filter((text) => text.includes("data/backup.db"));
   const follow = async (commands = "") => {
-    const aliases = `npx() { shift; "${process.execPath}" "${bin}" "$@"; }; npm() { :; }`;
+    const aliases = `npx() { shift 2; "${process.execPath}" "${bin}" "$@"; }; npm() { :; }`;
     const { exited, output } = runGroup("sh", ["-ec", `${aliases}\n${commands}`], { cwd: folder });
     expect(await exited, output()).toBe(0);
   };
