@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // An older Node.js has no enableCompileCache, and would fail to import it by its name.
 import * as module from "node:module";
+import { constants } from "node:os";
 import { setFlagsFromString } from "node:v8";
 import { readBuild } from "./build.ts";
 
@@ -18,6 +19,10 @@ if (node.localeCompare(oldestNode, "en", { numeric: true }) < 0) {
 setFlagsFromString("--no-allocation-site-pretenuring");
 module.enableCompileCache();
 
+// Until the command handles them: as PID 1 of a container, the process would not get them at all.
+for (const signal of ["SIGTERM", "SIGINT"] as const) {
+  process.on(signal, () => process.exit(128 + constants.signals[signal]));
+}
 // Until the service handles it, SIGHUP would end the process.
 process.on("SIGHUP", () => {});
 // Otherwise Node.js would open a debugger to every user of the machine.

@@ -142,6 +142,10 @@ export function readConfig(command: Command): Config {
   if (tlsClientCa && !tlsCert) {
     throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
   }
+  const logCalls = values.logCalls === "true";
+  if (logCalls && !["trace", "debug", "info"].includes(values.logLevel)) {
+    throw new ConfigError(`--log-calls needs --log-level info or lower, not ${values.logLevel}`);
+  }
   const isAuthenticated = authTokensFile || oidcIssuer || tlsClientCa;
   const lacking = [
     !tlsCert && "encrypted (--tls-cert, --tls-key)",
@@ -175,7 +179,7 @@ export function readConfig(command: Command): Config {
     },
     drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
     logLevel: values.logLevel,
-    logCalls: values.logCalls === "true",
+    logCalls,
     traces: readTraces(process.env),
   };
 }
@@ -192,7 +196,7 @@ function readTraces(env: NodeJS.ProcessEnv): Config["traces"] {
   );
   if (!endpoint || env.OTEL_SDK_DISABLED?.toLowerCase() === "true") return undefined;
   const url = URL.parse(env[endpoint] ?? "");
-  if (!url?.protocol.startsWith("http")) {
+  if (!url || !/^https?:\/\//i.test(env[endpoint] ?? "")) {
     throw new ConfigError(`${endpoint} must be an http or https URL`);
   }
   const warnings: string[] = [];

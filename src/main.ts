@@ -177,6 +177,7 @@ function onSignals(
 ): void {
   let first: { signal: NodeJS.Signals; at: number } | undefined;
   for (const signal of signals) {
+    process.removeAllListeners(signal);
     process.on(signal, () => {
       if (first === undefined) {
         first = { signal, at: performance.now() };

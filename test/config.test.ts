@@ -105,6 +105,7 @@ describe("the settings", () => {
   it.each([
     [{ "--tls-cert": "a.crt" }, "--tls-cert and --tls-key go together"],
     [{ "--oidc-audience": "a" }, "--oidc-issuer and --oidc-audience go together"],
+    [{ "--log-calls": "true", "--log-level": "warn" }, "--log-calls needs --log-level info or"],
     [{ "--tls-client-ca": "ca.crt" }, "--tls-client-ca needs --tls-cert and --tls-key"],
     [{ "--reuse-port": "true" }, "--reuse-port needs MongoDB: on SQLite, processes wait for"],
   ])("are refused if one lacks what it needs: %j", (flags, message) => {

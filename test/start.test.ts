@@ -1,4 +1,5 @@
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
 import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
@@ -58,6 +59,13 @@ it.each(["SIGTERM", "SIGINT"] as const)(
     expect(service.output()).toContain(`ended by ${signal} before it was ready`);
   },
 );
+
+it("ends by SIGTERM as soon as it runs", async () => {
+  const { child, exited } = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, temporaryFolder());
+  await once(child, "spawn");
+  child.kill("SIGTERM");
+  expect(await exited).not.toBe(0);
+});
 
 it.each(["GRPC_PORT", "HTTP_PORT"])(
   "reports a taken %s before it touches the database",

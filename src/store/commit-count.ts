@@ -73,9 +73,10 @@ export function refuseForeignLog(path: string): void {
     const pageSize = pragma(snapshot, "page_size");
     const heads = readHeads(log, countFrames(file), pageSize);
     const [first] = heads;
-    // Older versions and other programs do not count.
-    if (first === undefined || heads.every(({ count }) => count < minCount)) return;
     const inFile = readHeadOfFile(file);
+    // Older versions do not count, and other programs need not change page 1.
+    const isCounted = [inFile, ...heads].some(({ count }) => count >= minCount);
+    if (first === undefined || !isCounted) return;
     const versions = heads.filter(({ count }) => count === inFile.count);
     if (following(inFile.count) === first.count) versions.push(first);
     // VACUUM INTO copies the count, but its schema cookie is higher.
