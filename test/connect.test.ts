@@ -210,7 +210,7 @@ describe("Connect and gRPC-Web", () => {
   });
 
   it.each([
-    ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 1"],
+    ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 9"],
     ['{"pageToken":"s3cret"} {}', "the body is not valid JSON at column 24"],
     ['["s3cret"]', "the body is not a JSON object"],
     ['{"pageToken":"s3cret","pageToken":"b"}', "the body repeats a member"],

@@ -55,12 +55,8 @@ export function parseObject(text: string): Record<string, unknown> {
   let value: unknown;
   try {
     value = JSON.parse(text);
-  } catch {
-    // What the parser says quotes the text, and seldom has the place.
-    const before = text.slice(0, findSyntaxError(text)).split("\n");
-    const column = (before.at(-1)?.length ?? 0) + 1;
-    const line = text.includes("\n") ? `line ${before.length}, ` : "";
-    throw new Error(`is not valid JSON at ${line}column ${column}`);
+  } catch (error) {
+    throw new Error(`is not valid JSON${placeOf(error as SyntaxError)}`);
   }
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     throw new Error("is not a JSON object");
@@ -76,44 +72,11 @@ export function parseObject(text: string): Record<string, unknown> {
   throw new Error(`repeats ${repeated ? `the member ${repeated}` : "a member"}`);
 }
 
-const jsonToken =
-  /"(?:[^"\\\p{Cc}]|[\x7f-\x9f]|\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]/uy;
-
-/** The index of the first token of a text that is wrong in JSON, or of its end. */
-function findSyntaxError(text: string): number {
-  const open: ("object" | "array")[] = [];
-  let expected: "value" | "first value" | "name" | "first name" | "colon" | "rest" = "value";
-  let index = 0;
-  for (;;) {
-    while (" \t\r\n".includes(text[index] ?? "end")) index += 1;
-    jsonToken.lastIndex = index;
-    const [token] = jsonToken.exec(text) ?? [];
-    if (token === undefined) return index;
-    const inside = open.at(-1);
-    const isValue = expected === "value" || expected === "first value";
-    const canEnd = expected.startsWith("first") || expected === "rest";
-    if (isValue && token === "{") {
-      open.push("object");
-      expected = "first name";
-    } else if (isValue && token === "[") {
-      open.push("array");
-      expected = "first value";
-    } else if (canEnd && token === (inside === "object" ? "}" : "]") && inside) {
-      open.pop();
-      expected = "rest";
-    } else if (expected === "rest" && token === "," && inside) {
-      expected = inside === "object" ? "name" : "value";
-    } else if (expected === "colon" && token === ":") {
-      expected = "value";
-    } else if (expected.endsWith("name") && token.startsWith('"')) {
-      expected = "colon";
-    } else if (isValue && !/^[}\],:]/.test(token)) {
-      expected = "rest";
-    } else {
-      return index;
-    }
-    index += token.length;
-  }
+/** Where JSON is wrong, as far as V8 says; the rest of its message can quote the text. */
+function placeOf({ message }: SyntaxError): string {
+  const [, line, column] = / \(line (\d+) column (\d+)\)$/.exec(message) ?? [];
+  if (line === undefined) return "";
+  return ` at ${line === "1" ? "" : `line ${line}, `}column ${column}`;
 }
 
 /** The names in a text of JSON: of its strings, those before a colon. */
