@@ -4,9 +4,7 @@ import { connect } from "node:http2";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { buffer } from "node:stream/consumers";
-import { createServiceImplSpec } from "@connectrpc/connect";
-import { context, propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
-import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+import { propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
 import {
   AlwaysOnSampler,
@@ -17,11 +15,9 @@ import {
 } from "@opentelemetry/sdk-trace-base";
 import { v7 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
-import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { buildService } from "./support/clone.ts";
-import { startEngine } from "./support/engine.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { openCall, rawConnection } from "./support/raw-grpc.ts";
@@ -29,7 +25,6 @@ import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
   breakDatabase,
-  grpcClient,
   run,
   startService,
   untilInFlight,
@@ -51,13 +46,11 @@ describe("with an SDK in its process, the service", () => {
   beforeAll(() => {
     trace.setGlobalTracerProvider(provider);
     propagation.setGlobalPropagator(new W3CTraceContextPropagator());
-    context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
   });
   afterAll(async () => {
     await provider.shutdown();
     trace.disable();
     propagation.disable();
-    context.disable();
   });
 
   /** The one span that has ended since this was last called. */
@@ -156,20 +149,6 @@ describe("with an SDK in its process, the service", () => {
     const span = await takeSpan();
     expect(span.attributes["rpc.status_code"]).toBe("CANCELLED");
     expect(span.status.code).toBe(SpanStatusCode.UNSET);
-  });
-
-  it("works on a call within its span, so that those of a database's driver are below it", async () => {
-    const active: unknown[] = [];
-    const service = createServiceImplSpec<typeof InvestorService>(InvestorService, {
-      async getInvestor() {
-        active.push(trace.getActiveSpan()?.spanContext().spanId);
-        return {};
-      },
-    });
-    const engine = await startEngine({ kind: "grpc", services: [service] });
-    onTestFinished(() => engine.destroy());
-    await grpcClient({ grpcPort: engine.port }).getInvestor({});
-    expect(active).toEqual([(await takeSpan()).spanContext().spanId]);
   });
 });
 

@@ -56,16 +56,8 @@ export interface HttpCall {
   readonly isWholeList: boolean;
 }
 
-/** The span of a call. */
-interface CallSpan {
-  /** The id of its trace. */
-  readonly traceId: string;
-  /** Runs work as a part of it. */
-  run<T>(work: () => T): T;
-}
-
-/** Starts the span of a call, which ends when its reply has closed. */
-export type StartSpan = (call: Call) => CallSpan;
+/** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
+export type StartSpan = (call: Call) => string;
 
 /** What all calls of a server have in common. */
 export interface CallOptions {
@@ -107,7 +99,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly #connection: Connection | undefined;
   readonly #options: CallOptions;
   readonly #closeListeners: (() => void)[] = [];
-  readonly #span: CallSpan | undefined;
   #controller: AbortController | undefined;
   #abortReason: ConnectError | undefined;
   #onAbort: ((reason: ConnectError) => void) | undefined;
@@ -130,13 +121,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
       Math.min(head.timeoutMs ?? Number.POSITIVE_INFINITY, options.requestTimeoutMs),
     );
     head.response.once("close", () => this.#close());
-    this.#span = options.startSpan?.(this);
-  }
-
-  /** Runs a part of the work on it within its span, unless nobody waits for the reply any more. */
-  run<T>(work: () => T): T {
-    this.throwIfAborted();
-    return this.#span ? this.#span.run(work) : work();
+    this.#id = options.startSpan?.(this);
   }
 
   /** Sets its deadline, in milliseconds from now, instead of the previous one. */
@@ -233,9 +218,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   /** Its id in logs and errors: that of its trace, or a random one. */
   get id(): string {
     this.#id ??=
-      this.#span?.traceId ??
-      parentTrace(String(this.head.headers.traceparent)) ??
-      randomBytes(16).toString("hex");
+      parentTrace(String(this.head.headers.traceparent)) ?? randomBytes(16).toString("hex");
     return this.#id;
   }
 

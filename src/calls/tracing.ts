@@ -47,11 +47,7 @@ export function createTracing(): StartSpan | undefined {
     };
     const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, parent);
     call.onClose(() => endSpan(span, call));
-    const inside = trace.setSpan(parent, span);
-    return {
-      traceId: span.spanContext().traceId,
-      run: (work) => context.with(inside, work),
-    };
+    return span.spanContext().traceId;
   };
 }
 

@@ -58,7 +58,8 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
       separator = ",";
       call.setDeadline();
       const next = { ...firstPage, pageToken: page.nextPageToken };
-      page = (await call.run(() => listInvestors.spec.impl(next, call))) as ListInvestorsResponse;
+      call.throwIfAborted();
+      page = (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
     }
   }
 

@@ -82,7 +82,8 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
       const input = codec.decode(method, body, request, call);
       // An implementation may reply with a plain object instead of a message.
-      const output = create(method.output, await call.run(() => spec.impl(input, call)));
+      call.throwIfAborted();
+      const output = create(method.output, await spec.impl(input, call));
       call.startReplyTimeout();
       await codec.reply(response, output, call, request);
     } catch (error) {

@@ -135,7 +135,10 @@ const unsupportedMediaType = httpError(
 const runCall: Interceptor = (next) => async (req) => {
   const call = req.contextValues.get(callKey);
   call.wasInvoked = true;
-  const res = await recordFailure(call, () => call.run(() => next(req)));
+  const res = await recordFailure(call, () => {
+    call.throwIfAborted();
+    return next(req);
+  });
   if (!res.stream) {
     call.startReplyTimeout();
     return res;
