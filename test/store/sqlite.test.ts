@@ -301,7 +301,7 @@ describe("SQLite", () => {
   it("refuses a path through a file", async () => {
     const path = join(temporaryFolder(), "file");
     writeFileSync(path, "");
-    await expect(open(join(path, "x.db"))).rejects.toThrow(`${path} is not a folder`);
+    await expect(open(join(path, "x.db"))).rejects.toThrow(`file already exists, mkdir '${path}'`);
   });
 
   it("refuses a log whose file was moved, and has its records once that is back", async () => {
