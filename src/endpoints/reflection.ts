@@ -1,10 +1,10 @@
 import {
+  createRegistry,
   type DescFile,
   type DescService,
   type MessageInitShape,
   toBinary,
 } from "@bufbuild/protobuf";
-import { nestedTypes } from "@bufbuild/protobuf/reflect";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import { Code, type ServiceImpl } from "@connectrpc/connect";
 import type {
@@ -29,9 +29,13 @@ export function createReflection(
 ): ServiceImpl<typeof ServerReflection> {
   const roots = new Set([...services.map(({ file }) => file), ...files].flatMap(withImports));
   const byName = new Map(Array.from(roots, (file) => [`${file.name}.proto`, file]));
-  const bySymbol = new Map(
-    Array.from(roots).flatMap((file) => symbolsOf(file).map((symbol) => [symbol, file])),
-  );
+  const registry = createRegistry(...roots);
+
+  /** The file that declares a type, or the type that has a member of this name. */
+  function findSymbol(name: string): DescFile | undefined {
+    const scope = name.slice(0, name.lastIndexOf("."));
+    return (registry.get(name) ?? registry.get(scope))?.file;
+  }
 
   function reply({ messageRequest: { case: kind, value } }: ServerReflectionRequest): Reply {
     if (kind === "listServices") {
@@ -42,10 +46,10 @@ export function createReflection(
       kind === "fileByFilename"
         ? byName.get(value)
         : kind === "fileContainingSymbol"
-          ? bySymbol.get(value)
+          ? findSymbol(value)
           : undefined;
     if (file !== undefined) return { case: "fileDescriptorResponse", value: describe(file) };
-    if (kind === "allExtensionNumbersOfType" && bySymbol.has(value)) {
+    if (kind === "allExtensionNumbersOfType" && registry.getMessage(value)) {
       return { case: "allExtensionNumbersResponse", value: { baseTypeName: value } };
     }
     const error = { errorCode: Code.NotFound, errorMessage: "there is no such descriptor" };
@@ -70,24 +74,4 @@ function describe(file: DescFile) {
 
 function withImports(file: DescFile): DescFile[] {
   return [file, ...file.dependencies.flatMap(withImports)];
-}
-
-/** The full names of all that a file declares. */
-function symbolsOf(file: DescFile): string[] {
-  return [...nestedTypes(file)].flatMap((type) => {
-    const nameOf = ({ name }: { name: string }) => `${type.typeName}.${name}`;
-    switch (type.kind) {
-      case "message":
-        return [type.typeName, ...[...type.fields, ...type.oneofs].map(nameOf)];
-      case "service":
-        return [type.typeName, ...type.methods.map(nameOf)];
-      case "enum": {
-        // The names of its values are those of siblings.
-        const scope = type.typeName.slice(0, -type.name.length);
-        return [type.typeName, ...type.values.map(({ name }) => scope + name)];
-      }
-      default:
-        return [type.typeName];
-    }
-  });
 }
