@@ -141,7 +141,7 @@ describe("public calls", () => {
   it.each<[string, number, number, string, (stream: ClientHttp2Stream) => unknown]>([
     ["unary calls", 64, 512, check, () => {}],
     ["watches", 8, 1_024, watch, (stream) => stream.end(empty)],
-    ["reflection streams", 8, 64, reflect, (stream) => stream.write(listServices)],
+    ["reflection streams", 64, 512, reflect, (stream) => stream.write(listServices)],
   ])(
     "%s are at most %i on a connection and %i in all, and other calls are served",
     async (...of) => {

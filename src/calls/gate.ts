@@ -20,16 +20,14 @@ const maxPages = 64;
 const maxWholeLists = 8;
 const maxWholeListsOfCaller = 6;
 
-/** How many public unary calls, such as health checks, there may be, in all and on a connection. */
+/** How many public calls besides watches there may be, in all and on a connection. */
 const maxPublicCalls = 512;
 const maxPublicCallsOfConnection = 64;
 
 const maxWatches = 1_024;
 const maxWatchesOfConnection = 8;
 
-/** The most reflection streams, in all and on one connection, and their timeout in milliseconds. */
-const maxReflections = 64;
-const maxReflectionsOfConnection = 8;
+/** The longest that a reflection stream may take, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
 
 interface GateOptions extends CallOptions {
@@ -56,7 +54,6 @@ export function createGate(options: GateOptions) {
   const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
   const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
-  const reflections = createSlots(maxReflections, maxReflectionsOfConnection);
   // Each begins in a turn of the event loop of its own, so that other calls are served between them.
   let pageTurn = Promise.resolve();
   let admitting = 0;
@@ -99,11 +96,10 @@ export function createGate(options: GateOptions) {
   function acquirePublicSlot(call: Call): void {
     const { method, timeoutMs = reflectionTimeoutMs } = call.head;
     const isWatch = method.methodKind === "server_streaming";
-    const isReflection = method.methodKind === "bidi_streaming";
-    const slotsOfKind = isWatch ? watches : isReflection ? reflections : publicCalls;
-    call.onClose(slotsOfKind.acquire(call.peer.address));
+    call.onClose((isWatch ? watches : publicCalls).acquire(call.peer.address));
     if (isWatch) call.useConnection(true);
-    if (isReflection) call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
+    if (method.methodKind === "bidi_streaming")
+      call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
   }
 
   return {
