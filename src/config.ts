@@ -1,7 +1,7 @@
 import { isIP } from "node:net";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import type { Level } from "pino";
-import { databaseUrlFault, databaseUrls, sqlitePathOf } from "./database-url.ts";
+import { databaseUrlFault, databaseUrls, sqlitePathOf } from "./store/database-url.ts";
 
 /** How a server runs; durations are in milliseconds. */
 export interface Config {

@@ -1,5 +1,5 @@
 import { ConfigError } from "./config.ts";
-import { databaseUrlFault, databaseUrls } from "./database-url.ts";
+import { databaseUrlFault, databaseUrls } from "./store/database-url.ts";
 
 /** What names a database as an argument. */
 export const databaseNames =

@@ -4,9 +4,9 @@ import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
 import { addSettings, ConfigError, duration, nameAsGiven, readConfig } from "./config.ts";
-import { withoutSecrets } from "./database-url.ts";
 import type { RunningServer } from "./server.ts";
 import { openStandardError, type StandardError } from "./standard-error.ts";
+import { withoutSecrets } from "./store/database-url.ts";
 
 /** How often certificates and tokens are checked for changes, in milliseconds. */
 const reloadIntervalMs = 30_000;

@@ -1,7 +1,7 @@
 import { ConfigError } from "./config.ts";
 import { databaseNames, readVariable } from "./database-argument.ts";
-import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./database-url.ts";
-import { isUuid } from "./service/ids.ts";
+import { isUuid } from "./investor/ids.ts";
+import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./store/database-url.ts";
 import { collectionName, toKey } from "./store/mongodb.ts";
 import { createMongoClient } from "./store/mongodb-client.ts";
 import { explainError } from "./store/sqlite-errors.ts";

@@ -9,7 +9,7 @@ import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import type { Gate } from "./calls/gate.ts";
 import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
-import { createProbes } from "./endpoints/probes.ts";
+import { createPages } from "./endpoints/pages.ts";
 import { createReflection } from "./endpoints/reflection.ts";
 import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";
@@ -54,7 +54,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
       ),
     ],
   });
-  const probes = createProbes({ isReady: health.isServing, gate, telemetry });
+  const pages = createPages({ isReady: health.isServing, gate, telemetry });
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
     /** What serves a call of gRPC in its common form on its stream; undefined for other requests. */
@@ -62,7 +62,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     /** Serves all other requests of the gRPC port. */
     serveRpc: router.serveWith([]),
     /** Serves the requests of the HTTP port. */
-    serveHttp: router.serveWith([probes, rest]),
+    serveHttp: router.serveWith([pages, rest]),
     /** Has probes and health checks tell whether the store can serve. */
     setReady: health.setServing,
     /** Ends the streams of health checks. */

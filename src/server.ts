@@ -5,12 +5,12 @@ import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";
 import { type Config, ConfigError, isLoopback } from "./config.ts";
-import { openStore } from "./database-url.ts";
 import { createConnections, withinDescriptors } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createReload, followFiles, type Reloaded } from "./setting-files.ts";
+import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
 /** A server that takes calls. */

@@ -8,7 +8,7 @@ import { describe, expect, it } from "vitest";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { readTokensFile } from "../src/auth/tokens-file.ts";
 import { ConfigError } from "../src/config.ts";
-import { deriveId } from "../src/service/ids.ts";
+import { deriveId } from "../src/investor/ids.ts";
 import { clientsOf, type Ports } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";

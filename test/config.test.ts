@@ -1,7 +1,7 @@
 import { Command, CommanderError } from "commander";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { addSettings, ConfigError, nameAsGiven, readConfig } from "../src/config.ts";
-import { sqlitePathOf, withoutSecrets } from "../src/database-url.ts";
+import { sqlitePathOf, withoutSecrets } from "../src/store/database-url.ts";
 import { readSettings } from "./support/settings.ts";
 
 const tls = { "--tls-cert": "a.crt", "--tls-key": "a.key" };

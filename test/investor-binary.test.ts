@@ -2,8 +2,8 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
 import { InvestorSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { textFields } from "../src/investor/investor.ts";
 import { createInvestorEncoder } from "../src/protocols/investor-binary.ts";
-import { textFields } from "../src/service/investor.ts";
 
 it.each([
   ["none", ""],

@@ -5,7 +5,7 @@ import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
 import { join } from "node:path";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { deriveId } from "../src/service/ids.ts";
+import { deriveId } from "../src/investor/ids.ts";
 import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";

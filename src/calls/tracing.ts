@@ -9,7 +9,7 @@ import {
   trace,
 } from "@opentelemetry/api";
 import { authorityOf } from "../http/cross-origin.ts";
-import { isUuid } from "../service/ids.ts";
+import { isUuid } from "../investor/ids.ts";
 import { type Call, type CallHead, type HttpCall, methodNameOf, type StartSpan } from "./call.ts";
 
 const tracerName = "investor-records";

@@ -1,5 +1,5 @@
-import { unlessAborted } from "../abort.ts";
 import { ConfigError } from "../config.ts";
+import { unlessAborted } from "../store/abort.ts";
 import { explainError } from "../store/sqlite-errors.ts";
 import { DatabaseUrlError } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";

@@ -2,7 +2,7 @@ import { fstatSync, fsync, lstatSync, renameSync, writeFile } from "node:fs";
 import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
-import { toJson } from "../service/investor-json.ts";
+import { toJson } from "../investor/json.ts";
 import { syncFolder } from "../store/folder.ts";
 import type { Target } from "./sides.ts";
 

@@ -1,7 +1,7 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../config.ts";
 import { databaseNames, readVariable } from "../database-argument.ts";
-import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "../database-url.ts";
+import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "../store/database-url.ts";
 
 /** Where records come from. */
 export interface Source {

@@ -6,15 +6,15 @@ import {
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
 import { type HttpRequest, pathOf, queryOf } from "../http/reply.ts";
-import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
-import { findListViolations, findViolations } from "../service/investor.ts";
+import { findListViolations, findViolations } from "../investor/investor.ts";
 import {
   addViolations,
   fromMembers,
   maxViolations,
   parseObject,
   toMember,
-} from "../service/investor-json.ts";
+} from "../investor/json.ts";
+import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
 import { httpError, type Location } from "./problem.ts";
 
 /** Where the investors are. */

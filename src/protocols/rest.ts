@@ -10,7 +10,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, HttpCall } from "../calls/call.ts";
 import { type HttpRequest, type HttpResponse, pathOf, queryOf, send } from "../http/reply.ts";
-import { toJson } from "../service/investor-json.ts";
+import { toJson } from "../investor/json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";

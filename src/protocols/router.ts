@@ -18,10 +18,10 @@ import {
 import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
+import { createConnectRoutes } from "./connect-router.ts";
 import { createGrpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
 import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
 import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
-import { createUniversal } from "./universal.ts";
 
 /** Serves a request later, or returns undefined to leave it to the next handler. */
 export type Handler = (
@@ -76,7 +76,10 @@ export function createRouter(options: RouterOptions) {
   const connectCodec = createConnectCodec(jsonOptions, compressions);
   const grpcCodec = createGrpcCodec();
   const serveUnary = createUnary(options);
-  const serveUniversal = createUniversal({ ...options, jsonOptions, compressions }, rpcs.values());
+  const serveByConnect = createConnectRoutes(
+    { ...options, jsonOptions, compressions },
+    rpcs.values(),
+  );
 
   function requireKnownHost(headers: IncomingHttpHeaders, socket: Socket): void {
     const crossOrigin = hosts && findCrossOrigin(headers, hosts, corsOrigins);
@@ -104,7 +107,7 @@ export function createRouter(options: RouterOptions) {
         return serveUnary(connectCodec, rpc, { socket, headers }, req, res);
       }
       if (isGrpc(headers) && !("stream" in req)) throw httpError(415, "gRPC needs HTTP/2");
-      return serveUniversal(rpc, socket, req, res);
+      return serveByConnect(rpc, socket, req, res);
     }
     for (const handle of handlers) {
       const handled = handle(socket, req, res);

@@ -7,6 +7,14 @@ import {
   type InvestorService,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
+import { deriveId, encodePageToken } from "../investor/ids.ts";
+import {
+  checkCreate,
+  checkGet,
+  checkList,
+  checkStored,
+  maxSerialisedSize,
+} from "../investor/investor.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -22,8 +30,6 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "./errors.ts";
-import { deriveId, encodePageToken } from "./ids.ts";
-import { checkCreate, checkGet, checkList, checkStored, maxSerialisedSize } from "./investor.ts";
 import { settleInsert } from "./replay.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */

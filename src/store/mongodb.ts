@@ -1,9 +1,9 @@
 import { create } from "@bufbuild/protobuf";
 import { Binary, type Document, MongoServerSelectionError } from "mongodb";
 import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { unlessAborted } from "../abort.ts";
-import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../service/ids.ts";
-import { type TextField, textFields, typeNames, typesByName } from "../service/investor.ts";
+import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../investor/ids.ts";
+import { type TextField, textFields, typeNames, typesByName } from "../investor/investor.ts";
+import { unlessAborted } from "./abort.ts";
 import { Batcher } from "./batcher.ts";
 import { createMongoClient } from "./mongodb-client.ts";
 import { explain, isSurelyNotWritten, toInsertError, unavailable } from "./mongodb-errors.ts";

@@ -1,8 +1,8 @@
 import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { uuidFromHex } from "../service/ids.ts";
-import { type TextField, textFields } from "../service/investor.ts";
+import { uuidFromHex } from "../investor/ids.ts";
+import { type TextField, textFields } from "../investor/investor.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
 import { damageAfter, expectOrder, type Range, type StoreObserver } from "./store.ts";
 

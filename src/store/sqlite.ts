@@ -4,7 +4,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../service/investor.ts";
+import { textFields } from "../investor/investor.ts";
 import { Batcher } from "./batcher.ts";
 import { explainError, toFailure, toStoreError } from "./sqlite-errors.ts";
 import { checkIdentity, makeSqliteFile } from "./sqlite-file.ts";

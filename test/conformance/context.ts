@@ -2,7 +2,7 @@ import { type OutgoingHttpHeaders, ServerResponse } from "node:http";
 import { Http2ServerResponse, type ServerHttp2Stream } from "node:http2";
 import type { HandlerContext } from "@connectrpc/connect";
 import { Call } from "../../src/calls/call.ts";
-import { callKey } from "../../src/protocols/universal.ts";
+import { callKey } from "../../src/protocols/connect-router.ts";
 
 /**
  * The whole context of a handler around a call of the common form, which has just what this

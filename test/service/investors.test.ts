@@ -6,7 +6,7 @@ import {
   type InvestorType,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { findViolations, textFields } from "../../src/service/investor.ts";
+import { findViolations, textFields } from "../../src/investor/investor.ts";
 import { failureOf } from "../support/errors.ts";
 import { openService } from "../support/in-process.ts";
 import { pagesOf } from "../support/pages.ts";

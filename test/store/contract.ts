@@ -2,7 +2,7 @@ import { equals } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../../src/service/investor.ts";
+import { textFields } from "../../src/investor/investor.ts";
 import { DuplicateIdError, type Store, StoreUnavailableError } from "../../src/store/store.ts";
 import { anInvestor } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";

@@ -8,7 +8,7 @@ import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
 
-interface ProbesOptions {
+interface PagesOptions {
   isReady(): boolean;
   /** Asks for credentials before the metrics are shown. */
   gate: Gate;
@@ -16,7 +16,7 @@ interface ProbesOptions {
 }
 
 /** Serves the probes, the metrics, the OpenAPI document and the reference page. */
-export function createProbes({ isReady, gate, telemetry }: ProbesOptions): Handler {
+export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   let rendering: Promise<string> | undefined;
   const sendJson = (res: HttpResponse, status: number, body: string | Uint8Array) =>

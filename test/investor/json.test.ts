@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { parseObject } from "../../src/service/investor-json.ts";
+import { parseObject } from "../../src/investor/json.ts";
 
 it.each([
   ["", "is not valid JSON"],

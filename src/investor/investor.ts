@@ -8,8 +8,8 @@ import {
   InvestorType,
   type ListInvestorsRequest,
 } from "../../gen/investor/v1/investor_pb.js";
+import { invalidFields, type Violation } from "../service/errors.ts";
 import type { Range } from "../store/store.ts";
-import { invalidFields, type Violation } from "./errors.ts";
 import { decodePageToken, isUuid, maxUuid, nilUuid } from "./ids.ts";
 
 /** The fields of a record that hold text, besides its id, in the order of the contract. */

@@ -1,4 +1,4 @@
-import type { Store, StoreOptions } from "./store/store.ts";
+import type { Store, StoreOptions } from "./store.ts";
 
 /** The forms of a database URL. */
 export const databaseUrls =
@@ -55,9 +55,9 @@ export function withoutSecrets(databaseUrl: string): string {
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
   const path = sqlitePathOf(databaseUrl);
   if (path === undefined) {
-    const { createMongoStore } = await import("./store/mongodb.ts");
+    const { createMongoStore } = await import("./mongodb.ts");
     return createMongoStore(databaseUrl, options);
   }
-  const { createSqliteStore } = await import("./store/sqlite.ts");
+  const { createSqliteStore } = await import("./sqlite.ts");
   return createSqliteStore(path, options);
 }

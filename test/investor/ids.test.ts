@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { deriveId } from "../../src/service/ids.ts";
+import { deriveId } from "../../src/investor/ids.ts";
 
 const requestIdV4 = "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d";
 const requestIdV7 = "019a2f3c-7b80-7d4e-9f60-a1b2c3d4e5f6";

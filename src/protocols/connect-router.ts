@@ -34,13 +34,13 @@ import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from ".
 /** Carries a call through Connect's handlers, in its context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
-interface UniversalOptions extends ProtocolOptions {
+interface ConnectRoutesOptions extends ProtocolOptions {
   jsonOptions: JsonOptions;
   compressions: Compression[];
 }
 
 /** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
-export function createUniversal(options: UniversalOptions, rpcs: Iterable<Rpc>) {
+export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterable<Rpc>) {
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
