@@ -3,13 +3,14 @@ import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { checkStored, textFields } from "../investor/investor.ts";
+import type { Range } from "../investor/range.ts";
 import { settleInsert } from "../service/replay.ts";
 import { openStore, sqlitePathOf } from "../store/database-url.ts";
 import { collectionName, createMongoStore } from "../store/mongodb.ts";
 import { createMongoClient } from "../store/mongodb-client.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { createSqliteReader } from "../store/sqlite-reader.ts";
-import { DuplicateIdError, OutcomeUnknownError, type Range, type Store } from "../store/store.ts";
+import { DuplicateIdError, OutcomeUnknownError, type Store } from "../store/store.ts";
 import type { Source, Tally, Target } from "./sides.ts";
 
 /**

@@ -3,9 +3,9 @@ import { open, stat } from "node:fs/promises";
 import type { Readable } from "node:stream";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { deriveId, isUuid } from "../investor/ids.ts";
+import type { Violation } from "../investor/investor.ts";
 import { findViolations, toInvestor } from "../investor/investor.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
-import type { Violation } from "../service/errors.ts";
 import type { Source } from "./sides.ts";
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */

@@ -1,24 +1,20 @@
 import type { Readable } from "node:stream";
-import { messageTooLarge } from "../service/errors.ts";
 
 /**
  * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. It is
  * pending if the client leaves.
  *
- * @param maxBytes how long the message in it may be
- * @param overhead how much longer the body may be
- * @throws {ConnectError} MESSAGE_TOO_LARGE
+ * @returns undefined if it is longer than `limit` bytes, of which the rest is left unread
  */
-export function readBody(request: Readable, maxBytes: number, overhead: number): Promise<Buffer> {
-  return new Promise((resolve, reject) => {
-    const limit = maxBytes + overhead;
+export function readBody(request: Readable, limit: number): Promise<Buffer | undefined> {
+  return new Promise((resolve) => {
     let body: Buffer = Buffer.alloc(0);
     let size = 0;
     const onData = (chunk: Buffer) => {
       const end = size + chunk.length;
       if (end > limit) {
         request.off("data", onData).off("end", onEnd);
-        reject(messageTooLarge(maxBytes));
+        resolve(undefined);
         return;
       }
       // Also a single one is copied: V8 would move a small one out of its heap for the first view on it.

@@ -39,21 +39,3 @@ export function deriveId(principal: string, requestId: string): string {
   const head = isVersion7 ? `${key.slice(0, 8)}${key.slice(9, 13)}7` : `${hex.slice(0, 12)}8`;
   return uuidFromHex(`${head}${hex.slice(13, 16)}${variant}${hex.slice(18, 32)}`);
 }
-
-/** The first byte of a page token; the 16 of an id follow. */
-const tokenVersion = 1;
-
-/** The token of the page that begins after this id; opaque, and safe in a URL. */
-export function encodePageToken(after: string): string {
-  return Buffer.concat([Buffer.of(tokenVersion), uuidToBytes(after)]).toString("base64url");
-}
-
-/** The id in a page token, or undefined if it is not one of ours. */
-export function decodePageToken(token: string): string | undefined {
-  const bytes = Buffer.from(token, "base64url");
-  // Decoding ignores what it does not understand, so that only the way back proves a token.
-  const isOurs =
-    bytes.length === 17 && bytes[0] === tokenVersion && bytes.toString("base64url") === token;
-  if (!isOurs) return undefined;
-  return uuidFromHex(bytes.toString("hex", 1));
-}

@@ -2,15 +2,11 @@ import { create } from "@bufbuild/protobuf";
 import {
   type CreateInvestorRequest,
   CreateInvestorRequestSchema,
-  type GetInvestorRequest,
   type Investor,
   InvestorSchema,
   InvestorType,
-  type ListInvestorsRequest,
 } from "../../gen/investor/v1/investor_pb.js";
-import { invalidFields, type Violation } from "../service/errors.ts";
-import type { Range } from "../store/store.ts";
-import { decodePageToken, isUuid, maxUuid, nilUuid } from "./ids.ts";
+import { isUuid, maxUuid, nilUuid } from "./ids.ts";
 
 /** The fields of a record that hold text, besides its id, in the order of the contract. */
 export const textFields = [
@@ -40,20 +36,13 @@ export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );
 
-const maxTextLength = 256;
-const defaultPageSize = 100;
-const maxPageSize = 1_000;
-
-/**
- * The record that a request describes, still without an id.
- *
- * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
- */
-export function checkCreate(request: CreateInvestorRequest): Investor {
-  const violations = findViolations(request);
-  if (violations.length > 0) throw invalidFields(violations);
-  return toInvestor(request);
+/** One field that breaks a rule, under its name in the protobuf contract. */
+export interface Violation {
+  field: string;
+  description: string;
 }
+
+const maxTextLength = 256;
 
 /** The record of a request that breaks no rule, still without an id. */
 export function toInvestor(request: CreateInvestorRequest): Investor {
@@ -78,38 +67,6 @@ export function findViolations(request: CreateInvestorRequest): Violation[] {
     note(key, value === undefined ? "is required" : isCode ? wrongCode(value) : wrongText(value));
   }
   if (request.requestId !== undefined) note("requestId", wrongRequestId(request.requestId));
-  return violations;
-}
-
-/**
- * The id to look up in lower case, or undefined if the text can be no record's.
- *
- * @throws {ConnectError} INVALID_FIELDS, if it is empty
- */
-export function checkGet({ id }: GetInvestorRequest): string | undefined {
-  if (id === "") throw invalidFields([{ field: "id", description: "is required" }]);
-  return isUuid(id) ? id.toLowerCase() : undefined;
-}
-
-/**
- * The range of records that a request wants.
- *
- * @throws {ConnectError} INVALID_FIELDS, with every rule that the request breaks
- */
-export function checkList(request: ListInvestorsRequest): Range {
-  const violations = findListViolations(request);
-  if (violations.length > 0) throw invalidFields(violations);
-  const limit = Math.min(request.pageSize || defaultPageSize, maxPageSize);
-  return { after: decodePageToken(request.pageToken), limit };
-}
-
-/** Every rule that a request to list breaks, in the order of its fields. */
-export function findListViolations({ pageSize, pageToken }: ListInvestorsRequest): Violation[] {
-  const violations: Violation[] = [];
-  if (pageSize < 0) violations.push({ field: "page_size", description: "must not be negative" });
-  if (pageToken !== "" && decodePageToken(pageToken) === undefined) {
-    violations.push({ field: "page_token", description: "is not a token of this service" });
-  }
   return violations;
 }
 

@@ -5,8 +5,7 @@ import {
   InvestorType,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import type { Violation } from "../service/errors.ts";
-import { type TextField, textFields, typeNames, typesByName } from "./investor.ts";
+import { type TextField, textFields, typeNames, typesByName, type Violation } from "./investor.ts";
 
 /** The most mistakes to report at once: 64 KiB can have eight thousand. */
 export const maxViolations = 100;

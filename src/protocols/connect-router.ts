@@ -25,7 +25,7 @@ import type { Call, TransportName } from "../calls/call.ts";
 import { readBody } from "../http/body.ts";
 import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
-import { malformedRequest } from "../service/errors.ts";
+import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
@@ -63,8 +63,10 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   async function* readRequest(rpc: Rpc, req: HttpRequest, call: Call) {
     const { kind } = rpc.spec;
     if (kind === "unary" || kind === "server_streaming") {
-      const body = readBody(req, maxBytesOf(rpc), prefixBytes);
-      yield await call.unlessAborted(body);
+      const maxBytes = maxBytesOf(rpc);
+      const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
+      if (body === undefined) throw messageTooLarge(maxBytes);
+      yield body;
       return;
     }
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };

@@ -6,7 +6,7 @@ import {
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
 import { type HttpRequest, pathOf, queryOf } from "../http/reply.ts";
-import { findListViolations, findViolations } from "../investor/investor.ts";
+import { findViolations, type Violation } from "../investor/investor.ts";
 import {
   addViolations,
   fromMembers,
@@ -14,7 +14,8 @@ import {
   parseObject,
   toMember,
 } from "../investor/json.ts";
-import { invalidFields, malformedRequest, type Violation } from "../service/errors.ts";
+import { findListViolations } from "../investor/range.ts";
+import { invalidFields, malformedRequest } from "../service/errors.ts";
 import { httpError, type Location } from "./problem.ts";
 
 /** Where the investors are. */

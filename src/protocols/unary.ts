@@ -79,7 +79,8 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       if (admission) await admission;
       const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
       if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
-      const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
+      const body = await call.unlessAborted(readBody(request, maxBytes + overhead));
+      if (body === undefined) throw messageTooLarge(maxBytes);
       const input = codec.decode(method, body, request, call);
       // An implementation may reply with a plain object instead of a message.
       call.throwIfAborted();

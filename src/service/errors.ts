@@ -5,15 +5,10 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
+import type { Violation } from "../investor/investor.ts";
 
 /** The domain of all reasons (google.rpc.ErrorInfo.domain). */
 export const errorDomain = "investor-records";
-
-/** One field that breaks a rule, under its name in the protobuf contract. */
-export interface Violation {
-  field: string;
-  description: string;
-}
 
 /**
  * Every reason for which the service refuses or fails a call, with the code that it

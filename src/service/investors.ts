@@ -7,14 +7,15 @@ import {
   type InvestorService,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { deriveId, encodePageToken } from "../investor/ids.ts";
+import { deriveId, isUuid } from "../investor/ids.ts";
 import {
-  checkCreate,
-  checkGet,
-  checkList,
   checkStored,
+  findViolations,
   maxSerialisedSize,
+  toInvestor,
+  type Violation,
 } from "../investor/investor.ts";
+import { encodePageToken, findListViolations, toRange } from "../investor/range.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -24,6 +25,7 @@ import {
 import { principalKey, touchedKey } from "./context.ts";
 import {
   interrupted,
+  invalidFields,
   investorNotFound,
   outcomeUnknown,
   outcomeUnknownFor,
@@ -56,7 +58,8 @@ export function createInvestorService(
 ): ServiceImpl<typeof InvestorService> {
   return {
     async createInvestor(request, { signal, values }) {
-      const investor = checkCreate(request);
+      refuse(findViolations(request));
+      const investor = toInvestor(request);
       const { requestId } = request;
       // A new id ascends with time, which keeps inserts local.
       investor.id =
@@ -86,7 +89,8 @@ export function createInvestorService(
     },
 
     async getInvestor(request, call) {
-      const id = checkGet(request);
+      if (request.id === "") refuse([{ field: "id", description: "is required" }]);
+      const id = isUuid(request.id) ? request.id.toLowerCase() : undefined;
       const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);
       checkStored(investor);
@@ -99,7 +103,8 @@ export function createInvestorService(
      * as many as would fill it at the average size so far. Of the largest records it holds 126.
      */
     async listInvestors(request, { signal, values }) {
-      const { after, limit } = checkList(request);
+      refuse(findListViolations(request));
+      const { after, limit } = toRange(request);
       const investors: Investor[] = [];
       let last: Investor | undefined;
       let bytes = 0;
@@ -129,6 +134,11 @@ export function createInvestorService(
       }
     },
   };
+}
+
+/** @throws {ConnectError} INVALID_FIELDS, if there are violations */
+function refuse(violations: Violation[]): void {
+  if (violations.length > 0) throw invalidFields(violations);
 }
 
 /** Notes the records of a page, after those of the call's previous pages. */

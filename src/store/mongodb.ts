@@ -3,6 +3,7 @@ import { Binary, type Document, MongoServerSelectionError } from "mongodb";
 import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../investor/ids.ts";
 import { type TextField, textFields, typeNames, typesByName } from "../investor/investor.ts";
+import type { Range } from "../investor/range.ts";
 import { unlessAborted } from "./abort.ts";
 import { Batcher } from "./batcher.ts";
 import { createMongoClient } from "./mongodb-client.ts";
@@ -10,7 +11,6 @@ import { explain, isSurelyNotWritten, toInsertError, unavailable } from "./mongo
 import {
   expectOrder,
   OutcomeUnknownError,
-  type Range,
   type Store,
   StoreClosedError,
   type StoreOptions,

@@ -3,8 +3,9 @@ import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../investor/ids.ts";
 import { type TextField, textFields } from "../investor/investor.ts";
+import type { Range } from "../investor/range.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
-import { damageAfter, expectOrder, type Range, type StoreObserver } from "./store.ts";
+import { damageAfter, expectOrder, type StoreObserver } from "./store.ts";
 
 interface Lookup {
   id: string;

@@ -1,4 +1,5 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import type { Range } from "../investor/range.ts";
 
 /**
  * Where records live. Every implementation keeps all of these promises; the
@@ -84,14 +85,6 @@ export type StoreObserver = (
   seconds: number,
   batchSize?: number,
 ) => void;
-
-/** A range of the records in the order of their ids. */
-export interface Range {
-  /** The id before the first one wanted; from the beginning if absent. */
-  after?: string | undefined;
-  /** The largest number of records wanted; at least 1. */
-  limit: number;
-}
 
 /**
  * Refuses a page that its database returned in a wrong order, so that no walk over pages is endless.

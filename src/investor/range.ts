@@ -1,0 +1,48 @@
+import type { ListInvestorsRequest } from "../../gen/investor/v1/investor_pb.js";
+import { uuidFromHex, uuidToBytes } from "./ids.ts";
+import type { Violation } from "./investor.ts";
+
+const defaultPageSize = 100;
+const maxPageSize = 1_000;
+
+/** A range of the records in the order of their ids. */
+export interface Range {
+  /** The id before the first one wanted; from the beginning if absent. */
+  after?: string | undefined;
+  /** The largest number of records wanted; at least 1. */
+  limit: number;
+}
+
+/** The range of records that a request wants which breaks no rule. */
+export function toRange({ pageSize, pageToken }: ListInvestorsRequest): Range {
+  const limit = Math.min(pageSize || defaultPageSize, maxPageSize);
+  return { after: decodePageToken(pageToken), limit };
+}
+
+/** Every rule that a request to list breaks, in the order of its fields. */
+export function findListViolations({ pageSize, pageToken }: ListInvestorsRequest): Violation[] {
+  const violations: Violation[] = [];
+  if (pageSize < 0) violations.push({ field: "page_size", description: "must not be negative" });
+  if (pageToken !== "" && decodePageToken(pageToken) === undefined) {
+    violations.push({ field: "page_token", description: "is not a token of this service" });
+  }
+  return violations;
+}
+
+/** The first byte of a page token; the 16 of an id follow. */
+const tokenVersion = 1;
+
+/** The token of the page that begins after this id; opaque, and safe in a URL. */
+export function encodePageToken(after: string): string {
+  return Buffer.concat([Buffer.of(tokenVersion), uuidToBytes(after)]).toString("base64url");
+}
+
+/** The id in a page token, or undefined if it is not one of ours. */
+export function decodePageToken(token: string): string | undefined {
+  const bytes = Buffer.from(token, "base64url");
+  // Decoding ignores what it does not understand, so that only the way back proves a token.
+  const isOurs =
+    bytes.length === 17 && bytes[0] === tokenVersion && bytes.toString("base64url") === token;
+  if (!isOurs) return undefined;
+  return uuidFromHex(bytes.toString("hex", 1));
+}
