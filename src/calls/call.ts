@@ -12,7 +12,7 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Caller, Peer } from "../auth/caller.ts";
-import { type Connection, maxTimerMs, readTimeoutMs } from "../http/connections.ts";
+import { type Connection, maxTimerMs, readTimeoutMs } from "../http/connection.ts";
 import { internal, interrupted } from "../service/errors.ts";
 
 /** The protocols of calls, as metrics and logs name them. */

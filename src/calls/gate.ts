@@ -12,8 +12,28 @@ import { Call, type CallHead, type CallOptions } from "./call.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
-/** See {@link createGate}. */
-export type Gate = ReturnType<typeof createGate>;
+/** Admits or refuses a call by its headers alone, before any of the body is read. Every protocol asks it. */
+export interface Gate {
+  /** Begins a call that is yet to be admitted, and follows it unless it is public. */
+  begin(head: CallHead): Call;
+  /**
+   * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
+   * reply has closed. Anybody may make a public call, within the limits of its kind.
+   *
+   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
+   *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
+   */
+  admit(call: Call): void | Promise<void>;
+  /**
+   * Authenticates a request that is no call, where credentials are needed. It takes no slot.
+   *
+   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
+   *   OVERLOADED
+   */
+  authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void>;
+  /** How many calls are being admitted, or were and have not ended. */
+  readonly inFlight: number;
+}
 
 /** How many pages and whole lists may be on their way at once, and how many of those whole lists. */
 const maxPages = 64;
@@ -41,11 +61,8 @@ interface GateOptions extends CallOptions {
   connections: Connections;
 }
 
-/**
- * Creates the gate, which admits or refuses a call by its headers alone, before any of the body is
- * read. Every protocol asks it.
- */
-export function createGate(options: GateOptions) {
+/** Creates the gate of a server. */
+export function createGate(options: GateOptions): Gate {
   const { maxInFlight, authenticate, telemetry, connections } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
@@ -103,20 +120,12 @@ export function createGate(options: GateOptions) {
   }
 
   return {
-    /** Begins a call that is yet to be admitted, and follows it unless it is public. */
-    begin(head: CallHead): Call {
+    begin(head) {
       const call = new Call(head, peerOf(head.socket), connections.of(head.socket), options);
       if (!head.isPublic) telemetry.follow(call);
       return call;
     },
-    /**
-     * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
-     * reply has closed. Anybody may make a public call, within the limits of its kind.
-     *
-     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
-     *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
-     */
-    admit(call: Call): void | Promise<void> {
+    admit(call) {
       if (call.head.isPublic) return acquirePublicSlot(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
@@ -126,13 +135,7 @@ export function createGate(options: GateOptions) {
           admitting -= 1;
         });
     },
-    /**
-     * Authenticates a request that is no call, where credentials are needed. It takes no slot.
-     *
-     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
-     *   OVERLOADED
-     */
-    async authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void> {
+    async authenticate(socket, headers) {
       if (authenticate === undefined) return;
       const peer = peerOf(socket);
       try {
@@ -142,8 +145,7 @@ export function createGate(options: GateOptions) {
         throw error;
       }
     },
-    /** How many calls are being admitted, or were and have not ended. */
-    get inFlight(): number {
+    get inFlight() {
       return admitting + slots.held;
     },
   };

@@ -5,11 +5,36 @@ import { InvalidCredentialsError } from "../auth/caller.ts";
 import { readBuild } from "../build.ts";
 import { touchedKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
-import { StoreUnavailableError } from "../store/store.ts";
+import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
 import { type Call, methodNameOf } from "./call.ts";
 
-/** See {@link createTelemetry}. */
-export type Telemetry = ReturnType<typeof createTelemetry>;
+/** The logging of calls and the metrics, for operators. */
+export interface Telemetry {
+  /** Counts and logs a call once its reply was sent, or never will be. */
+  follow(call: Call): void;
+  /** Logs a request that was refused before it was a call; not each in a flood. */
+  logRefusal(fields: object): void;
+  /** The same for one that was refused for its credentials. */
+  logCredentialRefusal(peer: string, error: unknown): void;
+  /** Records an operation of the store. */
+  readonly observeStore: StoreObserver;
+  /** Shows whether SQLite can write. */
+  showWritable(isWritable: boolean): void;
+  /** Shows the size of SQLite's log, in bytes. */
+  showLogSize(bytes: number): void;
+  /** Shows how many calls are in flight. */
+  showInFlight(count: () => number): void;
+  /** Shows whether the service is ready, as `/readyz` says. */
+  showReady(isReady: () => boolean): void;
+  /** Shows when the certificate in use expires. */
+  showCertificateExpiry(expiry: () => Date): void;
+  /** Shows how many lines the log has dropped so far. */
+  showDroppedLines(count: () => number): void;
+  /** All metrics in the text format of Prometheus. */
+  metrics(): Promise<string>;
+  /** The media type of that. */
+  readonly metricsType: string;
+}
 
 /** Reasons for which the gate refuses calls, which can come in floods. */
 const refusals = new Set<string | undefined>([
@@ -29,11 +54,11 @@ const durations = [
 ];
 
 /**
- * Creates the logging of calls and the metrics, for operators.
+ * Creates the telemetry of a server.
  *
  * @param logCalls logs calls at info that succeed, or have read or created a record
  */
-export function createTelemetry(log: Logger, logCalls: boolean) {
+export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -140,47 +165,37 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   }
 
   return {
-    /** Counts and logs a call once its reply was sent, or never will be. */
-    follow(call: Call): void {
+    follow(call) {
       call.onClose(() => report(call));
     },
-    /** Logs a request that was refused before it was a call; not each in a flood. */
     logRefusal: logStranger,
-    /** The same for one that was refused for its credentials. */
-    logCredentialRefusal(peer: string, error: unknown): void {
+    logCredentialRefusal(peer, error) {
       logStranger({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
-    /** Records an operation of the store. */
-    observeStore(operation: string, seconds: number, batchSize?: number): void {
+    observeStore(operation, seconds, batchSize) {
       storeDurations.observe({ operation }, seconds);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    /** Shows whether SQLite can write. */
-    showWritable(isWritable: boolean): void {
+    showWritable(isWritable) {
       const help = "Whether the SQLite file took what was last written (1) or refused it (0).";
       set("investor_records_store_writable", help, isWritable ? 1 : 0);
     },
-    /** Shows the size of SQLite's log. */
-    showLogSize(bytes: number): void {
+    showLogSize(bytes) {
       set("investor_records_sqlite_log_bytes", "Size of the SQLite file's log (-wal).", bytes);
     },
-    /** Shows how many calls are in flight. */
-    showInFlight(count: () => number): void {
+    showInFlight(count) {
       show("investor_records_rpc_server_calls_in_flight", "Calls in flight.", count);
     },
-    /** Shows whether the service is ready, as `/readyz` says. */
-    showReady(isReady: () => boolean): void {
+    showReady(isReady) {
       const help = "Whether the service can serve calls (1) or not (0), as /readyz says.";
       show("investor_records_ready", help, () => (isReady() ? 1 : 0));
     },
-    /** Shows when the certificate in use expires. */
-    showCertificateExpiry(expiry: () => Date): void {
+    showCertificateExpiry(expiry) {
       const help = "When the certificate of the server expires, in seconds since 1970.";
       const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
       show(name, help, () => expiry().getTime() / 1_000);
     },
-    /** Shows how many lines the log has dropped so far. */
-    showDroppedLines(count: () => number): void {
+    showDroppedLines(count) {
       new Counter({
         name: "investor_records_log_lines_dropped_total",
         help: "Lines of the log that were dropped, since nobody read it or the disk was full.",
@@ -191,9 +206,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
         },
       });
     },
-    /** All metrics in the text format of Prometheus. */
-    metrics: (): Promise<string> => registry.metrics(),
-    /** The media type of that. */
+    metrics: () => registry.metrics(),
     metricsType: registry.contentType,
   };
 }

@@ -1,7 +1,8 @@
 import { hash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
-import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, send } from "../http/reply.ts";
+import type { HttpRequest } from "../http/request.ts";
 
 const folder = new URL("./reference/", import.meta.url);
 

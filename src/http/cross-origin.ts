@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { cors } from "@connectrpc/connect";
-import { type HttpRequest, type HttpResponse, send } from "./reply.ts";
+import { type HttpResponse, send } from "./reply.ts";
+import type { HttpRequest } from "./request.ts";
 
 const allowedMethods = "GET, HEAD, POST";
 const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Authenticate"].join(

@@ -11,8 +11,10 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import { type AddressInfo, Server as NetServer } from "node:net";
-import { type Connections, maxStreams } from "./connections.ts";
-import { type HttpRequest, type HttpResponse, ignore } from "./reply.ts";
+import type { Connections } from "./connections.ts";
+import { type HttpResponse, ignore } from "./reply.ts";
+import type { HttpRequest } from "./request.ts";
+import { maxStreams } from "./session-guard.ts";
 import type { Tls } from "./tls.ts";
 
 /** What the ports have in common. */
@@ -92,14 +94,14 @@ export async function listenForHttp2(
     stream.on("error", ignore);
     const serveStream = streamServer(stream, headers);
     if (serveStream) {
-      connections.admit(stream, serveStream);
+      connections.paceStream(stream, serveStream);
       return;
     }
     // Created at once: a later one would not see the end of a body without bytes.
     const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
     const res = new Http2ServerResponse(stream);
     continueWhenRead(req, res);
-    connections.admit(stream, () => serve(req, res));
+    connections.paceStream(stream, () => serve(req, res));
   });
   return listen(server, port, options);
 }
@@ -124,7 +126,7 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
   const take = (req: HttpRequest, res: HttpResponse) => {
     continueWhenRead(req, res);
     if ("stream" in req) {
-      connections.admit(req.stream, () => serve(req, res));
+      connections.paceStream(req.stream, () => serve(req, res));
       return;
     }
     const isOver = connections.of(req.socket)?.followResponse(res as ServerResponse) === false;

@@ -22,9 +22,9 @@ import {
   universalResponseToNodeResponse,
 } from "@connectrpc/connect-node";
 import type { Call, TransportName } from "../calls/call.ts";
-import { readBody } from "../http/body.ts";
 import { authorityOf } from "../http/cross-origin.ts";
-import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, send } from "../http/reply.ts";
+import { type HttpRequest, readBody } from "../http/request.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus } from "./grpc.ts";

@@ -13,7 +13,8 @@ import {
   errorToJsonBytes,
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
-import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, send } from "../http/reply.ts";
+import type { HttpRequest } from "../http/request.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { jsonHeaders } from "./problem.ts";
 import { readObject } from "./rest-request.ts";

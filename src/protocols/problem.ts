@@ -5,7 +5,8 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
-import { type HttpRequest, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, send } from "../http/reply.ts";
+import type { HttpRequest } from "../http/request.ts";
 import { errorDomain } from "../service/errors.ts";
 
 /** The headers of a reply in JSON, which may hold a record. */

@@ -5,7 +5,7 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { type HttpRequest, pathOf, queryOf } from "../http/reply.ts";
+import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { findViolations, type Violation } from "../investor/investor.ts";
 import {
   addViolations,

@@ -9,7 +9,8 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call, HttpCall } from "../calls/call.ts";
-import { type HttpRequest, type HttpResponse, pathOf, queryOf, send } from "../http/reply.ts";
+import { type HttpResponse, send } from "../http/reply.ts";
+import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { toJson } from "../investor/json.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";

@@ -7,14 +7,8 @@ import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Logger } from "pino";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
-import {
-  dropRest,
-  type HttpRequest,
-  type HttpResponse,
-  ignore,
-  pathOf,
-  socketOf,
-} from "../http/reply.ts";
+import { type HttpResponse, ignore } from "../http/reply.ts";
+import { dropRest, type HttpRequest, pathOf, socketOf } from "../http/request.ts";
 import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";

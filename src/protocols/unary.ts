@@ -5,8 +5,7 @@ import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
 import type { Call, CallHead, HttpCall, TransportName } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import { readBody } from "../http/body.ts";
-import { dropRest, type HttpRequest } from "../http/reply.ts";
+import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
 import { messageTooLarge } from "../service/errors.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */

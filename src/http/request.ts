@@ -1,0 +1,82 @@
+import type { IncomingMessage } from "node:http";
+import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
+import type { Socket } from "node:net";
+import type { Readable } from "node:stream";
+
+/** A request as Node.js hands it over. */
+export type HttpRequest = IncomingMessage | Http2ServerRequest;
+
+/** How long a client has to send the rest of a request that was replied to, in milliseconds. */
+const restTimeoutMs = 1_000;
+
+/** The path of a request, without its query. */
+export function pathOf({ url = "" }: HttpRequest): string {
+  const end = url.indexOf("?");
+  return end === -1 ? url : url.slice(0, end);
+}
+
+/** The query of a request, without its question mark. */
+export function queryOf({ url = "" }: HttpRequest): string {
+  const start = url.indexOf("?");
+  return start === -1 ? "" : url.slice(start + 1);
+}
+
+/** The socket of a request's connection, the same for all of its requests. */
+export function socketOf(request: HttpRequest): Socket {
+  const session = "stream" in request ? request.stream.session : undefined;
+  return session?.socket ?? request.socket;
+}
+
+/**
+ * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. It is
+ * pending if the client leaves.
+ *
+ * @returns undefined if it is longer than `limit` bytes, of which the rest is left unread
+ */
+export function readBody(request: Readable, limit: number): Promise<Buffer | undefined> {
+  return new Promise((resolve) => {
+    let body: Buffer = Buffer.alloc(0);
+    let size = 0;
+    const onData = (chunk: Buffer) => {
+      const end = size + chunk.length;
+      if (end > limit) {
+        request.off("data", onData).off("end", onEnd);
+        resolve(undefined);
+        return;
+      }
+      // Also a single one is copied: V8 would move a small one out of its heap for the first view on it.
+      if (end > body.length) {
+        const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
+        body.copy(larger, 0, 0, size);
+        body = larger;
+      }
+      chunk.copy(body, size);
+      size = end;
+    };
+    const onEnd = () => {
+      // Node.js ends the body of a request that was reset, too.
+      if (!request.destroyed) resolve(body.subarray(0, size));
+    };
+    request.on("data", onData).on("end", onEnd);
+    // Node.js ends a stream without bytes also if nobody has asked for them yet.
+    if (request.readableEnded) onEnd();
+  });
+}
+
+/**
+ * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
+ * reads no request, and closes no stream, behind one that is unread. What takes longer is cut off.
+ */
+export function dropRest(request: HttpRequest | ServerHttp2Stream, socket: Socket): void {
+  const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
+  if (isWhole()) return;
+  request.resume();
+  const cutOff = () => {
+    if (isWhole()) return;
+    const stream = "stream" in request ? request.stream : request;
+    // The client need not send the rest (RFC 9113, 8.1).
+    if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
+    else socket.destroy();
+  };
+  setTimeout(cutOff, restTimeoutMs).unref();
+}
