@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { expect, it } from "vitest";
 import { root } from "./support/clone.ts";
@@ -33,6 +33,18 @@ it("the pages link to what is there", () => {
       expect(statSync(join(root, target)).isFile(), `${page}: ${link}`).toBe(true);
       expect(anchorsOf(target), `${page}: ${link}`).toContain(anchor);
     }
+  }
+});
+
+it("docs/layout.md names the rooms and files of src as they are", () => {
+  const text = readPage("docs/layout.md");
+  const files = Array.from(text.matchAll(/`([\w/-]+\.ts)`/g), ([, file = ""]) => file);
+  expect(files.length).toBeGreaterThan(20);
+  for (const file of files) expect(existsSync(join(root, "src", file)), file).toBe(true);
+  const rooms = readdirSync(join(root, "src"), { withFileTypes: true });
+  const [, picture] = text.split("```");
+  for (const { name } of rooms.filter((each) => each.isDirectory())) {
+    expect(picture).toMatch(new RegExp(`\\b${name}\\b`));
   }
 });
 
