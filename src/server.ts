@@ -114,7 +114,7 @@ export async function startServer(
     const opened = await openStore(databaseUrl, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
-      onWrite: telemetry.showWritable,
+      onWritable: telemetry.showWritable,
       onLogSize: telemetry.showLogSize,
       onWarning,
       async onFatal(error) {
@@ -156,7 +156,7 @@ export async function startServer(
         if (gate.inFlight > 0) lastCallAt = performance.now();
         if (connections.isEmpty) return gate.inFlight === 0;
         // A request, or the last bytes of a reply, may be on their way.
-        return performance.now() - lastCallAt > flushMs && !connections.areReading;
+        return performance.now() - lastCallAt > flushMs && !connections.mayHaveUnreadReplies;
       }, drain.timeoutMs + flushMs);
       const isClean = gate.inFlight === 0;
       connections.destroy();

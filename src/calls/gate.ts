@@ -35,7 +35,7 @@ export interface Gate {
   readonly inFlight: number;
 }
 
-/** How many pages and whole lists may be on their way at once, and how many of those whole lists. */
+/** How many lists may be in flight at once, of pages and whole ones together, and how many whole ones. */
 const maxPages = 64;
 const maxWholeLists = 8;
 const maxWholeListsOfCaller = 6;

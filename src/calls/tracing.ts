@@ -1,8 +1,8 @@
 import {
   type Attributes,
-  context,
   ProxyTracerProvider,
   propagation,
+  ROOT_CONTEXT,
   type Span,
   SpanKind,
   SpanStatusCode,
@@ -40,7 +40,7 @@ export function createTracing(): StartSpan | undefined {
   return (call) => {
     const { http, method, headers } = call.head;
     const name = http ? `${http.method} ${http.route}` : methodNameOf(method);
-    const parent = propagation.extract(context.active(), headers);
+    const parent = propagation.extract(ROOT_CONTEXT, headers);
     const attributes = {
       ...(http ? describeHttp(call.head, http) : describeRpc(call.head)),
       ...describeNetwork(call.head),

@@ -118,7 +118,7 @@ export async function openStoreTarget(
 ): Promise<Target> {
   const ignore = () => {};
   // A fatal error also fails the write that meets it.
-  const callbacks = { observe: ignore, onWrite: ignore, onLogSize: ignore, onWarning };
+  const callbacks = { observe: ignore, onWritable: ignore, onLogSize: ignore, onWarning };
   const store = await openStore(url, { requestTimeoutMs, ...callbacks, onFatal: ignore });
   // One of MongoDB is not connected yet.
   await store.ping();

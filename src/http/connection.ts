@@ -55,13 +55,13 @@ export class Connection {
    * Whether its client may still be reading a reply over HTTP/2. What it sends meanwhile must be read,
    * or the system resets the connection, and drops what it has not sent yet.
    */
-  get isReading(): boolean {
+  get mayHaveUnreadReply(): boolean {
     return this.#guard !== undefined && performance.now() < this.#readBy;
   }
 
   /** Whether a call or a reply would be cut if it were closed. */
   get isBusy(): boolean {
-    return this.#calls > 0 || this.isReading;
+    return this.#calls > 0 || this.mayHaveUnreadReply;
   }
 
   /**

@@ -44,7 +44,7 @@ export interface Connections {
   /** Retires those that are open, and those that finish their handshake later. */
   retire(): void;
   /** Whether clients may still be reading replies over HTTP/2. */
-  readonly areReading: boolean;
+  readonly mayHaveUnreadReplies: boolean;
   /** Whether none is open. */
   readonly isEmpty: boolean;
   /** Closes what is still open at once. */
@@ -139,8 +139,8 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits):
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
     },
-    get areReading(): boolean {
-      return Array.from(all.values()).some(({ isReading }) => isReading);
+    get mayHaveUnreadReplies(): boolean {
+      return Array.from(all.values()).some(({ mayHaveUnreadReply }) => mayHaveUnreadReply);
     },
     get isEmpty(): boolean {
       return all.size === 0;

@@ -144,7 +144,7 @@ function secure(tls: Tls) {
   return { ...tls.options(), ...socketOptions, handshakeTimeout: maxHeadersMs };
 }
 
-/** Asks for the body when it is first read, if its client waits to be asked: one refused never sends it. */
+/** Sends 100 Continue when the body is first read, so that a client that is refused never sends it. */
 function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
   if (req.headers.expect?.toLowerCase() !== "100-continue") return;
   req.once("resume", () => {
@@ -169,7 +169,7 @@ async function listen(
   server.on("error", ignore);
   return {
     port: (server.address() as AddressInfo).port,
-    // That of HTTP cuts replies to requests of HTTP/1.1 that are on their way.
+    // The close of http.Server would also cut connections whose requests are still arriving.
     close: () => void NetServer.prototype.close.call(server),
   };
 }

@@ -15,7 +15,7 @@ export function send(
   body?: string | Uint8Array,
 ): void {
   if (body !== undefined) headers["content-length"] = Buffer.byteLength(body);
-  // Both kinds have these methods, of types that differ.
+  // Both kinds have these methods; only their types differ.
   const either = response as ServerResponse;
   either.writeHead(status, headers);
   either.end(body);

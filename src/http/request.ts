@@ -44,7 +44,7 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
         resolve(undefined);
         return;
       }
-      // Also a single one is copied: V8 would move a small one out of its heap for the first view on it.
+      // A lone chunk is copied, too: for a view on it, V8 would first move a small one out of its heap.
       if (end > body.length) {
         const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
         body.copy(larger, 0, 0, size);

@@ -1,7 +1,7 @@
 import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
 
-/** How long a session of HTTP/2 may take to begin, and its socket to close after it, in milliseconds. */
+/** How long a session may take to send its settings and, once it has ended, to close its socket, in milliseconds. */
 const sessionTimeoutMs = 10_000;
 
 /** How often to ask over HTTP/2 whether the client is still there, and its timeout, in milliseconds. */
@@ -14,16 +14,16 @@ const idleTimeoutMs = 5 * 60_000;
 /** The most streams that a connection of HTTP/2 may have at once; clients presume no fewer. */
 export const maxStreams = 100;
 
-/** How many new ones are served at once in a turn of the event loop. */
+/** How many new streams of a turn of the event loop are served in that turn; the others wait for the next. */
 const maxServedAtOnce = 32;
 
-/** The most new ones in a turn: as many as may be open, after those that were served, and resets. */
+/** The most new streams in a turn, with those that were reset in it; one more ends the session. */
 const maxNewStreams = 192;
 
 /** What a guard asks of, and does to, the connection of its session. */
 interface GuardedConnection {
   readonly idleSince: number | undefined;
-  readonly isReading: boolean;
+  readonly mayHaveUnreadReply: boolean;
   readonly isBusy: boolean;
   retire(): void;
   destroy(): void;
@@ -46,7 +46,7 @@ export class SessionGuard {
     // Node.js waits for its first settings, and for the last of its bytes to be read, without a limit.
     const checkEnds = () => {
       if (isLate) connection.destroy();
-      isLate = session.destroyed && !connection.isReading;
+      isLate = session.destroyed && !connection.mayHaveUnreadReply;
     };
     this.#timers = [
       setInterval(checkEnds, sessionTimeoutMs).unref(),

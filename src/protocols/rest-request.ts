@@ -21,7 +21,7 @@ import { httpError, type Location } from "./problem.ts";
 /** Where the investors are. */
 export const collection = "/v1/investors";
 
-// The prefixes of fields in violations that the contract does not have.
+// Prefixes of violations in what only plain JSON has: the parameters of a query, the members of a body.
 const queryMark = "?";
 const bodyMark = "#/";
 

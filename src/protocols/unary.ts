@@ -11,7 +11,7 @@ import { messageTooLarge } from "../service/errors.ts";
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxPublicBytes = 4 * 1024;
 
-/** How binary messages are read: fields that are not known would take a hundredfold. */
+/** How binary messages are read: kept, unknown fields would take a hundred times their size in memory. */
 export const binaryOptions = { readUnknownFields: false };
 
 /** A method with its implementation, and whether anybody may call it. */

@@ -32,7 +32,7 @@ export interface Failure {
   code: number | undefined;
 }
 
-/** What failed, if it has written nothing. */
+/** The failure of a batch that surely was not written. */
 export function toFailure(error: unknown): Failure {
   return { message: (error as Error).message, code: resultCodeOf(error) };
 }

@@ -20,7 +20,7 @@ export function refuseLeftovers(path: string): void {
   const file = existsSync(path) ? realpathSync(path) : beside;
   for (const name of [beside, file]) {
     const log = `${name}-wal`;
-    // The log first, since another process may be making both: in the file it writes first.
+    // The log first: another process that is making both writes to the file before the log.
     // SQLite takes a file of one byte for an empty one.
     if (sizeOf(log) === 0 || (name === file && sizeOf(file) > 1)) continue;
     throw new Error(`its log ${log} is there without it: put the file back beside its log`);

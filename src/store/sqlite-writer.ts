@@ -82,7 +82,7 @@ function write(rows: Row[]): Outcome[] {
     if (counts) followCount(counts);
     return changes.map((count) => (count === 1 ? "written" : "duplicate"));
   } catch (error) {
-    if (leavesOpen(error, committing)) throw error;
+    if (isOutcomeUnknown(error, committing)) throw error;
     if (db.isTransaction) db.exec("ROLLBACK");
     const isDamaged = resultCodeOf(error) === resultCode.corrupt;
     if (isDamaged && rows.length > 1) return rows.flatMap((row) => write([row]));
@@ -102,7 +102,7 @@ function write(rows: Row[]): Outcome[] {
  * Before COMMIT nothing can be valid. But after a sync that failed, also that of the log's
  * header, Linux takes the lost pages for clean, and no later sync would write them.
  */
-function leavesOpen(error: unknown, committing: boolean): boolean {
+function isOutcomeUnknown(error: unknown, committing: boolean): boolean {
   const code = extendedCodeOf(error);
   return committing
     ? code !== resultCode.full && code !== resultCode.writeError

@@ -39,17 +39,17 @@ const readBusyTimeoutMs = 50;
  * @throws {Error} for operators to read, if the file cannot be used
  */
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
-  const { observe, onWrite, onLogSize } = options;
+  const { observe, onWritable, onLogSize } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
     throw new Error(`cannot use the SQLite file ${path}: ${explainError(error)}`, { cause: error });
   });
-  onWrite(true);
+  onWritable(true);
   const log = `${realpathSync(path)}-wal`;
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
-      if (outcomes.includes(undefined)) onWrite(true);
-      else if (outcomes.some((each) => each instanceof StoreUnavailableError)) onWrite(false);
+      if (outcomes.includes(undefined)) onWritable(true);
+      else if (outcomes.some((each) => each instanceof StoreUnavailableError)) onWritable(false);
       return outcomes;
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),

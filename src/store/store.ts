@@ -67,7 +67,7 @@ export interface StoreOptions {
   requestTimeoutMs: number;
   observe: StoreObserver;
   /** Called by SQLite, once open and after each batch that wrote or failed: whether it can write. */
-  onWrite(isWritable: boolean): void;
+  onWritable(isWritable: boolean): void;
   /** Called by SQLite with the size of its log in bytes, with each {@link Store.ping}. */
   onLogSize(bytes: number): void;
   /** Called with what operators should know and change. */

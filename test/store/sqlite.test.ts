@@ -32,7 +32,7 @@ async function open(path: string, observe: StoreObserver = () => {}) {
   const writable: boolean[] = [];
   const store = await createSqliteStore(path, {
     observe,
-    onWrite: (isWritable) => writable.push(isWritable),
+    onWritable: (isWritable) => writable.push(isWritable),
     onLogSize() {},
     onWarning: (message) => warnings.push(message),
     onFatal: (error) => fatal.push(error),
