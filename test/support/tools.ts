@@ -23,6 +23,11 @@ interface Tool {
 }
 
 const tools = {
+  actionlint: {
+    probe: "actionlint --version",
+    get: "go install github.com/rhysd/actionlint/cmd/actionlint@latest",
+    isOptional: true,
+  },
   buildah: {
     probe: 'buildah --version && test "$(id -u)" = 0',
     get: "the package buildah; run the tests as root",
@@ -39,6 +44,11 @@ const tools = {
   git: { probe: "git --version", get: "the package git" },
   Go: { probe: "go version", get: "https://go.dev/dl" },
   grpcurl: { probe: "grpcurl --version", get: "https://github.com/fullstorydev/grpcurl" },
+  history: {
+    probe: "git cat-file -e 8d13125^{commit}",
+    get: "a clone with the commits of older versions: git fetch --unshallow",
+    isOptional: true,
+  },
   jq: { probe: "jq --version", get: "the package jq", isOptional: true },
   Linux: { probe: "uname | grep Linux", get: "a machine or a container with Linux" },
   Maven: {
@@ -53,6 +63,11 @@ const tools = {
   Python: { probe: "python3 -c 'import ensurepip'", get: "the package python3-venv" },
   script: { probe: "script --version", get: "the package bsdutils" },
   sqlite3: { probe: "sqlite3 -version", get: "the package sqlite3", isOptional: true },
+  "a tag": {
+    probe: "git describe --tags --match 'v*'",
+    get: "a clone with the tags of versions: git fetch --tags",
+    isOptional: true,
+  },
   "systemd-analyze": {
     probe: "systemd-analyze --version",
     get: "the package systemd",
