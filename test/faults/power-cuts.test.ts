@@ -10,7 +10,15 @@ import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb
 import { listAll } from "../support/pages.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, run, type Service, startService, waitFor } from "../support/service.ts";
+import {
+  grpcClient,
+  type Run,
+  run,
+  type Service,
+  startService,
+  untilWritten,
+  waitFor,
+} from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { compileDisk, createFailingDisk, type FailingDisk, type Files } from "./failing-disk.ts";
 import { contentOf } from "./history.ts";
@@ -33,15 +41,17 @@ describe("after a power cut", needs("cc"), () => {
     while (performance.now() < until) {
       const disk = createFailingDisk(library);
       const records = createRecords();
+      const readers: Run[] = [];
       for (const [way, end] of random.shuffle(Object.entries(ends))) {
         if (random.int(0, 2) > 0) {
           await failStart(disk, random);
-          cutPower(disk, records, random);
+          await cutPower(disk, records, readers, random);
         }
-        await live(disk, records, random, end);
-        cutPower(disk, records, random);
+        await live(disk, records, readers, random, end);
+        await cutPower(disk, records, readers, random);
         count[way] = (count[way] ?? 0) + 1;
       }
+      await endAll(readers);
       rmSync(disk.folder, { recursive: true });
     }
     console.log(`power cuts: ${JSON.stringify(count)}`);
@@ -137,14 +147,50 @@ function createRecords() {
  *
  * @throws {Error} something is missing, or there that was never requested
  */
-function cutPower(disk: FailingDisk, records: Records, random: Random): void {
+async function cutPower(
+  disk: FailingDisk,
+  records: Records,
+  readers: Run[],
+  random: Random,
+): Promise<void> {
   const images = Array.from({ length: 15 }, () => disk.afterPowerCut(random));
   for (const image of images) expect(records.problemsOf(image)).toEqual([]);
-  if (random.int(0, 1) === 0) disk.restore(random.pick(images));
+  if (random.int(0, 1) === 0) {
+    await endAll(readers);
+    disk.restore(random.pick(images));
+  }
 }
 
-/** A service takes creates, 32 at once, until it ends; each caller gives up at its first failure. */
-async function live(disk: FailingDisk, records: Records, random: Random, end: End): Promise<void> {
+/** Starts a process that holds a snapshot of the file, also when the service has ended. */
+async function startReader({ folder }: FailingDisk): Promise<Run> {
+  const script = `const db = new (require("node:sqlite").DatabaseSync)("data/investors.db");
+    db.exec("BEGIN; SELECT count(*) FROM investors");
+    console.log("reading");
+    setInterval(() => {}, 1_000);`;
+  const reader = run([script], {}, folder, "-e");
+  await untilWritten(reader, "reading");
+  return reader;
+}
+
+/** Kills readers: one that closes the file would bring the log in, past the disk that fails. */
+async function endAll(readers: Run[]): Promise<void> {
+  for (const { child, exited } of readers.splice(0)) {
+    child.kill("SIGKILL");
+    await exited;
+  }
+}
+
+/**
+ * A service takes creates, 32 at once, until it ends; each caller gives up at its first failure. A
+ * reader may begin meanwhile, and stays.
+ */
+async function live(
+  disk: FailingDisk,
+  records: Records,
+  readers: Run[],
+  random: Random,
+  end: End,
+): Promise<void> {
   disk.setRules("");
   const service = await startService(disk.env, disk.folder);
   const client = grpcClient(service);
@@ -175,6 +221,7 @@ async function live(disk: FailingDisk, records: Records, random: Random, end: En
   }
 
   const calls = [read().catch(() => {}), ...Array.from({ length: 32 }, create)];
+  if (random.int(0, 2) === 0) readers.push(await startReader(disk));
   await end(service, disk, random);
   await Promise.all(calls);
   await service.exited;
