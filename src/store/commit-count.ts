@@ -58,29 +58,26 @@ function following(count: number): number {
  *
  * To be called before this process changes the file or its log.
  *
+ * @param timeout for a process that locks all others out while it opens or closes the file, in milliseconds
  * @throws {Error} for operators to read, with the way to restore
  */
-export function refuseForeignLog(path: string): void {
+export function refuseForeignLog(path: string, timeout: number): void {
   const file = realpathSync(path);
   const log = `${file}-wal`;
   if (sizeOf(log) <= logHeaderSize) return;
-  // With this snapshot, no other process can begin the log anew or change page 1 of the file beyond it.
-  const snapshot = new DatabaseSync(file, { readOnly: true });
+  // With this snapshot, no other process can change page 1 of the file beyond it, or delete the log.
+  const snapshot = new DatabaseSync(file, { readOnly: true, timeout });
   try {
     snapshot.exec("BEGIN");
     // It begins with the first read; that of the page size would be over at once.
     pragma(snapshot, "user_version");
     const pageSize = pragma(snapshot, "page_size");
-    const heads = readHeads(log, countFrames(file), pageSize);
-    const [first] = heads;
-    const inFile = readHeadOfFile(file);
-    // Older versions do not count, and other programs need not change page 1.
-    const isCounted = [inFile, ...heads].some(({ count }) => count >= minCount);
-    if (first === undefined || !isCounted) return;
-    const versions = heads.filter(({ count }) => count === inFile.count);
-    if (following(inFile.count) === first.count) versions.push(first);
-    // VACUUM INTO copies the count, but its schema cookie is higher.
-    if (versions.some(({ cookie }) => inFile.cookie <= cookie)) return;
+    for (;;) {
+      const header = readHeader(log);
+      if (belongTogether(file, readHeads(log, countFrames(file, timeout), pageSize))) return;
+      // Another process begins the log anew meanwhile only if the file has all that was in it.
+      if (header.equals(readHeader(log))) break;
+    }
   } finally {
     snapshot.close();
   }
@@ -91,6 +88,30 @@ export function refuseForeignLog(path: string): void {
   );
 }
 
+function belongTogether(file: string, heads: Head[]): boolean {
+  const [first] = heads;
+  const inFile = readHeadOfFile(file);
+  // Older versions do not count, and other programs need not change page 1.
+  const isCounted = [inFile, ...heads].some(({ count }) => count >= minCount);
+  if (first === undefined || !isCounted) return true;
+  const versions = heads.filter(({ count }) => count === inFile.count);
+  if (following(inFile.count) === first.count) versions.push(first);
+  // VACUUM INTO copies the count, but its schema cookie is higher.
+  return versions.some(({ cookie }) => inFile.cookie <= cookie);
+}
+
+/** The header of a log, which is another each time that the log is begun anew. */
+function readHeader(log: string): Buffer {
+  const header = Buffer.alloc(logHeaderSize);
+  const descriptor = openSync(log, "r");
+  try {
+    readSync(descriptor, header, 0, logHeaderSize, 0);
+    return header;
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
 /** What page 1 says of its version. */
 interface Head {
   count: number;
@@ -98,9 +119,9 @@ interface Head {
 }
 
 /** The frames of a log up to its last whole commit. */
-function countFrames(file: string): number {
+function countFrames(file: string, timeout: number): number {
   // SQLite does not count them for a connection with a transaction.
-  const db = new DatabaseSync(file, { readOnly: true });
+  const db = new DatabaseSync(file, { readOnly: true, timeout });
   try {
     return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
   } finally {

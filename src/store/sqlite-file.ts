@@ -68,17 +68,13 @@ export async function openSqliteFile(
     const size = Math.round(sizeOf(log) / 1024 ** 2);
     onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
   }
-  refuseForeignLog(path);
-  const db = new DatabaseSync(path, { timeout: Math.min(busyTimeoutMs, timeoutMs) });
+  const end = performance.now() + timeoutMs;
+  const timeout = Math.min(busyTimeoutMs, timeoutMs);
+  await whenFree(() => refuseForeignLog(path, timeout), end);
+  const db = new DatabaseSync(path, { timeout });
   try {
     refuseHardLinks(path);
-    const end = performance.now() + timeoutMs;
-    while (!prepare(db, realpathSync(path), onWarning)) {
-      if (performance.now() > end) {
-        throw new Error(`another process kept it in use for ${timeoutMs / 1_000} seconds`);
-      }
-      await delay(100);
-    }
+    await whenFree(() => prepare(db, realpathSync(path), onWarning), end);
     // SQLite itself takes the missing end of a page for zeros.
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
@@ -91,25 +87,32 @@ export async function openSqliteFile(
   }
 }
 
-/** @returns false if another process is in the way */
-function prepare(db: DatabaseSync, file: string, onWarning: (message: string) => void): boolean {
-  try {
-    // Refuses a file of another program before anything in it changes.
-    if (isEmpty(db)) commit(db, () => isEmpty(db) && create(db));
-    // A commit is on the disk when it returns: FULL syncs the log at every one.
-    db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
-    db.exec("PRAGMA journal_size_limit = 67108864");
-    // What is deleted, or moved when a page is split, is overwritten where that costs no write.
-    db.exec("PRAGMA secure_delete = FAST");
-    if (!isCounted(db)) countOlder(db, file);
-    rewriteLog(db, `${file}-wal`);
-    bringInLog(db, file, onWarning);
-    return true;
-  } catch (error) {
-    if (resultCodeOf(error) === resultCode.busy) return false;
-    throw error;
+/** Tries again while another process is in the way, such as one that recovers a large log. */
+async function whenFree(step: () => void, end: number): Promise<void> {
+  for (;;) {
+    try {
+      return step();
+    } catch (error) {
+      if (resultCodeOf(error) !== resultCode.busy) throw error;
+      if (performance.now() > end) throw new Error("another process keeps it in use");
+    }
+    await delay(100);
   }
 }
+
+function prepare(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
+  // Refuses a file of another program before anything in it changes.
+  if (isEmpty(db)) commit(db, () => isEmpty(db) && create(db));
+  // A commit is on the disk when it returns: FULL syncs the log at every one.
+  db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
+  db.exec("PRAGMA journal_size_limit = 67108864");
+  // What is deleted, or moved when a page is split, is overwritten where that costs no write.
+  db.exec("PRAGMA secure_delete = FAST");
+  if (!isCounted(db)) countOlder(db, file);
+  rewriteLog(db, `${file}-wal`);
+  bringInLog(db, file, onWarning);
+}
+
 /**
  * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
  * log beside it.
@@ -121,7 +124,7 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   if (entry === undefined) throw new Error("it does not exist");
   if (!entry.isFile()) throw new Error("it is not a file");
   refuseLeftovers(path);
-  refuseForeignLog(path);
+  refuseForeignLog(path, busyTimeoutMs);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
@@ -192,7 +195,7 @@ function create(db: DatabaseSync): void {
 /** Begins to count the commits of a file of version 0.3 or older, which can have a log. */
 function countOlder(db: DatabaseSync, file: string): void {
   // With this snapshot, no other process can begin the log anew between the two commits.
-  const snapshot = new DatabaseSync(file, { readOnly: true });
+  const snapshot = new DatabaseSync(file, { readOnly: true, timeout: busyTimeoutMs });
   try {
     snapshot.exec("BEGIN");
     const version = pragma(snapshot, "user_version");
