@@ -79,7 +79,14 @@ const roles: Record<string, () => unknown> = {
     const row = openPlain().prepare("SELECT lower(hex(id)) AS id FROM investors LIMIT 1").get();
     const id = String(row?.id).replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
     note(`-${id}`);
-    await runRemove({ database: `sqlite:${path}`, id, environment: {}, say() {} });
+    await runRemove({
+      database: `sqlite:${path}`,
+      id,
+      environment: {},
+      waitMs: 30_000,
+      vacuum: false,
+      say() {},
+    });
   },
 
   backup: () => backup(openPlain(), `${journal}.copy`),

@@ -8,7 +8,7 @@ import { copyHere } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { type Run, run, untilWritten, waitFor } from "../support/service.ts";
-import { hasTool } from "../support/tools.ts";
+import { needs } from "../support/tools.ts";
 import { compileDisk, createFailingDisk } from "./failing-disk.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0.15);
@@ -27,7 +27,7 @@ interface Image {
   uncounted: number;
 }
 
-describe.runIf(hasTool("cc", ["--version"]))("a file and its log", () => {
+describe("a file and its log", needs("cc"), () => {
   let library: string;
   beforeAll(() => {
     library = compileDisk();
