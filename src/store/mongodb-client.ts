@@ -58,9 +58,11 @@ export function createMongoClient(url: string, attemptMs: number) {
     throw refusal('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
   }
   let primary: string | undefined;
+  let isKnown = false;
   let replacement = new AbortController();
   client.on("topologyDescriptionChanged", ({ newDescription: { servers } }) => {
     const { address } = Array.from(servers.values()).find(({ type }) => type === "RSPrimary") ?? {};
+    isKnown = address !== undefined;
     if (address === undefined || address === primary) return;
     primary = address;
     replacement.abort(new Error("another member has become the primary"));
@@ -69,8 +71,11 @@ export function createMongoClient(url: string, attemptMs: number) {
   return {
     client,
     db: client.db(database),
-    /** Aborts commands when another primary is found: one that is frozen would hold them up. */
-    untilReplaced: () => replacement.signal,
+    /**
+     * Aborts commands when another primary is found: one that is frozen would hold them up. Commands
+     * that begin while there is none wait for the next.
+     */
+    untilReplaced: () => (isKnown ? replacement.signal : undefined),
     /** The files with certificates and keys that it reads when it connects. */
     files: [tlsCAFile, tlsCRLFile, tlsCertificateKeyFile].filter((file) => file !== undefined),
     /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */

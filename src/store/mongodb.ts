@@ -55,7 +55,8 @@ export function createMongoStore(
   /** The server gives up after this time; the driver waits a little longer for it to say so. */
   function run(command: Document): Promise<Document> {
     const { db, untilReplaced } = current;
-    return db.command({ ...command, maxTimeMS: attemptMs }, { signal: untilReplaced() });
+    const signal = untilReplaced();
+    return db.command({ ...command, maxTimeMS: attemptMs }, signal && { signal });
   }
 
   /** @throws {StoreUnavailableError} the user may read, and not insert */
