@@ -1,15 +1,19 @@
 import type { Reporter, TestCase } from "vitest/node";
 import { waysToGet } from "./tools.ts";
 
-/** Says once, after all tests, how many were skipped for lack of what, and how to get it. */
+/** Says once, after all tests, how many passed, and were skipped for lack of what, and how to get it. */
 export const reportSkipped: Reporter = {
   onTestRunEnd(modules) {
     const tests = modules.flatMap(({ children }) => [...children.allTests()]);
+    const count = (state: string) => tests.filter((test) => test.result().state === state).length;
+    console.log(
+      `${count("passed")} passed, ${count("failed")} failed, ${count("skipped")} skipped`,
+    );
     const lacking = Map.groupBy(tests, lackOf);
     lacking.delete(undefined);
     if (lacking.size === 0) return;
-    const count = [...lacking.values()].flat().length;
-    console.log(`Skipped: ${count} of ${tests.length} tests, which need`);
+    const lacks = [...lacking.values()].flat().length;
+    console.log(`Skipped: ${lacks} of ${tests.length} tests, which need`);
     for (const [name = "", { length }] of [...lacking].toSorted(
       ([, a], [, b]) => b.length - a.length,
     )) {
