@@ -70,7 +70,10 @@ const roles: Record<string, () => unknown> = {
   /** A file as versions 0.1 to 0.3 made it, and the log of a kill. */
   async older() {
     await (await openSqlite(path)).close();
-    openPlain().exec("PRAGMA user_version = 1");
+    const db = openPlain();
+    db.exec("PRAGMA user_version = 1");
+    // The file itself has that number, not only its log.
+    db.close();
     roles.writer?.();
     process.kill(process.pid, "SIGKILL");
   },
@@ -89,7 +92,8 @@ const roles: Record<string, () => unknown> = {
     });
   },
 
-  backup: () => backup(openPlain(), `${journal}.copy`),
+  // In one step: it begins again whenever a service commits between two.
+  backup: () => backup(openPlain(), `${journal}.copy`, { rate: 1_000_000 }),
   "VACUUM INTO": () => openPlain().exec(`VACUUM INTO '${journal}.copy'`),
   VACUUM: () => openPlain().exec("VACUUM"),
   checkpoint: () => openPlain().exec("PRAGMA wal_checkpoint(PASSIVE)"),
