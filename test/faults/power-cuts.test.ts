@@ -44,7 +44,8 @@ describe("after a power cut", needs("cc"), () => {
       const readers: Run[] = [];
       for (const [way, end] of random.shuffle(Object.entries(ends))) {
         if (random.int(0, 2) > 0) {
-          await failStart(disk, random);
+          const [suffix, action] = [random.pick([".db", "-wal"]), random.pick(["hang", "lost"])];
+          await failStart(disk, `sync ${suffix} ${random.int(1, 2)} ${action}`);
           await cutPower(disk, records, readers, random);
         }
         await live(disk, records, readers, random, end);
@@ -55,6 +56,22 @@ describe("after a power cut", needs("cc"), () => {
       rmSync(disk.folder, { recursive: true });
     }
     console.log(`power cuts: ${JSON.stringify(count)}`);
+  });
+
+  it("a log that a sync has lost is written again before a start brings it in", async () => {
+    const random = createRandom(seedOf("a lost log"));
+    const disk = createFailingDisk(library);
+    const records = createRecords();
+    for (let round = 0; round < 8; round += 1) {
+      const readers: Run[] = [];
+      await live(disk, records, readers, random, loseLog);
+      // Beside them, the start would not bring it in.
+      await endAll(readers);
+      await failStart(disk, "sync .db 1 hang");
+      for (let i = 0; i < 60; i += 1) {
+        expect(records.problemsOf(disk.afterPowerCut(random))).toEqual([]);
+      }
+    }
   });
 
   it("a loss is found if commits are not synced", () => {
@@ -76,6 +93,13 @@ describe("after a power cut", needs("cc"), () => {
 /** How a service ends that takes creates. */
 type End = (service: Service, disk: FailingDisk, random: Random) => Promise<void>;
 
+const loseLog: End = async (service, disk, random) => {
+  // The log has no earlier version of the pages that its first commits change.
+  disk.setRules(`sync -wal ${random.int(1, random.pick([3, 20]))} lost`);
+  await waitFor(async () => service.output().includes(struck));
+  expect(await service.exited).toBe(1);
+};
+
 const ends: Record<string, End> = {
   async "a clean shutdown"({ child }, _, random) {
     await delay(random.int(20, 500));
@@ -95,18 +119,12 @@ const ends: Record<string, End> = {
     service.child.kill("SIGKILL");
   },
 
-  async "a sync of the log that loses its pages"(service, disk, random) {
-    // The log has no earlier version of the pages that its first commits change.
-    disk.setRules(`sync -wal ${random.int(1, random.pick([3, 20]))} lost`);
-    await waitFor(async () => service.output().includes(struck));
-    expect(await service.exited).toBe(1);
-  },
+  "a sync of the log that loses its pages": loseLog,
 };
 
-/** Starts a service whose disk fails meanwhile, and kills it. */
-async function failStart(disk: FailingDisk, random: Random): Promise<void> {
-  const [suffix, action] = [random.pick([".db", "-wal"]), random.pick(["hang", "lost"])];
-  disk.setRules(`sync ${suffix} ${random.int(1, 2)} ${action}`);
+/** Starts a service whose disk fails meanwhile by a rule, and kills it. */
+async function failStart(disk: FailingDisk, rule: string): Promise<void> {
+  disk.setRules(rule);
   const { child, output, exited } = run([], { ...disk.env, ...ports }, disk.folder);
   await waitFor(async () => output().includes(struck) || output().includes("serving"));
   child.kill("SIGKILL");
