@@ -94,9 +94,6 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
     labelNames: ["operation"],
     registers,
   });
-  /** Those that only SQLite has. */
-  const gauges = new Map<string, Gauge>();
-
   const unlogged = new Counter({
     name: "investor_records_refusals_unlogged_total",
     help: "Refusals that have no line of their own in the log, because there were too many.",
@@ -108,8 +105,8 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
 
   /** Sets a value, which is shown from then on. */
   function set(name: string, help: string, value: number): void {
-    if (!gauges.has(name)) gauges.set(name, new Gauge({ name, help, registers }));
-    gauges.get(name)?.set(value);
+    const known = registry.getSingleMetric(name) as Gauge | undefined;
+    (known ?? new Gauge({ name, help, registers })).set(value);
   }
 
   /** Shows a value that is asked for when the metrics are. */

@@ -14,6 +14,9 @@ const maxLineBytes = 64 * 1024;
 /** How many batches of a file are sorted together: 16 MiB of it. */
 const batchesAtOnce = 64;
 
+/** How many sorted records are a batch. */
+const batchSize = 1_000;
+
 /**
  * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec), as it
  * is now. Empty lines count and are passed over, a byte order mark is too.
@@ -41,7 +44,9 @@ async function* sortTogether(batches: AsyncIterable<Investor[]>): AsyncGenerator
   function* sort() {
     const records = read.flat().sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
     read = [];
-    for (let i = 0; i < records.length; i += 1_000) yield records.slice(i, i + 1_000);
+    for (let i = 0; i < records.length; i += batchSize) {
+      yield records.slice(i, i + batchSize);
+    }
   }
 
   try {

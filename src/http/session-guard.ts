@@ -8,7 +8,7 @@ const sessionTimeoutMs = 10_000;
 const pingIntervalMs = 60_000;
 const pingTimeoutMs = 30_000;
 
-/** After how long without calls a connection of HTTP/2 is closed, in milliseconds. */
+/** The time without calls after which a connection of HTTP/2 is retired, in milliseconds. */
 const idleTimeoutMs = 5 * 60_000;
 
 /** The most streams that a connection of HTTP/2 may have at once; clients presume no fewer. */

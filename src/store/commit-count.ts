@@ -13,8 +13,8 @@ const minCount = 2;
 const maxCount = 2 ** 31 - 1;
 
 /** The sizes of a log's header and of a frame's (https://www.sqlite.org/fileformat2.html#walformat). */
-const logHeaderSize = 32;
-const frameHeaderSize = 24;
+export const logHeaderSize = 32;
+export const frameHeaderSize = 24;
 
 /** Where page 1 has the schema cookie and the count. */
 const cookieAt = 40;
@@ -67,18 +67,23 @@ export function refuseForeignLog(path: string, timeout: number): void {
   if (sizeOf(log) <= logHeaderSize) return;
   // With this snapshot, no other process can change page 1 of the file beyond it, or delete the log.
   const snapshot = new DatabaseSync(file, { readOnly: true, timeout });
+  let descriptor: number | undefined;
   try {
     snapshot.exec("BEGIN");
     // It begins with the first read; that of the page size would be over at once.
     pragma(snapshot, "user_version");
     const pageSize = pragma(snapshot, "page_size");
+    // SQLite has no locks on the log that closing it could drop.
+    descriptor = openSync(log, "r");
     for (;;) {
-      const header = readHeader(log);
-      if (belongTogether(file, readHeads(log, countFrames(file, timeout), pageSize))) return;
+      const header = readHeader(descriptor);
+      const heads = readHeads(descriptor, countFrames(file, timeout), pageSize);
+      if (belongTogether(file, heads)) return;
       // Another process begins the log anew meanwhile only if the file has all that was in it.
-      if (header.equals(readHeader(log))) break;
+      if (header.equals(readHeader(descriptor))) break;
     }
   } finally {
+    if (descriptor !== undefined) closeSync(descriptor);
     snapshot.close();
   }
   throw new Error(
@@ -90,10 +95,10 @@ export function refuseForeignLog(path: string, timeout: number): void {
 
 function belongTogether(file: string, heads: Head[]): boolean {
   const [first] = heads;
+  // Other programs need not change page 1, and older versions do not count.
+  if (first === undefined) return true;
   const inFile = readHeadOfFile(file);
-  // Older versions do not count, and other programs need not change page 1.
-  const isCounted = [inFile, ...heads].some(({ count }) => count >= minCount);
-  if (first === undefined || !isCounted) return true;
+  if ([inFile, ...heads].every(({ count }) => count < minCount)) return true;
   const versions = heads.filter(({ count }) => count === inFile.count);
   if (following(inFile.count) === first.count) versions.push(first);
   // VACUUM INTO copies the count, but its schema cookie is higher.
@@ -101,15 +106,10 @@ function belongTogether(file: string, heads: Head[]): boolean {
 }
 
 /** The header of a log, which is another each time that the log is begun anew. */
-function readHeader(log: string): Buffer {
+function readHeader(log: number): Buffer {
   const header = Buffer.alloc(logHeaderSize);
-  const descriptor = openSync(log, "r");
-  try {
-    readSync(descriptor, header, 0, logHeaderSize, 0);
-    return header;
-  } finally {
-    closeSync(descriptor);
-  }
+  readSync(log, header, 0, logHeaderSize, 0);
+  return header;
 }
 
 /** What page 1 says of its version. */
@@ -130,27 +130,21 @@ function countFrames(file: string, timeout: number): number {
 }
 
 /** What each version of page 1 in a log says, in its order. */
-function readHeads(log: string, frames: number, pageSize: number): Head[] {
+function readHeads(log: number, frames: number, pageSize: number): Head[] {
   const frameSize = frameHeaderSize + pageSize;
   const buffer = Buffer.alloc(framesAtOnce * frameSize);
   const heads: Head[] = [];
-  // SQLite has no locks on the log that closing it could drop.
-  const descriptor = openSync(log, "r");
-  try {
-    for (let done = 0; done < frames; done += framesAtOnce) {
-      const length = Math.min(framesAtOnce, frames - done) * frameSize;
-      const size = readSync(descriptor, buffer, 0, length, logHeaderSize + done * frameSize);
-      for (let at = 0; at + frameSize <= size; at += frameSize) {
-        if (buffer.readUInt32BE(at) !== 1) continue;
-        const page = at + frameHeaderSize;
-        heads.push({
-          count: buffer.readUInt32BE(page + countAt),
-          cookie: buffer.readUInt32BE(page + cookieAt),
-        });
-      }
+  for (let done = 0; done < frames; done += framesAtOnce) {
+    const length = Math.min(framesAtOnce, frames - done) * frameSize;
+    const size = readSync(log, buffer, 0, length, logHeaderSize + done * frameSize);
+    for (let at = 0; at + frameSize <= size; at += frameSize) {
+      if (buffer.readUInt32BE(at) !== 1) continue;
+      const page = at + frameHeaderSize;
+      heads.push({
+        count: buffer.readUInt32BE(page + countAt),
+        cookie: buffer.readUInt32BE(page + cookieAt),
+      });
     }
-  } finally {
-    closeSync(descriptor);
   }
   return heads;
 }

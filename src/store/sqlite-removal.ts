@@ -1,7 +1,7 @@
 import { closeSync, openSync, readSync, realpathSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { countCommit, pragma } from "./commit-count.ts";
+import { countCommit, frameHeaderSize, logHeaderSize, pragma } from "./commit-count.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./sqlite-file.ts";
 import { sizeOf } from "./sqlite-log.ts";
 
@@ -65,7 +65,8 @@ export async function removeFromSqlite(
     // No connection to the file is open, whose locks this would drop. In this order, since a page can
     // have lost a copy only after the log had got it.
     pages = findParts(realpathSync(path), 0, pageSize, key);
-    pages.push(...findParts(`${realpathSync(path)}-wal`, 32, 24 + pageSize, key));
+    const log = `${realpathSync(path)}-wal`;
+    pages.push(...findParts(log, logHeaderSize, frameHeaderSize + pageSize, key));
     if (pages.length === 0) {
       say("found none; a repeat of its create would store it again");
       return true;

@@ -21,7 +21,7 @@ const tryMs = 100;
 /** How long after a bare driver's first write on the new primary calls may go on, in milliseconds. */
 const toleranceMs = 2_000;
 
-/** After how long a first of many attempts succeeds, in milliseconds; none waits for another. */
+/** The time until the first of many attempts succeeds, in milliseconds; none waits for another. */
 async function untilFirst(attempt: () => Promise<unknown>, isOver: () => boolean): Promise<number> {
   const start = performance.now();
   let first = Number.POSITIVE_INFINITY;
