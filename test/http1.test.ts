@@ -18,20 +18,10 @@ const post = "POST /v1/investors HTTP/1.1|Host: h:1|Content-Type: application/js
 /** Requests as clients send them, and others, after which the connection stays. */
 const keeping: [name: string, status: number, request: string][] = [
   ["curl", 200, `${get}|User-Agent: curl/8.5.0|Accept: */*`],
-  ["Chrome", 200, `${get}|Upgrade-Insecure-Requests: 1|Sec-Fetch-Site: none|Cookie: session=1`],
-  [
-    "Node's fetch",
-    400,
-    `${post}|connection: keep-alive|sec-fetch-mode: cors|Content-Length: 2||{}`,
-  ],
-  ["Go's net/http", 400, `${post}|Transfer-Encoding: chunked||2|{}|0||`],
+  ["Node's fetch", 400, `${post}|connection: keep-alive|Content-Length: 2||{}`],
   ["curl -T", 400, `${post}|Transfer-Encoding: chunked|Expect: 100-continue||2|{}|0||`],
   [".NET's HttpClient", 400, `${post}|Expect: 100-continue|Content-Length: 2||{}`],
-  [
-    "Apache HttpClient",
-    400,
-    `${post}|Connection: keep-alive|Upgrade: TLS/1.2|Content-Length: 2||{}`,
-  ],
+  ["Apache HttpClient", 400, `${post}|Upgrade: TLS/1.2|Content-Length: 2||{}`],
   [
     "curl --http2, and Java's HttpClient",
     200,
@@ -40,10 +30,7 @@ const keeping: [name: string, status: number, request: string][] = [
   ["a WebSocket", 200, `${get}|Connection: Upgrade|Upgrade: websocket`],
   ["ab -k", 200, "GET /v1/investors?pageSize=9 HTTP/1.0|Connection: Keep-Alive|Host: h:1"],
   ["the method TRACE", 405, http1("TRACE", rest, {})],
-  ["the method OPTIONS", 405, http1("OPTIONS", rest, {})],
   ["the method HEAD", 200, http1("HEAD", rest, {})],
-  ["a path of nothing", 404, http1("GET", "/nothing", {})],
-  ["a body that is not JSON", 400, http1("POST", rest, json, "{")],
   ["a body of another type", 415, http1("POST", rest, {}, "x")],
   ["an unknown expectation", 200, http1("GET", "/healthz", { expect: "more" })],
   ["trailers", 200, http1("GET", "/healthz", { te: "trailers", connection: "TE" })],
@@ -52,7 +39,6 @@ const keeping: [name: string, status: number, request: string][] = [
 
 /** Clients that close their connection themselves. */
 const closing: typeof keeping = [
-  ["kube-probe", 200, "GET /readyz HTTP/1.1|Host: h:1|Connection: close"],
   ["the check of HAProxy", 200, "GET /readyz HTTP/1.0"],
   ["nginx", 200, "GET /v1/investors HTTP/1.0|Host: h:1|X-Real-IP: 10.0.0.7|Connection: close"],
 ];
@@ -64,23 +50,20 @@ function toBytes(text: string): string {
 }
 
 describe("a connection of HTTP/1.1", () => {
-  it.each([
-    ...keeping.map(([...row]) => [...row, true] as const),
-    ...closing.map(([...row]) => [...row, false] as const),
-  ])("stays unless its client closes it: %s, with status %i", async (_, status, text, stays) => {
+  it("stays unless its client closes it", async () => {
     const { httpPort } = await startInProcess(anyHost);
-    const request = toBytes(text);
-    const { socket, received, closed } = openWire(httpPort, request);
-    const final = () => statusesIn(received()).filter((each) => each >= 200);
-    if (!stays) {
-      await closed;
-      expect(final()).toEqual([status]);
-      return;
+    const finalIn = (text: string) => statusesIn(text).filter((each) => each >= 200);
+    for (const [name, status, text] of closing) {
+      expect(finalIn(await openWire(httpPort, toBytes(text)).closed), name).toEqual([status]);
     }
-    await expect.poll(final).toEqual([status]);
-    socket.write(request);
-    await expect.poll(final).toEqual([status, status]);
-    expect(received()).not.toMatch(/^connection: close/im);
+    for (const [name, status, text] of keeping) {
+      const request = toBytes(text);
+      const { socket, received } = openWire(httpPort, request);
+      await expect.poll(() => finalIn(received()), { message: name }).toEqual([status]);
+      socket.write(request);
+      await expect.poll(() => finalIn(received()), { message: name }).toEqual([status, status]);
+      expect(received(), name).not.toMatch(/^connection: close/im);
+    }
   });
 
   it("carries requests in chunks, sent without waiting for replies, in their order", async () => {
@@ -123,23 +106,32 @@ describe("a request that is not well-formed", () => {
   const tail = "content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
   const toOddHost = (type: string) => http1("POST", rpc, { host: "[", "content-type": type }, "{}");
 
-  it.each<[string, string, Record<string, string>?]>([
-    ["no HTTP", "nonsense\r\n\r\n"],
-    ["a Host that opens a bracket", toOddHost("application/json")],
-    ["such a Host where any is allowed", toOddHost("application/json"), anyHost],
-    ["the same by Connect's router", toOddHost("application/json; charset=utf-8"), anyHost],
-    ["the same by gRPC-Web", toOddHost("application/grpc-web"), anyHost],
-    ["a Host of two words", `POST ${rpc}?a HTTP/1.1\r\nhost: a b\r\n${tail}`],
-    ["no Host by HTTP/1.0", `POST ${rpc} HTTP/1.0\r\n${tail}`],
-    ["no Host by HTTP/1.1", `POST ${rpc} HTTP/1.1\r\n${tail}`],
-    ["a target without a host", "GET http:// HTTP/1.1\r\nhost: localhost\r\n\r\n"],
-    ["escapes that are none", "GET //?%zz HTTP/1.1\r\nhost: localhost\r\n\r\n"],
-    ["two lengths", `POST ${rpc} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n${tail}`],
-  ])("is refused with a status of its own, and ends nothing else: %s", async (...of) => {
-    const [, request, flags = {}] = of;
-    const { httpPort, errors } = await startInProcess(flags);
-    await expect.poll(openWire(httpPort, request).received).toMatch(/^HTTP\/1\.1 4\d\d /);
-    await expect.poll(openWire(httpPort, alive).received).toContain("alive");
-    expect(errors).toEqual([]);
-  });
+  const requests = {
+    "no HTTP": "nonsense\r\n\r\n",
+    "a Host that opens a bracket": toOddHost("application/json"),
+    "the same by Connect's router": toOddHost("application/json; charset=utf-8"),
+    "the same by gRPC-Web": toOddHost("application/grpc-web"),
+    "a Host of two words": `POST ${rpc}?a HTTP/1.1\r\nhost: a b\r\n${tail}`,
+    "no Host by HTTP/1.0": `POST ${rpc} HTTP/1.0\r\n${tail}`,
+    "no Host by HTTP/1.1": `POST ${rpc} HTTP/1.1\r\n${tail}`,
+    "a target without a host": "GET http:// HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "escapes that are none": "GET //?%zz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "two lengths": `POST ${rpc} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n${tail}`,
+  };
+
+  it.each([
+    ["this machine's", {}],
+    ["any", anyHost],
+  ])(
+    "is refused with a status of its own, and ends nothing else, where hosts are %s",
+    async (_, flags) => {
+      const { httpPort, errors } = await startInProcess(flags);
+      for (const [message, request] of Object.entries(requests)) {
+        const { received } = openWire(httpPort, request);
+        await expect.poll(received, { message }).toMatch(/^HTTP\/1\.1 4\d\d /);
+        await expect.poll(openWire(httpPort, alive).received, { message }).toContain("alive");
+      }
+      expect(errors).toEqual([]);
+    },
+  );
 });
