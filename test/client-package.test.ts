@@ -1,38 +1,43 @@
 import { execFile, spawnSync } from "node:child_process";
-import { existsSync, globSync, readFileSync, writeFileSync } from "node:fs";
+import {
+  cpSync,
+  globSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { createServer } from "node:http";
+import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 import { rolldown } from "rolldown";
-import { expect, it, onTestFinished } from "vitest";
+import { afterAll, describe, expect, it, onTestFinished, type TestOptions } from "vitest";
 import { copyClone, root, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aNew } from "./support/records.ts";
 import { startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
-import { chromiumOptions, needs } from "./support/tools.ts";
+import { chromiumOptions, lacking, needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
 const env = { ...process.env, PATH: toolPath };
 
-/** The Node.js of the project, and the oldest that the client is for. */
-function findNodes(): string[] {
-  const isOldest = (node: string) => {
-    if (!existsSync(node)) return false;
-    const version = spawnSync(node, ["--version"], { encoding: "utf8" }).stdout;
-    return /^v20\.(19|[2-9]\d)\./.test(version);
-  };
-  const oldest = (process.env.PATH ?? "")
-    .split(delimiter)
-    .filter((path) => !path.includes("node_modules"))
-    .map((path) => join(path, "node"))
-    .find(isOldest);
-  if (oldest !== undefined) return [process.execPath, oldest];
-  if (process.env.CI) throw new Error("the tests need Node.js 20, from 20.19 on");
-  console.warn("SKIPPED: the client on Node.js 20, which is not installed");
-  return [process.execPath];
-}
+/** The oldest Node.js that the client is for, where it is installed. */
+const oldest = (process.env.PATH ?? "")
+  .split(delimiter)
+  .filter((path) => !path.includes("node_modules"))
+  .map((path) => join(path, "node"))
+  .find((node) => {
+    const { stdout } = spawnSync(node, ["--version"], { encoding: "utf8" });
+    return /^v20\.(19|[2-9]\d)\./.test(stdout);
+  });
+const nodes: [name: string, path: string, options: TestOptions][] = [
+  ["the Node.js of the project", process.execPath, {}],
+  oldest === undefined ? ["Node.js 20", "", lacking("Node.js 20")] : ["Node.js 20", oldest, {}],
+];
 
 /** The code that the client's README shows. */
 const [, recipe = ""] =
@@ -118,65 +123,72 @@ const imported = names.map(([name, path]) => `import * as ${name} from "${path}"
 const modules = `import { createRequire } from "node:module";
 const require = createRequire(import.meta.url);`;
 
-it("the package brings one other, is typed, and calls the service, as an ES module and by require", async () => {
-  const clone = temporaryFolder();
-  copyClone(clone, "client");
-  const folder = temporaryFolder();
-  const write = (name: string, text: string) => writeFileSync(join(folder, name), text);
-  write("package.json", "{}");
-  const npm = (...args: string[]) => execute("npm", args, { cwd: folder, env });
-  const install = (...names: string[]) => npm("install", "--prefer-offline", ...names);
-  await npm("pack", join(clone, "client"));
-  await install(...globSync("*.tgz", { cwd: folder }).map((name) => `./${name}`));
-  const lock = JSON.parse(readFileSync(join(folder, "package-lock.json"), "utf8"));
-  expect(Object.keys(lock.packages)).toEqual([
-    "",
-    "node_modules/@bufbuild/protobuf",
-    "node_modules/investor-records-client",
-  ]);
-  write("user.cjs", [...required, user].join("\n"));
-  write("user.mjs", [modules, ...imported, user].join("\n"));
-  const nodes = findNodes();
-  const run = async (node: string, ...args: string[]) =>
-    (await execute(node, args, { cwd: folder })).stdout;
-  for (const node of nodes) {
-    for (const file of ["user.cjs", "user.mjs"]) {
-      expect((await run(node, file)).trim().split("\n"), `${node} ${file}`).toEqual([
-        '{"id":"1"}',
-        "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js",
-        "true",
-        "2",
-        "1",
-        "function",
-      ]);
-    }
-  }
+describe("the package", () => {
+  const parent = mkdtempSync(join(tmpdir(), "investor-records-"));
+  const [alone, beside] = [join(parent, "alone"), join(parent, "beside others")];
+  afterAll(() => rmSync(parent, { recursive: true, force: true }));
 
-  await install("@grpc/grpc-js@1", "@connectrpc/connect@2", "typescript@5.9");
-  const address = `localhost:${(await startService()).grpcPort}`;
-  for (const name of ["caller.mts", "caller.cts", "caller.ts"]) write(name, caller);
-  write("client.mts", recipe.replace("localhost:50051", address));
-  const project = (name: string, options: object, files: string[]) => {
-    const compilerOptions = { target: "es2022", strict: true, types: ["node"], ...options };
-    write(name, JSON.stringify({ compilerOptions, files }));
-  };
-  project("nodenext.json", { module: "nodenext" }, ["caller.mts", "caller.cts", "client.mts"]);
-  const bundler = { module: "esnext", moduleResolution: "bundler", noEmit: true };
-  project("bundler.json", bundler, ["caller.ts"]);
-  for (const tsc of [join(root, "node_modules/.bin/tsc"), "node_modules/.bin/tsc"]) {
-    for (const name of ["nodenext.json", "bundler.json"]) {
-      const { stdout } = await execute(tsc, ["-p", name], { cwd: folder }).catch((error) => error);
-      expect(stdout, `${tsc} ${name}`).toBe("");
+  it("brings one other, and is typed", async () => {
+    copyClone(join(parent, "clone"), "client");
+    mkdirSync(alone);
+    writeFileSync(join(alone, "package.json"), "{}");
+    const npm = (cwd: string, ...args: string[]) => execute("npm", args, { cwd, env });
+    const install = (cwd: string, ...names: string[]) =>
+      npm(cwd, "install", "--prefer-offline", ...names);
+    await npm(alone, "pack", join(parent, "clone/client"));
+    await install(alone, ...globSync("*.tgz", { cwd: alone }).map((name) => `./${name}`));
+    const lock = JSON.parse(readFileSync(join(alone, "package-lock.json"), "utf8"));
+    expect(Object.keys(lock.packages)).toEqual([
+      "",
+      "node_modules/@bufbuild/protobuf",
+      "node_modules/investor-records-client",
+    ]);
+    writeFileSync(join(alone, "user.cjs"), [...required, user].join("\n"));
+    writeFileSync(join(alone, "user.mjs"), [modules, ...imported, user].join("\n"));
+
+    cpSync(alone, beside, { recursive: true });
+    const write = (name: string, text: string) => writeFileSync(join(beside, name), text);
+    await install(beside, "@grpc/grpc-js@1", "@connectrpc/connect@2", "typescript@5.9");
+    for (const name of ["caller.mts", "caller.cts", "caller.ts"]) write(name, caller);
+    write("client.mts", recipe.replace('"localhost:50051"', 'process.argv[2] ?? ""'));
+    const project = (name: string, options: object, files: string[]) => {
+      const compilerOptions = { target: "es2022", strict: true, types: ["node"], ...options };
+      write(name, JSON.stringify({ compilerOptions, files }));
+    };
+    project("nodenext.json", { module: "nodenext" }, ["caller.mts", "caller.cts", "client.mts"]);
+    const bundler = { module: "esnext", moduleResolution: "bundler", noEmit: true };
+    project("bundler.json", bundler, ["caller.ts"]);
+    for (const tsc of [join(root, "node_modules/.bin/tsc"), "node_modules/.bin/tsc"]) {
+      for (const name of ["nodenext.json", "bundler.json"]) {
+        const compiling = execute(tsc, ["-p", name], { cwd: beside });
+        expect((await compiling.catch((error) => error)).stdout, `${tsc} ${name}`).toBe("");
+      }
     }
-  }
-  for (const node of nodes) {
-    for (const file of ["caller.mjs", "caller.cjs"]) {
-      expect(await run(node, file, address), `${node} ${file}`).toBe(
-        "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital true " +
-          "true INVALID_FIELDS [ 'id' ]\n",
-      );
-    }
-    expect(await run(node, "client.mjs"), node).toContain("lastName: 'Example Capital'");
+  });
+
+  for (const [name, node, options] of nodes) {
+    it(`calls the service on ${name}, as an ES module and by require`, options, async () => {
+      const run = async (cwd: string, ...args: string[]) =>
+        (await execute(node, args, { cwd })).stdout;
+      for (const file of ["user.cjs", "user.mjs"]) {
+        expect((await run(alone, file)).trim().split("\n"), file).toEqual([
+          '{"id":"1"}',
+          "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js",
+          "true",
+          "2",
+          "1",
+          "function",
+        ]);
+      }
+      const address = `localhost:${(await startService()).grpcPort}`;
+      for (const file of ["caller.mjs", "caller.cjs"]) {
+        expect(await run(beside, file, address), file).toBe(
+          "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital true " +
+            "true INVALID_FIELDS [ 'id' ]\n",
+        );
+      }
+      expect(await run(beside, "client.mjs", address)).toContain("lastName: 'Example Capital'");
+    });
   }
 });
 

@@ -139,7 +139,7 @@ it("a unary call by Connect is replied to as by connect-node itself, but for our
   onTestFinished(() => agent.destroy());
   const random = createRandom(seedOf("connect"));
   const seen = { good: 0, failed: 0, malformed: 0, tooLarge: 0, compressed: 0 };
-  for (let i = 0; i < 2_000; i += 1) {
+  for (let i = 0; i < 800; i += 1) {
     const sample = aSample(random);
     const [one, other] = await Promise.all([
       send(ours, agent, sample),
@@ -163,7 +163,7 @@ it("a unary call by Connect is replied to as by connect-node itself, but for our
       seen[one.reply.statusCode === 200 ? "good" : "failed"] += 1;
     }
   }
-  for (const [what, times] of Object.entries(seen)) expect(times, what).toBeGreaterThan(10);
+  for (const [what, times] of Object.entries(seen)) expect(times, what).toBeGreaterThan(5);
 });
 
 const post = (httpPort: number, type: string, body: string | Uint8Array, headers = {}) =>
@@ -191,56 +191,60 @@ describe("Connect and gRPC-Web", () => {
     expect(await refused.text()).toContain("grpc-status: 8");
   });
 
-  it.each([
-    [json, { "connect-timeout-ms": "soon" }, "{}", 400],
-    [json, { "content-encoding": "zip" }, "{}", 501],
-    [json, { "content-encoding": "gzip" }, "no gzip", 400],
-    ["application/connect+json", {}, "\0\0\0\0\u0003{}", 415],
-    ["application/grpc", {}, "\0\0\0\0\0", 415],
-    ["application/grpc-web-text", {}, "", 415],
-    ["text/plain", {}, "{}", 415],
-  ])("refuse what they cannot read, by their own status: %s, %o", async (...of) => {
-    const [type, headers, body, status] = of;
+  it("refuse what they cannot read, by their own status", async () => {
     const { httpPort, errors } = await startInProcess();
-    const reply = await post(httpPort, type, body, headers);
-    expect(reply.status).toBe(status);
-    if (status === 415)
-      expect(await reply.json()).toMatchObject({ reason: "UNSUPPORTED_MEDIA_TYPE" });
+    for (const [type, headers, body, status] of [
+      [json, { "connect-timeout-ms": "soon" }, "{}", 400],
+      [json, { "content-encoding": "zip" }, "{}", 501],
+      [json, { "content-encoding": "gzip" }, "no gzip", 400],
+      ["application/connect+json", {}, "\0\0\0\0\u0003{}", 415],
+      ["application/grpc", {}, "\0\0\0\0\0", 415],
+      ["application/grpc-web-text", {}, "", 415],
+      ["text/plain", {}, "{}", 415],
+    ] as const) {
+      const reply = await post(httpPort, type, body, headers);
+      expect(reply.status, type).toBe(status);
+      if (status === 415)
+        expect(await reply.json(), type).toMatchObject({ reason: "UNSUPPORTED_MEDIA_TYPE" });
+    }
     expect(errors).toEqual([]);
   });
 
-  it.each([
-    ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 9"],
-    ['{"pageToken":"s3cret"} {}', "the body is not valid JSON at column 24"],
-    ['["s3cret"]', "the body is not a JSON object"],
-    ['{"pageToken":"s3cret","pageToken":"b"}', "the body repeats a member"],
-    [Buffer.from([0xe9]), "the body is not UTF-8"],
-    ['{"s3":1}', /: key "s3" is unknown$/],
-    ['{"pageToken":["s3cret"]}', /field investor.v1.ListInvestorsRequest.page_token from JSON$/],
-  ])("say what is wrong with JSON, and where: %s", async (body, message) => {
+  it("say what is wrong with JSON, and where", async () => {
     const { httpPort } = await startInProcess();
-    const reply = await post(httpPort, json, body);
-    expect(await reply.json()).toMatchObject({ message: expect.stringMatching(message) });
+    for (const [body, message] of [
+      ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 9"],
+      ['{"pageToken":"s3cret"} {}', "the body is not valid JSON at column 24"],
+      ['["s3cret"]', "the body is not a JSON object"],
+      ['{"pageToken":"s3cret","pageToken":"b"}', "the body repeats a member"],
+      [Buffer.from([0xe9]), "the body is not UTF-8"],
+      ['{"s3":1}', /: key "s3" is unknown$/],
+      ['{"pageToken":["s3cret"]}', /field investor.v1.ListInvestorsRequest.page_token from JSON$/],
+    ] as const) {
+      const reply = await post(httpPort, json, body);
+      expect(await reply.json()).toMatchObject({ message: expect.stringMatching(message) });
+    }
   });
 
-  it.each([
-    ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B%7D", 200, undefined],
-    ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CAE", 200, undefined],
-    ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B", 400, undefined],
-    ["GET", "ListInvestors?connect=v1&encoding=json", 400, undefined],
-    ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=!", 400, undefined],
-    ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CP8", 400, undefined],
-    ["GET", "ListInvestors?connect=v1&encoding=text&message=", 415, undefined],
-    ["GET", "CreateInvestor?connect=v1&encoding=json&message=%7B%7D", 405, ["POST"]],
-    ["PUT", "GetInvestor", 405, ["GET", "POST"]],
-  ])("take reads by GET, and no other method but POST: %s %s", async (...of) => {
-    const [method, path, status, allowed] = of;
+  it("take reads by GET, and no other method but POST", async () => {
     const { httpPort, errors } = await startInProcess();
-    const reply = await fetch(`http://127.0.0.1:${httpPort}${service}/${path}`, { method });
-    expect(reply.status).toBe(status);
-    expect(reply.headers.get("allow")?.split(", ").toSorted()).toEqual(allowed);
-    expect(reply.headers.get("cache-control")).toBe("no-store");
-    if (allowed) expect(await reply.json()).toMatchObject({ reason: "METHOD_NOT_ALLOWED" });
+    for (const [method, path, status, allowed] of [
+      ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B%7D", 200],
+      ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CAE", 200],
+      ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B", 400],
+      ["GET", "ListInvestors?connect=v1&encoding=json", 400],
+      ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=!", 400],
+      ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CP8", 400],
+      ["GET", "ListInvestors?connect=v1&encoding=text&message=", 415],
+      ["GET", "CreateInvestor?connect=v1&encoding=json&message=%7B%7D", 405, ["POST"]],
+      ["PUT", "GetInvestor", 405, ["GET", "POST"]],
+    ] as const) {
+      const reply = await fetch(`http://127.0.0.1:${httpPort}${service}/${path}`, { method });
+      expect(reply.status, path).toBe(status);
+      expect(reply.headers.get("allow")?.split(", ").toSorted(), path).toEqual(allowed);
+      expect(reply.headers.get("cache-control"), path).toBe("no-store");
+      if (allowed) expect(await reply.json()).toMatchObject({ reason: "METHOD_NOT_ALLOWED" });
+    }
     expect(errors).toEqual([]);
   });
 });

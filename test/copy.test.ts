@@ -34,7 +34,6 @@ import { grpcClient, runGroup, startService, waitFor } from "./support/service.t
 import { needs } from "./support/tools.ts";
 
 const bin = join(import.meta.dirname, "../src/bin.ts");
-const needsDisk = "this test needs the right to mount a small file system";
 
 const copied = (count: number | string, present: number | string) =>
   new RegExp(
@@ -209,23 +208,27 @@ describe("a file to copy to", () => {
     expect(readdirSync(folder)).toEqual(["out.ndjson"]);
   });
 
-  it("is removed again, with one line, if its disk is full or it is stopped", async ({ skip }) => {
-    const folder = temporaryFolder();
-    skip(temporaryDisk(join(folder, "disk")) === undefined, needsDisk);
-    await makeSqlite(folder, "a.db", 10_000);
-    expect(await copyHere(["sqlite:a.db", "disk/out.ndjson"], { folder })).toEqual({
-      code: 1,
-      told: expect.stringMatching(
-        /^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/,
-      ),
-    });
-    const { child, exited, output } = startCopy(["-", "disk/out.ndjson"], { folder });
-    await waitFor(async () => existsSync(join(folder, "disk/out.ndjson.partial")));
-    child.kill("SIGINT");
-    expect(await exited).toBe(130);
-    expect(output()).toBe("stopped by SIGINT; disk/out.ndjson was not made\n");
-    expect(readdirSync(join(folder, "disk"))).toEqual([]);
-  });
+  it(
+    "is removed again, with one line, if its disk is full or it is stopped",
+    needs("mount"),
+    async () => {
+      const folder = temporaryFolder();
+      temporaryDisk(join(folder, "disk"));
+      await makeSqlite(folder, "a.db", 10_000);
+      expect(await copyHere(["sqlite:a.db", "disk/out.ndjson"], { folder })).toEqual({
+        code: 1,
+        told: expect.stringMatching(
+          /^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/,
+        ),
+      });
+      const { child, exited, output } = startCopy(["-", "disk/out.ndjson"], { folder });
+      await waitFor(async () => existsSync(join(folder, "disk/out.ndjson.partial")));
+      child.kill("SIGINT");
+      expect(await exited).toBe(130);
+      expect(output()).toBe("stopped by SIGINT; disk/out.ndjson was not made\n");
+      expect(readdirSync(join(folder, "disk"))).toEqual([]);
+    },
+  );
 });
 
 describe("standard output", () => {
@@ -240,15 +243,14 @@ describe("standard output", () => {
     expect(readFileSync(join(folder, "a.ndjson"), "utf8")).toBe(written + written);
   });
 
-  it("that is full or closed ends the copy with status 1", async ({ skip }) => {
+  it("that is full or closed ends the copy with status 1", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 20_000);
     const { child, exited, output } = startCopy(["sqlite:a.db", "-"], { folder });
     child.stdout?.once("data", () => child.stdout?.destroy());
     expect(await exited).toBe(1);
     expect(output()).toContain("error: cannot write to standard output: write EPIPE");
-    skip(temporaryDisk(join(folder, "disk")) === undefined, needsDisk);
-    const { status, stderr } = inShell(folder, "copy sqlite:a.db - > disk/out.ndjson");
+    const { status, stderr } = inShell(folder, "copy sqlite:a.db - > /dev/full");
     expect(stderr).toContain("ENOSPC");
     expect(status).toBe(1);
   });
@@ -302,10 +304,9 @@ describe("a store to copy to", () => {
     await store.close();
   });
 
-  it("on a disk that is full can be gone on with once there is room", async ({ skip }) => {
+  it("on a disk that is full can be gone on with once there is room", needs("mount"), async () => {
     const folder = temporaryFolder();
     const disk = temporaryDisk(join(folder, "disk"));
-    if (disk === undefined) return skip(needsDisk);
     await makeSqlite(folder, "a.db", 4_000);
     writeFileSync(join(disk, "ballast"), Buffer.alloc(1536 * 1024));
     const { code, told } = await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder });

@@ -1,19 +1,19 @@
 // Each example downloads and compiles what it needs, which takes minutes the first time.
 import { execFile } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
 import { version } from "uuid";
-import { afterAll, expect, it, type TestOptions } from "vitest";
+import { afterAll, beforeAll, expect, it, type TestOptions } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { copy } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readPage } from "./support/markdown.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, lockDatabase, metric, type Service, startService } from "./support/service.ts";
-import { listen } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
@@ -34,10 +34,15 @@ function stepsOf(language: string): string {
   return steps;
 }
 
-/** A process of the last command of an example, which runs there as it was run before. */
-type RunAgain = (address: string) => Promise<{ stdout: string; code: number }>;
+/** How the last command of an example ended. */
+type Ended = Promise<{ stdout: string; code: number }>;
 
-const runsAgain: RunAgain[] = [];
+/** Takes connections and says nothing. */
+const silent = createServer((socket) => socket.on("error", () => {}));
+beforeAll(() => once(silent.listen(0, "127.0.0.1"), "listening"));
+
+/** Examples that call it, beside the tests that follow. */
+const unanswered: Ended[] = [];
 
 /** Does the steps of an example in a clone, where they would change nothing of the tools that npm uses. */
 async function doSteps(language: string, { grpcPort, httpPort }: Service) {
@@ -58,14 +63,14 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
   const last = steps.pop() ?? "";
   const { stdout } = await bash(toScript(stepsOf(language)));
   const prepared = steps.filter((step) => /^(cd|\.) /.test(step)).join("\n");
-  const runAgain: RunAgain = async (address) => {
+  const runAgain = async (address: string): Ended => {
     const again = `${prepared}\n${last.replace(/localhost:\d+/, address)} 2>&1`;
     return bash(again).then(
       ({ stdout }) => ({ stdout, code: 0 }),
       ({ stdout, code }) => ({ stdout, code }),
     );
   };
-  runsAgain.push(runAgain);
+  unanswered.push(runAgain(`127.0.0.1:${(silent.address() as AddressInfo).port}`));
   return { stdout, runAgain };
 }
 
@@ -78,6 +83,7 @@ const PATH = (process.env.PATH ?? "")
   .join(delimiter);
 
 afterAll(() => {
+  silent.close();
   for (const clone of clones) rmSync(clone, { recursive: true, force: true });
 });
 
@@ -108,10 +114,7 @@ for (const [language, options] of languages) {
 }
 
 it("the examples end at their deadlines where nobody replies", async () => {
-  // It takes connections and says nothing.
-  const silent = await listen(createServer((socket) => socket.on("error", () => {})));
-  const runs = await Promise.all(runsAgain.map((runAgain) => runAgain(`127.0.0.1:${silent}`)));
-  for (const { stdout, code } of runs) {
+  for (const { stdout, code } of await Promise.all(unanswered)) {
     expect(stdout).toMatch(/deadline.?exceeded/i);
     expect(code).not.toBe(0);
   }

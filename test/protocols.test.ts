@@ -2,7 +2,7 @@
 import { type ClientHttp2Session, connect as connectHttp2, constants } from "node:http2";
 import { pino } from "pino";
 import { v7 } from "uuid";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { expect, it, onTestFinished } from "vitest";
 import { readTls } from "../src/http/tls.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
@@ -62,9 +62,27 @@ const kinds = [
   ["HTTP/2 with TLS", "TLS", { Connect: ofHttp2.Connect, REST }],
 ] as const;
 type Kind = (typeof kinds)[number][1];
-const cases = kinds.flatMap(([connection, kind, forms]) =>
-  Object.entries<Form>(forms).map(([name, each]) => [name, connection, kind, each] as const),
-);
+
+/** A call by one protocol over one kind of connection. */
+interface Case {
+  name: string;
+  kind: Kind;
+  form: Form;
+}
+
+/** Tests a rule by every protocol over every kind of connection at once, since most of it waits. */
+function everywhere(rule: string, test: (each: Case) => Promise<void>) {
+  it(`a call ${rule}`, async () => {
+    const tests = kinds.flatMap(([connection, kind, forms]) =>
+      Object.entries<Form>(forms).map(async ([name, form]) => {
+        await test({ name, kind, form }).catch((cause) => {
+          throw new Error(`by ${name} over ${connection}: ${cause.message}`, { cause });
+        });
+      }),
+    );
+    await Promise.all(tests);
+  });
+}
 
 /** Runs until its call is aborted. */
 const hang: Methods = {
@@ -164,10 +182,9 @@ function openHttp2(session: ClientHttp2Session, { path, headers }: Form) {
   };
 }
 
-describe.each(cases)("%s over %s", (name, _, kind, form) => {
-  const { body, timeout } = form;
-
-  it("leaves its connection to the next call when it is too large and still being sent", async () => {
+everywhere(
+  "leaves its connection to the next call when it is too large and still being sent",
+  async ({ kind, form }) => {
     const begin = open(await serve(kind, echo), kind, form);
     const large = "x".repeat(200_000);
     for (const sent of [large.length, 120_000]) {
@@ -178,12 +195,15 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
       call.send(large.slice(sent));
     }
     const next = begin();
-    next.send(body);
+    next.send(form.body);
     next.end();
     await expect.poll(next.outcome).toBe("OK");
-  });
+  },
+);
 
-  it("is asked for its body once it is admitted, and not if it is refused", async () => {
+everywhere(
+  "is asked for its body once it is admitted, and not if it is refused",
+  async ({ kind, form }) => {
     const held = Promise.withResolvers<void>();
     const createInvestor = async () => {
       await held.promise;
@@ -195,38 +215,43 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
     const refused = open(server, kind, form)({ expect: "100-continue" });
     await expect.poll(refused.outcome).toBe("OVERLOADED");
     expect(refused.wasAsked()).toBe(false);
-    call.send(body);
+    call.send(form.body);
     call.end();
     held.resolve();
     await expect.poll(call.outcome).toBe("OK");
     await expect.poll(() => server.gate.inFlight).toBe(0);
-  });
+  },
+);
 
-  it("ends at the service's timeout, whatever longer one its client has", async () => {
-    const server = await serve(kind, hang, { requestTimeoutMs: 300 });
-    const longest = timeout ? Object.fromEntries([timeout]) : {};
+everywhere(
+  "ends at the service's timeout, whatever longer one its client has",
+  async ({ kind, form }) => {
+    const server = await serve(kind, hang, { requestTimeoutMs: 1_500 });
+    const longest = form.timeout ? Object.fromEntries([form.timeout]) : {};
     // Once all of it is there, and if its body never comes.
     for (const isWhole of [true, false]) {
       const call = open(server, kind, form)(longest);
-      call.send(isWhole ? body : body.slice(0, 3));
+      call.send(isWhole ? form.body : form.body.slice(0, 3));
       if (isWhole) call.end();
       await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
     }
     await expect.poll(() => server.gate.inFlight).toBe(0);
-  });
+  },
+);
 
+everywhere("ends at its client's timeout if that is sooner", async ({ name, kind, form }) => {
   // REST has none.
-  if (timeout) {
-    it("ends at its client's timeout if that is sooner", async () => {
-      const soon = { [timeout[0]]: name.startsWith("Connect") ? "100" : "100m" };
-      const call = open(await serve(kind, hang), kind, form)(soon);
-      call.send(body);
-      call.end();
-      await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
-    });
-  }
+  if (!form.timeout) return;
+  const soon = { [form.timeout[0]]: name.startsWith("Connect") ? "100" : "100m" };
+  const call = open(await serve(kind, hang), kind, form)(soon);
+  call.send(form.body);
+  call.end();
+  await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
+});
 
-  it("frees its slot when its client leaves, before its end and while it runs", async () => {
+everywhere(
+  "frees its slot when its client leaves, before its end and while it runs",
+  async ({ kind, form }) => {
     const signals: AbortSignal[] = [];
     const createInvestor: Methods["createInvestor"] = (request, context) => {
       signals.push(context.signal);
@@ -235,7 +260,7 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
     const server = await serve(kind, { createInvestor });
     for (const isWhole of [false, true]) {
       const call = open(server, kind, form)();
-      call.send(isWhole ? body : body.slice(0, 3));
+      call.send(isWhole ? form.body : form.body.slice(0, 3));
       if (isWhole) call.end();
       await expect.poll(() => server.gate.inFlight).toBe(1);
       await expect.poll(() => signals.length).toBe(isWhole ? 1 : 0);
@@ -243,9 +268,12 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
       await expect.poll(() => server.gate.inFlight).toBe(0);
     }
     expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
-  });
+  },
+);
 
-  it("is refused if its text is not Unicode, which is never replaced", async () => {
+everywhere(
+  "is refused if its text is not Unicode, which is never replaced",
+  async ({ name, kind, form }) => {
     const names: string[] = [];
     const createInvestor: Methods["createInvestor"] = ({ lastName = "" }) => {
       names.push(lastName);
@@ -259,33 +287,37 @@ describe.each(cases)("%s over %s", (name, _, kind, form) => {
       return call;
     };
     // As long as what they replace: invalid UTF-8 and, in JSON, half of an emoji.
-    const broken = [body.replace("ug", "\xc3\x28"), body.replace("ug", "\xed\xa0")];
-    if (body.includes("{")) broken.push(body.replace("stName", "\\ud800"));
+    const broken = [form.body.replace("ug", "\xc3\x28"), form.body.replace("ug", "\xed\xa0")];
+    if (form.body.includes("{")) broken.push(form.body.replace("stName", "\\ud800"));
     // By REST, the service itself refuses it.
-    if (body.includes("{") && name !== "REST") broken.push(body.replace("ugusta", "\\ud800"));
+    if (form.body.includes("{") && name !== "REST") {
+      broken.push(form.body.replace("ugusta", "\\ud800"));
+    }
     for (const text of broken) {
       // The error of gRPC-Web comes after headers that look good.
       await expect.poll(beginWith(text).outcome).not.toMatch(/^(OK)?$/);
     }
-    await expect.poll(beginWith(body).outcome).toBe("OK");
+    await expect.poll(beginWith(form.body).outcome).toBe("OK");
     expect(names).toEqual(["Augusta"]);
-  });
+  },
+);
 
-  it("fails with an id if the service is at fault, under which the cause is logged once", async () => {
+everywhere(
+  "fails with an id if the service is at fault, under which the cause is logged once",
+  async ({ kind, form }) => {
     const logged: string[] = [];
     const log = pino({ level: "error" }, { write: (line) => void logged.push(line) });
     const createInvestor = () => {
       throw new TypeError("password=hunter2");
     };
     const call = open(await serve(kind, { createInvestor }, { log }), kind, form)();
-    call.send(body);
+    call.send(form.body);
     call.end();
     await expect.poll(call.outcome).toMatch(/^internal error/);
     expect(logged).toEqual([expect.stringContaining("hunter2")]);
     expect(logged[0]).toContain(call.outcome().slice("internal error ".length));
-  });
-});
-
+  },
+);
 it.each([
   ["proto", true],
   ["JSON", false],

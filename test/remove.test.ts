@@ -10,8 +10,9 @@ import { copy, makeSqlite, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
-import { aCreate } from "./support/records.ts";
+import { aCreate, anInvestor } from "./support/records.ts";
 import { grpcClient, lockDatabase, run, startService, untilWritten } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
 
 const file = "sqlite:data/investors.db";
 const repeated = "a repeat of its create would store it again\n";
@@ -188,10 +189,9 @@ describe("a record that is removed from SQLite", () => {
     expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 2);
   });
 
-  it("is removed by a repeat once its disk has room again", async ({ skip }) => {
+  it("is removed by a repeat once its disk has room again", needs("mount"), async () => {
     const folder = temporaryFolder();
     const disk = temporaryDisk(join(folder, "data"));
-    if (disk === undefined) return skip("this test needs the right to mount a small file system");
     const [id] = (await makeOld(folder)).stuck;
     const ballast = join(disk, "ballast");
     const fill = () => void spawnSync("sh", ["-c", `cat /dev/zero > ${ballast}`]);
@@ -232,15 +232,17 @@ describe("a record that is removed from SQLite", () => {
     expect(readdirSync(folder)).toEqual(before);
   });
 
-  it("stays while its file is locked or may not be written", async ({ skip }) => {
+  it("stays while its file is locked", async () => {
+    const folder = temporaryFolder();
+    const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
+    lockDatabase({ folder });
+    expect(await remove(folder, file, id, { waitMs: 100 })).toMatchObject({ code: 1 });
+  });
+
+  it("stays while its file may not be written", needs("mount"), async () => {
     const folder = temporaryFolder();
     const disk = temporaryDisk(join(folder, "data"));
-    const [investor] = await makeSqlite(folder, "data/investors.db", 1);
-    const id = investor?.id ?? "";
-    const unlock = lockDatabase({ folder });
-    expect(await remove(folder, file, id, { waitMs: 100 })).toMatchObject({ code: 1 });
-    unlock();
-    if (disk === undefined) return skip("this test needs the right to mount a small file system");
+    const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
     spawnSync("mount", ["-o", "remount,ro", disk]);
     expect(await remove(folder, file, id)).toMatchObject({
       code: 1,

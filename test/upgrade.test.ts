@@ -1,9 +1,18 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, readFileSync, statSync, symlinkSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v7 } from "uuid";
-import { describe, expect, it } from "vitest";
+import { afterAll, describe, expect, it } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
@@ -25,17 +34,22 @@ const [, wayBack = ""] =
     readFileSync(join(root, "CHANGELOG.md"), "utf8"),
   ) ?? [];
 
-/** Puts the sources of a version in a folder; returns its program. */
+const parent = mkdtempSync(join(tmpdir(), "investor-records-"));
+afterAll(() => rmSync(parent, { recursive: true, force: true }));
+
+/** Puts the sources of a version in a folder, if they are not there; returns its program. */
 function unpack(commit: string, packages: string[]): string {
-  const folder = temporaryFolder();
+  const folder = join(parent, commit);
   const source = join(folder, "source");
-  mkdirSync(source);
+  const program = join(source, "src/bin.ts");
+  if (existsSync(program)) return program;
+  mkdirSync(source, { recursive: true });
   execFileSync("sh", ["-c", `git archive ${commit} | tar -x -C "$0"`, source], { cwd: root });
   symlinkSync(join(root, "node_modules"), join(source, "node_modules"));
   // Found there by what is not in the folder below.
   const install = ["install", "--silent", "--prefer-offline", "--prefix", folder, ...packages];
   if (packages.length > 0) execFileSync("npm", install);
-  return join(source, "src/bin.ts");
+  return program;
 }
 
 /** A request, and the record that was acknowledged. */

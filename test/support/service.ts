@@ -181,10 +181,19 @@ export async function untilStill(read: () => unknown): Promise<void> {
 
 /** The NODE_OPTIONS of a service whose clock and timers, or only some, run so many times as fast. */
 export function hurry(times: number, timers = ["setTimeout", "setInterval"]): string {
-  return [
-    "--import=data:text/javascript,",
-    `for(const[name,start]of[${timers.map((name) => `['${name}',${name}]`)}])`,
-    `globalThis[name]=(work,ms,...args)=>start(work,ms/${times},...args);`,
-    `performance.now=((now)=>()=>${times}*now())(performance.now.bind(performance))`,
-  ].join("");
+  const script = `
+    import { syncBuiltinESMExports } from "node:module";
+    import promises from "node:timers/promises";
+    for (const name of ${JSON.stringify(timers)}) {
+      const start = globalThis[name];
+      globalThis[name] = (work, ms, ...args) => start(work, ms / ${times}, ...args);
+    }
+    if (${timers.includes("setTimeout")}) {
+      const wait = promises.setTimeout;
+      promises.setTimeout = (ms, ...args) => wait(ms / ${times}, ...args);
+      syncBuiltinESMExports();
+    }
+    const now = performance.now.bind(performance);
+    performance.now = () => ${times} * now();`;
+  return `--import=data:text/javascript,${encodeURIComponent(script)}`;
 }

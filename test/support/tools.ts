@@ -56,6 +56,10 @@ const tools = {
     get: "the packages maven and default-jdk, and access to a repository",
     isOptional: true,
   },
+  mount: {
+    probe: "unshare --mount mount -t tmpfs tmpfs /mnt",
+    get: "the right to mount file systems: run the tests as root, in a container with --privileged",
+  },
   nginx: { probe: "nginx -v", get: "the package nginx", isOptional: true },
   openssl: { probe: "openssl version", get: "the package openssl" },
   prlimit: { probe: "prlimit --version", get: "the package util-linux" },
@@ -78,6 +82,7 @@ const tools = {
 /** How to get what tests can lack. */
 export const waysToGet: Record<string, string> = {
   ...Object.fromEntries(Object.entries(tools).map(([name, { get }]) => [name, get])),
+  "Node.js 20": "a node in the PATH that is 20.19 or a later 20",
   MongoDB: "access to fastdl.mongodb.org, or MONGOMS_SYSTEM_BINARY=/path/of/mongod",
 };
 
