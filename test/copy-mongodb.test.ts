@@ -63,7 +63,7 @@ async function copyAround(
   expect(tableOf(folder, "b.db").rows).toBe(records);
 }
 
-await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
+describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
   it("keeps what is there, and finds it again", async () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 1_500);
@@ -120,7 +120,7 @@ await describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
   });
 });
 
-await describeWithMongo("a copy to and from a set of three", "set of three", (mongo) => {
+describeWithMongo("a copy to and from a set of three", "set of three", (mongo) => {
   it("gives the same table, though the primary dies in each copy", async () => {
     const random = createRandom(seedOf("killed primaries"));
     let interrupted = 0;

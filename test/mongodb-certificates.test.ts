@@ -8,7 +8,7 @@ import { describeWithMongo, launchTimeout } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, startService, waitFor } from "./support/service.ts";
 
-await describeWithMongo("The certificates for a MongoDB", "standalone", () => {
+describeWithMongo("The certificates for a MongoDB", "standalone", () => {
   it("are read again on SIGHUP, no call is lost, and the old ones stay until new ones can be used", async () => {
     const folder = temporaryFolder();
     const path = (name: string) => join(folder, name);

@@ -8,7 +8,7 @@ import { aCreate } from "./support/records.ts";
 import { grpcClient, startService, waitFor } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 
-await describeWithMongo("a MongoDB", "standalone", (mongo) => {
+describeWithMongo("a MongoDB", "standalone", (mongo) => {
   it("with a document that another program damaged fails the calls that read it, and no other", async () => {
     const url = mongo.url();
     const client = grpcClient(await startService({ DATABASE_URL: url }));

@@ -12,7 +12,7 @@ import { grpcClient, startService, waitFor } from "./support/service.ts";
 const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
 
-await describeWithMongo("a MongoDB", "standalone", () => {
+describeWithMongo("a MongoDB", "standalone", () => {
   describe("with authentication on", () => {
     it("needs to give the service no more rights than docs/operation.md names", async () => {
       const set = await MongoMemoryReplSet.create({

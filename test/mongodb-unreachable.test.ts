@@ -35,7 +35,7 @@ async function expectReasons(table: [url: string, reason: string][]): Promise<vo
   expect(told).toEqual(table);
 }
 
-await describeWithMongo(
+describeWithMongo(
   "A MongoDB that cannot be used says which setting is wrong:",
   "standalone",
   (mongo) => {
@@ -132,7 +132,7 @@ await describeWithMongo(
   },
 );
 
-await describeWithMongo("A set says so too:", "set of three", (mongo) => {
+describeWithMongo("A set says so too:", "set of three", (mongo) => {
   it("its name, a secondary alone, no primary", async () => {
     const [primary, second, third] = await findMembers(mongo);
     const direct = `mongodb://127.0.0.1:${second?.port}/?directConnection=true`;

@@ -253,7 +253,7 @@ describe("a record that is removed from SQLite", () => {
   });
 });
 
-await describeWithMongo("a record that is removed from MongoDB", "set of three", (mongo) => {
+describeWithMongo("a record that is removed from MongoDB", "set of three", (mongo) => {
   it("is in no reply, and is there no second time", async () => {
     const url = mongo.url();
     const service = await startService({ DATABASE_URL: url });

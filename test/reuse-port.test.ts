@@ -14,7 +14,7 @@ function listTwentyTimes(port: number): Promise<(number | undefined)[]> {
   return Promise.all(Array.from({ length: 20 }, list));
 }
 
-await describeWithMongo("processes with --reuse-port", "standalone", (mongo) => {
+describeWithMongo("processes with --reuse-port", "standalone", (mongo) => {
   it("share their ports, of which one takes all once it is alone", needs("Linux"), async () => {
     const env = { DATABASE_URL: mongo.url(), REUSE_PORT: "true", LOG_LEVEL: "debug" };
     const first = await startService(env);

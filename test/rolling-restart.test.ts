@@ -127,7 +127,7 @@ async function startBalancer(targets: number[]) {
   return balancer;
 }
 
-await describeWithMongo("a rolling restart of two services under load", "standalone", (mongo) => {
+describeWithMongo("a rolling restart of two services under load", "standalone", (mongo) => {
   it("loses no call by gRPC, also without a delay", needs("Go", "Python"), async () => {
     const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
     const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];

@@ -115,7 +115,7 @@ describe("SQLite", needs("git", "history"), () => {
   );
 });
 
-await describeWithMongo("MongoDB", "set of one", (mongo) => {
+describeWithMongo("MongoDB", "set of one", (mongo) => {
   it.each(versions)(
     "%s and this version, side by side and after a kill of either",
     needs("git", "history"),

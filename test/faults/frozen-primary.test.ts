@@ -36,7 +36,7 @@ async function untilFirst(attempt: () => Promise<unknown>, isOver: () => boolean
   return first;
 }
 
-await describeWithMongo("callers of a service on a set of three", "set of three", (mongo) => {
+describeWithMongo("callers of a service on a set of three", "set of three", (mongo) => {
   it("go on soon after a bare driver could, if the primary freezes", { timeout }, async () => {
     const random = createRandom(seedOf("frozen primary"));
     const bare = await MongoClient.connect(mongo.url(), { serverSelectionTimeoutMS: 30_000 });

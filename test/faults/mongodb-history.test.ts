@@ -118,7 +118,7 @@ async function startWorld(set: LinkedSet, random: Random): Promise<MongoWorld> {
   };
 }
 
-await describeWithMongo("callers of two services on a set of three", "standalone", () => {
+describeWithMongo("callers of two services on a set of three", "standalone", () => {
   it("lose nothing that was acknowledged, and have nothing twice, through all faults", {
     timeout,
   }, async () => {

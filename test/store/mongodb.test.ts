@@ -37,7 +37,7 @@ const databaseOf = (mongo: { url(): string }) => () => {
   return () => open(url);
 };
 
-await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
+describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
   describeStoreContract("MongoDB, standalone", databaseOf(mongo));
 
   it("stores nothing under another spelling of a database's name", async () => {
@@ -129,7 +129,7 @@ await describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
   });
 });
 
-await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
+describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
   async function openFailing() {
     const args = ["--setParameter", "enableTestCommands=1"];
     const server = await MongoMemoryServer.create({
@@ -207,11 +207,11 @@ await describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
   });
 });
 
-await describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
+describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
   describeStoreContract("MongoDB, a set of one", databaseOf(mongo));
 });
 
-await describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
+describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
   describeStoreContract("MongoDB, three members", databaseOf(mongo));
 
   it("says that a miss or a page cannot be proved, never that nothing is there", async () => {

@@ -1,8 +1,7 @@
-import { execFileSync } from "node:child_process";
 import { MongoClient } from "mongodb";
-import { MongoBinary, MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
+import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
-import { afterAll, beforeAll, describe } from "vitest";
+import { afterAll, beforeAll, describe, inject } from "vitest";
 import { waitFor } from "./service.ts";
 import { lacking } from "./tools.ts";
 
@@ -29,28 +28,15 @@ interface TestMongo {
 /** The deployments to test against; sets are named by the number of their members. */
 type MongoKind = "standalone" | "set of one" | "set of three";
 
-/**
- * Runs tests against a real MongoDB. Under CI it must be there; elsewhere the tests are skipped
- * without it.
- */
-export async function describeWithMongo(
+/** Runs tests against a real MongoDB; they are skipped without it. */
+export function describeWithMongo(
   name: string,
   kind: MongoKind,
   tests: (mongo: TestMongo) => void,
-): Promise<void> {
+): void {
   const start = () =>
     kind === "standalone" ? startStandalone() : startReplicaSet(kind === "set of one" ? 1 : 3);
-  try {
-    const binary = await MongoBinary.getPath();
-    const version = execFileSync(binary, ["--version"], { encoding: "utf8" });
-    console.log(`${name}: MongoDB ${/v([\d.]+)/.exec(version)?.[1]}`);
-  } catch (error) {
-    if (process.env.CI) throw error;
-    describe(name, lacking("MongoDB"), () => tests({} as TestMongo));
-    return;
-  }
-
-  describe(name, () => {
+  describe(name, inject("hasMongo") ? {} : lacking("MongoDB"), () => {
     let running: Awaited<ReturnType<typeof start>>;
     beforeAll(async () => {
       running = await start();
