@@ -70,9 +70,12 @@ function toStatus(details: MessageInitShape<typeof StatusSchema>["details"]): Bu
   return Buffer.from(toBinary(StatusSchema, create(StatusSchema, { details: details ?? [] })));
 }
 
-/** The details of an error that asks for a delay. */
+/** The details of errors that ask for a delay. */
 const afterASecond = toStatus([
   anyPack(RetryInfoSchema, create(RetryInfoSchema, { retryDelay: { seconds: 1n } })),
+]);
+const afterADay = toStatus([
+  anyPack(RetryInfoSchema, create(RetryInfoSchema, { retryDelay: { seconds: 86_400n } })),
 ]);
 
 const broken = toStatus([
@@ -265,14 +268,13 @@ describe("the client repeats a call", () => {
   });
 
   it("not where its deadline ends before the next attempt", async () => {
-    const { address, startedAt } = await startFailing(status.UNAVAILABLE, afterASecond);
-    const begin = performance.now();
-    expect(await errorOf(get(overGrpc(address), { timeoutMs: 900 }))).toMatchObject({
+    const { address, startedAt } = await startFailing(status.UNAVAILABLE, afterADay);
+    const timeoutMs = 80_000_000;
+    expect(await errorOf(get(overGrpc(address), { timeoutMs }))).toMatchObject({
       code: status.UNAVAILABLE,
       message: "UNAVAILABLE: out of order",
     });
     expect(startedAt).toHaveLength(1);
-    expect(performance.now() - begin).toBeLessThan(900);
   });
 
   it("at most five hundred times more than others succeed", async () => {
@@ -286,18 +288,16 @@ describe("the client repeats a call", () => {
   });
 
   it("never after its signal has aborted, which ends a call and a wait", async () => {
-    const failing = await startFailing(status.UNAVAILABLE, afterASecond);
+    const failing = await startFailing(status.UNAVAILABLE, afterADay);
     const silent = await startStub(() => {});
     for (const { address, startedAt } of [silent, failing]) {
       const client = overGrpc(address);
       const controller = new AbortController();
       const { signal } = controller;
-      const call = errorOf(get(client, { signal }));
+      const call = errorOf(get(client, { signal, timeoutMs: 1_000_000_000 }));
       await expect.poll(() => startedAt).toHaveLength(1);
-      const begin = performance.now();
       controller.abort();
       expect(await call).toMatchObject({ code: status.CANCELLED, codeName: "CANCELLED" });
-      expect(performance.now() - begin).toBeLessThan(900);
       expect((await errorOf(get(client, { signal }))).codeName).toBe("CANCELLED");
       expect(startedAt).toHaveLength(1);
     }

@@ -23,7 +23,7 @@ import { needs } from "../support/tools.ts";
 import { compileDisk, createFailingDisk, type FailingDisk, type Files } from "./failing-disk.ts";
 import { contentOf } from "./history.ts";
 
-const minutes = Number(process.env.FAULTS_MINUTES ?? 0.5);
+const minutes = Number(process.env.FAULTS_MINUTES ?? 0.25);
 const timeout = minutes * 60_000 + 600_000;
 const struck = "the disk fails";
 
@@ -62,7 +62,7 @@ describe("after a power cut", needs("cc"), () => {
     const random = createRandom(seedOf("a lost log"));
     const disk = createFailingDisk(library);
     const records = createRecords();
-    for (let round = 0; round < 8; round += 1) {
+    for (let round = 0; round < 4; round += 1) {
       const readers: Run[] = [];
       await live(disk, records, readers, random, loseLog);
       // Beside them, the start would not bring it in.

@@ -184,16 +184,15 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
 
     // What refuses a replay says nothing of the first attempt.
     await fail("alwaysOn", { writeConcernError: deposed });
-    const start = performance.now();
     const request = aCreate({ requestId: v7() });
-    const open = failureOf(service.createInvestor(request));
-    const nameless = failureOf(service.createInvestor(aCreate()));
+    const inTime = { timeoutMs: requestTimeoutMs };
+    const open = failureOf(service.createInvestor(request, inTime));
+    const nameless = failureOf(service.createInvestor(aCreate(), inTime));
     await waitFor(async () => (await store.list({ limit: 10 })).length > count);
     await fail("alwaysOn", refused);
     expect(await open).toMatchObject(unknown);
     const id = (await nameless).metadata?.id;
     expect(await nameless).toMatchObject({ code: "Unknown", reason: "OUTCOME_UNKNOWN" });
-    expect(performance.now() - start).toBeLessThan(0.9 * requestTimeoutMs);
     await fail("off", {});
     expect(await store.find(id ?? "")).toBeDefined();
     const first = await service.createInvestor(request);
