@@ -100,7 +100,7 @@ export async function compareOnSqlite(plan: Plan): Promise<Outcome[]> {
     {
       operation: "Get",
       api: "connect",
-      others: [[connectNode], [bareHttp, rate(0.52, 0.65)]],
+      others: [[connectNode], [bareHttp, rate(0.46, 0.6)]],
     },
     { operation: "Get", api: "rest", others: [[pocketBase]] },
     { operation: "Get", api: "grpc", callers: 1, others: [[grpcGo, lone]] },

@@ -1,6 +1,7 @@
 /**
  * Measures this service beside its peers and bare servers, all in one run: `npm run bench`, or
- * `npm run bench -- --quick` to see in a minute or two that all of it works.
+ * `npm run bench -- --quick` to see in a minute or two that all of it works. With `--growth` it
+ * only compares few records with many in SQLite, and writes nothing.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, totalmem } from "node:os";
@@ -11,16 +12,25 @@ import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { measureCopies, measureProcess } from "./alone.ts";
 import { compareOnMongo, compareOnSqlite } from "./comparisons.ts";
 import { judge } from "./goals.ts";
+import { measureGrowth } from "./growth.ts";
 import type { Plan } from "./plan.ts";
-import { type Results, write } from "./report.ts";
+import { type Results, tabulate, write } from "./report.ts";
 import { buildGoPeers } from "./server.ts";
 
-const { values } = parseArgs({ options: { quick: { type: "boolean", default: false } } });
+const flag = { type: "boolean", default: false } as const;
+const { values } = parseArgs({ options: { quick: flag, growth: flag } });
 const amounts = values.quick
-  ? { effort: { rounds: 1, seconds: 0.3 }, copied: [10_000], listed: 10_000, starts: 1 }
+  ? {
+      effort: { rounds: 1, seconds: 0.3 },
+      copied: [1_000, 10_000] as const,
+      grown: [1_000, 10_000] as const,
+      listed: 10_000,
+      starts: 1,
+    }
   : {
       effort: { rounds: 10, seconds: 1.5 },
-      copied: [10_000, 1_000_000],
+      copied: [10_000, 1_000_000] as const,
+      grown: [100_000, 20_000_000] as const,
       listed: 2_000_000,
       starts: 10,
     };
@@ -31,11 +41,15 @@ for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => 
 process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 const say = (text: string) => console.log(`${new Date().toISOString().slice(11, 19)}  ${text}`);
+if (values.growth) {
+  console.log(tabulate(await measureGrowth({ ...amounts, folder, go: undefined, say })));
+  process.exit();
+}
 say("build the peers in Go");
 const go = buildGoPeers();
 const plan: Plan = { ...amounts, folder, go, say };
 const onSqlite = await compareOnSqlite(plan);
-const processes = await measureProcess(plan);
+const alone = [...(await measureProcess(plan)), ...(await measureGrowth(plan))];
 // Not earlier, or the figures of SQLite would include what mongod writes meanwhile.
 const set = await startMongo();
 const mongoUrl = set && ((name: string) => set.getUri(name));
@@ -44,7 +58,7 @@ const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: await describeMachine(),
   outcomes: [...onMongo, ...onSqlite],
-  figures: [...processes, ...(await measureCopies(plan, mongoUrl))],
+  figures: [...alone, ...(await measureCopies(plan, mongoUrl))],
 };
 
 if (values.quick) {

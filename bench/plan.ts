@@ -4,11 +4,15 @@ import type { buildGoPeers } from "./server.ts";
 /** Gives the URL of a database of MongoDB by its name. */
 export type MongoUrl = (name: string) => string;
 
+type Amounts = readonly [few: number, many: number];
+
 /** What to measure, and where. */
 export interface Plan {
   effort: Effort;
-  /** How many records are copied, and then called for: few and many. */
-  copied: number[];
+  /** How many records are copied: few and many. */
+  copied: Amounts;
+  /** How many there are in files of SQLite that are made for it: few and many. */
+  grown: Amounts;
   /** How many records are listed in one reply. */
   listed: number;
   /** How often the service is started to tell how long that takes. */

@@ -42,24 +42,35 @@ export async function write(results: Results): Promise<void> {
   );
 }
 
-/** The comparisons by gRPC with many callers, as README shows them. */
+/** Figures that stand alone. */
+export function tabulate(figures: Figure[]): string {
+  const rows = figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]);
+  return toTable([["figure", ""], ...rows]);
+}
+
+/** The comparisons by gRPC, as README shows them. */
 function toSummary({ outcomes, machine }: Results): string {
   const servers = ["Investor Records", "grpc-go", "grpc-js"];
   const rows = outcomes
-    .filter(({ api, callers }) => api === "grpc" && callers > 1)
+    .filter(({ api }) => api === "grpc")
     .map((outcome) => [
       toTitle(outcome),
+      show(outcome.callers),
       ...servers.map((server) => {
         const standing = outcome.standings.find(({ name }) => name === server);
-        return standing ? `${show(standing.rate)}/s, ${show(standing.cpu)} µs` : "";
+        if (standing === undefined) return "";
+        const { rate, p50, cpu } = standing;
+        const speed = outcome.callers > 1 ? `${show(rate)}/s` : show(p50, " ms");
+        return `${speed}, ${show(cpu)} µs`;
       }),
     ]);
   return `![Calls a second of the service and of its peers](docs/performance.svg)
 
-${toTable([["gRPC, 128 callers", ...servers], ...rows])}
+${toTable([["gRPC", "callers", ...servers], ...rows])}
 
-Calls a second and CPU time per call, each with durable writes, on ${machine},
-shared by load, servers and database. [More comparisons, and how they are measured](docs/performance.md).`;
+Calls a second of many callers, the median time of a call of a lone one, and the server's CPU time per call,
+each with durable writes, on ${machine}, shared by load,
+servers and database. [More comparisons, and how they are measured](docs/performance.md).`;
 }
 
 function toPage({ date, machine, outcomes, figures }: Results): string {
@@ -83,10 +94,7 @@ function toPage({ date, machine, outcomes, figures }: Results): string {
       ],
       ...outcomes.flatMap(toRows),
     ]),
-    figures: toTable([
-      ["figure", ""],
-      ...figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]),
-    ]),
+    figures: tabulate(figures),
   };
   return page.replaceAll(/\{(\w+)\}/g, (_, key) => values[key] ?? "");
 }

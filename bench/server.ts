@@ -15,13 +15,16 @@ export interface Server {
   cpuTime(): number;
   /** Resident memory in MiB, now and at its peak; NaN except on Linux. */
   memory(): { now: number; peak: number };
-  stop(): Promise<void>;
+  /** Ends it, by SIGTERM unless told otherwise. */
+  stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
 /** How long a server may take to start, in milliseconds. */
 const patienceMs = 60_000;
 const microsecondsPerTick = 10_000;
 const root = join(import.meta.dirname, "..");
+/** The program as it is built. */
+export const bin = join(root, "dist/bin.js");
 const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
 /** Starts the service on a database as `npm start` does. */
@@ -95,9 +98,9 @@ async function start(
       const mib = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
       return { now: mib("VmRSS"), peak: mib("VmHWM") };
     },
-    async stop() {
+    async stop(signal) {
       const gone = new Promise((resolve) => child.once("exit", resolve));
-      child.kill();
+      child.kill(signal);
       await gone;
       process.off("exit", kill);
     },
