@@ -1,4 +1,13 @@
-import { closeSync, existsSync, lstatSync, openSync, realpathSync, statSync } from "node:fs";
+import {
+  accessSync,
+  closeSync,
+  constants,
+  existsSync,
+  lstatSync,
+  openSync,
+  realpathSync,
+  statSync,
+} from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
@@ -63,6 +72,8 @@ export async function openSqliteFile(
   onWarning: (message: string) => void,
   timeoutMs = 30_000,
 ): Promise<DatabaseSync> {
+  // SQLite opens a file that it may not write, and fails a checkpoint as if its disk were full.
+  accessSync(path, constants.R_OK | constants.W_OK);
   const log = `${realpathSync(path)}-wal`;
   if (sizeOf(log) > largeLogBytes) {
     const size = Math.round(sizeOf(log) / 1024 ** 2);

@@ -64,7 +64,7 @@ function followCount({ before, count }: { before: number; count: number }): void
   lastCount = count;
   if (isAlone || performance.now() - warnedAt < warningIntervalMs) return;
   warnedAt = performance.now();
-  warn(`another process writes to ${path} too, such as a second service`);
+  warn(`another process writes to ${path} too: a second service, or a command such as remove`);
 }
 
 /**
