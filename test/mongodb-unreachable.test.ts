@@ -98,7 +98,7 @@ describeWithMongo(
           `${good}&tlsCertificateKeyFile=${ca}`,
           expect.stringMatching(/: check tlsCertificateKeyFile$/),
         ],
-        [gone, "ENOENT: no such file or directory, open '/gone.pem'"],
+        [gone, "tlsCAFile /gone.pem cannot be read (ENOENT)"],
         [
           `mongodb://127.0.0.1:${tls}/?tls=true`,
           cannot(

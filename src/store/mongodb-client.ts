@@ -30,6 +30,9 @@ export function createMongoClient(url: string, attemptMs: number) {
   const names = [...new Set(new URLSearchParams(query).keys())];
   const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
   if (others.length > 0) throw refusal(`unknown or unsupported option ${others.join(", ")}`);
+  if (/(^|&)authMechanism=(GSSAPI|MONGODB-AWS)/i.test(query)) {
+    throw refusal("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
+  }
   const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
@@ -42,15 +45,13 @@ export function createMongoClient(url: string, attemptMs: number) {
     socketTimeoutMS: attemptMs * 1.25,
     heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
   });
-  const { tls, minPoolSize, maxPoolSize, compressors, credentials } = client.options;
+  const { tls, minPoolSize, maxPoolSize, compressors } = client.options;
   const { tlsCAFile, tlsCRLFile, tlsCertificateKeyFile } = client.options;
+  const files = Object.entries({ tlsCAFile, tlsCRLFile, tlsCertificateKeyFile });
   const ofTls = names.find((name) => /^tls./i.test(name));
   if (ofTls && !tls) throw refusal(`${ofTls} needs tls=true`);
   if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw refusal("minPoolSize > maxPoolSize");
   if (compressors.includes("snappy")) throw refusal("compressors can be zlib and zstd");
-  if (/GSSAPI|AWS/.test(credentials?.mechanism ?? "")) {
-    throw refusal("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
-  }
   const [, path = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
   const database = decodeURIComponent(path) || "investors";
   // The last two hold what MongoDB keeps for itself, and local is on one member alone.
@@ -77,11 +78,14 @@ export function createMongoClient(url: string, attemptMs: number) {
      */
     untilReplaced: () => (isKnown ? replacement.signal : undefined),
     /** The files with certificates and keys that it reads when it connects. */
-    files: [tlsCAFile, tlsCRLFile, tlsCertificateKeyFile].filter((file) => file !== undefined),
+    files: files.flatMap(([, file]) => file ?? []),
     /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
     async connect(): Promise<void> {
       await client.connect().catch((error) => {
-        throw unavailable(error);
+        const [option] = files.find(([, file]) => file && file === error.path) ?? [];
+        throw unavailable(
+          option ? new Error(`${option} ${error.path} cannot be read (${error.code})`) : error,
+        );
       });
     },
   };

@@ -295,6 +295,7 @@ it("names what is wrong with a URL, and never repeats the password in it", () =>
     ["mongodb://host/?maxPoolSize=1&minPoolSize=2", "minPoolSize > maxPoolSize"],
     ["mongodb://host/?authMechanism=s3cret", /check its option authMechanism$/],
     ["mongodb://s3@host/?authMechanism=GSSAPI", "can be neither GSSAPI nor MONGODB-AWS"],
+    ["mongodb://user:s3cret@host/?authMechanism=MONGODB-AWS", "neither GSSAPI nor MONGODB-AWS"],
     ["mongodb://host/?authmechanism=MONGODB-AWS", "can be neither GSSAPI nor MONGODB-AWS"],
     ["mongodb://host/?authMechanism=PLAIN", "check its hosts and its option authMechanism"],
     ["mongodb://a,b/?directConnection=true", "directConnection option requires exactly one host"],
