@@ -21,25 +21,31 @@ export interface Results {
 }
 
 const here = import.meta.dirname;
-const readme = join(here, "../README.md");
-const region = /(<!-- bench -->\n).*(<!-- \/bench -->)/s;
+const root = join(here, "..");
 
-/** Writes the results, the page and the plot about them, and the table in README. */
+/** Writes the results, and the plot and the tables of the pages about them. */
 export async function write(results: Results): Promise<void> {
   const folder = join(here, "results");
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder);
   const name = `${results.date.replaceAll(":", "")}.json`;
   writeFileSync(join(folder, name), `${JSON.stringify(results, undefined, 2)}\n`);
-  const docs = join(here, "../docs");
-  writeFileSync(join(docs, "performance.svg"), await plot(results.machine, results.outcomes));
-  writeFileSync(join(docs, "performance.md"), toPage(results));
-  const text = readFileSync(readme, "utf8");
-  const summary = toSummary(results);
-  writeFileSync(
-    readme,
-    text.replace(region, (_, start, end) => `${start}${summary}\n${end}`),
-  );
+  const { date, machine, outcomes, figures } = results;
+  writeFileSync(join(root, "docs/performance.svg"), await plot(machine, outcomes));
+  fill("README.md", { summary: toSummary(results) });
+  fill("docs/performance.md", {
+    machine: `Measured by \`npm run bench\` on ${date.replace("T", " ")} UTC, on ${machine}.`,
+    comparisons: toComparisons(outcomes),
+    figures: tabulate(figures),
+  });
+}
+
+/** Puts texts between the marks of a page that have their names. */
+function fill(path: string, texts: Record<string, string>): void {
+  const page = readFileSync(join(root, path), "utf8");
+  const region = /(<!-- bench (\w+) -->\n).*?(<!-- \/bench -->)/gs;
+  const filled = page.replaceAll(region, (_, start, name, end) => `${start}${texts[name]}\n${end}`);
+  writeFileSync(join(root, path), filled);
 }
 
 /** Figures that stand alone. */
@@ -73,30 +79,10 @@ each with durable writes, on ${machine}, shared by load,
 servers and database. [More comparisons, and how they are measured](docs/performance.md).`;
 }
 
-function toPage({ date, machine, outcomes, figures }: Results): string {
-  const page = readFileSync(join(here, "page.md"), "utf8");
-  const values: Record<string, string> = {
-    date: date.replace("T", " "),
-    machine,
-    comparisons: toTable([
-      [
-        "call",
-        "callers",
-        "server",
-        "calls/s",
-        "median, ms",
-        "p99, ms",
-        "CPU, µs",
-        "MiB",
-        "× calls/s",
-        "× median",
-        "× CPU",
-      ],
-      ...outcomes.flatMap(toRows),
-    ]),
-    figures: tabulate(figures),
-  };
-  return page.replaceAll(/\{(\w+)\}/g, (_, key) => values[key] ?? "");
+function toComparisons(outcomes: Outcome[]): string {
+  const measured = ["calls/s", "median, ms", "p99, ms", "CPU, µs", "MiB"];
+  const titles = ["call", "callers", "server", ...measured, "× calls/s"];
+  return toTable([titles, ...outcomes.flatMap(toRows)]);
 }
 
 function toRows(outcome: Outcome): string[][] {
@@ -104,8 +90,7 @@ function toRows(outcome: Outcome): string[][] {
     i === 0 ? toTitle(outcome) : "",
     i === 0 ? show(outcome.callers) : "",
     name,
-    show(rate),
-    ...[p50, p99, cpu, memory].map((each) => show(each)),
-    ...[ratios.rate, ratios.p50, ratios.cpu].map((each) => (i === 0 ? "" : show(each))),
+    ...[rate, p50, p99, cpu, memory].map((each) => show(each)),
+    i === 0 ? "" : show(ratios.rate),
   ]);
 }
