@@ -70,13 +70,10 @@ function toSummary({ outcomes, machine }: Results): string {
         return `${speed}, ${show(cpu)} µs`;
       }),
     ]);
-  return `![Calls a second of the service and of its peers](docs/performance.svg)
+  return `${toTable([["gRPC", "callers", ...servers], ...rows])}
 
-${toTable([["gRPC", "callers", ...servers], ...rows])}
-
-Calls a second of many callers, the median time of a call of a lone one, and the server's CPU time per call,
-each with durable writes, on ${machine}, shared by load,
-servers and database. [More comparisons, and how they are measured](docs/performance.md).`;
+Calls a second of many callers, median time of a call of a lone one, and the server's CPU time per call; writes are durable. All ran on
+${machine}. [More](docs/performance.md).`;
 }
 
 function toComparisons(outcomes: Outcome[]): string {
