@@ -10,17 +10,19 @@ import { putLoad } from "./load/load.ts";
 import type { Plan } from "./plan.ts";
 import {
   type Contestant,
+  measure,
   medianOf,
   type Race,
   run,
   type Store,
   toContestant,
+  usualCallers,
   verify,
 } from "./race.ts";
 import type { Figure } from "./report.ts";
 import { bin, type Server, startService } from "./server.ts";
 import { show } from "./table.ts";
-import { creates } from "./work.ts";
+import { creates, gets } from "./work.ts";
 
 /** How many records are got in turn: SQLite's cache holds the pages of far fewer. */
 const sampled = 100_000;
@@ -58,6 +60,15 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
   await few.database?.close();
 
   const records = `${show(grown[1])} records`;
+  const notInMemory = `SQLite with ${records}, not in memory`;
+  forget(path);
+  const cold = await measure(
+    many,
+    gets("grpc", many.known),
+    usualCallers.grpc,
+    plan.effort.seconds,
+  );
+  figures.push({ title: `Get, ${notInMemory}`, value: cold.rate, unit: "a second" });
   say(`remove one of ${records} beside creates, ${removals} times`);
   const pauses: number[] = [];
   for (const { id } of many.known.slice(0, removals)) {
@@ -76,7 +87,6 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
   say(`start on ${records}, ${plan.starts} times after kill -9 and as often after SIGTERM`);
   const { killed, clean } = await measureStarts(path, many.server, plan);
   rmSync(path);
-  const notInMemory = `SQLite with ${records}, not in memory`;
   return [
     ...figures,
     { title: `Start after kill -9, ${notInMemory}`, value: medianOf(killed), unit: "ms" },
@@ -122,7 +132,7 @@ export async function compareCalls(
       },
     );
   }
-  await verify([few, many]);
+  await verify([few, many], sampled);
   return figures;
 }
 
@@ -192,7 +202,7 @@ async function measureStarts(
   const clean: number[] = [];
   let server = running;
   for (let round = 0; round < starts; round += 1) {
-    const load = putLoad(server, creates("grpc"), 128, 2 * seconds).catch(() => {});
+    const load = putLoad(server, creates("grpc"), usualCallers.grpc, 2 * seconds).catch(() => {});
     await delay(seconds * 1_000);
     await server.stop("SIGKILL");
     await load;

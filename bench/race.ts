@@ -32,7 +32,7 @@ export interface Goal {
 }
 
 /** Callers share connections by gRPC; by HTTP/1.1 each has one of its own. */
-const usualCallers = { grpc: 128, connect: 64, rest: 64 };
+export const usualCallers = { grpc: 128, connect: 64, rest: 64 };
 
 /** The same work for the service and for others. */
 export interface Race {
