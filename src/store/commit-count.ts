@@ -16,7 +16,7 @@ const maxCount = 2 ** 31 - 1;
 export const logHeaderSize = 32;
 export const frameHeaderSize = 24;
 
-/** Where page 1 has the schema cookie and the count. */
+/** The offsets of the schema cookie and the count on page 1. */
 const cookieAt = 40;
 const countAt = 60;
 
@@ -36,10 +36,11 @@ export function beginCount(db: DatabaseSync): void {
 /**
  * Counts the commit of a transaction. Each one that writes has to call this.
  *
+ * @param read what reads the count, for whoever commits often to prepare once
  * @returns the count before it and with it
  */
-export function countCommit(db: DatabaseSync): { before: number; count: number } {
-  const before = pragma(db, "user_version");
+export function countCommit(db: DatabaseSync, read = db.prepare("PRAGMA user_version")) {
+  const before = Number(read.get()?.user_version);
   const count = following(before);
   db.exec(`PRAGMA user_version = ${count}`);
   return { before, count };
@@ -58,28 +59,28 @@ function following(count: number): number {
  *
  * To be called before this process changes the file or its log.
  *
- * @param timeout for a process that locks all others out while it opens or closes the file, in milliseconds
+ * @param timeoutMs for a process that locks all others out while it opens or closes the file
  * @throws {Error} for operators to read, with the way to restore
  */
-export function refuseForeignLog(path: string, timeout: number): void {
+export function refuseForeignLog(path: string, timeoutMs: number): void {
   const file = realpathSync(path);
   const log = `${file}-wal`;
   if (sizeOf(log) <= logHeaderSize) return;
-  // With this snapshot, no other process can change page 1 of the file beyond it, or delete the log.
-  const snapshot = new DatabaseSync(file, { readOnly: true, timeout });
+  // While it is open, no other process can bring later commits into the file, or delete the log.
+  const snapshot = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
   let descriptor: number | undefined;
   try {
     snapshot.exec("BEGIN");
-    // It begins with the first read; that of the page size would be over at once.
+    // This read takes the snapshot; that of the page size does not.
     pragma(snapshot, "user_version");
     const pageSize = pragma(snapshot, "page_size");
     // SQLite has no locks on the log that closing it could drop.
     descriptor = openSync(log, "r");
     for (;;) {
       const header = readHeader(descriptor);
-      const heads = readHeads(descriptor, countFrames(file, timeout), pageSize);
+      const heads = readHeads(descriptor, countFrames(file, timeoutMs), pageSize);
       if (belongTogether(file, heads)) return;
-      // Another process begins the log anew meanwhile only if the file has all that was in it.
+      // If another process has begun the log anew meanwhile, heads of two logs were compared.
       if (header.equals(readHeader(descriptor))) break;
     }
   } finally {
@@ -105,23 +106,23 @@ function belongTogether(file: string, heads: Head[]): boolean {
   return versions.some(({ cookie }) => inFile.cookie <= cookie);
 }
 
-/** The header of a log, which is another each time that the log is begun anew. */
+/** The header of a log, which changes each time that the log is begun anew. */
 function readHeader(log: number): Buffer {
   const header = Buffer.alloc(logHeaderSize);
   readSync(log, header, 0, logHeaderSize, 0);
   return header;
 }
 
-/** What page 1 says of its version. */
+/** What a version of page 1 says. */
 interface Head {
   count: number;
   cookie: number;
 }
 
 /** The frames of a log up to its last whole commit. */
-function countFrames(file: string, timeout: number): number {
+function countFrames(file: string, timeoutMs: number): number {
   // SQLite does not count them for a connection with a transaction.
-  const db = new DatabaseSync(file, { readOnly: true, timeout });
+  const db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
   try {
     return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
   } finally {
@@ -149,7 +150,7 @@ function readHeads(log: number, frames: number, pageSize: number): Head[] {
   return heads;
 }
 
-/** What the file says without its log. SQLite reads it, since closing it otherwise would drop locks. */
+/** What the file says without its log. SQLite reads it: closing it otherwise would drop locks. */
 function readHeadOfFile(file: string): Head {
   const url = pathToFileURL(file);
   url.searchParams.set("immutable", "1");

@@ -1,7 +1,7 @@
 /**
- * The thread that writes. It says what operators should know (a text) and that it is ready
- * ({@link Started}). It gets a batch of rows per message, commits them together and replies with the
- * outcome of each. A commit that fails in a way that leaves the outcome open ends the thread.
+ * The thread that writes. It sends {@link Started} once it is ready, and texts that operators should
+ * read. Each message that it gets is a batch of rows, which it commits together; it replies with
+ * their outcomes. A commit whose outcome stays open ends the thread.
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
@@ -16,8 +16,8 @@ import {
 import { identify, openSqliteFile } from "./sqlite-file.ts";
 
 /**
- * The columns of a record in the order of the table, its id as text: with a small buffer, 64 KiB of
- * what it is a part of would go from thread to thread.
+ * The columns of a record in the order of the table. The id is text: a small buffer is part of one
+ * of 64 KiB, all of which would be sent to the thread.
  */
 export type Row = SQLInputValue[];
 
@@ -36,6 +36,7 @@ const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
 const db = await openSqliteFile(path, warn);
+const readCount = db.prepare("PRAGMA user_version");
 /** The count with the last commit that this process made, or found. */
 let lastCount = pragma(db, "user_version");
 let warnedAt = -Infinity;
@@ -76,7 +77,7 @@ function write(rows: Row[]): Outcome[] {
   try {
     db.exec("BEGIN IMMEDIATE");
     const changes = rows.map((row) => insert.run(...row).changes);
-    const counts = changes.includes(1) ? countCommit(db) : undefined;
+    const counts = changes.includes(1) ? countCommit(db, readCount) : undefined;
     committing = true;
     db.exec("COMMIT");
     if (counts) followCount(counts);
