@@ -169,8 +169,8 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
     logCredentialRefusal(peer, error) {
       logStranger({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
-    observeStore(operation, seconds, batchSize) {
-      storeDurations.observe({ operation }, seconds);
+    observeStore(operation, durationMs, batchSize) {
+      storeDurations.observe({ operation }, durationMs / 1_000);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
     showWritable(isWritable) {

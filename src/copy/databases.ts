@@ -1,4 +1,5 @@
 import { isUtf8 } from "node:buffer";
+import { DatabaseSync } from "node:sqlite";
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
@@ -6,10 +7,11 @@ import { checkStored, textFields } from "../investor/investor.ts";
 import type { Range } from "../investor/range.ts";
 import { settleInsert } from "../service/replay.ts";
 import { openStore, sqlitePathOf } from "../store/database-url.ts";
-import { collectionName, createMongoStore } from "../store/mongodb.ts";
+import { createMongoStore } from "../store/mongodb.ts";
 import { createMongoClient } from "../store/mongodb-client.ts";
+import { collectionName } from "../store/mongodb-documents.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
-import { createSqliteReader } from "../store/sqlite-reader.ts";
+import { columns, createSqliteReader } from "../store/sqlite-reader.ts";
 import { DuplicateIdError, OutcomeUnknownError, type Store } from "../store/store.ts";
 import type { Source, Tally, Target } from "./sides.ts";
 
@@ -25,9 +27,9 @@ const pageSize = 1_000;
 /** How many ids of conflicts are shown. */
 const maxIds = 10;
 
-/** The pages of a database. */
 interface Reader {
   list(range: Range): Investor[] | Promise<Investor[]>;
+  count(): Promise<number>;
   close(): Promise<void>;
 }
 
@@ -40,9 +42,9 @@ interface Reader {
  */
 export async function openStoreSource(url: string): Promise<Source> {
   const path = sqlitePathOf(url);
-  const { list, close } = path === undefined ? await openMongo(url) : openSqlite(path);
+  const { list, count, close } = path === undefined ? await openMongo(url) : openSqlite(path);
   // Where a file is damaged, the pages before that are copied.
-  const total = await countRecords(url).catch(() => undefined);
+  const total = await count().catch(() => undefined);
   let done = 0;
 
   async function* read() {
@@ -67,7 +69,7 @@ export async function openStoreSource(url: string): Promise<Source> {
 function openSqlite(path: string): Reader {
   const db = openSqliteFileToRead(path);
   const findBytes = db.prepare(
-    "SELECT CAST(concat_ws('', first_name, middle_name, last_name, address_line1, address_line2, city, state, zip_code, country, language) AS BLOB) AS bytes FROM investors WHERE id = unhex(?, '-')",
+    `SELECT CAST(concat_ws('', ${columns}) AS BLOB) AS bytes FROM investors WHERE id = unhex(?, '-')`,
   );
   const { list } = createSqliteReader(db, db, () => {});
 
@@ -82,7 +84,7 @@ function openSqlite(path: string): Reader {
     return page;
   }
 
-  return { list: listWhole, close: async () => db.close() };
+  return { list: listWhole, count: async () => countRows(db), close: async () => db.close() };
 }
 
 async function openMongo(url: string): Promise<Reader> {
@@ -100,7 +102,9 @@ async function openMongo(url: string): Promise<Reader> {
       const isUuid = id instanceof Binary && id.sub_type === Binary.SUBTYPE_UUID;
       if (!isUuid) throw new Error(`what it has under the id ${id} is no record`);
     }
-    return createMongoStore(url, { requestTimeoutMs, observe() {} });
+    const estimate = await collection.estimatedDocumentCount();
+    const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
+    return { ...store, count: async () => estimate };
   } finally {
     await client.close();
   }
@@ -134,22 +138,24 @@ export async function openStoreTarget(
   };
 }
 
-/** How many records a database has. */
+/** How many records an open database has; MongoDB estimates it, since it would read all of them. */
 async function countRecords(url: string): Promise<number> {
   const path = sqlitePathOf(url);
   if (path === undefined) {
     const { client, db } = createMongoClient(url, requestTimeoutMs);
-    return db
-      .collection(collectionName)
-      .countDocuments()
-      .finally(() => client.close());
+    const collection = db.collection(collectionName);
+    return collection.estimatedDocumentCount().finally(() => client.close());
   }
-  const db = openSqliteFileToRead(path);
+  const db = new DatabaseSync(path, { readOnly: true });
   try {
-    return Number(db.prepare("SELECT count(*) AS rows FROM investors").get()?.rows);
+    return countRows(db);
   } finally {
     db.close();
   }
+}
+
+function countRows(db: DatabaseSync): number {
+  return Number(db.prepare("SELECT count(*) AS rows FROM investors").get()?.rows);
 }
 
 async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {

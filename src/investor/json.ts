@@ -21,7 +21,7 @@ export function toJson(investor: Investor): string {
 }
 
 /**
- * The request to create what the members of an object describe, as far as they do.
+ * The request to create an investor that the members of an object describe.
  *
  * @returns a violation for each member that is unknown or not a string, by its own name
  */
@@ -45,7 +45,7 @@ export function fromMembers(object: Record<string, unknown>) {
 }
 
 /**
- * The object that a text in JSON is.
+ * Parses a JSON object.
  *
  * @throws {Error} it is none, or repeats a name among strings (RFC 8259, 4), which the JSON of
  *   protobuf refuses too; the message says which, and nothing of the text but that name
@@ -62,7 +62,7 @@ export function parseObject(text: string): Record<string, unknown> {
   }
   const object = value as Record<string, unknown>;
   const names = Object.keys(object);
-  // More than a line of NDJSON has, which holds an id too, are refused anyway.
+  // With more names than a line of NDJSON can have, it is refused anyway.
   if (names.length > members.size + 1) return object;
   const isFlat = names.every((name) => typeof object[name] === "string");
   const written = isFlat ? namesIn(text) : [];

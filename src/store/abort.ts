@@ -1,6 +1,6 @@
 /**
- * The outcome of work that does not know of a signal; rejects with its reason if it aborts first.
- * Nothing stays on the signal, which can outlast the work by far.
+ * Waits for work that cannot be aborted; rejects with the signal's reason if that aborts first.
+ * Its listener is removed, since a signal can outlast the work by far.
  */
 export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise, reject } = Promise.withResolvers<never>();

@@ -3,9 +3,9 @@ import { StoreClosedError } from "./store.ts";
 /** How a {@link Batcher} works. */
 interface BatcherOptions<Item, Result> {
   /**
-   * Sends one batch to the database. It resolves with a result, the promise of one or an
-   * error for each item, in order; if it rejects, every item fails with that error. It has
-   * to end by itself: the next batch waits for it, though not for promised results.
+   * Sends one batch to the database. It resolves with a result, a promise of one or an error for
+   * each item, in order; if it rejects, all of them fail with that error. It has to end by itself,
+   * since the next batch waits for it (but not for the promises).
    */
   run(items: Item[]): Promise<readonly Outcome<Result>[]>;
   /**
@@ -14,12 +14,12 @@ interface BatcherOptions<Item, Result> {
    */
   ready?(): Promise<void>;
   /**
-   * The error of an item that was sent and whose caller no longer waits for it; the reason of
-   * the caller's signal if absent.
+   * What an item fails with if its signal aborts after it was sent; the reason of the signal if
+   * absent.
    */
   abandoned?(cause: unknown): unknown;
-  /** Called after each batch with its duration in seconds and its number of items. */
-  observe(seconds: number, size: number): void;
+  /** Called after each batch with its duration and its number of items. */
+  observe(durationMs: number, size: number): void;
 }
 
 /**
@@ -40,8 +40,7 @@ interface Entry<Item, Result> {
  * Joins calls into batches: while one batch is at the database the next one gathers,
  * so that a lone call waits for nobody and a crowd shares a round trip.
  *
- * How many wait is bounded by how many calls the service admits, and how long each of
- * them waits by its own signal.
+ * The queue is bounded by the calls that the service admits, and each wait by its signal.
  */
 export class Batcher<Item, Result> {
   readonly #options: BatcherOptions<Item, Result>;
@@ -55,9 +54,8 @@ export class Batcher<Item, Result> {
   }
 
   /**
-   * Queues an item and resolves with its own result. If the signal aborts while the
-   * item waits, it is taken back and the call rejects with the signal's reason; if
-   * the item was sent by then, with the option's `abandoned`.
+   * Queues an item and resolves with its result. If the signal aborts while the item waits, it is
+   * taken back and fails with the signal's reason; once it was sent, see `abandoned`.
    *
    * @throws {StoreClosedError} the batcher is closed
    */
@@ -122,7 +120,7 @@ export class Batcher<Item, Result> {
     } catch (reason) {
       for (const entry of batch) entry.fail(reason);
     } finally {
-      this.#options.observe((performance.now() - start) / 1_000, batch.length);
+      this.#options.observe(performance.now() - start, batch.length);
     }
   }
 }

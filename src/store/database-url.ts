@@ -17,9 +17,9 @@ const pathFaults: [RegExp, string][] = [
 ];
 
 /**
- * Why no store can be opened for the text, without repeating it, or undefined if one can.
+ * What is wrong with a database URL, without repeating it; undefined if nothing is.
  *
- * @param accepted what is accepted in its place
+ * @param accepted what the message names as accepted
  */
 export function databaseUrlFault(text: string, accepted: string): string | undefined {
   const path = sqlitePathOf(text);

@@ -1,12 +1,21 @@
-import { create } from "@bufbuild/protobuf";
-import { Binary, type Document, MongoServerSelectionError } from "mongodb";
-import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../investor/ids.ts";
-import { type TextField, textFields, typeNames, typesByName } from "../investor/investor.ts";
+import { type Document, MongoServerSelectionError } from "mongodb";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../investor/range.ts";
 import { unlessAborted } from "./abort.ts";
 import { Batcher } from "./batcher.ts";
 import { createMongoClient } from "./mongodb-client.ts";
+import {
+  collectionName,
+  firstKey,
+  fromDocument,
+  type InvestorDocument,
+  lastKey,
+  projection,
+  type Query,
+  queryOf,
+  toDocument,
+  toKey,
+} from "./mongodb-documents.ts";
 import { explain, isSurelyNotWritten, toInsertError, unavailable } from "./mongodb-errors.ts";
 import {
   expectOrder,
@@ -16,9 +25,6 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
-
-/** The collection of the records. */
-export const collectionName = "investors";
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
@@ -139,7 +145,7 @@ export function createMongoStore(
     ready: connect,
     run: insertAll,
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
-    observe: (seconds, size) => observe("insert", seconds, size),
+    observe: (durationMs, size) => observe("insert", durationMs, size),
   });
 
   // Apart, so that hits do not wait for what others missed.
@@ -148,7 +154,7 @@ export function createMongoStore(
       const found = byId(await retryOnce(() => findAll(queryOf(ids))));
       return ids.map((id) => found.get(id));
     },
-    observe: (seconds, size) => observe("find", seconds, size),
+    observe: (durationMs, size) => observe("find", durationMs, size),
   });
 
   const finds = new Batcher<string, Investor | undefined>({
@@ -157,7 +163,7 @@ export function createMongoStore(
       const found = byId(await retryOnce(() => find(queryOf(ids), "majority")));
       return ids.map((id) => found.get(id) ?? misses.add(id));
     },
-    observe: (seconds, size) => observe("find", seconds, size),
+    observe: (durationMs, size) => observe("find", durationMs, size),
   });
 
   async function list({ after, limit }: Range, operation: "list" | "check"): Promise<Investor[]> {
@@ -170,11 +176,11 @@ export function createMongoStore(
       expectOrder(page, after);
       return page;
     } finally {
-      observe(operation, (performance.now() - start) / 1_000);
+      observe(operation, performance.now() - start);
     }
   }
 
-  /** Does work that goes on when its caller leaves, since the driver ends it soon after. */
+  /** Runs work without aborting it when its caller leaves: it ends by its own timeouts soon. */
   async function call<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreClosedError();
@@ -222,49 +228,6 @@ export function createMongoStore(
       await closing;
     },
   };
-}
-
-/** A record as the collection holds it. */
-type InvestorDocument = { _id: Binary; type: string } & Pick<Investor, TextField>;
-
-const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
-
-/** The range of the keys of records. What other programs keep under keys of another type is none. */
-const firstKey = toKey(nilUuid);
-const lastKey = toKey(maxUuid);
-
-/** The key of a record: its id as a UUID (BSON binary of subtype 4). */
-export function toKey(id: string): Binary {
-  return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);
-}
-
-/** The document of a record. */
-export function toDocument(investor: Investor): InvestorDocument {
-  const type = typeNames.get(investor.type) ?? "";
-  const document = { _id: toKey(investor.id), type } as InvestorDocument;
-  for (const field of textFields) document[field] = investor[field];
-  return document;
-}
-
-function fromDocument(document: InvestorDocument): Investor {
-  const investor = create(InvestorSchema);
-  investor.id = uuidFromHex(document._id.toString("hex"));
-  investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;
-  for (const field of textFields) investor[field] = document[field];
-  return investor;
-}
-
-/** What is looked for, in the terms of MongoDB's command `find`. */
-interface Query {
-  filter: Document;
-  sort?: Document;
-  limit: number;
-}
-
-function queryOf(ids: string[]): Query {
-  const keys = Array.from(new Set(ids), toKey);
-  // For a single key the server has a shorter way than for a set of one.
-  return { filter: { _id: keys.length === 1 ? keys[0] : { $in: keys } }, limit: keys.length };
 }
 
 function byId(investors: Investor[]): Map<string, Investor> {

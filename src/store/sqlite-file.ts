@@ -80,9 +80,9 @@ export async function openSqliteFile(
     onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
   }
   const end = performance.now() + timeoutMs;
-  const timeout = Math.min(busyTimeoutMs, timeoutMs);
-  await whenFree(() => refuseForeignLog(path, timeout), end);
-  const db = new DatabaseSync(path, { timeout });
+  const lockTimeoutMs = Math.min(busyTimeoutMs, timeoutMs);
+  await whenFree(() => refuseForeignLog(path, lockTimeoutMs), end);
+  const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseHardLinks(path);
     await whenFree(() => prepare(db, realpathSync(path), onWarning), end);

@@ -12,8 +12,8 @@ import { basename, dirname, join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 
 /**
- * Refuses a log whose file is not with it: SQLite ignores one that is beside a link, and deletes one,
- * with the records in it, if its file is empty.
+ * Refuses a log without its file: SQLite ignores a log beside a link, and deletes one, with the
+ * records in it, if the file is empty.
  */
 export function refuseLeftovers(path: string): void {
   const beside = join(realpathSync(dirname(path)), basename(path));

@@ -62,8 +62,8 @@ export async function removeFromSqlite(
       db.close();
     }
     say("reading the file and its log for copies of the record");
-    // No connection to the file is open, whose locks this would drop. In this order, since a page can
-    // have lost a copy only after the log had got it.
+    // This would drop the locks of a connection to the file, but none is open. The log comes second,
+    // since it gets what other processes move meanwhile.
     pages = findParts(realpathSync(path), 0, pageSize, key);
     const log = `${realpathSync(path)}-wal`;
     pages.push(...findParts(log, logHeaderSize, frameHeaderSize + pageSize, key));

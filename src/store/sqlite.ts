@@ -53,7 +53,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
       return outcomes;
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
-    observe: (seconds, size) => observe("insert", seconds, size),
+    observe: (durationMs, size) => observe("insert", durationMs, size),
   });
 
   let closing: Promise<void> | undefined;

@@ -24,7 +24,7 @@ export interface Store {
    * The record with this id (a UUID in lower-case canonical text), or undefined. It
    * sees every insert of any process that resolved before the call.
    *
-   * @param call has the signal; a store that does not wait need not ask for it
+   * @param call whose signal is made when it is first asked for
    * @throws {StoreUnavailableError} it could not be read
    */
   find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
@@ -39,12 +39,12 @@ export interface Store {
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
   /**
-   * Resolves if the store could serve now, save reads of damaged records. Rejects if not, and
-   * if the next start would find another database; then the store has called `onFatal`.
+   * Resolves if the store can serve now, except for damaged records. If the next start would find
+   * another database, it calls `onFatal` and rejects.
    */
   ping(signal?: AbortSignal): Promise<void>;
 
-  /** The files with certificates and keys by which it connects; absent if there can be none. */
+  /** The files of the certificates and keys that it connects with. */
   readonly files?: string[];
 
   /**
@@ -82,7 +82,7 @@ export interface StoreOptions {
 /** Called after each operation of the database: its duration and, if calls share it, how many. */
 export type StoreObserver = (
   operation: "insert" | "find" | "list" | "check",
-  seconds: number,
+  durationMs: number,
   batchSize?: number,
 ) => void;
 

@@ -5,7 +5,8 @@ import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4, v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { createMongoStore, toDocument } from "../../src/store/mongodb.ts";
+import { createMongoStore } from "../../src/store/mongodb.ts";
+import { toDocument } from "../../src/store/mongodb-documents.ts";
 import {
   DatabaseUrlError,
   OutcomeUnknownError,
@@ -288,8 +289,8 @@ it("names what is wrong with a URL, and never repeats the password in it", () =>
     ["mongodb://host/?tls=true&maxStalenessSeconds=120", /option maxStalenessSeconds$/],
     ["mongodb://host/?loadBalanced=true", "unsupported option loadBalanced"],
     ["mongodb://host/?proxyHost=h&proxyPassword=s3cret", "option proxyHost, proxyPassword"],
-    ["mongodb://host/?tls=s3cret", 'option tls (tls/ssl must be either "true" or "false")'],
-    ["mongodb://host/?ssl=true&tls=false", "check its option ssl, tls (All values"],
+    ["mongodb://host/?tls=s3cret", /check its option tls$/],
+    ["mongodb://host/?ssl=true&tls=false", /check its option ssl, tls$/],
     ["mongodb://host/?maxPoolSize=s3cret&tls=true", /check its option maxPoolSize$/],
     ["mongodb://host/?maxPoolSize=%733cret", /check its option maxPoolSize$/],
     ["mongodb://host/?maxPoolSize=1&minPoolSize=2", "minPoolSize > maxPoolSize"],
@@ -298,7 +299,7 @@ it("names what is wrong with a URL, and never repeats the password in it", () =>
     ["mongodb://user:s3cret@host/?authMechanism=MONGODB-AWS", "neither GSSAPI nor MONGODB-AWS"],
     ["mongodb://host/?authmechanism=MONGODB-AWS", "can be neither GSSAPI nor MONGODB-AWS"],
     ["mongodb://host/?authMechanism=PLAIN", "check its hosts and its option authMechanism"],
-    ["mongodb://a,b/?directConnection=true", "directConnection option requires exactly one host"],
+    ["mongodb://a,b/?directConnection=true", /check its option directConnection$/],
     ["mongodb://host/?compressors=s3cret", "check its hosts and its option compressors"],
     ["mongodb://host/?compressors=zlib,snappy", "compressors can be zlib and zstd"],
     ["mongodb://host/?tlsCAFile=ca.pem", "tlsCAFile needs tls=true"],
