@@ -1,6 +1,6 @@
-import { isIP } from "node:net";
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { type Command, Option } from "commander";
 import type { Level } from "pino";
+import { age, duration, host, integer, origins, text, unchecked } from "./setting-values.ts";
 import { databaseUrlFault, databaseUrls, sqlitePathOf } from "./store/database-url.ts";
 
 /** How a server runs; durations are in milliseconds. */
@@ -251,60 +251,4 @@ function flag(name: string, help: string): Option {
   return setting(`${name} [boolean]`, text, "false", help)
     .choices(["true", "false"])
     .preset("true");
-}
-
-/** A URL that may hold a password: commander repeats values that are refused while it parses. */
-function unchecked(value: string): string {
-  return value;
-}
-
-function age(value: string): number | undefined {
-  return value === "" ? undefined : duration(1)(value);
-}
-
-function text(value: string): string {
-  // A file that a value comes from often ends in a line feed.
-  if (/\p{Cc}/u.test(value)) throw refusal("without control characters");
-  return value;
-}
-
-function host(value: string): string {
-  if (isIP(value) !== 0 || /^[^\s\p{Cc}:/[\]]+$/u.test(value)) return value;
-  throw refusal("an address or a name, without brackets and port");
-}
-
-function origins(value: string): string[] {
-  const all = value
-    .split(",")
-    .filter(Boolean)
-    .map((each) => each.trim());
-  // A browser sends no other: neither one with a wildcard, nor one such as ftp://app.example.
-  const isOrigin = (each: string) =>
-    each === "*" || (/^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each);
-  if ((all.length > 0 || value === "") && all.every(isOrigin)) return all;
-  throw refusal("* or origins such as https://app.example, without wildcards, separated by commas");
-}
-
-function integer(min: number, max: number) {
-  return (value: string): number => {
-    const number = /^\d{1,9}$/.test(value) ? Number(value) : Number.NaN;
-    if (number >= min && number <= max) return number;
-    throw refusal(`a whole number from ${min} to ${max}`);
-  };
-}
-
-/** Reads a time in milliseconds, up to the longest that a timer of Node.js can wait. */
-export function duration(min: 0 | 1) {
-  const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
-  return (value: string): number => {
-    const [, amount, unit = ""] = /^(\d{1,9})(ms|s|m|h)$/.exec(value) ?? [];
-    const ms = Number(amount) * (msByUnit[unit] ?? Number.NaN);
-    if (ms >= min && ms < 2 ** 31) return ms;
-    const least = min === 0 ? "0s" : "1ms";
-    throw refusal(`a duration such as 500ms, 10s, 5m or 1h (${least} to 24 days)`);
-  };
-}
-
-function refusal(accepted: string): InvalidArgumentError {
-  return new InvalidArgumentError(`It must be ${accepted}.`);
 }

@@ -3,8 +3,9 @@ import { isatty } from "node:tty";
 import { Command, Option } from "commander";
 import { type DestinationStream, type Logger, pino } from "pino";
 import { readBuild } from "./build.ts";
-import { addSettings, ConfigError, duration, nameAsGiven, readConfig } from "./config.ts";
+import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
 import type { RunningServer } from "./server.ts";
+import { duration } from "./setting-values.ts";
 import { openStandardError, type StandardError } from "./standard-error.ts";
 import { withoutSecrets } from "./store/database-url.ts";
 
@@ -50,11 +51,8 @@ program
     const stop = new AbortController();
     const { signal } = stop;
     onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => stop.abort(name));
-    const stderr = openStandardError();
-    // Records that are shown on the terminal would mix with the bar.
-    const terminal = process.stderr.isTTY && to !== "-" ? stderr : undefined;
-    const say = sayTo(stderr);
-    const options = { from, to, environment: process.env, signal, say, terminal };
+    const say = sayTo(openStandardError());
+    const options = { from, to, environment: process.env, signal, say };
     const isWhole = await runCopy(options).catch(refuse);
     // As a shell reports a signal.
     const stopped = signal.aborted ? 128 + constants.signals[signal.reason as NodeJS.Signals] : 1;

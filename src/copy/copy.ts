@@ -7,6 +7,9 @@ import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
 import { readSide, type Side, type Source, type Tally, type Target } from "./sides.ts";
 
+/** How often it says how far it is, in milliseconds. */
+const progressIntervalMs = 5_000;
+
 interface CopyOptions {
   from: string;
   to: string;
@@ -15,8 +18,6 @@ interface CopyOptions {
   signal: AbortSignal;
   /** Prints a line for the user. */
   say(line: string): void;
-  /** Standard error, if it is a terminal to draw a bar on. */
-  terminal: { write(text: string): void } | undefined;
 }
 
 /**
@@ -27,7 +28,7 @@ interface CopyOptions {
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runCopy(options: CopyOptions): Promise<boolean> {
-  const { environment, signal, say, terminal } = options;
+  const { environment, signal, say } = options;
   const from = readSide("FROM", options.from, environment);
   const to = readSide("TO", options.to, environment);
   const reading = failAs(`cannot read ${from.name}`);
@@ -39,8 +40,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   try {
     const source = await reading(openSource(from));
     target = await writing(openTarget(to, warn));
-    const hideProgress = showProgress(tally, source, say, terminal);
-    await copyRecords(source, target).finally(hideProgress);
+    const progress = setInterval(sayProgress, progressIntervalMs, source);
+    await copyRecords(source, target).finally(() => clearInterval(progress));
     await writing(target.finish());
   } catch (error) {
     if (error instanceof ConfigError) throw error;
@@ -61,10 +62,16 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     say(`error: ${describe(tally)}`);
     return false;
   }
-  const seconds = (performance.now() - start) / 1_000;
-  const rate = formatNumber(countAll(tally) / seconds);
-  say(`${describe(tally)}, in ${formatDuration(seconds)} (${rate} a second)`);
+  const takenMs = performance.now() - start;
+  say(`${describe(tally)}, in ${formatDuration(takenMs)} (${rateOf(tally, takenMs)})`);
   return true;
+
+  function sayProgress({ partRead }: Source): void {
+    const takenMs = performance.now() - start;
+    const part = partRead() ?? 0;
+    const left = part > 0 ? formatDuration(takenMs / part - takenMs) : "unknown";
+    say(`${countOf(countAll(tally))}, ${rateOf(tally, takenMs)}, time left: ${left}`);
+  }
 
   /** Reads each batch while the two before it are written. */
   async function copyRecords({ batches }: Source, { write }: Target): Promise<void> {
@@ -135,41 +142,8 @@ function countAll({ copied, present, conflicts }: Tally): number {
   return copied + present + conflicts;
 }
 
-const barIntervalMs = 200;
-const lineIntervalMs = 5_000;
-const barWidth = 20;
-
-/**
- * Shows at intervals how far a copy is: on a terminal by a bar, elsewhere by lines.
- *
- * @returns what ends it
- */
-function showProgress(
-  tally: Tally,
-  { partRead }: Source,
-  say: (line: string) => void,
-  terminal: { write(text: string): void } | undefined,
-): () => void {
-  const start = performance.now();
-  const clearLine = "\r\x1b[K";
-
-  function show(): void {
-    const seconds = (performance.now() - start) / 1_000;
-    const part = partRead() ?? 0;
-    const count = countAll(tally);
-    const left = part > 0 ? formatDuration(seconds / part - seconds) : "unknown";
-    const line = `${countOf(count)}, ${formatNumber(count / seconds)} a second, time left: ${left}`;
-    const bar = "█".repeat(Math.round(part * barWidth)).padEnd(barWidth, "░");
-    if (terminal) terminal.write(`${clearLine}${bar} ${Math.floor(part * 100)} %, ${line}`);
-    else say(line);
-  }
-
-  if (terminal) show();
-  const timer = setInterval(show, terminal ? barIntervalMs : lineIntervalMs);
-  return () => {
-    clearInterval(timer);
-    terminal?.write(clearLine);
-  };
+function rateOf(tally: Tally, ms: number): string {
+  return `${formatNumber((countAll(tally) / ms) * 1_000)} a second`;
 }
 
 /** A number as people read it. */
@@ -177,8 +151,9 @@ function formatNumber(value: number): string {
   return Math.round(value).toLocaleString("en");
 }
 
-/** A time in seconds as people read it. */
-function formatDuration(seconds: number): string {
+/** A time in milliseconds as people read it. */
+function formatDuration(ms: number): string {
+  const seconds = ms / 1_000;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
   const minutes = Math.round(seconds / 60);
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;

@@ -11,10 +11,9 @@ import type { Source } from "./sides.ts";
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
 
-/** How many batches of a file are sorted together: 16 MiB of it. */
-const batchesAtOnce = 64;
+/** How much of a file is read, and its records sorted, at once. */
+const chunkBytes = 16 * 1024 * 1024;
 
-/** How many sorted records are a batch. */
 const batchSize = 1_000;
 
 /**
@@ -28,33 +27,9 @@ export async function openNdjsonSource(path: string): Promise<Source> {
   // A named pipe would be waited for where no signal ends it.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
   const size = Math.max(1, found.size);
-  const options = { highWaterMark: 256 * 1024, end: size - 1 };
+  const options = { highWaterMark: chunkBytes, end: size - 1 };
   const stream = (await open(path)).createReadStream(options);
-  const { batches } = createNdjsonSource(stream);
-  return { batches: sortTogether(batches), partRead: () => stream.bytesRead / size };
-}
-
-/**
- * Sorts the records of many batches together: SQLite writes each page that a batch changes, and
- * neighbours share one.
- */
-async function* sortTogether(batches: AsyncIterable<Investor[]>): AsyncGenerator<Investor[]> {
-  let read: Investor[][] = [];
-
-  function* sort() {
-    const records = read.flat().sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
-    read = [];
-    for (let i = 0; i < records.length; i += batchSize) {
-      yield records.slice(i, i + batchSize);
-    }
-  }
-
-  try {
-    for await (const batch of batches) if (read.push(batch) === batchesAtOnce) yield* sort();
-  } finally {
-    // Those before an invalid line are stored.
-    yield* sort();
-  }
+  return { ...createNdjsonSource(stream), partRead: () => stream.bytesRead / size };
 }
 
 /** The same from a stream, such as standard input. */
@@ -73,8 +48,10 @@ export function createNdjsonSource(stream: Readable): Source {
       } catch (error) {
         throw new Error(`line ${count}: ${(error as Error).message}`);
       } finally {
+        // SQLite writes each page that a batch changes, and neighbours share one.
+        records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
         // Those before an invalid line are stored.
-        if (records.length > 0) yield records;
+        for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
       }
       isEmpty &&= records.length === 0;
     }

@@ -48,7 +48,7 @@ export async function copyHere(
   const here = process.cwd();
   process.chdir(folder);
   try {
-    const isWhole = await runCopy({ from, to, environment, signal, say, terminal: undefined });
+    const isWhole = await runCopy({ from, to, environment, signal, say });
     return { code: isWhole ? 0 : 1, told };
   } finally {
     process.chdir(here);
