@@ -1,7 +1,4 @@
 import { randomBytes } from "node:crypto";
-import type { IncomingHttpHeaders } from "node:http";
-import type { Socket } from "node:net";
-import type { DescMethod } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -12,49 +9,9 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Caller, Peer } from "../auth/caller.ts";
-import { type Connection, maxTimerMs, readTimeoutMs } from "../http/connection.ts";
+import { type Connection, readTimeoutMs } from "../http/connection.ts";
 import { internal, interrupted } from "../service/errors.ts";
-
-/** The protocols of calls, as metrics and logs name them. */
-export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
-
-/** What is known of a call when its headers are there. */
-export interface CallHead {
-  readonly method: DescMethod;
-  readonly transport: TransportName;
-  /** Anybody may make it, and it is not counted among those in flight. */
-  readonly isPublic: boolean;
-  readonly headers: IncomingHttpHeaders;
-  readonly socket: Socket;
-  /** Emits `close` when the reply was sent, or never will be. */
-  readonly response: ResponseEvents;
-  /** The client's timeout, in milliseconds. */
-  readonly timeoutMs?: number | undefined;
-  /** How it looks as a request of plain HTTP, if that is its protocol. */
-  readonly http?: HttpCall | undefined;
-}
-
-interface ResponseEvents {
-  readonly headersSent: boolean;
-  readonly writableFinished: boolean;
-  readonly writableLength: number;
-  readonly statusCode?: number;
-  /** The stream of HTTP/2, unless it is one itself. */
-  readonly stream?: { readonly aborted: boolean };
-  readonly aborted?: boolean;
-  once(event: "close", listener: () => void): unknown;
-}
-
-/** A call by plain HTTP. */
-export interface HttpCall {
-  readonly method: string;
-  readonly path: string;
-  /** The pattern of its path. */
-  readonly route: string;
-  readonly version: string;
-  /** The whole list, which has no deadline, nor a size. */
-  readonly isWholeList: boolean;
-}
+import { type CallHead, parentTraceOf } from "./head.ts";
 
 /** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
 export type StartSpan = (call: Call) => string;
@@ -68,6 +25,9 @@ export interface CallOptions {
   /** Traces calls; they are not traced if absent. */
   startSpan?: StartSpan | undefined;
 }
+
+/** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
+const maxTimerMs = 2 ** 31 - 1;
 
 // One for all calls, since the stack of an error is costly.
 const clientLeft = interrupted(undefined, "nobody waits for the reply");
@@ -104,6 +64,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #onAbort: ((reason: ConnectError) => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #isClosed = false;
+  #wasSent = false;
   #sentBytes = 0;
   #id: string | undefined;
 
@@ -132,12 +93,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     });
   }
 
-  /** Lifts the service's own limit: its client's deadline alone stays, if it has one. */
-  useClientDeadline(): void {
-    const { timeoutMs = Number.POSITIVE_INFINITY } = this.head;
-    this.setDeadline(timeoutMs - (performance.now() - this.startedAt));
-  }
-
   /**
    * Replaces the deadline by the time that its client has to read what is sent to it now. After that,
    * its connection is closed.
@@ -146,14 +101,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    */
   startReplyTimeout(sentBytes = 0): void {
     this.#sentBytes = sentBytes;
-    const end = () => {
-      this.failure ??= replyNotRead;
-      this.#connection?.destroy();
-    };
     // How much of it is unsent is known only after it was written.
-    this.#startTimer(readTimeoutMs(sentBytes), () =>
-      this.#startTimer(readTimeoutMs(0, this.head.response.writableLength) - readTimeoutMs(0), end),
-    );
+    this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
   }
 
   /**
@@ -201,24 +150,16 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return this.#isClosed;
   }
 
-  /** Whether all of the reply was sent, once it has closed. */
-  get wasSent(): boolean {
-    const { headersSent, writableFinished, stream, aborted } = this.head.response;
-    // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
-    return headersSent && writableFinished && !(stream ?? { aborted }).aborted;
-  }
-
   /** The name of its code in gRPC (https://grpc.io/docs/guides/status-codes), once it has closed. */
   get code(): string {
-    if (this.failure === undefined && this.wasSent) return "OK";
+    if (this.failure === undefined && this.#wasSent) return "OK";
     const code = this.failure?.code ?? Code.Canceled;
     return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
   }
 
   /** Its id in logs and errors: that of its trace, or a random one. */
   get id(): string {
-    this.#id ??=
-      parentTrace(String(this.head.headers.traceparent)) ?? randomBytes(16).toString("hex");
+    this.#id ??= parentTraceOf(this.head) ?? randomBytes(16).toString("hex");
     return this.#id;
   }
 
@@ -236,11 +177,22 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (!this.#isClosed && ms <= maxTimerMs) this.#timer = setTimeout(onTimeout, ms);
   }
 
+  #waitForUnsent(): void {
+    const unsentMs = readTimeoutMs(0, this.head.response.writableLength) - readTimeoutMs(0);
+    this.#startTimer(unsentMs, () => {
+      this.failure ??= replyNotRead;
+      this.#connection?.destroy();
+    });
+  }
+
   #close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    if (!this.wasSent) this.#abort(clientLeft);
+    const { headersSent, writableFinished, stream, aborted } = this.head.response;
+    // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
+    this.#wasSent = headersSent && writableFinished && !(stream ? stream.aborted : aborted);
+    if (!this.#wasSent) this.#abort(clientLeft);
     for (const listener of this.#closeListeners) listener();
   }
 
@@ -255,23 +207,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (error instanceof ConnectError) return error;
     // What breaks when nobody waits for the reply any more is no fault.
     if (this.#abortReason) return this.#abortReason;
-    if (this.#isClosed || isStreamOver(error)) return clientLeft;
+    // Node.js reports later that a stream was reset, when a reply on it has failed.
+    const { code } = Object(error) as NodeJS.ErrnoException;
+    if (this.#isClosed || code === "ERR_HTTP2_INVALID_STREAM") return clientLeft;
     this.#options.log.error({ err: error, traceId: this.id }, "internal error");
     return internal(this.id, error);
   }
-}
-
-/** The name of a method with that of its service. */
-export function methodNameOf({ parent, name }: DescMethod): string {
-  return `${parent.typeName}/${name}`;
-}
-
-/** Whether a reply failed because its stream was reset, which Node.js reports later. */
-function isStreamOver(error: unknown): boolean {
-  return error instanceof Error && "code" in error && error.code === "ERR_HTTP2_INVALID_STREAM";
-}
-
-/** The trace that a caller carries on (https://www.w3.org/TR/trace-context). */
-function parentTrace(traceparent: string): string | undefined {
-  return /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-/.exec(traceparent)?.[1];
 }

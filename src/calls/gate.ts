@@ -8,7 +8,8 @@ import { createPeerLookup, type Scope } from "../auth/caller.ts";
 import type { Connections } from "../http/connections.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
-import { Call, type CallHead, type CallOptions } from "./call.ts";
+import { Call, type CallOptions } from "./call.ts";
+import type { CallHead } from "./head.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
@@ -115,8 +116,9 @@ export function createGate(options: GateOptions): Gate {
     const isWatch = method.methodKind === "server_streaming";
     call.onClose((isWatch ? watches : publicCalls).acquire(call.peer.address));
     if (isWatch) call.useConnection(true);
-    if (method.methodKind === "bidi_streaming")
+    if (method.methodKind === "bidi_streaming") {
       call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
+    }
   }
 
   return {

@@ -6,7 +6,8 @@ import { readBuild } from "../build.ts";
 import { touchedKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
-import { type Call, methodNameOf } from "./call.ts";
+import type { Call } from "./call.ts";
+import { methodNameOf } from "./head.ts";
 
 /** The logging of calls and the metrics, for operators. */
 export interface Telemetry {
@@ -140,19 +141,19 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
   }
 
   function report(call: Call): void {
-    const seconds = (performance.now() - call.startedAt) / 1_000;
+    const elapsedMs = performance.now() - call.startedAt;
     const { code, head } = call;
     const { transport } = head;
     const method = methodNameOf(head.method);
-    callDurations.observe({ method, code, transport }, seconds);
+    callDurations.observe({ method, code, transport }, elapsedMs / 1_000);
     const touched = call.values.get(touchedKey);
-    const usual = levelOf(call, seconds);
+    const usual = levelOf(call, elapsedMs);
     // A client that leaves before the end may have got what was read for it.
     const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
     const level = isOfAudit ? "info" : usual;
     if (!log.isLevelEnabled(level)) return;
     const reason = reasonOf(call.failure);
-    const durationMs = Math.round(seconds * 1e6) / 1e3;
+    const durationMs = Math.round(elapsedMs * 1e3) / 1e3;
     const { address: peer } = call.peer;
     const principal = call.caller?.name;
     const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
@@ -216,13 +217,13 @@ function causeOf(failure: unknown): string | undefined {
 }
 
 /** The level to log a call at: faults matter to operators, clients' mistakes do not. */
-function levelOf({ code, head }: Call, seconds: number): Level {
+function levelOf({ code, head }: Call, elapsedMs: number): Level {
   switch (code) {
     case "INTERNAL":
     case "UNKNOWN":
       return "error";
     case "DEADLINE_EXCEEDED":
-      return (head.timeoutMs ?? Number.POSITIVE_INFINITY) <= seconds * 1_000 ? "debug" : "warn";
+      return (head.timeoutMs ?? Infinity) <= elapsedMs ? "debug" : "warn";
     case "UNAVAILABLE":
     case "UNAUTHENTICATED":
     case "PERMISSION_DENIED":

@@ -8,9 +8,9 @@ import {
   SpanStatusCode,
   trace,
 } from "@opentelemetry/api";
-import { authorityOf } from "../http/cross-origin.ts";
 import { isUuid } from "../investor/ids.ts";
-import { type Call, type CallHead, type HttpCall, methodNameOf, type StartSpan } from "./call.ts";
+import type { Call, StartSpan } from "./call.ts";
+import { type CallHead, type HttpCall, methodNameOf } from "./head.ts";
 
 const tracerName = "investor-records";
 
@@ -38,12 +38,13 @@ export function createTracing(): StartSpan | undefined {
   }
   const tracer = provider.getTracer(tracerName);
   return (call) => {
-    const { http, method, headers } = call.head;
+    const { http, method, headers, socket } = call.head;
     const name = http ? `${http.method} ${http.route}` : methodNameOf(method);
     const parent = propagation.extract(ROOT_CONTEXT, headers);
     const attributes = {
       ...(http ? describeHttp(call.head, http) : describeRpc(call.head)),
-      ...describeNetwork(call.head),
+      "network.peer.address": socket.remoteAddress,
+      "network.peer.port": socket.remotePort,
     };
     const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, parent);
     call.onClose(() => endSpan(span, call));
@@ -66,28 +67,9 @@ function describeHttp({ socket }: CallHead, http: HttpCall): Attributes {
     "http.route": route,
     // What is no id can be anything.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
-    "url.scheme": isEncrypted(socket) ? "https" : "http",
+    "url.scheme": "encrypted" in socket ? "https" : "http",
     "network.protocol.version": version,
   };
-}
-
-function describeNetwork({ headers, socket }: CallHead): Attributes {
-  const [scheme, defaultPort] = isEncrypted(socket) ? ["https", 443] : ["http", 80];
-  const server = URL.parse(`${scheme}://${authorityOf(headers)}`);
-  return {
-    ...(server && {
-      "server.address": server.hostname.replace(/^\[(.*)\]$/, "$1"),
-      "server.port": Number(server.port || defaultPort),
-    }),
-    ...(socket.remoteAddress !== undefined && {
-      "network.peer.address": socket.remoteAddress,
-      "network.peer.port": socket.remotePort,
-    }),
-  };
-}
-
-function isEncrypted(socket: object): boolean {
-  return "encrypted" in socket && socket.encrypted === true;
 }
 
 function endSpan(span: Span, call: Call): void {

@@ -3,28 +3,30 @@ import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { Connection } from "./connection.ts";
 import { ignore } from "./reply.ts";
+import { createPace, guardSession } from "./session-guard.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
 
-/** Where Linux tells the limits of a process. */
-const limitsFile = "/proc/self/limits";
+/** How often ages are looked at, in milliseconds. */
+const ageCheckMs = 500;
 
 /** How many file descriptors the process may need besides those of connections. */
 const otherDescriptors = 50;
 
 /**
- * As many connections as the file descriptors of this process allow, if the system tells: without a
- * descriptor for a new one it could not even be accepted to replace another.
+ * As many connections as the file descriptors of this process allow, if Linux tells: without one,
+ * a new connection could not even be accepted to replace another.
  *
  * @param max the most that are wanted
  * @param onWarning called if they are fewer
  */
 export function withinDescriptors(max: number, onWarning: (message: string) => void): number {
-  const limits = existsSync(limitsFile) ? readFileSync(limitsFile, "utf8") : "";
+  const file = "/proc/self/limits";
+  const limits = existsSync(file) ? readFileSync(file, "utf8") : "";
   const descriptors = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity);
-  if (descriptors >= max + otherDescriptors) return max;
   const allowed = Math.max(1, descriptors - otherDescriptors);
+  if (allowed >= max) return max;
   onWarning(
     `the limit of ${descriptors} file descriptors allows ${allowed} connections, not the ${max} of --max-connections`,
   );
@@ -62,32 +64,44 @@ interface ConnectionLimits {
 }
 
 /**
- * Creates the set of connections. When it is full, a new one
- * replaces the one that has been without a call for longest; if all have one, the new one is closed.
+ * Creates the set of connections. When it is full, a new one replaces the one that has been without
+ * a call for longest; if all have one, the new one is closed.
  */
-export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits): Connections {
+export function createConnections(limits: ConnectionLimits): Connections {
+  const { max, maxAgeMs = Infinity, graceMs } = limits;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
+  const paces = new WeakMap<object, ReturnType<typeof createPace>>();
   let closesAfterReply = false;
   let isRetiring = false;
+  const ageTimer = setInterval(checkAges, ageCheckMs).unref();
 
   function add(socket: Socket): void {
     socket.on("error", ignore);
-    if (all.size >= max && !closeIdlest()) {
+    // It has no address if its client was gone before it was accepted.
+    if (socket.remoteAddress === undefined || (all.size >= max && !closeIdlest())) {
       socket.destroy();
       return;
     }
     const key = keyOf(socket);
-    const connection = new Connection(socket, closesAfterReply);
+    const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
+    const connection = new Connection(socket, performance.now() + lifeMs);
+    connection.closesAfterReply = closesAfterReply;
     all.set(key, connection);
     bySocket.set(socket, connection);
-    if (maxAgeMs !== undefined) {
-      connection.limitAge(maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1)), graceMs);
-    }
     socket.once("close", () => {
-      connection.unfollow();
+      connection.closeResponses();
       if (all.get(key) === connection) all.delete(key);
     });
+  }
+
+  /** Retires old connections, and closes them when their calls have had time to end. */
+  function checkAges(): void {
+    for (const connection of all.values()) {
+      const overdueMs = performance.now() - connection.retiresAt;
+      if (overdueMs >= 0) connection.retire();
+      if (overdueMs >= graceMs && !connection.isBusy) connection.destroy();
+    }
   }
 
   function closeIdlest(): boolean {
@@ -110,42 +124,45 @@ export function createConnections({ max, maxAgeMs, graceMs }: ConnectionLimits):
   }
 
   return {
-    follow(server: Server): void {
+    follow(server) {
       // Before Node.js itself begins a session on it.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
+        socket.on("error", ignore);
         const connection = find(socket);
-        if (connection) connection.followTls(socket);
+        if (connection) connection.socket = socket;
         else socket.destroy();
       });
       server.on("session", (session: ServerHttp2Session) => {
         const connection = find(session.socket);
-        connection?.followSession(session);
-        if (isRetiring) connection?.retire();
+        if (connection === undefined) return;
+        connection.session = session;
+        guardSession(session, connection);
+        paces.set(session, createPace(session));
+        if (isRetiring) connection.retire();
       });
     },
-    of(socket: Socket): Connection | undefined {
-      return bySocket.get(socket);
+    of: (socket) => bySocket.get(socket),
+    paceStream(stream, serve) {
+      const { session } = stream;
+      if (session) paces.get(session)?.(stream, serve);
     },
-    paceStream(stream: ServerHttp2Stream, serve: () => void): void {
-      const socket = stream.session?.socket;
-      if (socket) bySocket.get(socket)?.paceStream(stream, serve);
-    },
-    closeAfterReplies(): void {
+    closeAfterReplies() {
       closesAfterReply = true;
-      for (const connection of all.values()) connection.closeAfterReply();
+      for (const connection of all.values()) connection.closesAfterReply = true;
     },
-    retire(): void {
+    retire() {
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
     },
-    get mayHaveUnreadReplies(): boolean {
+    get mayHaveUnreadReplies() {
       return Array.from(all.values()).some(({ mayHaveUnreadReply }) => mayHaveUnreadReply);
     },
-    get isEmpty(): boolean {
+    get isEmpty() {
       return all.size === 0;
     },
-    destroy(): void {
+    destroy() {
+      clearInterval(ageTimer);
       for (const connection of all.values()) connection.destroy();
     },
   };

@@ -75,36 +75,32 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     cert: await readSettingFile("--tls-cert", certFile),
     key: await readSettingFile("--tls-key", keyFile),
   };
-  check({ cert: context.cert }, `--tls-cert ${certFile} is not a usable certificate in PEM`);
-  check(
-    { key: context.key },
-    `--tls-key ${keyFile} is not a usable private key in PEM without a passphrase`,
+  const { cert, key } = context;
+  check(`--tls-cert ${certFile} is not a usable certificate in PEM`, () =>
+    createSecureContext({ cert }),
+  );
+  check(`--tls-key ${keyFile} is not a usable private key in PEM without a passphrase`, () =>
+    createSecureContext({ key }),
   );
   if (clientCaFile !== undefined) {
     // A resumed connection would have the certificate of the one before, and its verdict.
     context.secureOptions = constants.SSL_OP_NO_TICKET;
     context.ca = await readSettingFile("--tls-client-ca", clientCaFile);
-    if (!holdsCertificates(String(context.ca))) {
-      throw new ConfigError(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`);
-    }
+    // Node.js itself skips what is no certificate.
+    const blocks = String(context.ca).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [""];
+    check(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`, () =>
+      blocks.map((each) => new X509Certificate(each)),
+    );
   }
-  check(context, `--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`);
+  check(`--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`, () =>
+    createSecureContext(context),
+  );
   return context;
 }
 
-/** Whether every block is a certificate, and there is one: Node.js itself skips other blocks. */
-function holdsCertificates(pem: string): boolean {
-  const parts = pem.match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [];
+function check(fault: string, use: () => unknown): void {
   try {
-    return parts.map((each) => new X509Certificate(each)).length > 0;
-  } catch {
-    return false;
-  }
-}
-
-function check(context: SecureContextOptions, fault: string): void {
-  try {
-    createSecureContext(context);
+    use();
   } catch (error) {
     // Such as ERR_SSL_EE_KEY_TOO_SMALL, for RSA with 1,024 bits.
     throw new ConfigError(`${fault} (${(error as NodeJS.ErrnoException).code})`);

@@ -21,7 +21,8 @@ import {
   universalRequestFromNodeRequest,
   universalResponseToNodeResponse,
 } from "@connectrpc/connect-node";
-import type { Call, TransportName } from "../calls/call.ts";
+import type { Call } from "../calls/call.ts";
+import type { TransportName } from "../calls/head.ts";
 import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
@@ -145,8 +146,10 @@ const runCall: Interceptor = (next) => async (req) => {
     call.startReplyTimeout();
     return res;
   }
-  // A watch lasts as long as its client likes.
-  if (call.head.isPublic && res.method.methodKind === "server_streaming") call.useClientDeadline();
+  if (call.head.isPublic && res.method.methodKind === "server_streaming") {
+    // A watch lasts as long as its client likes.
+    call.setDeadline(call.head.timeoutMs ?? Infinity);
+  }
   return { ...res, message: recordStreamFailure(res.message, call) };
 };
 

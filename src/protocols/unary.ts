@@ -3,8 +3,9 @@ import type { ServerHttp2Stream } from "node:http2";
 import type { Socket } from "node:net";
 import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
-import type { Call, CallHead, HttpCall, TransportName } from "../calls/call.ts";
+import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
+import type { CallHead, HttpCall, TransportName } from "../calls/head.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
 import { messageTooLarge } from "../service/errors.ts";
 
