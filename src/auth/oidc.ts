@@ -25,7 +25,7 @@ const maxRemembered = 10_000;
 /** By how much the clock of the issuer may be ahead, in seconds. */
 const clockTolerance = 30;
 
-/** Signatures by which nobody but the issuer can have signed (RFC 7518, RFC 8037). */
+/** Those of signatures that only the issuer can make (RFC 7518, RFC 8037). */
 const algorithms = [
   ...["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"],
   ...["ES256", "ES384", "ES512", "EdDSA", "Ed25519"],

@@ -72,7 +72,7 @@ export function createGate(options: GateOptions): Gate {
   const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
   const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
-  // Each begins in a turn of the event loop of its own, so that other calls are served between them.
+  // Each page begins in a turn of the event loop of its own, so that other calls come between.
   let pageTurn = Promise.resolve();
   let admitting = 0;
   const peerOf = createPeerLookup();

@@ -100,7 +100,7 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
     help: "Refusals that have no line of their own in the log, because there were too many.",
     registers,
   });
-  // Those of strangers leave room for those of callers whose access matters more to an audit.
+  // Apart, so that those of strangers cannot push out those of known callers.
   const logStranger = createRefusalLog();
   const logKnown = createRefusalLog();
 

@@ -30,7 +30,7 @@ const commonHeaders = {
     "frame-ancestors 'none'",
   ].join("; "),
   "referrer-policy": "no-referrer",
-  // Of all that can differ by the request.
+  // All of the request that a reply can depend on.
   vary: "Accept-Encoding, Origin",
   "x-content-type-options": "nosniff",
 };

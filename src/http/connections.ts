@@ -116,7 +116,7 @@ export function createConnections(limits: ConnectionLimits): Connections {
     return all.delete(idlest[0]);
   }
 
-  /** The socket of TLS, or of a session, is another object than that of the connection. */
+  /** Finds a connection by the socket of its TLS or session, which is another object. */
   function find(socket: Socket): Connection | undefined {
     const connection = all.get(keyOf(socket));
     if (connection) bySocket.set(socket, connection);

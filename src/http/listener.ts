@@ -61,10 +61,10 @@ const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 6
 
 const http2Options = {
   settings: { maxConcurrentStreams: maxStreams, maxHeaderListSize: maxHeaderBytes },
-  // None in effect: Node.js never subtracts what was unsent when a stream was reset, and at the limit
-  // refuses all further calls of the connection.
+  // No limit: Node.js never subtracts what was unsent when a stream was reset, and would refuse all
+  // further calls of the connection.
   maxSessionMemory: 2 ** 32 - 1,
-  // A client may replace streams that it resets, which Node.js still counts if it reads both at once.
+  // Node.js still counts streams that were reset if it reads those that replace them with the reset.
   maxSessionRejectedStreams: 1_000,
   // Its default lets clients open and reset a thousand streams at once, which holds up other calls.
   streamResetBurst: 256,

@@ -44,7 +44,7 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
         resolve(undefined);
         return;
       }
-      // A lone chunk is copied, too: for a view on it, V8 would first move a small one out of its heap.
+      // A lone chunk is copied, too: a small one is in V8's heap, and a view on it would move it out.
       if (end > body.length) {
         const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
         body.copy(larger, 0, 0, size);

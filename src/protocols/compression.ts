@@ -10,8 +10,8 @@ const maxAtOnce = 8;
 const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
 
 /**
- * Creates what compresses replies and unpacks requests. What is too much at once waits: a reply must
- * not be refused, since its call has been made.
+ * Creates what compresses replies and unpacks requests. Too many at once wait: a reply must not be
+ * refused, since its call has been made.
  */
 export function createCompressions(): Compression[] {
   const waiting: (() => void)[] = [];

@@ -179,7 +179,7 @@ function toFailure(call: Call, error: unknown): ConnectError {
 function recordRefusal(response: UniversalServerResponse, call: Call) {
   const { status, trailer = new Headers(), body } = response;
   async function* follow() {
-    // Connect throws into it what a reset connection does to a write, which is no fault of the body.
+    // Connect throws the error of a write on a reset connection into it: no fault of the body.
     if (body) for await (const bytes of recordStreamFailure(body, call)) yield bytes;
     if (call.wasInvoked || call.failure) return;
     // gRPC-Web and streams have their status in the body.

@@ -77,7 +77,7 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
       bytes.writeUInt32BE(message.length, 1);
       bytes.set(message, prefixBytes);
       const type = String(head.headers["content-type"]);
-      // As Node.js sends them: of an object it makes another one.
+      // As Node.js sends them: an object would have to be converted.
       stream.respond([":status", "200", "content-type", type], { waitForTrailers: true });
       stream.on("wantTrailers", sendOk);
       stream.end(bytes);

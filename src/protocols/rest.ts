@@ -17,7 +17,7 @@ import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";
 
-/** Pages of 100 records are collected young; most of 1,000 would reach the old generation. */
+/** Of 100 records: larger pages would live long enough to reach V8's old generation. */
 const firstPage = create(ListInvestorsRequestSchema, { pageSize: 100 });
 
 /**
@@ -52,7 +52,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
     for (;;) {
       const text = separator + page.investors.map(toJson).join(",");
       const isLast = page.nextPageToken === "";
-      // Until it goes on, it is the client who takes time.
+      // From here until it goes on, it waits for the client.
       call.startReplyTimeout(sentBytes);
       yield isLast ? `${text}]` : text;
       sentBytes += text.length;
@@ -101,7 +101,7 @@ const common = {
   reply: (response: HttpResponse, output: Message) =>
     send(response, 200, { ...jsonHeaders }, toJson(output as Investor)),
   fail(response, error, _, request) {
-    // Without its end, nobody takes a part of the list for the whole.
+    // Cut, so that nobody takes a part of the list for the whole.
     if (response.headersSent) response.destroy();
     else sendProblem(response, error, (field) => locate(request, field));
   },

@@ -17,7 +17,7 @@ import { createGrpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
 import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
 import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
 
-/** Serves a request later, or returns undefined to leave it to the next handler. */
+/** Serves a request, or returns undefined to leave it to the next handler. */
 export type Handler = (
   socket: Socket,
   req: HttpRequest,
@@ -52,7 +52,7 @@ const probes = ["/healthz", "/readyz"];
 /** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]*)/i;
 
-/** Creates what finds the path of a request, and replies to every one, whatever happens. */
+/** Creates the router, which replies to every request, whatever happens. */
 export function createRouter(options: RouterOptions) {
   const { services, publicServices, corsOrigins, hosts, log } = options;
   const toRpcs = (specs: ServiceImplSpec[], isPublic: boolean) =>
@@ -92,10 +92,11 @@ export function createRouter(options: RouterOptions) {
       req.url = req.url?.slice(start.length) ?? "";
       headers.host = host;
     }
-    if (!probes.includes(pathOf(req))) requireKnownHost(headers, socket);
+    const path = pathOf(req);
+    if (!probes.includes(path)) requireKnownHost(headers, socket);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return undefined;
-    const rpc = rpcs.get(pathOf(req));
+    const rpc = rpcs.get(path);
     if (rpc) {
       if (isUnary(rpc) && isCommonConnect(req)) {
         return serveUnary(connectCodec, rpc, { socket, headers }, req, res);
@@ -112,7 +113,7 @@ export function createRouter(options: RouterOptions) {
       : httpError(404, "there is nothing at this path");
   }
 
-  /** Runs the work on a request. What it throws is replied to or, if that is late, cuts the reply. */
+  /** Runs the work on a request. An error is replied to or, once the reply has begun, cuts it. */
   async function guard(
     work: () => Promise<void> | undefined,
     reply: { readonly headersSent: boolean; destroy(): unknown },

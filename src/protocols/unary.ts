@@ -12,7 +12,7 @@ import { messageTooLarge } from "../service/errors.ts";
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxPublicBytes = 4 * 1024;
 
-/** How binary messages are read: kept, unknown fields would take a hundred times their size in memory. */
+/** How binary messages are read. Unknown fields, if kept, would take a hundredfold in memory. */
 export const binaryOptions = { readUnknownFields: false };
 
 /** A method with its implementation, and whether anybody may call it. */
