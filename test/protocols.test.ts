@@ -182,27 +182,24 @@ function openHttp2(session: ClientHttp2Session, { path, headers }: Form) {
   };
 }
 
-everywhere(
-  "leaves its connection to the next call when it is too large and still being sent",
-  async ({ kind, form }) => {
-    const begin = open(await serve(kind, echo), kind, form);
-    const large = "x".repeat(200_000);
-    for (const sent of [large.length, 120_000]) {
-      const call = begin({}, large.length);
-      call.send(large.slice(0, sent));
-      if (sent === large.length) call.end();
-      await expect.poll(call.outcome).toBe("MESSAGE_TOO_LARGE");
-      call.send(large.slice(sent));
-    }
-    const next = begin();
-    next.send(form.body);
-    next.end();
-    await expect.poll(next.outcome).toBe("OK");
-  },
-);
+everywhere("leaves its connection to the next one if it is too large", async ({ kind, form }) => {
+  const begin = open(await serve(kind, echo), kind, form);
+  const large = "x".repeat(200_000);
+  for (const sent of [large.length, 120_000]) {
+    const call = begin({}, large.length);
+    call.send(large.slice(0, sent));
+    if (sent === large.length) call.end();
+    await expect.poll(call.outcome).toBe("MESSAGE_TOO_LARGE");
+    call.send(large.slice(sent));
+  }
+  const next = begin();
+  next.send(form.body);
+  next.end();
+  await expect.poll(next.outcome).toBe("OK");
+});
 
 everywhere(
-  "is asked for its body once it is admitted, and not if it is refused",
+  "is asked for its body once it is admitted, and not if refused",
   async ({ kind, form }) => {
     const held = Promise.withResolvers<void>();
     const createInvestor = async () => {
@@ -223,21 +220,18 @@ everywhere(
   },
 );
 
-everywhere(
-  "ends at the service's timeout, whatever longer one its client has",
-  async ({ kind, form }) => {
-    const server = await serve(kind, hang, { requestTimeoutMs: 1_500 });
-    const longest = form.timeout ? Object.fromEntries([form.timeout]) : {};
-    // Once all of it is there, and if its body never comes.
-    for (const isWhole of [true, false]) {
-      const call = open(server, kind, form)(longest);
-      call.send(isWhole ? form.body : form.body.slice(0, 3));
-      if (isWhole) call.end();
-      await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
-    }
-    await expect.poll(() => server.gate.inFlight).toBe(0);
-  },
-);
+everywhere("ends at the service's timeout, if its client's is longer", async ({ kind, form }) => {
+  const server = await serve(kind, hang, { requestTimeoutMs: 1_500 });
+  const longest = form.timeout ? Object.fromEntries([form.timeout]) : {};
+  // Once all of it is there, and if its body never comes.
+  for (const isWhole of [true, false]) {
+    const call = open(server, kind, form)(longest);
+    call.send(isWhole ? form.body : form.body.slice(0, 3));
+    if (isWhole) call.end();
+    await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
+  }
+  await expect.poll(() => server.gate.inFlight).toBe(0);
+});
 
 everywhere("ends at its client's timeout if that is sooner", async ({ name, kind, form }) => {
   // REST has none.
@@ -249,30 +243,27 @@ everywhere("ends at its client's timeout if that is sooner", async ({ name, kind
   await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
 });
 
-everywhere(
-  "frees its slot when its client leaves, before its end and while it runs",
-  async ({ kind, form }) => {
-    const signals: AbortSignal[] = [];
-    const createInvestor: Methods["createInvestor"] = (request, context) => {
-      signals.push(context.signal);
-      return hang.createInvestor?.(request, context) ?? {};
-    };
-    const server = await serve(kind, { createInvestor });
-    for (const isWhole of [false, true]) {
-      const call = open(server, kind, form)();
-      call.send(isWhole ? form.body : form.body.slice(0, 3));
-      if (isWhole) call.end();
-      await expect.poll(() => server.gate.inFlight).toBe(1);
-      await expect.poll(() => signals.length).toBe(isWhole ? 1 : 0);
-      call.leave();
-      await expect.poll(() => server.gate.inFlight).toBe(0);
-    }
-    expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
-  },
-);
+everywhere("frees its slot when its client leaves, also while it runs", async ({ kind, form }) => {
+  const signals: AbortSignal[] = [];
+  const createInvestor: Methods["createInvestor"] = (request, context) => {
+    signals.push(context.signal);
+    return hang.createInvestor?.(request, context) ?? {};
+  };
+  const server = await serve(kind, { createInvestor });
+  for (const isWhole of [false, true]) {
+    const call = open(server, kind, form)();
+    call.send(isWhole ? form.body : form.body.slice(0, 3));
+    if (isWhole) call.end();
+    await expect.poll(() => server.gate.inFlight).toBe(1);
+    await expect.poll(() => signals.length).toBe(isWhole ? 1 : 0);
+    call.leave();
+    await expect.poll(() => server.gate.inFlight).toBe(0);
+  }
+  expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
+});
 
 everywhere(
-  "is refused if its text is not Unicode, which is never replaced",
+  "is refused if its text is not Unicode, which stays as it is",
   async ({ name, kind, form }) => {
     const names: string[] = [];
     const createInvestor: Methods["createInvestor"] = ({ lastName = "" }) => {
@@ -303,7 +294,7 @@ everywhere(
 );
 
 everywhere(
-  "fails with an id if the service is at fault, under which the cause is logged once",
+  "fails with an id if the service is at fault, as it is logged once",
   async ({ kind, form }) => {
     const logged: string[] = [];
     const log = pino({ level: "error" }, { write: (line) => void logged.push(line) });

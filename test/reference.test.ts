@@ -76,18 +76,13 @@ it("the reference page may load and run nothing but what the service sends", asy
   expect(links).toEqual(["data:,", "swagger-ui.css", "swagger-ui-bundle.js", "reference.js"]);
 });
 
-/** Tries an operation of the page with what is filled in, and with the given fields. */
-async function tryOut(page: Page, id: string, fields: Record<string, string> = {}) {
-  const block = page.locator(`.opblock[id$="-${id}"]`);
-  if (!(await block.getByRole("button", { name: "Execute" }).isVisible())) {
-    await block.locator(".opblock-summary-control").click();
-    await block.getByRole("button", { name: "Try it out" }).click();
-  }
-  for (const [name, value] of Object.entries(fields))
-    await block.getByPlaceholder(name).fill(value);
-  const clear = block.getByRole("button", { name: "Clear" });
-  if (await clear.isVisible()) await clear.click();
-  await block.getByRole("button", { name: "Execute" }).click();
+/** Creates the record that the page has filled in. */
+async function tryOut(page: Page) {
+  const block = page.locator('.opblock[id$="-createInvestor"]');
+  const press = (name: string) => block.getByRole("button", { name }).click();
+  await block.locator(".opblock-summary-control").click();
+  await press("Try it out");
+  await press("Execute");
   const reply = block.locator(".live-responses-table tbody");
   const status = await reply.locator(".response-col_status").first().textContent();
   const body = await reply.locator("pre.microlight, .highlight-code pre").first().textContent();
@@ -129,22 +124,12 @@ it(
       if (!/^data:/.test(each.url()) && !each.url().startsWith(base)) complaints.push(each.url());
     });
     await page.goto(base);
-    expect(await tryOut(page, "createInvestor")).toMatchObject({
-      status: 401,
-      body: { reason: "CREDENTIALS_MISSING" },
-    });
-    // Chromium itself complains of the status.
-    expect(complaints.splice(0)).toEqual([expect.stringContaining("status of 401")]);
-
     await page.getByRole("button", { name: "Authorize" }).click();
     const dialog = page.locator(".dialog-ux");
     await dialog.getByRole("textbox").fill(token);
     await dialog.getByRole("textbox").press("Enter");
     await dialog.getByRole("button", { name: "Close" }).last().click();
-    const { status, body } = await tryOut(page, "createInvestor");
-    expect(status).toBe(200);
-    expect(await tryOut(page, "getInvestor", { id: body.id })).toEqual({ status, body });
-    expect(await tryOut(page, "listInvestors")).toEqual({ status, body: [body] });
+    expect(await tryOut(page)).toMatchObject({ status: 200, body: { id: expect.any(String) } });
     expect(complaints).toEqual([]);
   },
 );

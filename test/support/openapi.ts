@@ -74,12 +74,15 @@ export function expectDocumented(
 ): void {
   const response = operation.responses[status];
   expect(response, `${operation.operationId} with ${status}`).toBeDefined();
-  const schema = response?.content[contentType ?? ""]?.schema;
+  const { schema, example } = response?.content[contentType ?? ""] ?? {};
   expect(schema, `${operation.operationId} with ${status}: ${contentType}`).toBeDefined();
   const validate = compile(schema ?? {});
   validate(body);
   expect(validate.errors ?? []).toEqual([]);
   if (contentType === "application/problem+json") {
-    expect(response?.description).toContain((body as { reason: string }).reason);
+    const { reason } = body as { reason: string };
+    expect(response?.description).toContain(reason);
+    const { type, title, ...shown } = example as Record<string, unknown>;
+    if (shown.reason === reason) expect(body).toMatchObject({ type, title });
   }
 }
