@@ -11,7 +11,7 @@ import { afterAll, beforeAll, expect, it, type TestOptions } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { copy } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { readPage } from "./support/markdown.ts";
+import { readBlocks, readPage } from "./support/markdown.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, lockDatabase, metric, type Service, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
@@ -63,15 +63,16 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
   const last = steps.pop() ?? "";
   const { stdout } = await bash(toScript(stepsOf(language)));
   const prepared = steps.filter((step) => /^(cd|\.) /.test(step)).join("\n");
+  const runThere = (script: string) => bash(toScript(`${prepared}\n${script}`));
   const runAgain = async (address: string): Ended => {
-    const again = `${prepared}\n${last.replace(/localhost:\d+/, address)} 2>&1`;
-    return bash(again).then(
+    const again = `${last.replace(/localhost:\d+/, address)} 2>&1`;
+    return runThere(again).then(
       ({ stdout }) => ({ stdout, code: 0 }),
       ({ stdout, code }) => ({ stdout, code }),
     );
   };
   unanswered.push(runAgain(`127.0.0.1:${(silent.address() as AddressInfo).port}`));
-  return { stdout, runAgain };
+  return { stdout, runThere, runAgain };
 }
 
 const clones: string[] = [];
@@ -94,9 +95,15 @@ for (const [language, options] of languages) {
     async () => {
       const service = await startService();
       const client = grpcClient(service);
-      await Promise.all(Array.from({ length: 150 }, () => client.createInvestor(aCreate())));
-      const { stdout, runAgain } = await doSteps(language, service);
+      await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
+      await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
+      const { stdout, runThere, runAgain } = await doSteps(language, service);
       expectPrinted(stdout, 151);
+      for (const { language: block, text } of readBlocks("README.md")) {
+        if (block !== language.toLowerCase()) continue;
+        const printed = await runThere(`${block} - <<'END'\n${text}\nEND`);
+        expect(printed.stdout).toContain(`last_name: "${aCreate().lastName}"`);
+      }
 
       const release = lockDatabase(service);
       const port = language.endsWith("Connect") ? service.httpPort : service.grpcPort;
