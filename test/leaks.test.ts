@@ -113,7 +113,9 @@ it.each<[string, Ending, (call: Opened) => unknown]>([
 ])("calls leave nothing in memory if they %s", async (_, ending, end) => {
   const { isHeld = false, headers = {}, maxAge = "1h" } = ending;
   const service = await startService({
-    ...{ MAX_CONNECTION_AGE: maxAge, REQUEST_TIMEOUT: "1s", NODE_OPTIONS: census },
+    ...{ MAX_CONNECTION_AGE: maxAge, NODE_OPTIONS: census },
+    // All that are held have to be in flight at once.
+    REQUEST_TIMEOUT: isHeld ? "1h" : "1s",
   });
   const { grpcPort, httpPort } = service;
   const creates = 4;
