@@ -28,7 +28,7 @@ const amounts = values.quick
       starts: 1,
     }
   : {
-      effort: { rounds: 10, seconds: 1.5 },
+      effort: { rounds: 6, seconds: 1.5 },
       copied: [10_000, 1_000_000] as const,
       grown: [100_000, 20_000_000] as const,
       listed: 2_000_000,

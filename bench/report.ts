@@ -55,7 +55,7 @@ export function tabulate(figures: Figure[]): string {
 }
 
 /** The comparisons by gRPC, as README shows them. */
-function toSummary({ outcomes, machine }: Results): string {
+function toSummary({ outcomes }: Results): string {
   const servers = ["Investor Records", "grpc-go", "grpc-js"];
   const rows = outcomes
     .filter(({ api }) => api === "grpc")
@@ -72,8 +72,7 @@ function toSummary({ outcomes, machine }: Results): string {
     ]);
   return `${toTable([["gRPC", "callers", ...servers], ...rows])}
 
-Calls a second of many callers, median time of a call of a lone one, and the server's CPU time per call; writes are durable. All ran on
-${machine}. [More](docs/performance.md).`;
+Calls a second, or the median time of a lone caller's call, and the server's CPU time per call, with durable writes: [more](docs/performance.md).`;
 }
 
 function toComparisons(outcomes: Outcome[]): string {
