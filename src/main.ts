@@ -175,7 +175,7 @@ function onSignals(
 ): void {
   let first: { signal: NodeJS.Signals; at: number } | undefined;
   for (const signal of signals) {
-    process.removeAllListeners(signal);
+    const earlier = process.listeners(signal);
     process.on(signal, () => {
       if (first === undefined) {
         first = { signal, at: performance.now() };
@@ -187,6 +187,8 @@ function onSignals(
       onSecond(signal);
       endAtOnce();
     });
+    // Not before: without a listener, Node.js forgets a signal that has come meanwhile.
+    for (const listener of earlier) process.off(signal, listener);
   }
 }
 

@@ -67,6 +67,19 @@ it("ends by SIGTERM as soon as it runs", async () => {
   expect(await exited).not.toBe(0);
 });
 
+it("ends by a SIGTERM that comes while it loads its modules", async () => {
+  // The signal comes in the turn in which the service takes over from what has handled it so far.
+  const script = `
+    const { on } = process;
+    process.on = function (name, listener) {
+      if (name === "SIGTERM" && process.listenerCount(name) > 0) process.kill(process.pid, name);
+      return on.call(this, name, listener);
+    };`;
+  const options = `--import=data:text/javascript,${encodeURIComponent(script)}`;
+  const environment = { GRPC_PORT: "0", HTTP_PORT: "0", NODE_OPTIONS: options };
+  expect(await run([], environment, temporaryFolder()).exited).not.toBe(0);
+});
+
 it.each(["GRPC_PORT", "HTTP_PORT"])(
   "reports a taken %s before it touches the database",
   async (name) => {

@@ -94,13 +94,14 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Replaces the deadline by the time that its client has to read what is sent to it now. After that,
-   * its connection is closed.
+   * Replaces the deadline by the time that its client has to read what is sent to it now, and what
+   * was sent to it of other replies. After that, its connection is closed.
    *
    * @param sentBytes how much of the reply was sent before
    */
   startReplyTimeout(sentBytes = 0): void {
     this.#sentBytes = sentBytes;
+    if (sentBytes > 0) this.#connection?.awaitReader(sentBytes);
     // How much of it is unsent is known only after it was written.
     this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
   }
@@ -179,7 +180,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   #waitForUnsent(): void {
     const unsentMs = readTimeoutMs(0, this.head.response.writableLength) - readTimeoutMs(0);
-    this.#startTimer(unsentMs, () => {
+    // Over HTTP/2, what was sent of other replies is ahead of it.
+    const othersMs = Math.max(0, (this.#connection?.readBy ?? 0) - performance.now());
+    this.#startTimer(othersMs + unsentMs, () => {
       this.failure ??= replyNotRead;
       this.#connection?.destroy();
     });

@@ -44,6 +44,16 @@ export class Connection {
     this.retiresAt = retiresAt;
   }
 
+  /** Until when its client may still be reading what it was sent, by performance.now(). */
+  get readBy(): number {
+    return this.#readBy;
+  }
+
+  /** Gives its client time to read what it was sent of a reply. */
+  awaitReader(sentBytes: number): void {
+    this.#readBy = Math.max(this.#readBy, performance.now() + readTimeoutMs(sentBytes));
+  }
+
   /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
   get idleSince(): number | undefined {
     if (this.#calls > 0 || this.#watches > 0) return undefined;
@@ -74,7 +84,7 @@ export class Connection {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
       this.#repliedAt = performance.now();
-      this.#readBy = Math.max(this.#readBy, this.#repliedAt + readTimeoutMs(sentBytes));
+      this.awaitReader(sentBytes);
     };
   }
 
