@@ -4,7 +4,7 @@ import { constants, fstatSync, openSync, writeSync } from "node:fs";
 const maxWaitingBytes = 64 * 1024;
 
 /** How often what waits is tried again, and how long it has when the process exits, in milliseconds. */
-const retryMs = 100;
+const retryMs = 10;
 const exitMs = 1_000;
 
 /** See {@link openStandardError}. */
