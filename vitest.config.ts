@@ -9,7 +9,7 @@ export default defineConfig({
     // Only what hangs ever gets there, also on a machine that does much else.
     testTimeout: 600_000,
     hookTimeout: 600_000,
-    expect: { poll: { timeout: 120_000, interval: 20 } },
+    expect: { poll: { timeout: 500_000, interval: 20 } },
     // Each starts processes and databases of its own, and waits for them for much of its time.
     maxWorkers: 3,
   },
