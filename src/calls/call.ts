@@ -94,8 +94,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Replaces the deadline by the time that its client has to read what is sent to it now, and what
-   * was sent to it of other replies. After that, its connection is closed.
+   * Replaces the deadline by the time that its client has to read what is sent to it now, behind
+   * what was sent of whole lists on its connection, which is closed after that.
    *
    * @param sentBytes how much of the reply was sent before
    */

@@ -67,7 +67,7 @@ function describeHttp({ socket }: CallHead, http: HttpCall): Attributes {
     "http.route": route,
     // What is no id can be anything.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
-    "url.scheme": "encrypted" in socket ? "https" : "http",
+    "url.scheme": "encrypted" in socket && socket.encrypted ? "https" : "http",
     "network.protocol.version": version,
   };
 }

@@ -102,7 +102,7 @@ async function openMongo(url: string): Promise<Reader> {
       const isUuid = id instanceof Binary && id.sub_type === Binary.SUBTYPE_UUID;
       if (!isUuid) throw new Error(`what it has under the id ${id} is no record`);
     }
-    const estimate = await collection.estimatedDocumentCount();
+    const estimate = await collection.estimatedDocumentCount().catch(() => 0);
     const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
     return { ...store, count: async () => estimate };
   } finally {

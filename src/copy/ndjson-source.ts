@@ -1,6 +1,7 @@
 import { isUtf8 } from "node:buffer";
 import { open, stat } from "node:fs/promises";
 import type { Readable } from "node:stream";
+import { setImmediate } from "node:timers/promises";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { deriveId, isUuid } from "../investor/ids.ts";
 import type { Violation } from "../investor/investor.ts";
@@ -44,6 +45,8 @@ export function createNdjsonSource(stream: Readable): Source {
           count += 1;
           const record = readLine(line, count === 1);
           if (record !== undefined) records.push(record);
+          // Signals and the database's replies have their turn meanwhile.
+          if (count % batchSize === 0) await setImmediate();
         }
       } catch (error) {
         throw new Error(`line ${count}: ${(error as Error).message}`);

@@ -27,8 +27,6 @@ export class Connection {
   socket: Socket;
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;
-  /** Whether its next reply over HTTP/1.1 is the last. */
-  closesAfterReply = false;
   readonly retiresAt: number;
   readonly #openedAt = performance.now();
   #repliedAt = Number.NEGATIVE_INFINITY;
@@ -36,6 +34,7 @@ export class Connection {
   #calls = 0;
   #watches = 0;
   readonly #responses = new Set<ServerResponse>();
+  #closesAfterReply = false;
   #hasLastReply = false;
 
   /** @param retiresAt when it is too old, by performance.now() */
@@ -98,9 +97,15 @@ export class Connection {
     response.once("close", () => this.#responses.delete(response));
     if (this.#responses.size > maxUnanswered) this.destroy();
     if (this.#hasLastReply) return false;
-    if (this.closesAfterReply) response.setHeader("connection", "close");
-    this.#hasLastReply = this.closesAfterReply;
+    if (this.#closesAfterReply) this.#makeLast(response);
     return true;
+  }
+
+  /** Over HTTP/1.1, has the newest reply close it that can still say so, or else the next one. */
+  closeAfterReply(): void {
+    this.#closesAfterReply = true;
+    const newest = [...this.#responses].at(-1);
+    if (newest && !newest.headersSent) this.#makeLast(newest);
   }
 
   /**
@@ -108,7 +113,7 @@ export class Connection {
    * reply, over HTTP/2 at once, with which request was the last to be served. Calls go on to their end.
    */
   retire(): void {
-    this.closesAfterReply = true;
+    this.closeAfterReply();
     this.session?.close();
   }
 
@@ -119,5 +124,10 @@ export class Connection {
   /** Closes its responses once it has closed, which Node.js does not do behind a CONNECT. */
   closeResponses(): void {
     for (const response of this.#responses) response.emit("close");
+  }
+
+  #makeLast(response: ServerResponse): void {
+    response.setHeader("connection", "close");
+    this.#hasLastReply = true;
   }
 }

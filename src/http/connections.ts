@@ -74,7 +74,7 @@ export function createConnections(limits: ConnectionLimits): Connections {
   const paces = new WeakMap<object, ReturnType<typeof createPace>>();
   let closesAfterReply = false;
   let isRetiring = false;
-  const ageTimer = setInterval(checkAges, ageCheckMs).unref();
+  const ageTimer = maxAgeMs < Infinity ? setInterval(checkAges, ageCheckMs).unref() : undefined;
 
   function add(socket: Socket): void {
     socket.on("error", ignore);
@@ -86,7 +86,7 @@ export function createConnections(limits: ConnectionLimits): Connections {
     const key = keyOf(socket);
     const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
     const connection = new Connection(socket, performance.now() + lifeMs);
-    connection.closesAfterReply = closesAfterReply;
+    if (closesAfterReply) connection.closeAfterReply();
     all.set(key, connection);
     bySocket.set(socket, connection);
     socket.once("close", () => {
@@ -149,7 +149,7 @@ export function createConnections(limits: ConnectionLimits): Connections {
     },
     closeAfterReplies() {
       closesAfterReply = true;
-      for (const connection of all.values()) connection.closesAfterReply = true;
+      for (const connection of all.values()) connection.closeAfterReply();
     },
     retire() {
       isRetiring = true;

@@ -27,10 +27,12 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (url.includes("#")) throw refusal("write %23 for #");
   // What is followed by an @ is a part of a password.
   const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
-  const names = [...new Set(new URLSearchParams(query).keys())];
+  const options = [...new URLSearchParams(query)];
+  const names = [...new Set(options.map(([name]) => name))];
   const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
   if (others.length > 0) throw refusal(`unknown or unsupported option ${others.join(", ")}`);
-  if (/(^|&)authMechanism=(GSSAPI|MONGODB-AWS)/i.test(query)) {
+  const mechanism = options.find(([name]) => name.toLowerCase() === "authmechanism")?.[1];
+  if (/^(GSSAPI|MONGODB-AWS)$/i.test(mechanism ?? "")) {
     throw refusal("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
   }
   const client = open(url, names, {

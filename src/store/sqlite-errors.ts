@@ -50,7 +50,7 @@ export function explainError(error: unknown): string {
   const code = resultCodeOf(error);
   if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
-  if (code === cannotOpen || code === readOnly || /^(EACCES|EROFS):/.test(message)) {
+  if (code === cannotOpen || code === readOnly || /^(EACCES|EPERM|EROFS):/.test(message)) {
     const files = "it, its -wal and -shm, and its folder";
     return `it cannot be opened: this user must be able to read and write ${files} (${message})`;
   }
