@@ -1,8 +1,7 @@
 /**
- * Hostile clients and, by `npm run attack`, good callers beside them. Each round is one attack by 64
- * connections at once, half of them with the token of a greedy caller, the others without
- * credentials. What they send depends on the seed of the round, which a failure prints:
- * `SEED=7 npm run attack -- -t TLS` repeats it.
+ * Hostile clients and, by `npm run attack`, good callers beside them. Each round is one attack by 64 connections at once, half of
+ * them with the token of a greedy caller, the others without credentials. What they send depends on
+ * the seed of the round, which a failure prints: `SEED=7 npm run attack -- -t TLS` repeats it.
  */
 import { cpus } from "node:os";
 import { describe, expect, it } from "vitest";
@@ -15,12 +14,9 @@ import { type Attack, type Kind, marks, startTarget } from "./target.ts";
 
 const clients = 64;
 
-/** Whether nothing else is tested beside, as by `npm run attack`. */
-const isAlone = process.env.ATTACK_MINUTES !== undefined;
-
-/** How long both kinds of service are attacked, one after the other; else, each attack is made once. */
-const minutes = Number(process.env.ATTACK_MINUTES ?? 0);
-const roundMs = isAlone ? 1_500 : 0;
+/** How long both kinds of service are attacked, one after the other; in `npm test` beside others. */
+const minutes = Number(process.env.ATTACK_MINUTES ?? 1);
+const roundMs = 1_500;
 
 const maxMemoryMb = 512;
 const minServed = 0.98;
@@ -29,6 +25,8 @@ const minCalls = 100;
 
 /** How busy the one thread of the service, and all cores, may be while good callers are timed. */
 const maxBusy = 0.75;
+/** Whether nothing else is tested beside, as by `npm run attack`. */
+const isAlone = process.env.ATTACK_MINUTES !== undefined;
 const secrets = new RegExp(Object.values(marks).join("|"));
 
 const all = { ...forms, ...floods };
@@ -117,15 +115,13 @@ describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
   it("withstands every attack", { timeout: minutes * 60_000 + 600_000 }, async () => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;
-    const end = performance.now() + (minutes * 60_000) / kinds.length;
-    const isOver = () =>
-      isReplay || (seed >= firstSeed + attacks.length && performance.now() > end);
+    const end = performance.now() + (isReplay ? 0 : (minutes * 60_000) / kinds.length);
     const peaks: Record<string, number> = {};
     const failures: string[] = [];
     let timed = 0;
     let scene: Scene | undefined;
     let seed = firstSeed;
-    for (; seed === firstSeed || !isOver(); seed += 1) {
+    for (; seed === firstSeed || performance.now() < end; seed += 1) {
       const [name, attack] = attacks[seed % attacks.length] as [string, Attack];
       scene ??= await prepare(kind);
       const { target } = scene;
