@@ -260,12 +260,11 @@ describe("a reply that is not read", () => {
   it("arrives whole if it is read slowly, over HTTP/1.1 and, beside others, HTTP/2", async () => {
     const folder = await makeFullFolder(700);
     const files = await writeServerFiles(folder, await createAuthority());
-    const options = { ...fast, ...files, REQUEST_TIMEOUT: "10m" };
-    const { httpPort } = await startService(options, folder);
+    const settings = { ...fast, ...files, REQUEST_TIMEOUT: "10m" };
+    const { httpPort } = await startService(settings, folder);
     const tailOf = async (protocol: string, request: Uint8Array | string) => {
-      const socket = connectTls({
-        ...{ port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false },
-      });
+      const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
+      const socket = connectTls(options);
       onTestFinished(() => void socket.destroy());
       socket.write(request);
       let tail = "";
@@ -328,6 +327,14 @@ describe("connections", () => {
     await Promise.all(streams.map((stream) => once(stream, "data")));
     await openWire(service.grpcPort).closed;
     expect(streams.every(({ closed }) => !closed)).toBe(true);
+  });
+
+  it("that do not begin are closed after ten seconds, on both ports", async () => {
+    const service = await startService(fast);
+    const wires = [service.grpcPort, service.httpPort].flatMap((port) =>
+      ["", "PRI * HT"].map((beginning) => openWire(port, beginning)),
+    );
+    await Promise.all(wires.map(({ closed }) => closed));
   });
 });
 
