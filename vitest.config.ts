@@ -10,7 +10,7 @@ export default defineConfig({
     testTimeout: 600_000,
     hookTimeout: 600_000,
     expect: { poll: { timeout: 500_000, interval: 20 } },
-    // Each starts processes and databases of its own, and waits for them for much of its time.
-    maxWorkers: 3,
+    // The tests start processes and databases of their own; more at once only get slower.
+    maxWorkers: 2,
   },
 });
