@@ -177,6 +177,20 @@ describe("public calls", () => {
     expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
   });
 
+  it("of reflection hold little of what is asked and not read", async () => {
+    const { grpcPort } = await startService({
+      NODE_OPTIONS: "--max-old-space-size=80",
+    });
+    const questions = Buffer.concat(Array(1_000).fill(listServices));
+    for (let i = 0; i < 8; i += 1) {
+      const session = unreadSession(grpcPort);
+      for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(questions);
+      await untilArrived(session);
+    }
+    await waitFor(async () => (await reasonOf(grpcPort, check)) === "OVERLOADED");
+    expect(await reasonOf(grpcPort, list)).toBe(undefined);
+  });
+
   it("of reflection end after a minute", async () => {
     const { grpcPort } = await startService(fast);
     const stream = openCall(rawConnection(grpcPort), reflect);

@@ -1,5 +1,5 @@
 import { on } from "node:events";
-import type { IncomingHttpHeaders } from "node:http";
+import type { IncomingHttpHeaders, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import {
   Code,
@@ -9,18 +9,14 @@ import {
   type Interceptor,
   type MethodImpl,
 } from "@connectrpc/connect";
-import {
-  type Compression,
-  createAsyncIterable,
-  type UniversalHandler,
-  type UniversalServerResponse,
+import type {
+  Compression,
+  UniversalHandler,
+  UniversalServerResponse,
 } from "@connectrpc/connect/protocol";
 import { errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
-import {
-  universalRequestFromNodeRequest,
-  universalResponseToNodeResponse,
-} from "@connectrpc/connect-node";
+import { universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
 import type { TransportName } from "../calls/head.ts";
 import { authorityOf } from "../http/cross-origin.ts";
@@ -35,10 +31,19 @@ import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from ".
 /** Carries a call through Connect's handlers, in its context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
+/** What Connect replies to a request. */
+type Reply = UniversalServerResponse & { body: AsyncIterable<Uint8Array> };
+
 interface ConnectRoutesOptions extends ProtocolOptions {
   jsonOptions: JsonOptions;
   compressions: Compression[];
 }
+
+/**
+ * How much of a stream of requests Connect gets at once, in bytes: it unpacks all messages in it
+ * before it takes the first, each to many times its size.
+ */
+const partBytes = 128;
 
 /** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
 export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterable<Rpc>) {
@@ -71,7 +76,9 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
       return;
     }
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
-    for await (const [part] of on(req, "data", limits)) yield part;
+    for await (const [bytes] of on(req, "data", limits)) {
+      for (let at = 0; at < bytes.length; at += partBytes) yield bytes.subarray(at, at + partBytes);
+    }
   }
 
   return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
@@ -113,20 +120,40 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
       send(res, 400, { ...jsonHeaders }, errorToJsonBytes(error, jsonOptions));
       return;
     }
-    const reply = recordRefusal(response, call);
-    let body: AsyncIterable<Uint8Array> = reply.body;
-    if (transport === "grpc" && rpc.spec.kind === "unary" && "stream" in res) {
-      const parts = await Array.fromAsync(body);
-      const { failure } = call;
-      // Connect sends headers before the trailers of an error, too.
-      if (parts.length === 0 && failure?.code === Code.Unavailable) {
-        sendStatus(res.stream, headers, failure);
-        return;
-      }
-      body = createAsyncIterable(parts);
-    }
-    await universalResponseToNodeResponse({ ...reply, body }, res);
+    await sendReply(recordRefusal(response, call), call, res);
   };
+}
+
+/**
+ * Sends the reply to a call, one part after the other: a part that waits takes many times its size
+ * in memory, and a client may ask for thousands at once.
+ */
+async function sendReply(
+  { status, header = new Headers(), body, trailer }: Reply,
+  call: Call,
+  res: HttpResponse,
+) {
+  // Both kinds have the methods of one; only their types differ.
+  const response = res as ServerResponse;
+  let isWritten: Promise<void> | undefined;
+  for await (const part of body) {
+    await isWritten;
+    if (call.isClosed) return;
+    if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
+    isWritten = new Promise((resolve) => response.write(part, () => resolve()));
+  }
+  if (call.isClosed) return;
+  if (!response.headersSent) {
+    const { failure, head } = call;
+    // Connect sends headers before the trailers of an error, too.
+    if (head.transport === "grpc" && "stream" in res && failure?.code === Code.Unavailable) {
+      sendStatus(res.stream, head.headers, failure);
+      return;
+    }
+    response.writeHead(status, Object.fromEntries(header));
+  }
+  if (trailer) response.addTrailers(Object.fromEntries(trailer));
+  response.end();
 }
 
 const unsupportedMediaType = httpError(
@@ -176,11 +203,10 @@ function toFailure(call: Call, error: unknown): ConnectError {
 }
 
 /** Records in its call what Connect refuses itself, such as a message that it cannot read. */
-function recordRefusal(response: UniversalServerResponse, call: Call) {
+function recordRefusal(response: UniversalServerResponse, call: Call): Reply {
   const { status, trailer = new Headers(), body } = response;
   async function* follow() {
-    // Connect throws the error of a write on a reset connection into it: no fault of the body.
-    if (body) for await (const bytes of recordStreamFailure(body, call)) yield bytes;
+    if (body) yield* recordStreamFailure(body, call);
     if (call.wasInvoked || call.failure) return;
     // gRPC-Web and streams have their status in the body.
     const code = findTrailerError(trailer)?.code ?? codeByStatus[status];

@@ -49,7 +49,8 @@ async function prepare(kind: Kind) {
 
 /** Waits until the service holds no more than at first, of calls or of everything. */
 async function settle({ target, initial }: Scene, kinds?: "calls"[]): Promise<void> {
-  await expect.poll(() => target.excess(initial, kinds), { interval: 200 }).toEqual([]);
+  const poll = expect.poll(() => target.excess(initial, kinds), { interval: 200 }).toEqual([]);
+  await Promise.race([poll, target.throwOnceEnded]);
 }
 
 /** Ends both; resolves with the exit code of the service. */
@@ -75,7 +76,7 @@ async function withstand(seed: number, scene: Scene, attack: Attack): Promise<bo
   });
   const ends = await Promise.allSettled(lives);
   target.closeAll();
-  if (!target.isAlive()) throw new Error(`the process ended: ${target.output().slice(-2_000)}`);
+  if (!target.isAlive()) await target.throwOnceEnded;
   const figures = await callers?.end(minCalls);
   const elapsed = performance.now() - start;
   const isServiceFree = target.busyMs() - busyMs < maxBusy * elapsed;

@@ -95,6 +95,10 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
   }
   const service = await startService(env, folder, buildService(join(folder, "service")));
   const { child, exited, output } = service;
+  const throwOnceEnded = exited.then(() => {
+    throw new Error(`the process ended: ${output().slice(-2_000)}`);
+  });
+  throwOnceEnded.catch(() => {});
   const ports = { grpc: service.grpcPort, http: service.httpPort };
   const scheme = authority ? "https" : "http";
   const httpUrl = `${scheme}://127.0.0.1:${ports.http}`;
@@ -165,6 +169,8 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     },
     /** What hostile clients received that they must not. */
     leaks,
+    /** Rejects with the last lines of the service once it has ended. */
+    throwOnceEnded,
     isAlive: () => child.exitCode === null && child.signalCode === null,
     hostile(random: Random, isStranger = random.int(0, 1) === 0): Hostile {
       return {
