@@ -4,7 +4,7 @@ import { reportSkipped } from "./test/support/skipped.ts";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    globalSetup: "test/support/mongodb-binary.ts",
+    globalSetup: "test/support/global-setup.ts",
     reporters: ["default", reportSkipped],
     // Only what hangs ever gets there, also on a machine that does much else.
     testTimeout: 600_000,

@@ -5,13 +5,11 @@ import {
   type ClientHttp2Stream,
   connect as connectHttp2,
 } from "node:http2";
-import { join } from "node:path";
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
-import { root } from "./support/clone.ts";
 import { makeFullFolder } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
@@ -34,6 +32,7 @@ import {
 } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
 import {
+  bin,
   grpcClient,
   hurry,
   lockDatabase,
@@ -323,7 +322,7 @@ describe("connections", () => {
   it("are no more than file descriptors allow, and an idle one makes room", async () => {
     const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
     const command = 'ulimit -n 80; exec "$0" "$1"';
-    const args = ["-c", command, process.execPath, join(root, "src/bin.ts")];
+    const args = ["-c", command, process.execPath, bin];
     const { output } = runGroup("sh", args, { env, cwd: temporaryFolder() });
     await expect.poll(output).toContain("serving");
     expect(output()).toContain("80 file descriptors allows 30 connections, not the 1024 of");

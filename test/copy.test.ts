@@ -30,10 +30,8 @@ import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { listAll } from "./support/pages.ts";
 import { anInvestor } from "./support/records.ts";
-import { grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
+import { bin, grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
-
-const bin = join(import.meta.dirname, "../src/bin.ts");
 
 const copied = (count: number | string, present: number | string) =>
   new RegExp(

@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
+import { bin, grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
@@ -29,7 +29,7 @@ const launchers: [string, string[], ...Parameters<typeof needs>][] = [
 
 /** Runs the command line, none of whose standard error is read. */
 function runUnread([program = "", ...args]: string[], own: string[], options: object) {
-  const all = [...args, process.execPath, join(root, "src/bin.ts"), ...own];
+  const all = [...args, process.execPath, bin, ...own];
   const running = runGroup(program, all, { ...options });
   running.child.stderr?.pause();
   return running;

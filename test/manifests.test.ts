@@ -14,6 +14,7 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
+import { bin } from "./support/service.ts";
 import { readVariables } from "./support/settings.ts";
 import { needs } from "./support/tools.ts";
 
@@ -137,13 +138,12 @@ describe("the manifests", needs("Go"), () => {
     const inRoot = (text: string) => text.replaceAll(/\/(?=data|backups)/g, `${root}/`);
     const day = new Date().toISOString().slice(0, 10);
     const database = `sqlite:${root}/data/investors.db`;
-    const program = join(deploy, "../src/bin.ts");
     const runNode = (args: string[]) => {
       const env = { PATH: process.env.PATH, JOB: "job", KEEP_DAYS: "14" };
       const { status, stderr } = spawnSync(process.execPath, args, { env });
       expect(status, String(stderr)).toBe(0);
     };
-    runNode([program, "copy", join(deploy, "../examples/investors.ndjson"), database]);
+    runNode([bin, "copy", join(deploy, "../examples/investors.ndjson"), database]);
     for (const age of [13, 15]) {
       writeFileSync(`${root}/backups/${age}.db`, "");
       const then = Date.now() / 1_000 - age * 86_400;
@@ -151,7 +151,7 @@ describe("the manifests", needs("Go"), () => {
     }
     const [{ args }] = spec.initContainers;
     const [{ command }] = spec.containers;
-    runNode([program, ...args.map((each: string) => inRoot(each).replace("$(JOB)", "job"))]);
+    runNode([bin, ...args.map((each: string) => inRoot(each).replace("$(JOB)", "job"))]);
     runNode(command.slice(1).map(inRoot));
     expect(readdirSync(`${root}/backups`).toSorted()).toEqual(["13.db", `${day}.db`]);
 
@@ -161,7 +161,7 @@ describe("the manifests", needs("Go"), () => {
     expect(restore.spec.template.spec.volumes).toEqual(spec.volumes);
     const [{ command: shell }] = restore.spec.template.spec.containers;
     execFileSync(shell[0], shell.slice(1).map(inRoot));
-    runNode([program, "copy", database, `${root}/restored.ndjson`]);
+    runNode([bin, "copy", database, `${root}/restored.ndjson`]);
     expect(readFileSync(`${root}/restored.ndjson`, "utf8").trim().split("\n")).toHaveLength(20);
   });
 

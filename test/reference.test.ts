@@ -1,15 +1,14 @@
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, request } from "node:http";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { gunzipSync } from "node:zlib";
 import { chromium, type Page } from "playwright-core";
 import { expect, it, onTestFinished } from "vitest";
-import { buildService } from "./support/clone.ts";
-import { temporaryFile, temporaryFolder } from "./support/folder.ts";
+import { temporaryFile } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
-import { startService } from "./support/service.ts";
+import { bin, startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 import { chromiumOptions, needs } from "./support/tools.ts";
 
@@ -29,9 +28,8 @@ async function send(port: number, path: string, headers = {}, method = "GET") {
 }
 
 it("the files of the reference page are built, and sent to anybody", async () => {
-  const folder = temporaryFolder();
   const env = { AUTH_TOKENS_FILE: temporaryFile(`backend ${token}\n`) };
-  const { httpPort } = await startService(env, folder, buildService(join(folder, "source")));
+  const { httpPort } = await startService(env);
   for (const [path, type] of Object.entries(types)) {
     const { status, headers, body } = await send(httpPort, path);
     expect(status, path).toBe(200);
@@ -55,7 +53,7 @@ it("the files of the reference page are built, and sent to anybody", async () =>
     const post = await send(httpPort, path, {}, "POST");
     expect([post.status, post.headers.allow]).toEqual([405, "GET, HEAD"]);
   }
-  const licence = readFileSync(join(folder, "source/dist/reference/LICENSE"), "utf8");
+  const licence = readFileSync(join(dirname(bin), "reference/LICENSE"), "utf8");
   expect(licence).toContain("Apache License");
 });
 

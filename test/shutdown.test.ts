@@ -1,7 +1,6 @@
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { Agent, get, type IncomingMessage } from "node:http";
-import { join } from "node:path";
 import { json } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { ConnectError, createClient } from "@connectrpc/connect";
@@ -25,6 +24,7 @@ import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts"
 import { aCreate, institution } from "./support/records.ts";
 import {
   accepts,
+  bin,
   grpcClient,
   lockDatabase,
   runGroup,
@@ -244,7 +244,7 @@ it("ends at once at a second signal, whatever is waited for", async () => {
 it("lets calls finish when the terminal of the service closes", needs("Python"), async () => {
   const folder = temporaryFolder();
   const program = "import pty, sys; pty.spawn(sys.argv[1:])";
-  const args = ["-c", program, process.execPath, join(root, "src/bin.ts")];
+  const args = ["-c", program, process.execPath, bin];
   const env = { PATH: process.env.PATH, GRPC_PORT: "0", HTTP_PORT: "0" };
   const { child: terminal, output } = runGroup("python3", args, { cwd: folder, env });
   await waitFor(async () => output().includes("serving"));

@@ -1,8 +1,5 @@
-import { mkdtempSync, rmSync } from "node:fs";
 import { createServer, type RequestListener } from "node:http";
 import { connect } from "node:http2";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
@@ -17,7 +14,6 @@ import { v7 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
-import { buildService } from "./support/clone.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { openCall, rawConnection } from "./support/raw-grpc.ts";
@@ -173,12 +169,6 @@ const tellPackages = `
 `;
 
 describe("by the variables of OpenTelemetry alone, the service", () => {
-  let program: string;
-  beforeAll(() => {
-    program = buildService(mkdtempSync(join(tmpdir(), "investor-records-")));
-  });
-  afterAll(() => rmSync(resolve(program, "../.."), { recursive: true }));
-
   it("exports a span of every kind of call, the last ones as it stops", async () => {
     const collected = await startCollector();
     const env = {
@@ -186,7 +176,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
       OTEL_EXPORTER_OTLP_HEADERS: "x-key=k3y",
       OTEL_RESOURCE_ATTRIBUTES: "deployment.environment.name=trial",
     };
-    const service = await startService(env, temporaryFolder(), program);
+    const service = await startService(env);
     for (const client of Object.values(clientsOf(service))) {
       const { id } = await client.createInvestor(aCreate(), { headers });
       await client.getInvestor({ id }, { headers });
@@ -224,7 +214,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
       OTEL_EXPORTER_OTLP_TIMEOUT: "200",
       OTEL_BSP_SCHEDULE_DELAY: "50",
     };
-    const service = await startService(env, temporaryFolder(), program);
+    const service = await startService(env);
     const client = clientsOf(service).gRPC;
     await client.listInvestors({});
     await untilWritten(service, "spans cannot be exported");
@@ -244,11 +234,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     [{ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://127.0.0.1:1" }, true],
   ])("loads what it needs to export spans only if it does: %j", async (env, isLoaded) => {
     const preload = `--import=data:text/javascript,${encodeURIComponent(tellPackages)}`;
-    const service = await startService(
-      { ...env, NODE_OPTIONS: preload },
-      temporaryFolder(),
-      program,
-    );
+    const service = await startService({ ...env, NODE_OPTIONS: preload });
     const names = Array.from(service.output().matchAll(/^loads (.*)$/gm), ([, name]) => name);
     expect(names).toContain(isLoaded ? "sdk-trace" : "api");
     if (!isLoaded) expect(new Set(names)).toEqual(new Set(["api"]));
@@ -260,7 +246,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
       OTEL_EXPORTER_OTLP_PROTOCOL: "grpc",
       OTEL_TRACES_SAMPLER: "some",
     };
-    const { output } = await startService(env, temporaryFolder(), program);
+    const { output } = await startService(env);
     const warnings = [
       "PROTOCOL does not count",
       "4318 is that of HTTP",
@@ -268,7 +254,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     ];
     for (const text of warnings) expect(output()).toContain(text);
     const wrong = { OTEL_EXPORTER_OTLP_ENDPOINT: "S3CRET:4318" };
-    const refused = run([], wrong, temporaryFolder(), program);
+    const refused = run([], wrong, temporaryFolder());
     expect(await refused.exited).toBe(2);
     expect(refused.output()).toBe(
       "error: OTEL_EXPORTER_OTLP_ENDPOINT must be an http or https URL\n",

@@ -7,7 +7,6 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls, setDefaultCACertificates } from "node:tls";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
-import { buildService } from "../support/clone.ts";
 import { makeSqlite } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import type { Fields } from "../support/http2-frames.ts";
@@ -93,7 +92,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     Object.assign(env, await writeServerFiles(folder, authority));
     setDefaultCACertificates([authority.ca]);
   }
-  const service = await startService(env, folder, buildService(join(folder, "service")));
+  const service = await startService(env, folder);
   const { child, exited, output } = service;
   const throwOnceEnded = exited.then(() => {
     throw new Error(`the process ended: ${output().slice(-2_000)}`);

@@ -1,16 +1,15 @@
 import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { once } from "node:events";
 import { connect } from "node:net";
-import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { onTestFinished, vi } from "vitest";
+import { inject, onTestFinished, vi } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { root } from "./clone.ts";
 import { temporaryFolder } from "./folder.ts";
 
-const bin = join(root, "src/bin.ts");
+/** The service, which tests run as it is built. */
+export const bin = inject("bin");
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
 

@@ -1,0 +1,33 @@
+import { execFileSync } from "node:child_process";
+import { chmodSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { MongoBinary } from "mongodb-memory-server-core";
+import type { TestProject } from "vitest/node";
+import { buildService } from "./clone.ts";
+
+declare module "vitest" {
+  interface ProvidedContext {
+    hasMongo: boolean;
+    /** The path of the service, as built for all tests. */
+    bin: string;
+  }
+}
+
+/** Builds the service, and finds MongoDB or downloads it, once for all tests. Under CI, it must be there. */
+export async function setup(project: TestProject): Promise<() => void> {
+  const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
+  // Some tests run it as another user.
+  chmodSync(folder, 0o755);
+  project.provide("bin", buildService(folder));
+
+  const binary = await MongoBinary.getPath().catch((error) => {
+    if (process.env.CI) throw error;
+  });
+  project.provide("hasMongo", binary !== undefined);
+  if (binary !== undefined) {
+    const [version] = execFileSync(binary, ["--version"], { encoding: "utf8" }).split("\n");
+    console.log(`MongoDB: ${version}`);
+  }
+  return () => rmSync(folder, { recursive: true });
+}
