@@ -7,7 +7,7 @@ import {
 } from "node:http2";
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, inject, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { makeFullFolder } from "./support/copying.ts";
@@ -32,7 +32,6 @@ import {
 } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
 import {
-  bin,
   grpcClient,
   hurry,
   lockDatabase,
@@ -322,7 +321,7 @@ describe("connections", () => {
   it("are no more than file descriptors allow, and an idle one makes room", async () => {
     const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
     const command = 'ulimit -n 80; exec "$0" "$1"';
-    const args = ["-c", command, process.execPath, bin];
+    const args = ["-c", command, process.execPath, inject("bin")];
     const { output } = runGroup("sh", args, { env, cwd: temporaryFolder() });
     await expect.poll(output).toContain("serving");
     expect(output()).toContain("80 file descriptors allows 30 connections, not the 1024 of");

@@ -13,7 +13,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { describe, expect, it } from "vitest";
+import { describe, expect, inject, it } from "vitest";
 import { ConfigError } from "../src/config.ts";
 import {
   copy,
@@ -30,7 +30,7 @@ import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { listAll } from "./support/pages.ts";
 import { anInvestor } from "./support/records.ts";
-import { bin, grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
+import { grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const copied = (count: number | string, present: number | string) =>
@@ -42,7 +42,7 @@ const idsIn = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.par
 
 /** Runs a line of a shell in a folder, where `copy` is the command. */
 function inShell(folder: string, line: string) {
-  const script = `copy() { "${process.execPath}" "${bin}" copy "$@"; }; ${line}`;
+  const script = `copy() { "${process.execPath}" "${inject("bin")}" copy "$@"; }; ${line}`;
   return spawnSync("sh", ["-c", script], { cwd: folder, encoding: "utf8" });
 }
 
@@ -362,7 +362,7 @@ it("a backup of a service that runs is restored as the page says", async () => {
     .map(({ text }) => text)
     .filter((text) => text.includes("data/backup.db"));
   const follow = async (commands = "") => {
-    const aliases = `npx() { shift 2; "${process.execPath}" "${bin}" "$@"; }; npm() { :; }`;
+    const aliases = `npx() { shift 2; "${process.execPath}" "${inject("bin")}" "$@"; }; npm() { :; }`;
     const { exited, output } = runGroup("sh", ["-ec", `${aliases}\n${commands}`], { cwd: folder });
     expect(await exited, output()).toBe(0);
   };

@@ -1,10 +1,10 @@
 /** Standard error that takes nothing, for which nothing waits. */
 import { join } from "node:path";
-import { describe, expect, it } from "vitest";
+import { describe, expect, inject, it } from "vitest";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
-import { bin, grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
+import { grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
@@ -29,7 +29,7 @@ const launchers: [string, string[], ...Parameters<typeof needs>][] = [
 
 /** Runs the command line, none of whose standard error is read. */
 function runUnread([program = "", ...args]: string[], own: string[], options: object) {
-  const all = [...args, process.execPath, bin, ...own];
+  const all = [...args, process.execPath, inject("bin"), ...own];
   const running = runGroup(program, all, { ...options });
   running.child.stderr?.pause();
   return running;

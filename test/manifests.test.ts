@@ -10,11 +10,10 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, inject, it } from "vitest";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
-import { bin } from "./support/service.ts";
 import { readVariables } from "./support/settings.ts";
 import { needs } from "./support/tools.ts";
 
@@ -143,7 +142,7 @@ describe("the manifests", needs("Go"), () => {
       const { status, stderr } = spawnSync(process.execPath, args, { env });
       expect(status, String(stderr)).toBe(0);
     };
-    runNode([bin, "copy", join(deploy, "../examples/investors.ndjson"), database]);
+    runNode([inject("bin"), "copy", join(deploy, "../examples/investors.ndjson"), database]);
     for (const age of [13, 15]) {
       writeFileSync(`${root}/backups/${age}.db`, "");
       const then = Date.now() / 1_000 - age * 86_400;
@@ -151,7 +150,7 @@ describe("the manifests", needs("Go"), () => {
     }
     const [{ args }] = spec.initContainers;
     const [{ command }] = spec.containers;
-    runNode([bin, ...args.map((each: string) => inRoot(each).replace("$(JOB)", "job"))]);
+    runNode([inject("bin"), ...args.map((each: string) => inRoot(each).replace("$(JOB)", "job"))]);
     runNode(command.slice(1).map(inRoot));
     expect(readdirSync(`${root}/backups`).toSorted()).toEqual(["13.db", `${day}.db`]);
 
@@ -161,7 +160,7 @@ describe("the manifests", needs("Go"), () => {
     expect(restore.spec.template.spec.volumes).toEqual(spec.volumes);
     const [{ command: shell }] = restore.spec.template.spec.containers;
     execFileSync(shell[0], shell.slice(1).map(inRoot));
-    runNode([bin, "copy", database, `${root}/restored.ndjson`]);
+    runNode([inject("bin"), "copy", database, `${root}/restored.ndjson`]);
     expect(readFileSync(`${root}/restored.ndjson`, "utf8").trim().split("\n")).toHaveLength(20);
   });
 

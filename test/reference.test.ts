@@ -5,10 +5,10 @@ import { dirname, join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { gunzipSync } from "node:zlib";
 import { chromium, type Page } from "playwright-core";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, inject, it, onTestFinished } from "vitest";
 import { temporaryFile } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
-import { bin, startService } from "./support/service.ts";
+import { startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 import { chromiumOptions, needs } from "./support/tools.ts";
 
@@ -53,7 +53,7 @@ it("the files of the reference page are built, and sent to anybody", async () =>
     const post = await send(httpPort, path, {}, "POST");
     expect([post.status, post.headers.allow]).toEqual([405, "GET, HEAD"]);
   }
-  const licence = readFileSync(join(dirname(bin), "reference/LICENSE"), "utf8");
+  const licence = readFileSync(join(dirname(inject("bin")), "reference/LICENSE"), "utf8");
   expect(licence).toContain("Apache License");
 });
 

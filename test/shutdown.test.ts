@@ -5,7 +5,7 @@ import { json } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, inject, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
 import { root } from "./support/clone.ts";
 import { makeFullFolder } from "./support/copying.ts";
@@ -24,7 +24,6 @@ import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts"
 import { aCreate, institution } from "./support/records.ts";
 import {
   accepts,
-  bin,
   grpcClient,
   lockDatabase,
   runGroup,
@@ -244,7 +243,7 @@ it("ends at once at a second signal, whatever is waited for", async () => {
 it("lets calls finish when the terminal of the service closes", needs("Python"), async () => {
   const folder = temporaryFolder();
   const program = "import pty, sys; pty.spawn(sys.argv[1:])";
-  const args = ["-c", program, process.execPath, bin];
+  const args = ["-c", program, process.execPath, inject("bin")];
   const env = { PATH: process.env.PATH, GRPC_PORT: "0", HTTP_PORT: "0" };
   const { child: terminal, output } = runGroup("python3", args, { cwd: folder, env });
   await waitFor(async () => output().includes("serving"));

@@ -4,12 +4,11 @@ import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from "node
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, inject, it, onTestFinished } from "vitest";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import {
-  bin,
   grpcClient,
   lockDatabase,
   metric,
@@ -169,7 +168,7 @@ it.each([
   else chmodSync(file + denied, 0o400);
   const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
   const user = id ? { uid: id, gid: id } : {};
-  const args = [bin];
+  const args = [inject("bin")];
   const { output, exited } = runGroup(process.execPath, args, { cwd: folder, env, ...user });
   expect(await exited).toBe(1);
   expect(output()).toContain("read and write it, its -wal and -shm, and its folder");

@@ -8,8 +8,6 @@ import { inject, onTestFinished, vi } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "./folder.ts";
 
-/** The service, which tests run as it is built. */
-export const bin = inject("bin");
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
 
@@ -31,7 +29,12 @@ export interface Service extends Run {
 }
 
 /** Runs the command line in a folder, with no setting but those given. */
-export function run(args: string[], env: NodeJS.ProcessEnv, folder: string, program = bin): Run {
+export function run(
+  args: string[],
+  env: NodeJS.ProcessEnv,
+  folder: string,
+  program = inject("bin"),
+): Run {
   const { PATH } = process.env;
   const child = spawn(node, [program, ...args], {
     cwd: folder,
@@ -69,11 +72,11 @@ function follow(child: ChildProcess, kill: () => void): Run {
   return { child, output: () => output, written, exited };
 }
 
-/** Starts the service on free ports and waits until it says that it serves. */
+/** Starts the service, as it is built, on free ports and waits until it says that it serves. */
 export async function startService(
   env: NodeJS.ProcessEnv = {},
   folder = temporaryFolder(),
-  program = bin,
+  program = inject("bin"),
 ): Promise<Service> {
   const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
   const [, grpcPort, httpPort] = await waitFor(async () => {
