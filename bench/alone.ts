@@ -1,13 +1,12 @@
 /** Measures the service alone: its start, its memory, copies, and calls on copies. */
-import { execFileSync, spawn } from "node:child_process";
-import { once } from "node:events";
+import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 import { fillSqlite, mongoDatabase } from "./database.ts";
-import { compareCalls, enter, list } from "./growth.ts";
+import { compareCalls, list } from "./growth.ts";
 import type { MongoUrl, Plan } from "./plan.ts";
-import { medianOf } from "./race.ts";
+import { type Contestant, medianOf, toContestant } from "./race.ts";
 import type { Figure } from "./report.ts";
-import { bin, startService } from "./server.ts";
+import { runService, startService } from "./server.ts";
 
 /** Measures how long the service takes to start, and its memory while it lists all records. */
 export async function measureProcess({ folder, listed, starts, say }: Plan): Promise<Figure[]> {
@@ -42,23 +41,21 @@ export async function measureProcess({ folder, listed, starts, say }: Plan): Pro
 }
 
 /** Measures copies from SQLite, and calls on those in MongoDB. */
-export async function measureCopies(plan: Plan, toUrl: MongoUrl | undefined): Promise<Figure[]> {
-  const { copied, folder, say } = plan;
+export async function measureCopies(plan: Plan, toUrl: MongoUrl): Promise<Figure[]> {
   const figures: Figure[] = [];
-  for (const records of copied) {
+  const contestants: Contestant[] = [];
+  for (const records of plan.copied) {
     const amount = records.toLocaleString("en");
-    const source = join(folder, `${records}.db`);
+    const source = join(plan.folder, `${records}.db`);
     await fillSqlite(source, records);
 
     /** Copies all records, and says how fast if they are many. */
     const copy = async (name: string, to: string, must: number, aim: number) => {
-      say(`copy ${amount} records from SQLite to ${name}`);
+      plan.say(`copy ${amount} records from SQLite to ${name}`);
       const start = performance.now();
-      const copying = spawn(bin, ["copy", `sqlite:${source}`, to], { stdio: "ignore" });
-      const [code] = await once(copying, "exit");
-      if (code !== 0) throw new Error(`the copy to ${to} ended with status ${code}`);
+      await runService("copy", `sqlite:${source}`, to);
       const value = records / (performance.now() - start);
-      if (records !== copied[1]) return;
+      if (records !== plan.copied[1]) return;
       const title = `Copy of ${amount} records, SQLite to ${name}`;
       const goal = { is: "at least", must, aim } as const;
       figures.push({ title, value, unit: "thousand a second", goal });
@@ -69,17 +66,13 @@ export async function measureCopies(plan: Plan, toUrl: MongoUrl | undefined): Pr
     const lines = Number.parseInt(execFileSync("wc", ["-l", file]).toString(), 10);
     if (lines !== records) throw new Error(`the file holds ${lines} of ${records} records`);
     await copy("SQLite", `sqlite:${source}.copy`, 130, 300);
-    if (toUrl !== undefined) await copy("MongoDB", toUrl(`copy-${records}`), 60, 120);
-  }
-  if (toUrl === undefined) return figures;
-  const enterCopy = async (records: number) => {
     const url = toUrl(`copy-${records}`);
-    return enter(url, await mongoDatabase(url), records);
-  };
-  const few = await enterCopy(copied[0]);
-  const many = await enterCopy(copied[1]);
+    await copy("MongoDB", url, 60, 120);
+    contestants.push(toContestant(await startService(url), await mongoDatabase(url), records));
+  }
+  const [few, many] = contestants as [Contestant, Contestant];
   figures.push(...(await compareCalls("MongoDB", few, many, plan)));
-  for (const { server, database } of [few, many]) {
+  for (const { server, database } of contestants) {
     await server.stop();
     await database?.close();
   }

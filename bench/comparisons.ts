@@ -12,14 +12,13 @@ import {
   toContestant,
   verify,
 } from "./race.ts";
-import { type Server, startPeer, startProgram, startService } from "./server.ts";
+import { type GoPeers, type Server, startPeer, startProgram, startService } from "./server.ts";
 
 const lone: Goal = { measure: "p50", must: 1.3, aim: 1.1 };
 const rate = (must: number, aim: number): Goal => ({ measure: "rate", must, aim });
 
 /** Compares on MongoDB, each server with a database of its own. */
-export async function compareOnMongo(plan: Plan, toUrl: MongoUrl): Promise<Outcome[]> {
-  const { go } = plan;
+export async function compareOnMongo(plan: Plan, go: GoPeers, toUrl: MongoUrl): Promise<Outcome[]> {
   const enter = async (database: string, start: (url: string) => Promise<Server>) => {
     const url = toUrl(database);
     return toContestant(await start(url), await mongoDatabase(url));
@@ -27,7 +26,7 @@ export async function compareOnMongo(plan: Plan, toUrl: MongoUrl): Promise<Outco
   const ours = await enter("ours", startService);
   const grpcJs = await enter("grpc-js", (url) => startPeer("grpc-js", "peers/grpc-js.ts", url));
   const nestJs = await enter("nestjs", (url) => startPeer("NestJS", "peers/nestjs.ts", url));
-  const grpcGo = go && (await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url)));
+  const grpcGo = await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url));
   return compare(plan, "MongoDB", ours, [
     {
       operation: "Create",
@@ -45,13 +44,9 @@ export async function compareOnMongo(plan: Plan, toUrl: MongoUrl): Promise<Outco
 }
 
 /** Compares on SQLite, each server with a file of its own, and with bare servers. */
-export async function compareOnSqlite(plan: Plan): Promise<Outcome[]> {
-  const { go, folder } = plan;
-  const enter = async (
-    name: string,
-    start: (url: string) => Promise<Server>,
-    columns?: string,
-  ): Promise<Contestant> => {
+export async function compareOnSqlite(plan: Plan, go: GoPeers): Promise<Outcome[]> {
+  const { folder } = plan;
+  const enter = async (name: string, start: (url: string) => Promise<Server>, columns?: string) => {
     const path = join(folder, `${name}.db`);
     return toContestant(await start(`sqlite:${path}`), sqliteDatabase(path, columns));
   };
@@ -64,17 +59,14 @@ export async function compareOnSqlite(plan: Plan): Promise<Outcome[]> {
   const ours = await enter("ours", startService);
   const grpcJs = await peer("grpc-js");
   const connectNode = await peer("connect-node");
-  const grpcGo = go && (await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url)));
-  const pocketBase: Contestant | undefined = go && {
+  const grpcGo = await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url));
+  const pocketBase: Contestant = {
     ...toContestant(
       await startProgram("PocketBase", go.pocketBase, join(folder, "pocketbase")),
       sqliteDatabase(join(folder, "pocketbase/data.db"), "id, firstName"),
     ),
     rest: "pocketBase",
   };
-  const bareGrpcJs = await bare("grpc-js");
-  const bareHttp2 = await bare("node:http2");
-  const bareHttp = await bare("node:http");
   return compare(plan, "SQLite", ours, [
     {
       operation: "Create",
@@ -93,33 +85,30 @@ export async function compareOnSqlite(plan: Plan): Promise<Outcome[]> {
       others: [
         [grpcJs],
         [grpcGo, { measure: "cpu", must: 1.35, aim: 1.1 }],
-        [bareGrpcJs],
-        [bareHttp2, rate(0.6, 0.75)],
+        [await bare("grpc-js")],
+        [await bare("node:http2"), rate(0.6, 0.75)],
       ],
     },
     {
       operation: "Get",
       api: "connect",
-      others: [[connectNode], [bareHttp, rate(0.46, 0.6)]],
+      others: [[connectNode], [await bare("node:http"), rate(0.46, 0.6)]],
     },
     { operation: "Get", api: "rest", others: [[pocketBase]] },
     { operation: "Get", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
   ]);
 }
 
-async function compare(
-  { effort, say }: Plan,
-  store: Store,
-  ours: Contestant,
-  races: Race[],
-): Promise<Outcome[]> {
+async function compare(plan: Plan, store: Store, ours: Contestant, races: Race[]) {
   const others = races.flatMap((race) => race.others.map(([contestant]) => contestant));
-  const all = [...new Set([ours, ...others])].filter((each) => each !== undefined);
+  const all = [...new Set([ours, ...others])];
   const outcomes: Outcome[] = [];
   for (const operation of ["Create", "Get"] as const) {
     for (const race of races.filter((each) => each.operation === operation)) {
-      say(`${store}: ${operation} by ${race.api}${race.callers === 1 ? ", a lone caller" : ""}`);
-      outcomes.push(await run(store, race, ours, effort));
+      plan.say(
+        `${store}: ${operation} by ${race.api}${race.callers === 1 ? ", a lone caller" : ""}`,
+      );
+      outcomes.push(await run(store, race, ours, plan));
     }
     await verify(all);
   }

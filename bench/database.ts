@@ -1,6 +1,5 @@
-import { closeSync, fsyncSync, openSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
-import { MongoClient, type UUID } from "mongodb";
+import { MongoClient, UUID } from "mongodb";
 import { jsonContent, mark } from "./content.ts";
 import { startService } from "./server.ts";
 import type { Known } from "./work.ts";
@@ -21,10 +20,7 @@ export async function mongoDatabase(url: string): Promise<Database> {
     count: () => collection.countDocuments(),
     async sample(size) {
       const documents = await collection.aggregate([{ $sample: { size } }]).toArray();
-      return documents.map(({ _id, firstName }) => ({
-        id: toText(_id.toString("hex")),
-        firstName,
-      }));
+      return documents.map(({ _id, firstName }) => ({ id: _id.toString(), firstName }));
     },
     close: () => client.close(),
   };
@@ -35,7 +31,7 @@ export async function mongoDatabase(url: string): Promise<Database> {
  *
  * @param columns those of the id and the name
  */
-export function sqliteDatabase(path: string, columns = "hex(id), first_name"): Database {
+export function sqliteDatabase(path: string, columns = "id, first_name"): Database {
   const db = new DatabaseSync(path, { timeout: 5_000 });
   return {
     async count() {
@@ -49,8 +45,9 @@ export function sqliteDatabase(path: string, columns = "hex(id), first_name"): D
         .prepare(`${some} ORDER BY random()`)
         .all(size)
         .map((row) => {
-          const [id = "", firstName = ""] = Object.values(row).map(String);
-          return { id: toText(id), firstName };
+          const [id, firstName] = Object.values(row);
+          const text = id instanceof Uint8Array ? new UUID(id).toString() : String(id);
+          return { id: text, firstName: String(firstName) };
         });
     },
     async close() {
@@ -66,8 +63,9 @@ export function sqliteDatabase(path: string, columns = "hex(id), first_name"): D
 export async function fillSqlite(path: string, records: number): Promise<void> {
   await startService(`sqlite:${path}`).then((service) => service.stop());
   const db = new DatabaseSync(path);
-  // The service takes the file back to its own journal; what is made here need not survive a crash.
-  db.exec("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF");
+  // The service takes the file back to its own journal. The file is synced at the end, or the disk
+  // would be busy with it while calls are measured.
+  db.exec("PRAGMA journal_mode = OFF; PRAGMA synchronous = FULL");
   const { type, firstName, ...others } = jsonContent;
   const insert = db.prepare(`
     WITH RECURSIVE numbers (n) AS
@@ -81,15 +79,4 @@ export async function fillSqlite(path: string, records: number): Promise<void> {
   const padding = "_".repeat(mark.length);
   insert.run({ records, start, padding, length: mark.length, ...others });
   db.close();
-  // The disk would be busy with it while calls are measured.
-  const file = openSync(path, "r+");
-  fsyncSync(file);
-  closeSync(file);
-}
-
-/** The canonical text of a UUID in hexadecimal; other ids as they are. */
-function toText(id: string): string {
-  return /^[0-9A-Fa-f]{32}$/.test(id)
-    ? id.toLowerCase().replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-")
-    : id;
 }

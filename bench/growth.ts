@@ -1,10 +1,9 @@
 /** Measures the service on few and on many records, beside each other. */
-import { execFileSync, spawn } from "node:child_process";
-import { once } from "node:events";
+import { execFileSync } from "node:child_process";
 import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { type Database, fillSqlite, sqliteDatabase } from "./database.ts";
+import { fillSqlite, sqliteDatabase } from "./database.ts";
 import { openGrpc } from "./load/http2.ts";
 import { putLoad } from "./load/load.ts";
 import type { Plan } from "./plan.ts";
@@ -20,7 +19,7 @@ import {
   verify,
 } from "./race.ts";
 import type { Figure } from "./report.ts";
-import { bin, type Server, startService } from "./server.ts";
+import { runService, type Server, startService } from "./server.ts";
 import { show } from "./table.ts";
 import { creates, gets } from "./work.ts";
 
@@ -30,21 +29,17 @@ const removals = 3;
 const callersBesideRemoval = 4;
 const openingBrace = "{".charCodeAt(0);
 
-/** Starts the service on a database that has records. */
-export async function enter(url: string, database: Database, records: number): Promise<Contestant> {
-  return { ...toContestant(await startService(url), database), created: records };
-}
-
 /** Measures on SQLite: calls, whole lists, removals and starts. */
 export async function measureGrowth(plan: Plan): Promise<Figure[]> {
-  const { folder, grown, say } = plan;
+  const { folder, grown, say, seconds, starts } = plan;
   const toPath = (records: number) => join(folder, `grown-${records}.db`);
   const contestants: Contestant[] = [];
   for (const records of grown) {
     const path = toPath(records);
     say(`make ${show(records)} records in SQLite`);
     await fillSqlite(path, records);
-    contestants.push(await enter(`sqlite:${path}`, sqliteDatabase(path), records));
+    const service = await startService(`sqlite:${path}`);
+    contestants.push(toContestant(service, sqliteDatabase(path), records));
   }
   const [few, many] = contestants as [Contestant, Contestant];
   const path = toPath(grown[1]);
@@ -62,17 +57,12 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
   const records = `${show(grown[1])} records`;
   const notInMemory = `SQLite with ${records}, not in memory`;
   forget(path);
-  const cold = await measure(
-    many,
-    gets("grpc", many.known),
-    usualCallers.grpc,
-    plan.effort.seconds,
-  );
+  const cold = await measure(many, gets("grpc", many.known), usualCallers.grpc, seconds);
   figures.push({ title: `Get, ${notInMemory}`, value: cold.rate, unit: "a second" });
   say(`remove one of ${records} beside creates, ${removals} times`);
   const pauses: number[] = [];
   for (const { id } of many.known.slice(0, removals)) {
-    pauses.push(await longestPause(many, remove(path, id)));
+    pauses.push(await longestPause(many, runService("remove", `sqlite:${path}`, id)));
     many.created -= 1;
   }
   await verify([many]);
@@ -84,7 +74,7 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
     unit: "ms",
     goal: { is: "at most", must: 1_000, aim: 200 },
   });
-  say(`start on ${records}, ${plan.starts} times after kill -9 and as often after SIGTERM`);
+  say(`start on ${records}, ${starts} times after kill -9 and as often after SIGTERM`);
   const { killed, clean } = await measureStarts(path, many.server, plan);
   rmSync(path);
   return [
@@ -105,7 +95,7 @@ export async function compareCalls(
   store: Store,
   few: Contestant,
   many: Contestant,
-  { effort, say }: Plan,
+  plan: Plan,
 ): Promise<Figure[]> {
   const figures: Figure[] = [];
   const fewRecords = `${show(few.created)} records`;
@@ -113,9 +103,9 @@ export async function compareCalls(
   await verify([few, many], sampled);
   // Gets first: creates soon make few records many.
   for (const operation of ["Get", "Create"] as const) {
-    say(`${store}: ${operation} with ${fewRecords} and with ${manyRecords}`);
+    plan.say(`${store}: ${operation} with ${fewRecords} and with ${manyRecords}`);
     const race: Race = { operation, api: "grpc", others: [[few]] };
-    const { callers, standings } = await run(store, race, many, effort);
+    const { callers, standings } = await run(store, race, many, plan);
     const [onMany, onFew] = standings;
     const title = (records: string) => `${operation}, ${store} with ${records}, ${callers} callers`;
     if (onMany === undefined || onFew === undefined) continue;
@@ -154,14 +144,8 @@ export async function list({ httpPort }: Server, records: number): Promise<numbe
   return (performance.now() - start) / 1_000;
 }
 
-async function remove(path: string, id: string): Promise<void> {
-  const removing = spawn(bin, ["remove", `sqlite:${path}`, id], { stdio: "ignore" });
-  const [code] = await once(removing, "exit");
-  if (code !== 0) throw new Error(`the removal of ${id} ended with status ${code}`);
-}
-
 /** The longest time in which no create of a few callers succeeded, in milliseconds. */
-async function longestPause(contestant: Contestant, work: Promise<void>): Promise<number> {
+async function longestPause(contestant: Contestant, work: Promise<unknown>): Promise<number> {
   const { grpcPath = "", next } = creates("grpc");
   let isOver = false;
   let last = performance.now();
@@ -188,11 +172,7 @@ async function longestPause(contestant: Contestant, work: Promise<void>): Promis
 }
 
 /** Starts with nothing of the file in memory, in milliseconds. */
-async function measureStarts(
-  path: string,
-  running: Server,
-  { effort: { seconds }, starts }: Plan,
-): Promise<{ killed: number[]; clean: number[] }> {
+async function measureStarts(path: string, running: Server, { seconds, starts }: Plan) {
   const startAnew = () => {
     forget(path);
     if (existsSync(`${path}-wal`)) forget(`${path}-wal`);

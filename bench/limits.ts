@@ -12,33 +12,31 @@ import { constant } from "./content.ts";
 import { toPath } from "./work.ts";
 
 const message = Buffer.from(toBinary(InvestorSchema, constant));
-const kinds: Record<string, () => void> = {
-  "node:http": http,
-  "node:http2": http2,
-  "grpc-js": grpcJs,
-};
-kinds[String(process.argv[2])]?.();
+const kind = process.argv[2];
+if (kind === "grpc-js") serveGrpcJs();
+else {
+  const server = kind === "node:http2" ? createHttp2() : createHttp();
+  server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
+}
 
-function http(): void {
+function createHttp() {
   const body = toJsonString(InvestorSchema, constant, { alwaysEmitImplicit: true });
   const headers = { "content-type": "application/json", "content-length": Buffer.byteLength(body) };
-  const server = createHttpServer((req, res) => {
+  return createHttpServer((req, res) => {
     req.resume();
     req.on("end", () => {
       res.writeHead(200, headers);
       res.end(body);
     });
   });
-  server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
 }
 
-function http2(): void {
+function createHttp2() {
   const body = Buffer.alloc(5 + message.length);
   body.writeUInt32BE(message.length, 1);
   body.set(message, 5);
   const headers = { ":status": 200, "content-type": "application/grpc+proto" };
-  const server = createHttp2Server();
-  server.on("stream", (stream: ServerHttp2Stream) => {
+  return createHttp2Server().on("stream", (stream: ServerHttp2Stream) => {
     stream.resume();
     stream.on("end", () => {
       stream.respond(headers, { waitForTrailers: true });
@@ -46,10 +44,9 @@ function http2(): void {
       stream.end(body);
     });
   });
-  server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
 }
 
-function grpcJs(): void {
+function serveGrpcJs(): void {
   const asItIs = (bytes: Buffer) => bytes;
   const getInvestor = {
     path: toPath(InvestorService.method.getInvestor),

@@ -21,14 +21,16 @@ const flag = { type: "boolean", default: false } as const;
 const { values } = parseArgs({ options: { quick: flag, growth: flag } });
 const amounts = values.quick
   ? {
-      effort: { rounds: 1, seconds: 0.3 },
+      rounds: 1,
+      seconds: 0.3,
       copied: [1_000, 10_000] as const,
       grown: [1_000, 10_000] as const,
       listed: 10_000,
       starts: 1,
     }
   : {
-      effort: { rounds: 6, seconds: 1.5 },
+      rounds: 6,
+      seconds: 1.5,
       copied: [10_000, 1_000_000] as const,
       grown: [100_000, 20_000_000] as const,
       listed: 2_000_000,
@@ -41,19 +43,22 @@ for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => 
 process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 const say = (text: string) => console.log(`${new Date().toISOString().slice(11, 19)}  ${text}`);
+const plan: Plan = { ...amounts, folder, say };
 if (values.growth) {
-  console.log(tabulate(await measureGrowth({ ...amounts, folder, go: undefined, say })));
+  console.log(tabulate(await measureGrowth(plan)));
   process.exit();
 }
 say("build the peers in Go");
 const go = buildGoPeers();
-const plan: Plan = { ...amounts, folder, go, say };
-const onSqlite = await compareOnSqlite(plan);
+const onSqlite = await compareOnSqlite(plan, go);
 const alone = [...(await measureProcess(plan)), ...(await measureGrowth(plan))];
 // Not earlier, or the figures of SQLite would include what mongod writes meanwhile.
-const set = await startMongo();
-const mongoUrl = set && ((name: string) => set.getUri(name));
-const onMongo = mongoUrl ? await compareOnMongo(plan, mongoUrl) : [];
+const set = await MongoMemoryReplSet.create({
+  replSet: { count: 1, storageEngine: "wiredTiger" },
+  instanceOpts: [{ dbPath: mkdtempSync(join(folder, "mongod-")) }],
+});
+const mongoUrl = (name: string) => set.getUri(name);
+const onMongo = await compareOnMongo(plan, go, mongoUrl);
 const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: await describeMachine(),
@@ -66,40 +71,19 @@ if (values.quick) {
 } else {
   const { table, isMet } = judge(results);
   console.log(`\n${table}`);
-  if (set && go) await write(results);
+  await write(results);
   process.exitCode = isMet ? 0 : 1;
 }
-await set?.stop();
+await set.stop();
 process.exit();
-
-/** A replica set of one member; undefined where no mongod can be had. */
-async function startMongo(): Promise<MongoMemoryReplSet | undefined> {
-  try {
-    return await MongoMemoryReplSet.create({
-      replSet: { count: 1, storageEngine: "wiredTiger" },
-      instanceOpts: [{ dbPath: mkdtempSync(join(folder, "mongod-")) }],
-    });
-  } catch (error) {
-    if (process.env.CI) throw error;
-    console.warn(`SKIPPED: all of MongoDB, which does not start: ${(error as Error).message}`);
-    return undefined;
-  }
-}
 
 /** The machine in a few words. */
 async function describeMachine(): Promise<string> {
   const [{ model = "unknown CPU" } = {}] = cpus();
   const gib = Math.round(totalmem() / 2 ** 30);
-  const words = [
-    `${cpus().length} cores of ${model.trim()}`,
-    `${gib} GiB`,
-    `Node.js ${process.version}`,
-  ];
-  if (set) {
-    const client = await MongoClient.connect(set.getUri());
-    const { version } = await client.db().command({ buildInfo: 1 });
-    words.push(`MongoDB ${version}`);
-    await client.close();
-  }
-  return words.join(", ");
+  const client = await MongoClient.connect(set.getUri());
+  const { version } = await client.db().command({ buildInfo: 1 });
+  await client.close();
+  const software = `Node.js ${process.version}, MongoDB ${version}`;
+  return `${cpus().length} cores of ${model.trim()}, ${gib} GiB, ${software}`;
 }

@@ -1,6 +1,3 @@
-import type { Effort } from "./race.ts";
-import type { buildGoPeers } from "./server.ts";
-
 /** Gives the URL of a database of MongoDB by its name. */
 export type MongoUrl = (name: string) => string;
 
@@ -8,7 +5,9 @@ type Amounts = readonly [few: number, many: number];
 
 /** What to measure, and where. */
 export interface Plan {
-  effort: Effort;
+  rounds: number;
+  /** The time that a server is measured in a round, in seconds. */
+  seconds: number;
   /** How many records are copied: few and many. */
   copied: Amounts;
   /** How many there are in files of SQLite that are made for it: few and many. */
@@ -19,7 +18,6 @@ export interface Plan {
   starts: number;
   /** A folder on the disk that is measured. */
   folder: string;
-  go: ReturnType<typeof buildGoPeers>;
   /** Tells of progress. */
   say(text: string): void;
 }

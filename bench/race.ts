@@ -1,5 +1,6 @@
 import type { Database } from "./database.ts";
 import { type Measured, putLoad } from "./load/load.ts";
+import type { Plan } from "./plan.ts";
 import type { Server } from "./server.ts";
 import { type Api, creates, gets, type Known, type Work } from "./work.ts";
 
@@ -16,9 +17,9 @@ export interface Contestant {
   rest?: Api;
 }
 
-/** A server that has stored nothing yet. */
-export function toContestant(server: Server, database?: Database): Contestant {
-  return { server, database, created: 0, known: [] };
+/** A server whose database has records, of which none is known yet. */
+export function toContestant(server: Server, database?: Database, created = 0): Contestant {
+  return { server, database, created, known: [] };
 }
 
 /** What is compared: calls a second, the median time of a call, the server's CPU time a call. */
@@ -40,8 +41,7 @@ export interface Race {
   api: "grpc" | "connect" | "rest";
   /** As many as usual if absent. */
   callers?: number;
-  /** Those that could not be started are left out. */
-  others: [contestant: Contestant | undefined, goal?: Goal][];
+  others: [contestant: Contestant, goal?: Goal][];
 }
 
 /** How one did: the medians of its rounds. */
@@ -71,13 +71,6 @@ export function toTitle({ operation, api, store }: Outcome): string {
   return `${operation}, ${store}${apis[api]}`;
 }
 
-/** How much to measure. */
-export interface Effort {
-  rounds: number;
-  /** The time that a server is measured in a round, in seconds. */
-  seconds: number;
-}
-
 /**
  * Measures all in turn, round by round, so that what disturbs the machine disturbs all of them,
  * and compares within each round.
@@ -86,11 +79,11 @@ export async function run(
   store: Store,
   { operation, api, callers = usualCallers[api], others }: Race,
   ours: Contestant,
-  { rounds, seconds }: Effort,
+  { rounds, seconds }: Plan,
 ): Promise<Outcome> {
-  const entries = [[ours] as const, ...others].flatMap(([contestant, goal]) =>
-    contestant ? { contestant, goal, results: [] as Measured[] } : [],
-  );
+  const entries = [[ours] as const, ...others].map(([contestant, goal]) => {
+    return { contestant, goal, results: [] as Measured[] };
+  });
   for (let round = 0; round < rounds; round += 1) {
     const first = round % entries.length;
     for (const { contestant, results } of [...entries.slice(first), ...entries.slice(0, first)]) {

@@ -78,15 +78,13 @@ Calls a second, or the median time of a lone caller's call, and the server's CPU
 function toComparisons(outcomes: Outcome[]): string {
   const measured = ["calls/s", "median, ms", "p99, ms", "CPU, µs", "MiB"];
   const titles = ["call", "callers", "server", ...measured, "× calls/s"];
-  return toTable([titles, ...outcomes.flatMap(toRows)]);
-}
-
-function toRows(outcome: Outcome): string[][] {
-  return outcome.standings.map(({ name, rate, p50, p99, cpu, memory, ratios }, i) => [
-    i === 0 ? toTitle(outcome) : "",
-    i === 0 ? show(outcome.callers) : "",
-    name,
-    ...[rate, p50, p99, cpu, memory].map((each) => show(each)),
-    i === 0 ? "" : show(ratios.rate),
-  ]);
+  const rows = outcomes.flatMap((outcome) =>
+    outcome.standings.map(({ name, rate, p50, p99, cpu, memory, ratios }, i) => {
+      const figures = [rate, p50, p99, cpu, memory].map((each) => show(each));
+      return i === 0
+        ? [toTitle(outcome), show(outcome.callers), name, ...figures, ""]
+        : ["", "", name, ...figures, show(ratios.rate)];
+    }),
+  );
+  return toTable([titles, ...rows]);
 }

@@ -1,6 +1,7 @@
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, execFile, execFileSync, spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { promisify } from "node:util";
 
 /** A server that is measured, as a process of its own. */
 export interface Server {
@@ -23,16 +24,18 @@ export interface Server {
 const patienceMs = 60_000;
 const microsecondsPerTick = 10_000;
 const root = join(import.meta.dirname, "..");
-/** The program as it is built. */
-export const bin = join(root, "dist/bin.js");
-const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const bin = join(root, "dist/bin.js");
 
-/** Starts the service on a database as `npm start` does. */
+/** Runs another command of the service to its end, which has to be a success. */
+export function runService(...args: string[]): Promise<unknown> {
+  return promisify(execFile)(bin, args);
+}
+
+/** Starts the service on a database. */
 export function startService(databaseUrl: string): Promise<Server> {
   const options = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"];
   const ports = /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/;
-  const command = ["-c", `${scripts.start} "$@"`, "sh", ...options];
-  return start("Investor Records", "/bin/sh", command, ports);
+  return start("Investor Records", bin, ["serve", ...options], ports);
 }
 
 /** Starts a file of this folder, which prints the port that it serves on. */
@@ -45,27 +48,22 @@ export function startProgram(name: string, program: string, ...args: string[]): 
   return start(name, program, args, /^(\d+)$/m);
 }
 
+export type GoPeers = ReturnType<typeof buildGoPeers>;
+
 /**
- * Builds the peers in Go; undefined where that cannot be done.
+ * Builds the peers in Go.
  *
  * @returns the paths of grpc-go's, which takes the URL of a database, and of PocketBase's, which
  *   takes a folder
- * @throws {Error} it cannot be done under CI
  */
-export function buildGoPeers(): { grpc: string; pocketBase: string } | undefined {
+export function buildGoPeers() {
   const cwd = join(import.meta.dirname, "peers/go");
   const run = (program: string, ...args: string[]) =>
     execFileSync(program, args, { cwd, stdio: ["ignore", "ignore", "inherit"] });
-  try {
-    run(join(root, "node_modules/.bin/buf"), "generate");
-    // With the driver of SQLite that main.go names, the only one that has to be compiled.
-    const options = ["-buildvcs=false", "-tags", "no_default_driver"];
-    run("go", "build", ...options, "-o", "bin/", "./grpc", "./pocketbase");
-  } catch (error) {
-    if (process.env.CI) throw error;
-    console.warn(`SKIPPED: the peers in Go, which need Go and a C compiler: ${error}`);
-    return undefined;
-  }
+  run(join(root, "node_modules/.bin/buf"), "generate");
+  // With the driver of SQLite that main.go names, the only one that has to be compiled.
+  const options = ["-buildvcs=false", "-tags", "no_default_driver"];
+  run("go", "build", ...options, "-o", "bin/", "./grpc", "./pocketbase");
   return { grpc: join(cwd, "bin/grpc"), pocketBase: join(cwd, "bin/pocketbase") };
 }
 
@@ -110,10 +108,7 @@ async function start(
 function waitForOutput(name: string, child: ChildProcess, pattern: RegExp): Promise<string[]> {
   return new Promise((resolve, reject) => {
     let output = "";
-    const timer = setTimeout(
-      () => reject(new Error(`${name} is not ready: ${output}`)),
-      patienceMs,
-    );
+    const timer = setTimeout(() => child.kill("SIGKILL"), patienceMs);
     for (const stream of [child.stdout, child.stderr]) {
       stream?.on("data", (text) => {
         output += text;
@@ -124,6 +119,8 @@ function waitForOutput(name: string, child: ChildProcess, pattern: RegExp): Prom
       });
     }
     child.once("error", reject);
-    child.once("exit", () => reject(new Error(`${name} ended: ${output}`)));
+    child.once("exit", () =>
+      reject(new Error(`${name} ended, or was not ready in time: ${output}`)),
+    );
   });
 }

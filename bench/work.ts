@@ -61,10 +61,9 @@ export function gets(api: Api, records: Known[]): Work {
       ? toPost(toPath(getInvestor), { id })
       : Buffer.from(`GET ${collections[api]}/${id} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
   };
-  const calls = records.map(({ id, firstName }) => ({
-    message: toMessage(id),
-    expected: firstName,
-  }));
+  const calls = records.map((record) => {
+    return { message: toMessage(record.id), expected: record.firstName };
+  });
   let count = 0;
   return {
     ...(api === "grpc" && { grpcPath: toPath(getInvestor) }),

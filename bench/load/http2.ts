@@ -3,10 +3,8 @@ import { connect } from "node:net";
 const type = { data: 0, headers: 1, reset: 3, settings: 4, ping: 6, goaway: 7, windowUpdate: 8 };
 const flag = { ack: 1, endStream: 1, endHeaders: 4 };
 
-interface Exchange {
+interface Exchange extends PromiseWithResolvers<Buffer> {
   chunks: Buffer[];
-  resolve(message: Buffer): void;
-  reject(error: Error): void;
 }
 
 /**
@@ -39,12 +37,8 @@ export function openGrpc(port: number, path: string) {
     while (rest.length >= 9) {
       const length = rest.readUIntBE(0, 3);
       if (rest.length < 9 + length) break;
-      onFrame(
-        rest.readUInt8(3),
-        rest.readUInt8(4),
-        rest.readUInt32BE(5),
-        rest.subarray(9, 9 + length),
-      );
+      const payload = rest.subarray(9, 9 + length);
+      onFrame(rest.readUInt8(3), rest.readUInt8(4), rest.readUInt32BE(5), payload);
       rest = rest.subarray(9 + length);
     }
   });
@@ -88,9 +82,9 @@ export function openGrpc(port: number, path: string) {
       message.copy(data, 5);
       send(toFrame(type.headers, flag.endHeaders, stream, headers));
       send(toFrame(type.data, flag.endStream, stream, data));
-      return new Promise((resolve, reject) => {
-        exchanges.set(stream, { chunks: [], resolve, reject });
-      });
+      const exchange = { chunks: [], ...Promise.withResolvers<Buffer>() };
+      exchanges.set(stream, exchange);
+      return exchange.promise;
     },
     close: () => socket.destroy(),
   };

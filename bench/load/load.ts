@@ -37,12 +37,10 @@ export async function putLoad(
   callers: number,
   seconds: number,
 ): Promise<{ measured: Measured; calls: number }> {
-  const connections =
-    grpcPath === undefined
-      ? Array.from({ length: callers }, () => openHttp1(server.httpPort))
-      : Array.from({ length: Math.ceil(callers / callersPerGrpcConnection) }, () =>
-          openGrpc(server.port, grpcPath),
-        );
+  const sharing = grpcPath === undefined ? 1 : callersPerGrpcConnection;
+  const connections = Array.from({ length: Math.ceil(callers / sharing) }, () =>
+    grpcPath === undefined ? openHttp1(server.httpPort) : openGrpc(server.port, grpcPath),
+  );
   const close = () => {
     for (const connection of connections) connection.close();
   };

@@ -50,9 +50,6 @@ func prepare(app core.App) error {
 	if err := app.Save(settings); err != nil {
 		return err
 	}
-	if _, err := app.FindCollectionByNameOrId("investors"); err == nil {
-		return nil
-	}
 	anyone := ""
 	investors := core.NewBaseCollection("investors")
 	investors.CreateRule = &anyone
