@@ -216,6 +216,7 @@ describe("Connect and gRPC-Web", () => {
       ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 9"],
       ['{"pageToken":"s3cret"} {}', "the body is not valid JSON at column 24"],
       ['["s3cret"]', "the body is not a JSON object"],
+      ["null", "the body is not a JSON object"],
       ['{"pageToken":"s3cret","pageToken":"b"}', "the body repeats a member"],
       [Buffer.from([0xe9]), "the body is not UTF-8"],
       ['{"s3":1}', /: key "s3" is unknown$/],
@@ -224,6 +225,9 @@ describe("Connect and gRPC-Web", () => {
       const reply = await post(httpPort, json, body);
       expect(await reply.json()).toMatchObject({ message: expect.stringMatching(message) });
     }
+    const binary = await post(httpPort, "application/proto", Buffer.of(0xff));
+    const message = "the request is not a valid message of this method";
+    expect(await binary.json()).toMatchObject({ message });
   });
 
   it("take reads by GET, and no other method but POST", async () => {

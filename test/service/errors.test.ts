@@ -3,7 +3,7 @@ import { Socket } from "node:net";
 import type { ConnectError } from "@connectrpc/connect";
 import { describe, expect, it } from "vitest";
 import { sendProblem } from "../../src/protocols/problem.ts";
-import { malformedRequest, type Reason } from "../../src/service/errors.ts";
+import type { Reason } from "../../src/service/errors.ts";
 import { failureOf } from "../support/errors.ts";
 import { failures, secret } from "./failures.ts";
 
@@ -69,26 +69,5 @@ describe("every error", () => {
       'Bearer realm="investor-records", error="invalid_token"',
       'Bearer realm="investor-records", error="insufficient_scope", scope="investors:read"',
     ]);
-  });
-
-  it("repeats the id of a record, and no other text", () => {
-    const [known, unknown] = failures.INVESTOR_NOT_FOUND;
-    expect(known?.rawMessage).toBe(unknown?.rawMessage);
-  });
-});
-
-describe("a malformed request", () => {
-  it.each([
-    [
-      'cannot decode message investor.v1.CreateInvestorRequest from JSON: key "a" is unknown',
-      'cannot decode message investor.v1.CreateInvestorRequest from JSON: key "a" is unknown',
-    ],
-    [
-      "cannot decode field investor.v1.CreateInvestorRequest.city from JSON: Very Secret",
-      "cannot decode field investor.v1.CreateInvestorRequest.city from JSON",
-    ],
-    ["Unexpected token 'V', \"Very Secret\"", "the request is not a valid message of this method"],
-  ])("of which a decoder says %j is named without values", (said, told) => {
-    expect(malformedRequest(new Error(said)).rawMessage).toBe(told);
   });
 });

@@ -1,4 +1,4 @@
-import { create, toBinary } from "@bufbuild/protobuf";
+import { toBinary } from "@bufbuild/protobuf";
 import { v1, v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import {
@@ -6,7 +6,7 @@ import {
   type InvestorType,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { findViolations, textFields } from "../../src/investor/investor.ts";
+import { textFields } from "../../src/investor/investor.ts";
 import { failureOf } from "../support/errors.ts";
 import { openService } from "../support/in-process.ts";
 import { pagesOf } from "../support/pages.ts";
@@ -54,15 +54,6 @@ describe("create", () => {
       });
     }
     expect((await client.listInvestors({})).investors).toEqual([]);
-  });
-
-  it("refuses unpaired surrogates", () => {
-    for (const city of ["\ud800", "a\udfff", "\udc00\ud800"]) {
-      const violations = findViolations(create(CreateInvestorRequestSchema, aCreate({ city })));
-      expect(violations).toEqual([
-        { field: "city", description: "must not contain unpaired surrogates" },
-      ]);
-    }
   });
 
   it("names all that is wrong at once, in the order of the fields", async () => {
@@ -127,14 +118,10 @@ describe("a request id", () => {
 });
 
 describe("get", () => {
-  it("takes an id in any case", async () => {
+  it("takes an id in any case, and refuses an empty one", async () => {
     const { client } = await openService();
     const investor = await client.createInvestor(aCreate());
     expect(await client.getInvestor({ id: investor.id.toUpperCase() })).toEqual(investor);
-  });
-
-  it("refuses an empty id", async () => {
-    const { client } = await openService();
     expect(await failureOf(client.getInvestor({ id: "" }))).toMatchObject({
       code: "InvalidArgument",
       violations: { id: "is required" },
@@ -158,18 +145,17 @@ describe("get", () => {
 });
 
 describe("list", () => {
-  it.each([0, 1, 127, 128, 129, 256])(
-    "has all records once, by id, in pages of %i",
-    async (pageSize) => {
-      const { client } = await openService();
-      const creates = Array.from({ length: 257 }, () => client.createInvestor(aCreate()));
-      const ids = (await Promise.all(creates)).map(({ id }) => id);
+  it("has all records once, by id, in pages of any size, which is 100 unless it is given", async () => {
+    const { client } = await openService();
+    const creates = Array.from({ length: 257 }, () => client.createInvestor(aCreate()));
+    const ids = (await Promise.all(creates)).map(({ id }) => id);
+    for (const pageSize of [0, 1, 256, 257]) {
       const pages = await Array.fromAsync(pagesOf(client, pageSize));
       expect(pages).toHaveLength(Math.ceil(ids.length / (pageSize || 100)));
       const listed = pages.flatMap(({ investors }) => investors.map(({ id }) => id));
-      expect(listed).toEqual(ids.sort());
-    },
-  );
+      expect(listed).toEqual(ids.toSorted());
+    }
+  });
 
   it("takes a page size above 1,000 as 1,000, and ends a page before it exceeds 1 MiB", async () => {
     const { client } = await openService();
