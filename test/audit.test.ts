@@ -10,7 +10,7 @@ import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
-import { lockDatabase, startService } from "./support/service.ts";
+import { end, lockDatabase, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** The questions of docs/security.md, with the commands that answer them. */
@@ -59,8 +59,7 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
     await expect.poll(() => logged() + unlogged()).toBe(strangers + 1);
     const metrics = await (await get("/metrics")).text();
     expect(metrics).toContain(`\ninvestor_records_refusals_unlogged_total ${unlogged()}\n`);
-    service.child.kill("SIGTERM");
-    await service.exited;
+    await end(service);
 
     const folder = temporaryFolder();
     writeFileSync(join(folder, "service.log"), service.output());

@@ -1,22 +1,13 @@
 import { execFile, spawnSync } from "node:child_process";
-import {
-  cpSync,
-  globSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from "node:fs";
+import { cpSync, globSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 import { rolldown } from "rolldown";
-import { afterAll, describe, expect, it, onTestFinished, type TestOptions } from "vitest";
+import { describe, expect, it, onTestFinished, type TestOptions } from "vitest";
 import { copyClone, root, toolPath } from "./support/clone.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { aNew } from "./support/records.ts";
 import { startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
@@ -124,9 +115,8 @@ const modules = `import { createRequire } from "node:module";
 const require = createRequire(import.meta.url);`;
 
 describe("the package", () => {
-  const parent = mkdtempSync(join(tmpdir(), "investor-records-"));
+  const parent = sharedFolder();
   const [alone, beside] = [join(parent, "alone"), join(parent, "beside others")];
-  afterAll(() => rmSync(parent, { recursive: true, force: true }));
 
   it("brings one other, and is typed", async () => {
     copyClone(join(parent, "clone"), "client");

@@ -30,7 +30,7 @@ import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { listAll } from "./support/pages.ts";
 import { anInvestor } from "./support/records.ts";
-import { grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
+import { end, grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const copied = (count: number | string, present: number | string) =>
@@ -371,8 +371,7 @@ it("a backup of a service that runs is restored as the page says", async () => {
   const before = writers.acknowledged.map(({ id }) => id);
   await follow(backup);
   await writers.stop();
-  service.child.kill("SIGTERM");
-  expect(await service.exited).toBe(0);
+  expect(await end(service)).toBe(0);
   const saved = tableOf(folder, "data/backup.db");
   await follow(restore);
   const ids = (await listAll(grpcClient(await startService({}, folder)))).map(({ id }) => id);

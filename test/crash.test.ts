@@ -1,11 +1,9 @@
-import { rmSync } from "node:fs";
-import { dirname } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
-import { compileDisk, createFailingDisk } from "./faults/failing-disk.ts";
+import { prepareDisks } from "./faults/failing-disk.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
@@ -51,11 +49,11 @@ it("kill -9 during creates loses no acknowledged record, and repeats store none 
 });
 
 describe("a sync that fails ends the process", needs("cc"), () => {
+  const createDisk = prepareDisks();
+
   /** Creates two records, and then one whose commit fails. */
   async function failCommit(request: ReturnType<typeof aCreate>) {
-    const library = compileDisk();
-    onTestFinished(() => rmSync(dirname(library), { recursive: true }));
-    const disk = createFailingDisk(library);
+    const disk = createDisk();
     const service = await startService(disk.env, disk.folder);
     const client = grpcClient(service);
     const stored = [await client.createInvestor(aCreate()), await client.createInvestor(aCreate())];

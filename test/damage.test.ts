@@ -2,7 +2,6 @@ import { execFileSync } from "node:child_process";
 import {
   copyFileSync,
   existsSync,
-  mkdtempSync,
   readFileSync,
   renameSync,
   rmSync,
@@ -10,28 +9,26 @@ import {
   truncateSync,
   writeFileSync,
 } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { Code } from "@connectrpc/connect";
 import { v4 } from "uuid";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { openSqliteFileToRead } from "../src/store/sqlite-file.ts";
 import { copyHere, openSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
+import { sharedFolder, temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { grpcClient, metric, startService, waitFor } from "./support/service.ts";
+import { end, grpcClient, metric, startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const pageSize = 4_096;
 
 /** Files and logs of two services as a kill would leave them, by name, and the records in each. */
-const left = mkdtempSync(join(tmpdir(), "investor-records-"));
+const left = sharedFolder();
 const ids: Record<string, string[]> = {};
-afterAll(() => rmSync(left, { recursive: true }));
 
 /** In a process of its own: closing a file here would drop the locks that a store has on it. */
 const outside = (program: string, ...args: string[]) =>
@@ -177,8 +174,7 @@ it("a service whose file was moved ends, and leaves the one that has its path no
   expect(await old.exited).toBe(1);
   expect(old.output()).toMatch(/"level":60.*was moved, deleted or replaced/);
   for (let i = 0; i < 100; i += 1) await client.createInvestor(aCreate());
-  service.child.kill("SIGKILL");
-  await service.exited;
+  await end(service, "SIGKILL");
   expect(await readIds(`${folder}/investors.db`)).toHaveLength(101);
 });
 

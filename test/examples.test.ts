@@ -1,19 +1,25 @@
 // Each example downloads and compiles what it needs, which takes minutes the first time.
 import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
-import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
 import { version } from "uuid";
 import { afterAll, beforeAll, expect, it, type TestOptions } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { copy } from "./support/copying.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { readBlocks, readPage } from "./support/markdown.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, lockDatabase, metric, type Service, startService } from "./support/service.ts";
+import {
+  end,
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+} from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
@@ -46,8 +52,7 @@ const unanswered: Ended[] = [];
 
 /** Does the steps of an example in a clone, where they would change nothing of the tools that npm uses. */
 async function doSteps(language: string, { grpcPort, httpPort }: Service) {
-  const clone = mkdtempSync(join(tmpdir(), "investor-records-"));
-  clones.push(clone);
+  const clone = mkdtempSync(join(clones, "clone-"));
   copyClone(clone);
   const toScript = (steps: string) =>
     steps
@@ -75,7 +80,8 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
   return { stdout, runThere, runAgain };
 }
 
-const clones: string[] = [];
+/** Where they are, until the last test has looked at those that nobody answers. */
+const clones = sharedFolder();
 
 /** The PATH of somebody who has only what the steps install. */
 const PATH = (process.env.PATH ?? "")
@@ -83,10 +89,7 @@ const PATH = (process.env.PATH ?? "")
   .filter((path) => !path.includes("node_modules"))
   .join(delimiter);
 
-afterAll(() => {
-  silent.close();
-  for (const clone of clones) rmSync(clone, { recursive: true, force: true });
-});
+afterAll(() => void silent.close());
 
 for (const [language, options] of languages) {
   it(
@@ -110,8 +113,7 @@ for (const [language, options] of languages) {
       const running = runAgain(`localhost:${port}`);
       const inFlight = () => metric(service, "investor_records_rpc_server_calls_in_flight");
       await expect.poll(inFlight, { timeout: 600_000 }).toBe(1);
-      service.child.kill("SIGKILL");
-      await service.exited;
+      await end(service, "SIGKILL");
       release();
       const ports = { GRPC_PORT: String(service.grpcPort), HTTP_PORT: String(service.httpPort) };
       await startService(ports, service.folder);

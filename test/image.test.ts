@@ -1,18 +1,11 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import {
-  existsSync,
-  mkdtempSync,
-  readFileSync,
-  realpathSync,
-  rmSync,
-  writeFileSync,
-} from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, readFileSync, realpathSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { root } from "./support/clone.ts";
+import { sharedFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, metric, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
@@ -23,7 +16,7 @@ const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"))
 const libraries = ["/lib", "/lib64"].map((folder) => `${folder}:${folder}:ro`);
 
 describe("the image", needs("buildah"), () => {
-  const folder = mkdtempSync(join(tmpdir(), "investor-records-image-"));
+  const folder = sharedFolder();
   const revision = "4fd0b1d2c3a4958677889900aabbccddeeff0011";
   let container: string;
   let config: { Entrypoint: string[]; Labels: Record<string, string>; HealthCheck: string[] };
@@ -68,8 +61,6 @@ describe("the image", needs("buildah"), () => {
     const { OCIv1, Docker } = JSON.parse(buildah("inspect", "--type", "image", "image"));
     config = { ...OCIv1.config, HealthCheck: Docker.config.Healthcheck.Test };
   });
-
-  afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
   /** Runs a program in the container as its configuration says. */
   function run(env: Record<string, string>, program: string[]) {

@@ -4,7 +4,7 @@ import { describe, expect, inject, it } from "vitest";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
+import { end, grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
@@ -56,8 +56,7 @@ describe.each(launchers)("%s that takes nothing", (kind, launcher, ...tools) => 
         service.child.stderr?.resume();
         await expect.poll(service.output).toMatch(/"dropped":\d+,"msg":"lines of the log were/);
       }
-      service.child.kill("SIGTERM");
-      expect(await service.exited).toBe(0);
+      expect(await end(service)).toBe(0);
     },
   );
 

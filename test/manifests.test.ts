@@ -1,18 +1,9 @@
 import { execFileSync, spawnSync } from "node:child_process";
-import {
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  utimesSync,
-  writeFileSync,
-} from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { afterAll, beforeAll, describe, expect, inject, it } from "vitest";
+import { beforeAll, describe, expect, inject, it } from "vitest";
 import { root } from "./support/clone.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { readVariables } from "./support/settings.ts";
 import { needs } from "./support/tools.ts";
@@ -21,18 +12,15 @@ const deploy = resolve(import.meta.dirname, "../deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");
 
 describe("the manifests", needs("Go"), () => {
-  let folder: string;
+  const folder = sharedFolder();
 
   beforeAll(() => {
-    folder = mkdtempSync(join(tmpdir(), "investor-records-"));
     const built = spawnSync("go", ["build", "-o", join(folder, "read"), "."], {
       cwd: join(import.meta.dirname, "support/manifests"),
       encoding: "utf8",
     });
     expect(built.stderr.replaceAll(/^go: downloading .*\n/gm, "")).toBe("");
   });
-
-  afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
   /** What those who the manifest is for read in it. */
   const read = (kind: "compose" | "kubernetes", path: string) => {

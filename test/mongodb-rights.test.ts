@@ -7,7 +7,7 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { failureOf } from "./support/errors.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, startService, waitFor } from "./support/service.ts";
+import { end, grpcClient, startService, waitFor } from "./support/service.ts";
 
 const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
@@ -45,8 +45,7 @@ describeWithMongo("a MongoDB", "standalone", () => {
         reason: "INVESTOR_NOT_FOUND",
       });
       expect((await client.listInvestors({})).investors).toEqual([record]);
-      service.child.kill("SIGTERM");
-      expect(await service.exited).toBe(0);
+      expect(await end(service)).toBe(0);
       expect(service.output()).not.toMatch(/"level":[456]0.*(authoriz|privilege)/);
 
       const own = await MongoClient.connect(url);

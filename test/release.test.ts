@@ -1,18 +1,9 @@
 import { execFileSync } from "node:child_process";
-import {
-  appendFileSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
-import { tmpdir } from "node:os";
+import { appendFileSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { root } from "./support/clone.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import { grpcClient, run as runProgram, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
@@ -34,7 +25,7 @@ it("the changelog's sections of released versions never change", needs("git", "a
 });
 
 describe("a clone", needs("git"), () => {
-  let clone: string;
+  const clone = sharedFolder();
 
   const run = (program: string, ...args: string[]) =>
     execFileSync(program, args, { cwd: clone, encoding: "utf8", stdio: "pipe" }).trim();
@@ -42,14 +33,11 @@ describe("a clone", needs("git"), () => {
   const versionOf = () => run(process.execPath, "dist/bin.js", "--version");
 
   beforeAll(() => {
-    clone = mkdtempSync(join(tmpdir(), "investor-records-"));
     run("git", "clone", "--quiet", root, ".");
     run("git", "config", "user.name", "Example");
     run("git", "config", "user.email", "somebody@example.com");
     symlinkSync(join(root, "node_modules"), join(clone, "node_modules"));
   });
-
-  afterAll(() => rmSync(clone, { recursive: true, force: true }));
 
   it("names its commit as the version", () => {
     const { version } = JSON.parse(readFileSync(join(clone, "package.json"), "utf8"));

@@ -11,7 +11,14 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
-import { grpcClient, lockDatabase, run, startService, untilWritten } from "./support/service.ts";
+import {
+  end,
+  grpcClient,
+  lockDatabase,
+  run,
+  startService,
+  untilWritten,
+} from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const file = "sqlite:data/investors.db";
@@ -149,8 +156,7 @@ describe("a record that is removed from SQLite", () => {
       code: 1,
       told: expect.stringContaining("end it and repeat the command"),
     });
-    service.child.kill("SIGKILL");
-    await service.exited;
+    await end(service, "SIGKILL");
     expect(await remove(folder, file, id)).toEqual(absent(id));
     expect(isOnDisk(folder, id)).toBe(false);
   });
@@ -166,8 +172,7 @@ describe("a record that is removed from SQLite", () => {
     for (const step of ["removed", "the records there", "the whole file"]) {
       const running = start(folder, id, "--vacuum");
       await untilWritten(running, step);
-      running.child.kill("SIGKILL");
-      await running.exited;
+      await end(running, "SIGKILL");
       expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 2);
     }
     for (const each of stuck) {

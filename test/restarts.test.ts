@@ -19,6 +19,7 @@ import { investorClients } from "./support/investor-clients.ts";
 import { listAll } from "./support/pages.ts";
 import { aCreate, aNew } from "./support/records.ts";
 import {
+  end,
   grpcClient,
   lockDatabase,
   metric,
@@ -94,8 +95,7 @@ async function killAmid(
     await expect.poll(inFlight).toBeGreaterThanOrEqual(16 * all.length);
     await untilStill(() => all.map(({ created }) => created.length).join());
   }
-  service.child.kill("SIGKILL");
-  await service.exited;
+  await end(service, "SIGKILL");
   release?.();
   const { folder, grpcPort, httpPort } = service;
   const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };

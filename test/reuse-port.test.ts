@@ -1,7 +1,7 @@
 import { get } from "node:http";
 import { expect, it } from "vitest";
 import { describeWithMongo } from "./support/mongodb.ts";
-import { startService } from "./support/service.ts";
+import { end, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** The statuses of twenty lists, each on a connection of its own. */
@@ -23,8 +23,7 @@ describeWithMongo("processes with --reuse-port", "standalone", (mongo) => {
     const allServed = Array(20).fill(200);
     expect(await listTwentyTimes(first.httpPort)).toEqual(allServed);
     for (const { output } of [first, second]) await expect.poll(output).toContain("ListInvestors");
-    second.child.kill();
-    expect(await second.exited).toBe(0);
+    expect(await end(second)).toBe(0);
     expect(await listTwentyTimes(first.httpPort)).toEqual(allServed);
   });
 });

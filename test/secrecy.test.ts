@@ -4,7 +4,7 @@ import { expect, it } from "vitest";
 import { InvestorType } from "../gen/investor/v1/investor_pb.js";
 import { clientsOf } from "./support/clients.ts";
 import { temporaryFile } from "./support/folder.ts";
-import { breakDatabase, lockDatabase, type Service, startService } from "./support/service.ts";
+import { breakDatabase, end, lockDatabase, type Service, startService } from "./support/service.ts";
 
 const secret = "S3CRET";
 const token = `${secret}-token-without-a-name`;
@@ -106,8 +106,7 @@ it("log, metrics and errors hold no field of a record but its id and no token, w
   refused.push(...(await callEverything(service)));
   const url = `http://127.0.0.1:${service.httpPort}/metrics`;
   const metrics = await (await fetch(url, { headers: { authorization } })).text();
-  service.child.kill("SIGTERM");
-  await service.exited;
+  await end(service);
   const written = service.output() + metrics;
   const codes = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "INTERNAL"];
   for (const code of codes)

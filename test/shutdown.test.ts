@@ -24,6 +24,7 @@ import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts"
 import { aCreate, institution } from "./support/records.ts";
 import {
   accepts,
+  end,
   grpcClient,
   lockDatabase,
   runGroup,
@@ -49,6 +50,12 @@ async function startWithCreate(env: NodeJS.ProcessEnv = {}) {
   return { ...service, create, release };
 }
 
+/** Tells a service to end, and waits until it has begun to. */
+async function beginShutdown(service: Service): Promise<void> {
+  service.child.kill("SIGTERM");
+  await untilWritten(service, "shutting down");
+}
+
 it("lets creates in flight finish, and stores them", async () => {
   const { child, create, release, exited, folder, ...service } = await startWithCreate();
   const client = grpcClient(service);
@@ -69,8 +76,7 @@ it("lets a list go on to its end, however slowly it is read", async () => {
   // More than the buffers of a connection hold.
   const service = await startService({}, await makeFullFolder(500));
   const [list] = await once(get(`http://127.0.0.1:${service.httpPort}/v1/investors`), "response");
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   await delay(1_000);
   expect(await json(list)).toHaveLength(500);
   expect(await service.exited).toBe(0);
@@ -98,8 +104,7 @@ it("lets replies reach clients over HTTP/1.1 that are slow to read them", async 
   const { socket, closed } = openWire(service.httpPort, page.repeat(8));
   await once(socket, "data");
   socket.pause();
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   await delay(1_000);
   socket.resume();
   const text = await closed;
@@ -128,8 +133,7 @@ it("lets replies reach clients over HTTP/2 that are slow to read them", async ()
   );
   await once(socket, "data");
   socket.pause();
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   await delay(1_000);
   // As every client does when it has read a part.
   socket.write(http2Frame(frameType.windowUpdate, frameFlag.none, 0, Buffer.from([0, 0, 0, 1])));
@@ -145,8 +149,7 @@ it("lets replies reach clients over HTTP/2 that are slow to read them", async ()
 it("stores nothing behind the reply that is said to be the last, over HTTP/1.1", async () => {
   const service = await startService({ DRAIN_DELAY: "2s" });
   const { socket, closed } = openWire(service.httpPort);
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   const body = JSON.stringify(institution);
   const create = http1("POST", "/v1/investors", { "content-type": "application/json" }, body);
   socket.write(create.repeat(3));
@@ -160,8 +163,7 @@ it("stores nothing behind the last reply over HTTP/1.1 either, while that is bei
   // More than the system takes on behalf of a client that does not read.
   const service = await startService({ DRAIN_DELAY: "5s" }, await makeFullFolder(1_000));
   const { socket, closed } = openWire(service.httpPort);
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   socket.write(http1("GET", "/v1/investors", {}));
   await once(socket, "data");
   socket.pause();
@@ -179,8 +181,7 @@ it("stores nothing behind the last reply over HTTP/1.1 either, while that is bei
 it("cuts no call whose request was on its way", async () => {
   const service = await startService();
   const { socket, closed } = openWire(service.httpPort, "POST /v1/investors HTTP/1.1\r\n");
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   // When no call is in flight, and the end is waited for.
   await delay(200);
   const headers = ["host: localhost", "content-type: application/json", "content-length: 2"];
@@ -214,8 +215,7 @@ it("serves on during the drain delay, while probes fail and HTTP/1.1 replies are
     return [statusCode, headers.connection];
   };
   expect(await ask("/readyz")).toEqual([200, "keep-alive"]);
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
+  await beginShutdown(service);
   expect(await ask("/readyz")).toEqual([503, "close"]);
   const { status } = await healthClient(service).check({});
   expect(status).toBe(HealthCheckResponse_ServingStatus.NOT_SERVING);
@@ -234,10 +234,8 @@ it("cuts what has not finished at the drain timeout, and ends with status 1", as
 
 it("ends at once at a second signal, whatever is waited for", async () => {
   const service = await startWithCreate();
-  service.child.kill("SIGTERM");
-  await untilWritten(service, "shutting down");
-  service.child.kill("SIGINT");
-  expect(await service.exited).toBe("SIGKILL");
+  await beginShutdown(service);
+  expect(await end(service, "SIGINT")).toBe("SIGKILL");
 });
 
 it("lets calls finish when the terminal of the service closes", needs("Python"), async () => {

@@ -9,6 +9,7 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import {
+  end,
   grpcClient,
   lockDatabase,
   metric,
@@ -25,8 +26,7 @@ async function startLockedOut() {
   const folder = temporaryFolder();
   const first = await startService({}, folder);
   const { id } = await grpcClient(first).createInvestor(aCreate());
-  first.child.kill("SIGTERM");
-  await first.exited;
+  await end(first);
   const release = lockDatabase({ folder });
   const [grpcPort, httpPort] = [await freePort(), await freePort()];
   const env = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
@@ -53,8 +53,7 @@ it.each(["SIGTERM", "SIGINT"] as const)(
   "ends at once by %s, and not as if it had served",
   async (signal) => {
     const { service } = await startLockedOut();
-    service.child.kill(signal);
-    expect(await service.exited).not.toBe(0);
+    expect(await end(service, signal)).not.toBe(0);
     expect(service.output()).toContain(`ended by ${signal} before it was ready`);
   },
 );
@@ -103,8 +102,7 @@ it("starts beside a reader that stays, warns, and shows the log that grows", asy
   onTestFinished(() => reader.close());
   reader.exec("BEGIN; SELECT count(*) FROM investors");
   await grpcClient(first).createInvestor(aCreate());
-  first.child.kill("SIGKILL");
-  await first.exited;
+  await end(first, "SIGKILL");
 
   const service = await startService({}, folder);
   expect(service.output()).toMatch(/"level":40.*another process reads .*investors.db/);
@@ -135,8 +133,7 @@ it("two services on one file warn of each other", async () => {
 it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"), async () => {
   const first = await startService();
   const { id } = await grpcClient(first).createInvestor(aCreate());
-  first.child.kill("SIGTERM");
-  await first.exited;
+  await end(first);
   const folder = temporaryFolder();
   mkdirSync(join(folder, "data"));
   const input = execFileSync("sqlite3", [`${first.folder}/data/investors.db`, ".dump"]);
@@ -155,8 +152,7 @@ it.each([
   const folder = temporaryFolder();
   const first = await startService({}, folder);
   if (signal === "SIGKILL") await grpcClient(first).createInvestor(aCreate());
-  first.child.kill(signal);
-  await first.exited;
+  await end(first, signal);
   const data = join(folder, "data");
   const file = join(data, "investors.db");
   if (denied === "-shm") writeFileSync(`${file}-shm`, Buffer.alloc(32_768));

@@ -21,6 +21,7 @@ import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
   breakDatabase,
+  end,
   run,
   startService,
   untilInFlight,
@@ -185,8 +186,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     }
     const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
     await (await fetch(url, { headers })).text();
-    service.child.kill("SIGTERM");
-    expect(await service.exited).toBe(0);
+    expect(await end(service)).toBe(0);
     expect(collected.headers).toBe("POST /v1/traces k3y");
     // A span in protobuf: its trace, its own id, its parent, its name.
     const [trace, parent] = [traceId, spanId].map((id) =>
@@ -219,8 +219,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     await client.listInvestors({});
     await untilWritten(service, "spans cannot be exported");
     for (let i = 0; i < 100; i += 1) await client.listInvestors({});
-    service.child.kill("SIGTERM");
-    expect(await service.exited).toBe(0);
+    expect(await end(service)).toBe(0);
     const told = service
       .output()
       .split("\n")

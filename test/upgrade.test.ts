@@ -1,24 +1,15 @@
 import { execFileSync } from "node:child_process";
-import {
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  rmSync,
-  statSync,
-  symlinkSync,
-} from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, mkdirSync, readFileSync, statSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v7 } from "uuid";
-import { afterAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import { root } from "./support/clone.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, run, type Service, startService } from "./support/service.ts";
+import { end, grpcClient, run, type Service, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** Older versions, and the last commit of each. */
@@ -33,8 +24,7 @@ const [, wayBack = ""] =
     readFileSync(join(root, "CHANGELOG.md"), "utf8"),
   ) ?? [];
 
-const parent = mkdtempSync(join(tmpdir(), "investor-records-"));
-afterAll(() => rmSync(parent, { recursive: true, force: true }));
+const parent = sharedFolder();
 
 /** Puts the sources of a version in a folder, if they are not there; returns its program. */
 function unpack(commit: string): string {
@@ -94,8 +84,7 @@ describe("SQLite", needs("git", "history"), () => {
 
       const stopped = await startCurrent();
       await expectServed(stopped, all);
-      stopped.child.kill();
-      expect(await stopped.exited).toBe(0);
+      expect(await end(stopped)).toBe(0);
       const refused = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder, program);
       expect(await refused.exited).toBe(1);
       expect(refused.output()).toMatch(/newer version/);

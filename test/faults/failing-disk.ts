@@ -2,7 +2,6 @@
 import { execFileSync } from "node:child_process";
 import {
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   realpathSync,
@@ -10,9 +9,9 @@ import {
   rmSync,
   writeFileSync,
 } from "node:fs";
-import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
-import { temporaryFolder } from "../support/folder.ts";
+import { beforeAll } from "vitest";
+import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import type { Random } from "../support/random.ts";
 
 const pageSize = 4_096;
@@ -23,16 +22,17 @@ export type Files = Map<string, Buffer>;
 /** The disk under the folder `data` of a new folder. */
 export type FailingDisk = ReturnType<typeof createFailingDisk>;
 
-/** Compiles failing-disk.c into a new folder. */
-export function compileDisk(): string {
-  const library = join(mkdtempSync(join(tmpdir(), "failing-disk-")), "failing-disk.so");
+/** Compiles failing-disk.c for the tests of a group; returns what makes a disk for one of them. */
+export function prepareDisks(): () => FailingDisk {
+  const library = join(sharedFolder(), "failing-disk.so");
   const source = resolve(import.meta.dirname, "failing-disk.c");
-  execFileSync("cc", ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", library, source]);
-  return library;
+  beforeAll(() => {
+    execFileSync("cc", ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", library, source]);
+  });
+  return () => createFailingDisk(library);
 }
 
-/** Makes a disk of the running test's own. */
-export function createFailingDisk(library: string) {
+function createFailingDisk(library: string) {
   const folder = realpathSync(temporaryFolder());
   const data = join(folder, "data");
   const durable = join(folder, "durable");

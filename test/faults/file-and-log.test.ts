@@ -3,13 +3,13 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { openSqliteFile, openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { copyHere } from "../support/copying.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { type Run, run, untilWritten, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
-import { compileDisk, createFailingDisk } from "./failing-disk.ts";
+import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
 
 /** It takes minutes to see each way at least once; without them, a few are looked at. */
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
@@ -33,11 +33,7 @@ interface Image {
 }
 
 describe("a file and its log", needs("cc"), () => {
-  let library: string;
-  beforeAll(() => {
-    library = compileDisk();
-  });
-  afterAll(() => rmSync(dirname(library), { recursive: true }));
+  const createDisk = prepareDisks();
 
   it("are opened with all that is in them, or refused", { timeout }, async () => {
     const random = createRandom(seedOf("file and log"));
@@ -51,7 +47,7 @@ describe("a file and its log", needs("cc"), () => {
     };
     let others: Image[] = [];
     for (let world = 0; world === 0 || performance.now() < until; world += 1) {
-      const { images, copies } = await live(library, world, random);
+      const { images, copies } = await live(createDisk(), world, random);
       const contents = new Map<Image, string>();
       for (const image of images) {
         const content = await open(folder, image, image);
@@ -179,8 +175,7 @@ function problemsOf({ journal }: Image, content: string | undefined): string[] {
 }
 
 /** Has services and other programs use a file, and keeps what it and copies were at many instants. */
-async function live(library: string, world: number, random: Random) {
-  const disk = createFailingDisk(library);
+async function live(disk: FailingDisk, world: number, random: Random) {
   // What syncs bring to the disk is not looked at.
   const { DISK_DURABLE: _, ...env } = disk.env;
   const path = join(disk.folder, "data/investors.db");

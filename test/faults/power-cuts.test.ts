@@ -1,16 +1,17 @@
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { v4, v7 } from "uuid";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { listAll } from "../support/pages.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import {
+  end,
   grpcClient,
   type Run,
   run,
@@ -20,7 +21,7 @@ import {
   waitFor,
 } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
-import { compileDisk, createFailingDisk, type FailingDisk, type Files } from "./failing-disk.ts";
+import { type FailingDisk, type Files, prepareDisks } from "./failing-disk.ts";
 import { contentOf } from "./history.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0.25);
@@ -28,18 +29,14 @@ const timeout = minutes * 60_000 + 600_000;
 const struck = "the disk fails";
 
 describe("after a power cut", needs("cc"), () => {
-  let library: string;
-  beforeAll(() => {
-    library = compileDisk();
-  });
-  afterAll(() => rmSync(dirname(library), { recursive: true }));
+  const createDisk = prepareDisks();
 
   it("all that was acknowledged or read is there, and nothing else", { timeout }, async () => {
     const random = createRandom(seedOf("power cuts"));
     const until = performance.now() + minutes * 60_000;
     const count: Record<string, number> = {};
     while (performance.now() < until) {
-      const disk = createFailingDisk(library);
+      const disk = createDisk();
       const records = createRecords();
       const readers: Run[] = [];
       for (const [way, end] of random.shuffle(Object.entries(ends))) {
@@ -60,7 +57,7 @@ describe("after a power cut", needs("cc"), () => {
 
   it("a log that a sync has lost is written again before a start brings it in", async () => {
     const random = createRandom(seedOf("a lost log"));
-    const disk = createFailingDisk(library);
+    const disk = createDisk();
     const records = createRecords();
     for (let round = 0; round < 4; round += 1) {
       const readers: Run[] = [];
@@ -75,7 +72,7 @@ describe("after a power cut", needs("cc"), () => {
   });
 
   it("a loss is found if commits are not synced", () => {
-    const disk = createFailingDisk(library);
+    const disk = createDisk();
     const rows = 50;
     const script = `
       const db = new (require("node:sqlite").DatabaseSync)("data/investors.db");
@@ -125,10 +122,10 @@ const ends: Record<string, End> = {
 /** Starts a service whose disk fails meanwhile by a rule, and kills it. */
 async function failStart(disk: FailingDisk, rule: string): Promise<void> {
   disk.setRules(rule);
-  const { child, output, exited } = run([], { ...disk.env, ...ports }, disk.folder);
+  const starting = run([], { ...disk.env, ...ports }, disk.folder);
+  const { output } = starting;
   await waitFor(async () => output().includes(struck) || output().includes("serving"));
-  child.kill("SIGKILL");
-  await exited;
+  await end(starting, "SIGKILL");
 }
 
 const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
@@ -195,10 +192,7 @@ async function startReader({ folder }: FailingDisk): Promise<Run> {
 
 /** Kills readers: one that closes the file would bring the log in, past the disk that fails. */
 async function endAll(readers: Run[]): Promise<void> {
-  for (const { child, exited } of readers.splice(0)) {
-    child.kill("SIGKILL");
-    await exited;
-  }
+  for (const reader of readers.splice(0)) await end(reader, "SIGKILL");
 }
 
 /**

@@ -1,14 +1,14 @@
 import { rmSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
-import { lockDatabase, type Service, startService, untilWritten } from "../support/service.ts";
+import { end, lockDatabase, type Service, startService, untilWritten } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { startCallers } from "./callers.ts";
 import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
-import { compileDisk, createFailingDisk } from "./failing-disk.ts";
+import { prepareDisks } from "./failing-disk.ts";
 
 const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
 const timeout = minutes * 60_000 + 600_000;
@@ -25,8 +25,8 @@ interface SqliteWorld extends World {
 }
 
 const faults: Record<string, FaultOf<SqliteWorld>> = {
-  "kill -9": ({ service }) => end(service(), "SIGKILL"),
-  "a shutdown": ({ service }) => end(service(), "SIGTERM"),
+  "kill -9": async ({ service }) => void (await end(service(), "SIGKILL")),
+  "a shutdown": async ({ service }) => void (await end(service())),
 
   async "an error of the disk for a while"({ failDisk, service }, random) {
     const suffix = random.pick(["-wal", "-wal", ".db"]);
@@ -81,11 +81,7 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
 };
 
 describe("callers of a service on SQLite", needs("cc"), () => {
-  let library: string;
-  beforeAll(() => {
-    library = compileDisk();
-  });
-  afterAll(() => rmSync(dirname(library), { recursive: true }));
+  const createDisk = prepareDisks();
 
   it("lose nothing that was acknowledged, and have nothing twice, through all faults", {
     timeout,
@@ -96,7 +92,7 @@ describe("callers of a service on SQLite", needs("cc"), () => {
 
   /** The service admits fewer calls at once than its callers make. */
   async function startWorld(random: Random): Promise<SqliteWorld> {
-    const disk = createFailingDisk(library);
+    const disk = createDisk();
     const file = join(disk.folder, "data/investors.db");
     const settings = { ...disk.env, REQUEST_TIMEOUT: "3s", MAX_IN_FLIGHT: "32" };
     const start = () => startService(settings, disk.folder);
@@ -127,7 +123,7 @@ describe("callers of a service on SQLite", needs("cc"), () => {
         return service();
       },
       async end() {
-        await Promise.all(services.map((each) => end(each, "SIGTERM")));
+        await Promise.all(services.map((each) => end(each)));
         const db = new DatabaseSync(file);
         const { integrity_check: check } = db.prepare("PRAGMA integrity_check").get() ?? {};
         const { count } = db.prepare("SELECT count(*) AS count FROM investors").get() ?? {};
@@ -141,9 +137,4 @@ describe("callers of a service on SQLite", needs("cc"), () => {
 
 function hasEnded({ child }: Service): boolean {
   return child.exitCode !== null || child.signalCode !== null;
-}
-
-async function end(service: Service, signal: NodeJS.Signals): Promise<void> {
-  service.child.kill(signal);
-  await service.exited;
 }

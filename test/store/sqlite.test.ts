@@ -22,7 +22,7 @@ import { type StoreObserver, StoreUnavailableError } from "../../src/store/store
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
-import { grpcClient, metric, startService } from "../support/service.ts";
+import { end, grpcClient, metric, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
 
@@ -420,8 +420,7 @@ describe("SQLite", () => {
       const { investors } = await client.listInvestors({ pageSize: 1_000 });
       expect(investors).toHaveLength(stored.length);
       expect(investors).toEqual(expect.arrayContaining(stored));
-      service.child.kill("SIGTERM");
-      expect(await service.exited).toBe(0);
+      expect(await end(service)).toBe(0);
     },
   );
 });

@@ -2,12 +2,22 @@ import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { onTestFinished } from "vitest";
+import { v4 } from "uuid";
+import { afterAll, beforeAll, onTestFinished } from "vitest";
 
 /** A folder of the running test's own, removed after it. */
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+/** A folder that the tests of a file or a group share, removed after the last of them. */
+export function sharedFolder(): string {
+  const folder = join(tmpdir(), `investor-records-${v4()}`);
+  // Where all of them are skipped, nothing would remove it.
+  beforeAll(() => mkdirSync(folder, { mode: 0o700 }));
+  afterAll(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
 

@@ -72,6 +72,12 @@ function follow(child: ChildProcess, kill: () => void): Run {
   return { child, output: () => output, written, exited };
 }
 
+/** Ends a process by a signal; resolves with its exit code, or the signal if that ended it. */
+export function end({ child, exited }: Run, signal: NodeJS.Signals = "SIGTERM") {
+  child.kill(signal);
+  return exited;
+}
+
 /** Starts the service, as it is built, on free ports and waits until it says that it serves. */
 export async function startService(
   env: NodeJS.ProcessEnv = {},
