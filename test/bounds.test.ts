@@ -31,6 +31,7 @@ import {
   replyOf,
 } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
 import {
   grpcClient,
   hurry,
@@ -163,13 +164,9 @@ describe("public calls", () => {
     },
   );
 
-  it("take messages of at most 4 KiB", async () => {
-    const { grpcPort } = await startService();
+  it("take messages of at most 4 KiB, and reflection ends at its client's deadline", async () => {
+    const { grpcPort } = await startInProcess();
     expect(await reasonOf(grpcPort, check, frame(Buffer.alloc(5_000)))).toBe("MESSAGE_TOO_LARGE");
-  });
-
-  it("of reflection end at their client's deadline, with the service's reason", async () => {
-    const { grpcPort } = await startService();
     const stream = openCall(rawConnection(grpcPort), reflect, { "grpc-timeout": "100m" });
     stream.write(listServices);
     expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
@@ -351,13 +348,6 @@ describe("connections", () => {
 });
 
 describe("a connection of HTTP/2", () => {
-  it("carries 100 streams", async () => {
-    const service = await startService();
-    const session = rawConnection(service.grpcPort);
-    await once(session, "remoteSettings");
-    expect(session.remoteSettings.maxConcurrentStreams).toBe(100);
-  });
-
   /** Calls that are reset at once. */
   const resetCalls = (count: number, first = 1) =>
     Buffer.concat(
@@ -393,8 +383,11 @@ describe("a connection of HTTP/2", () => {
     }
   });
 
-  it("serves all of the streams that may be open", async () => {
+  it("carries 100 streams, and serves all of them", async () => {
     const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    await once(session, "remoteSettings");
+    expect(session.remoteSettings.maxConcurrentStreams).toBe(100);
     const web = { "content-type": "application/grpc-web" };
     const calls = Array.from({ length: 100 }, (_, i) => [
       openStream(2 * i + 1, fieldsOf(get, i % 2 === 0 ? {} : web)),
@@ -428,7 +421,7 @@ describe("a connection of HTTP/2", () => {
 
 describe("requests by HTTP/1.1", () => {
   it("have headers of at most 16 KiB", async () => {
-    const { httpPort } = await startService();
+    const { httpPort } = await startInProcess();
     const headers = { "x-large": "x".repeat(17_000) };
     expect((await fetch(`http://127.0.0.1:${httpPort}/healthz`, { headers })).status).toBe(431);
   });

@@ -1,5 +1,5 @@
 import { spawnSync } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
@@ -68,6 +68,8 @@ describe("the command line", () => {
     expect(await exited).toBe(1);
     expect(output()).toMatch(/^[^\n]+\n$/);
     expect(JSON.parse(output()).msg).toContain(fault);
+    // Before it has touched the database.
+    expect(existsSync(join(folder, "data"))).toBe(false);
   });
 
   it("logs to standard error, and writes nothing to standard output", async () => {

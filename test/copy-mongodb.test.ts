@@ -1,11 +1,11 @@
 import { rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { MongoClient, ObjectId, UUID } from "mongodb";
-import { expect, it, onTestFinished } from "vitest";
+import { ObjectId, UUID } from "mongodb";
+import { expect, it } from "vitest";
 import { copy, copyHere, makeSqlite, rowsOf, startCopy, tableOf } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo, findMembers } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo, findMembers } from "./support/mongodb.ts";
 import { createRandom, seedOf } from "./support/random.ts";
 import type { Run } from "./support/service.ts";
 
@@ -21,8 +21,7 @@ function inFile(folder: string, name: string): Written {
 }
 
 async function inMongo(url: string): Promise<Written> {
-  const client = await MongoClient.connect(url);
-  onTestFinished(() => client.close());
+  const client = await connectTo(url);
   const collection = client.db().collection("investors");
   return () => collection.countDocuments({}, { readPreference: "primaryPreferred" }).catch(() => 0);
 }
@@ -85,9 +84,8 @@ describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     await makeSqlite(folder, "a.db", 3);
     const url = mongo.url();
     await copyHere(["sqlite:a.db", url], { folder });
-    const client = await MongoClient.connect(url);
+    const client = await connectTo(url);
     await client.db().collection<{ _id: unknown }>("investors").insertOne(document);
-    await client.close();
     const { code, told } = await copyHere([url, "sqlite:b.db"], { folder });
     expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is no record[^\n]*\n$/);
     expect(told).toContain(id);
@@ -100,9 +98,8 @@ describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
       code: 1,
       told: expect.stringMatching(/^error: cannot read mongodb:[^\n]*: it holds no records\n$/),
     });
-    const client = await MongoClient.connect(url);
+    const client = await connectTo(url);
     expect(await client.db().listCollections().toArray()).toEqual([]);
-    await client.close();
   });
 
   it("gives the same table, though each copy is killed", async () => {

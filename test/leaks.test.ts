@@ -1,11 +1,11 @@
 /** Calls end in every way that they can, and nothing of them stays in memory. */
 import { once } from "node:events";
-import { connect, constants } from "node:http2";
+import { constants } from "node:http2";
 import type { Socket } from "node:net";
 import { create, toBinary } from "@bufbuild/protobuf";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { CreateInvestorRequestSchema } from "../gen/investor/v1/investor_pb.js";
-import { frame, messages, openCall, paths } from "./support/raw-grpc.ts";
+import { frame, messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
 import { lockDatabase, startService, untilInFlight, waitFor } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
@@ -69,8 +69,7 @@ function openHttp1(port: number, request: string, isWatch = false): Opened {
 function openHttp2(port: number, { path, isStream, type, body }: Form, of: Ending): Opened {
   const isUnread = of.isHeld && path === list;
   const settings = isUnread ? { initialWindowSize: 0 } : {};
-  const session = connect(`http://127.0.0.1:${port}`, { settings }).on("error", () => {});
-  onTestFinished(() => session.destroy());
+  const session = rawConnection(port, settings);
   let socket: Socket | undefined;
   // What the session itself gives may not be reset.
   session.once("connect", (_, own: Socket) => {

@@ -1,12 +1,11 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { MongoMemoryServer } from "mongodb-memory-server-core";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { createAuthority } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo, launchTimeout } from "./support/mongodb.ts";
+import { describeWithMongo, startServer } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, startService, waitFor } from "./support/service.ts";
+import { ask, grpcClient, startService, waitFor } from "./support/service.ts";
 
 describeWithMongo("The certificates for a MongoDB", "standalone", () => {
   it("are read again on SIGHUP, no call is lost, and the old ones stay until new ones can be used", async () => {
@@ -24,9 +23,7 @@ describeWithMongo("The certificates for a MongoDB", "standalone", () => {
     writeFileSync(path("clients.pem"), old.ca + next.ca);
     const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", path("mongod.pem")];
     args.push("--tlsCAFile", path("clients.pem"));
-    const instance = { storageEngine: "wiredTiger", launchTimeout, args, ip: "0.0.0.0" } as const;
-    const server = await MongoMemoryServer.create({ instance });
-    onTestFinished(async () => void (await server.stop()));
+    const server = await startServer({ args, ip: "0.0.0.0" });
     const { port } = server.instanceInfo ?? {};
     const tls = `tls=true&tlsCAFile=${path("ca.pem")}&tlsCertificateKeyFile=${path("client.pem")}`;
     const service = await startService({
@@ -57,7 +54,7 @@ describeWithMongo("The certificates for a MongoDB", "standalone", () => {
     await renew("mongod", next);
     writeFileSync(path("clients.pem"), next.ca);
     await server.start(true);
-    await waitFor(async () => (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).ok);
+    await waitFor(async () => (await ask(service, "/readyz")).ok);
     await create();
     expect((await client.listInvestors({ pageSize: 1_000 })).investors.length).toBe(
       Math.min(created, 1_000),

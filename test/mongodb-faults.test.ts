@@ -1,11 +1,10 @@
 import { createServer } from "node:net";
-import { MongoClient, UUID } from "mongodb";
-import { MongoMemoryServer } from "mongodb-memory-server-core";
-import { expect, it, onTestFinished } from "vitest";
+import { UUID } from "mongodb";
+import { expect, it } from "vitest";
 import { failureOf } from "./support/errors.ts";
-import { describeWithMongo, launchTimeout } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, startService, waitFor } from "./support/service.ts";
+import { ask, grpcClient, startService, waitFor } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 
 describeWithMongo("a MongoDB", "standalone", (mongo) => {
@@ -13,8 +12,7 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
     const url = mongo.url();
     const client = grpcClient(await startService({ DATABASE_URL: url }));
     const { id } = await client.createInvestor(aCreate());
-    const database = await MongoClient.connect(url, { ignoreUndefined: true });
-    onTestFinished(() => database.close());
+    const database = await connectTo(url, { ignoreUndefined: true });
     const investors = database.db().collection<{ _id: UUID }>("investors");
     const document = await investors.findOne({});
     for (const damage of [{ zipCode: 5 }, { city: undefined }, { type: "fund" }]) {
@@ -28,14 +26,11 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
   });
 
   it("that is down at the start makes the service unready until it is up", async () => {
-    const instance = { storageEngine: "wiredTiger", launchTimeout } as const;
-    const server = await MongoMemoryServer.create({ instance });
-    onTestFinished(async () => void (await server.stop()));
+    const server = await startServer();
     const url = server.getUri("test");
     await server.stop({ doCleanup: false });
     const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "4s" });
-    const isReady = async () =>
-      (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status === 200;
+    const isReady = async () => (await ask(service, "/readyz")).ok;
     expect(await isReady()).toBe(false);
     const client = grpcClient(service);
     expect(await failureOf(client.createInvestor(aCreate()))).toMatchObject({

@@ -1,13 +1,13 @@
 import { readFileSync } from "node:fs";
 import { runInNewContext } from "node:vm";
-import { MongoClient, MongoServerError } from "mongodb";
+import { MongoServerError } from "mongodb";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { failureOf } from "./support/errors.ts";
-import { describeWithMongo } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { end, grpcClient, startService, waitFor } from "./support/service.ts";
+import { ask, end, grpcClient, startService, waitFor } from "./support/service.ts";
 
 const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
@@ -23,10 +23,9 @@ describeWithMongo("a MongoDB", "standalone", () => {
         },
       });
       onTestFinished(async () => void (await set.stop()));
-      const root = await MongoClient.connect(set.getUri("admin"), {
+      const root = await connectTo(set.getUri("admin"), {
         auth: { username: "root", password: "secret" },
       });
-      onTestFinished(() => root.close());
       const { role: createRole, ...rights } = runInNewContext(`(${role})`);
       const db = root.db("investors");
       await db.command({ createRole, ...rights });
@@ -35,7 +34,7 @@ describeWithMongo("a MongoDB", "standalone", () => {
       const url = set.getUri("investors").replace("//", "//investor-records:secret@");
 
       const service = await startService({ DATABASE_URL: url });
-      await waitFor(async () => (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).ok);
+      await waitFor(async () => (await ask(service, "/readyz")).ok);
       const client = grpcClient(service);
       const request = aCreate({ requestId: v7() });
       const record = await client.createInvestor(request);
@@ -48,18 +47,18 @@ describeWithMongo("a MongoDB", "standalone", () => {
       expect(await end(service)).toBe(0);
       expect(service.output()).not.toMatch(/"level":[456]0.*(authoriz|privilege)/);
 
-      const own = await MongoClient.connect(url);
-      onTestFinished(() => own.close());
+      const own = await connectTo(url);
       const removal = own.db().collection("investors").deleteMany({});
       await expect(removal).rejects.toBeInstanceOf(MongoServerError);
 
       const reader = { role: "read", db: "investors" };
       await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
-      const { httpPort, output } = await startService({
+      const unready = await startService({
         DATABASE_URL: url.replace("investor-records:", "reader:"),
       });
-      await expect.poll(output).toContain("MongoDB does not authorize inserts: check the user");
-      const isReady = async () => (await fetch(`http://127.0.0.1:${httpPort}/readyz`)).ok;
+      const refusal = "MongoDB does not authorize inserts: check the user";
+      await expect.poll(unready.output).toContain(refusal);
+      const isReady = async () => (await ask(unready, "/readyz")).ok;
       expect(await isReady()).toBe(false);
       await db.command({ grantRolesToUser: "reader", roles: ["readWrite"] });
       await waitFor(isReady);

@@ -1,11 +1,10 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { expect, it, onTestFinished } from "vitest";
 import { createMongoStore } from "../src/store/mongodb.ts";
 import { createAuthority } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo, findMembers, launchTimeout } from "./support/mongodb.ts";
+import { describeWithMongo, findMembers, startServer } from "./support/mongodb.ts";
 import { waitFor } from "./support/service.ts";
 
 /** Why a store over this URL cannot serve. */
@@ -22,12 +21,7 @@ async function reasonOf(url: string): Promise<string> {
 }
 
 async function start(instance: object, auth?: object): Promise<number> {
-  const server = await MongoMemoryServer.create({
-    instance: { storageEngine: "wiredTiger", launchTimeout, ...instance },
-    ...auth,
-  });
-  onTestFinished(async () => void (await server.stop()));
-  return server.instanceInfo?.port ?? 0;
+  return (await startServer(instance, auth)).instanceInfo?.port ?? 0;
 }
 
 async function expectReasons(table: [url: string, reason: string][]): Promise<void> {

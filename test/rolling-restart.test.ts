@@ -5,13 +5,12 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { MongoClient } from "mongodb";
 import { expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { buildGo, findPythonCallers, startCallers, toLine } from "./support/callers/callers.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { type Service, startService } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
@@ -85,9 +84,7 @@ function startHttp1(baseUrl: string, ca: string): EndlessCallers {
 type Records = Awaited<ReturnType<typeof openRecords>>;
 
 async function openRecords(url: string) {
-  const mongo = await MongoClient.connect(url);
-  onTestFinished(() => mongo.close());
-  return mongo.db().collection("investors");
+  return (await connectTo(url)).db().collection("investors");
 }
 
 /** Restarts one of the services on its ports, under the load of the callers. */

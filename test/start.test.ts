@@ -1,7 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
 import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, inject, it, onTestFinished } from "vitest";
@@ -18,7 +17,7 @@ import {
   startService,
   waitFor,
 } from "./support/service.ts";
-import { freePort, listen } from "./support/tcp.ts";
+import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 /** A folder whose database has a record, and a service on it that another program keeps from starting. */
@@ -77,22 +76,6 @@ it("ends by a SIGTERM that comes while it loads its modules", async () => {
   const environment = { GRPC_PORT: "0", HTTP_PORT: "0", NODE_OPTIONS: options };
   expect(await run([], environment, temporaryFolder()).exited).not.toBe(0);
 });
-
-it.each(["GRPC_PORT", "HTTP_PORT"])(
-  "reports a taken %s before it touches the database",
-  async (name) => {
-    const folder = temporaryFolder();
-    const taken = await listen(createServer());
-    const { exited, output } = run(
-      [],
-      { GRPC_PORT: "0", HTTP_PORT: "0", [name]: String(taken) },
-      folder,
-    );
-    expect(await exited).toBe(1);
-    expect(output()).toContain("another process uses the port");
-    expect(existsSync(join(folder, "data"))).toBe(false);
-  },
-);
 
 it("starts beside a reader that stays, warns, and shows the log that grows", async () => {
   const folder = temporaryFolder();

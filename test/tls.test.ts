@@ -139,19 +139,14 @@ describe("TLS", () => {
   });
 
   it.each([
-    ["a certificate that is not there", "--tls-cert", "x.crt", "cannot be read (ENOENT)"],
-    ["a certificate in no PEM", "--tls-cert", "text", "is not a usable certificate in PEM"],
-    [
-      "a weak key",
-      "--tls-cert",
-      "weak.crt",
-      "is not a usable certificate in PEM (ERR_SSL_EE_KEY_TOO_SMALL)",
-    ],
-    ["the key of another certificate", "--tls-key", "other.key", "is not the key of"],
-    ["an authority that is empty", "--tls-client-ca", "empty", "is not a certificate in PEM"],
-    ["an authority that is a key", "--tls-client-ca", "other.key", "is not a certificate in PEM"],
-    ["a damaged authority", "--tls-client-ca", "damaged", "is not a certificate in PEM"],
-  ])("does not start with %s", async (_, flag, file, fault) => {
+    ["--tls-cert", "x.crt", "cannot be read (ENOENT)"],
+    ["--tls-cert", "text", "is not a usable certificate in PEM"],
+    ["--tls-cert", "weak.crt", "is not a usable certificate in PEM (ERR_SSL_EE_KEY_TOO_SMALL)"],
+    ["--tls-key", "other.key", "is not the key of"],
+    ["--tls-client-ca", "empty", "is not a certificate in PEM"],
+    ["--tls-client-ca", "other.key", "is not a certificate in PEM"],
+    ["--tls-client-ca", "damaged", "is not a certificate in PEM"],
+  ])("does not start with %s %s, which %s", async (flag, file, fault) => {
     const { folder, authority, flags } = await prepare();
     const damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
     const { key } = await authority.sign("other");

@@ -1,13 +1,12 @@
 // Takes a minute: the primary is frozen for fifteen seconds, and an election takes some of them.
 import { setTimeout as delay } from "node:timers/promises";
-import { MongoClient } from "mongodb";
 import { v7 } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { failureOf } from "../support/errors.ts";
-import { describeWithMongo, findMembers } from "../support/mongodb.ts";
+import { connectTo, describeWithMongo, findMembers } from "../support/mongodb.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, startService, waitFor } from "../support/service.ts";
+import { ask, grpcClient, startService, waitFor } from "../support/service.ts";
 import { startCallers } from "./callers.ts";
 import { runEpisodes } from "./episodes.ts";
 
@@ -39,16 +38,14 @@ async function untilFirst(attempt: () => Promise<unknown>, isOver: () => boolean
 describeWithMongo("callers of a service on a set of three", "set of three", (mongo) => {
   it("go on soon after a bare driver could, if the primary freezes", { timeout }, async () => {
     const random = createRandom(seedOf("frozen primary"));
-    const bare = await MongoClient.connect(mongo.url(), { serverSelectionTimeoutMS: 30_000 });
-    onTestFinished(() => bare.close());
+    const bare = await connectTo(mongo.url(), { serverSelectionTimeoutMS: 30_000 });
     const writes = bare.db().collection("writes", { writeConcern: { w: "majority" } });
 
     const startWorld = async () => {
       const start = () => startService({ DATABASE_URL: url });
       const url = mongo.url();
       const service = await start();
-      const ready = async () =>
-        (await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status === 200;
+      const ready = async () => (await ask(service, "/readyz")).ok;
       await waitFor(ready);
       return {
         callers: startCallers([service], random),

@@ -249,30 +249,16 @@ describe("SQLite", () => {
     await expect(open(path)).rejects.toThrow(`its log ${path}-wal is there without it`);
   });
 
-  const refusals: [string, (path: string) => void, string][] = [
-    [
-      "a second name, under which its log would be another",
-      (path) => linkSync(path, `${path}.too`),
-      "it has other names too (hard links)",
-    ],
-    [
-      "the table of another program",
-      (path) => sql(path, "DROP TABLE investors; CREATE TABLE t (x); PRAGMA application_id = 0"),
-      "belongs to another program",
-    ],
-    [
-      "the mark of another program",
-      (path) => sql(path, "PRAGMA application_id = 77"),
-      "belongs to another program",
-    ],
-    [
-      "the content of no database",
-      (path) => writeFileSync(path, "no database at all".repeat(1_000)),
-      "it is damaged, or not an SQLite file",
-    ],
-  ];
+  const foreign = "DROP TABLE investors; CREATE TABLE t (x); PRAGMA application_id = 0";
+  const noDatabase = "no database at all".repeat(1_000);
 
-  it.each(refusals)("refuses a file with %s, as it is", async (_, change, why) => {
+  it.each<[why: string, change: (path: string) => void]>([
+    // Under its second name, its log would be another.
+    ["it has other names too (hard links)", (path) => linkSync(path, `${path}.too`)],
+    ["belongs to another program", (path) => sql(path, foreign)],
+    ["belongs to another program", (path) => sql(path, "PRAGMA application_id = 77")],
+    ["it is damaged, or not an SQLite file", (path) => writeFileSync(path, noDatabase)],
+  ])("refuses a file as it is, and says why: %s", async (why, change) => {
     const path = join(temporaryFolder(), "investors.db");
     await (await open(path)).store.close();
     change(path);

@@ -1,7 +1,7 @@
-import { MongoClient } from "mongodb";
+import { MongoClient, type MongoClientOptions } from "mongodb";
 import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
-import { afterAll, beforeAll, describe, inject } from "vitest";
+import { afterAll, beforeAll, describe, inject, onTestFinished } from "vitest";
 import { waitFor } from "./service.ts";
 import { lacking } from "./tools.ts";
 
@@ -65,10 +65,27 @@ export async function findMembers(mongo: TestMongo): Promise<Member[]> {
   return members.toSorted((a, b) => Number(b.port === primary) - Number(a.port === primary));
 }
 
+/** A client of MongoDB itself, until the end of the test. */
+export async function connectTo(url: string, options?: MongoClientOptions): Promise<MongoClient> {
+  const client = await MongoClient.connect(url, options);
+  onTestFinished(() => client.close());
+  return client;
+}
+
+/** Starts a server of the running test's own. */
+export async function startServer(instance: object = {}, auth?: object) {
+  const server = await createServer(instance, auth);
+  onTestFinished(async () => void (await server.stop()));
+  return server;
+}
+
+function createServer(instance: object = {}, auth?: object): Promise<MongoMemoryServer> {
+  const all = { storageEngine: "wiredTiger", launchTimeout, ...instance } as const;
+  return MongoMemoryServer.create({ instance: all, ...auth });
+}
+
 async function startStandalone() {
-  const server = await MongoMemoryServer.create({
-    instance: { storageEngine: "wiredTiger", launchTimeout },
-  });
+  const server = await createServer();
   return {
     url: (database: string) => server.getUri(database),
     members: () => toMembers([server]),

@@ -1,5 +1,10 @@
 import { once } from "node:events";
-import { type ClientHttp2Session, connect, type OutgoingHttpHeaders } from "node:http2";
+import {
+  type ClientHttp2Session,
+  connect,
+  type OutgoingHttpHeaders,
+  type Settings,
+} from "node:http2";
 import { fromBinary } from "@bufbuild/protobuf";
 import { anyUnpack } from "@bufbuild/protobuf/wkt";
 import { onTestFinished } from "vitest";
@@ -29,8 +34,8 @@ interface RawReply {
 }
 
 /** A connection that speaks HTTP/2 and knows nothing of gRPC. */
-export function rawConnection(port: number): ClientHttp2Session {
-  const session = connect(`http://127.0.0.1:${port}`);
+export function rawConnection(port: number, settings: Settings = {}): ClientHttp2Session {
+  const session = connect(`http://127.0.0.1:${port}`, { settings });
   session.on("error", () => {});
   onTestFinished(() => session.destroy());
   return session;

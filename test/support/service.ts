@@ -146,6 +146,11 @@ export async function untilWritten({ child, output, exited }: Run, text: string)
   await Promise.race([promise, exited]);
 }
 
+/** Requests a path on the HTTP port of a service. */
+export function ask({ httpPort }: Pick<Service, "httpPort">, path: string, init?: RequestInit) {
+  return fetch(`http://127.0.0.1:${httpPort}${path}`, init);
+}
+
 /** Whose metrics are read, with its credentials if it asks for some. */
 interface Measured {
   readonly httpPort: number;
@@ -155,7 +160,7 @@ interface Measured {
 /** The metrics of a service as text. */
 export async function readMetrics({ httpPort, authorization }: Measured): Promise<string> {
   const headers = authorization === undefined ? {} : { authorization };
-  return (await fetch(`http://127.0.0.1:${httpPort}/metrics`, { headers })).text();
+  return (await ask({ httpPort }, "/metrics", { headers })).text();
 }
 
 /** The value of a metric of a service, under the labels that it has; 0 if it is not there. */
