@@ -10,7 +10,7 @@ import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
-import { end, lockDatabase, startService } from "./support/service.ts";
+import { ask, end, lockDatabase, readMetrics, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** The questions of docs/security.md, with the commands that answer them. */
@@ -29,7 +29,6 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
       clientsOf(service, { authorization: `Bearer t0ken-of-the-${name}` }),
     ) as [ReturnType<typeof clientsOf>, ReturnType<typeof clientsOf>];
     const headers = { authorization: "Bearer t0ken-of-the-reports" };
-    const get = (path: string) => fetch(`http://127.0.0.1:${service.httpPort}${path}`, { headers });
     const session = rawConnection(service.grpcPort);
     const stranger = () => rawCall(session, paths.get, messages.empty, { authorization: "none" });
     let strangers = 0;
@@ -48,7 +47,7 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
     await reports.Connect.getInvestor({ id });
     await failureOf(reports.gRPC.getInvestor({ id: v7() }));
     await reports["gRPC-Web"].listInvestors({ pageSize: 1 });
-    expect(await (await get("/v1/investors")).json()).toHaveLength(2);
+    expect(await (await ask(service, "/v1/investors", { headers })).json()).toHaveLength(2);
     await failureOf(reports.gRPC.createInvestor(aCreate()));
     isOver = true;
     await flooding;
@@ -57,7 +56,7 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
     const logged = () => told(/"msg":"refused"/g).length;
     const unlogged = () => told(/"count":(\d+),"msg":"more/g).reduce((sum, n) => sum + n, 0);
     await expect.poll(() => logged() + unlogged()).toBe(strangers + 1);
-    const metrics = await (await get("/metrics")).text();
+    const metrics = await readMetrics({ ...service, ...headers });
     expect(metrics).toContain(`\ninvestor_records_refusals_unlogged_total ${unlogged()}\n`);
     await end(service);
 

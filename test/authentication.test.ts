@@ -15,6 +15,7 @@ import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { startIssuer } from "./support/issuer.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
+import { ask } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
 const tokens = `
@@ -41,10 +42,8 @@ async function startWithTokens(flags: Record<string, string> = {}) {
 
 const clientOf = (ports: Ports, authorization: string) => clientsOf(ports, { authorization }).gRPC;
 
-const rest = ({ httpPort }: Ports, authorization?: string, path = "/v1/investors") =>
-  fetch(`http://127.0.0.1:${httpPort}${path}`, {
-    headers: authorization === undefined ? {} : { authorization },
-  });
+const rest = (ports: Ports, authorization?: string, path = "/v1/investors") =>
+  ask(ports, path, authorization === undefined ? {} : { headers: { authorization } });
 
 describe("bearer tokens", () => {
   it("let their holders in by every protocol", async () => {

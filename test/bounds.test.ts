@@ -1,10 +1,6 @@
 /** The bounds of docs/security.md, each reached. */
 import { once } from "node:events";
-import {
-  type ClientHttp2Session,
-  type ClientHttp2Stream,
-  connect as connectHttp2,
-} from "node:http2";
+import type { ClientHttp2Session, ClientHttp2Stream } from "node:http2";
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
@@ -20,6 +16,7 @@ import {
   http2Frame,
   openStream,
   sendData,
+  wideWindows,
 } from "./support/http2-frames.ts";
 import {
   frame,
@@ -33,6 +30,7 @@ import {
 import { aCreate, institution } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
+  ask,
   grpcClient,
   hurry,
   lockDatabase,
@@ -57,12 +55,6 @@ const modest = "Bearer t0ken-of-a-modest-caller";
 /** Ten times as fast as it says. */
 const fast = { NODE_OPTIONS: hurry(10) };
 
-/** What a client sends whose windows never hold up a reply. */
-const wideWindows = Buffer.concat([
-  http2Frame(frameType.settings, 0, 0, Buffer.from([0, 4, 127, 255, 255, 255])),
-  http2Frame(frameType.windowUpdate, 0, 0, Buffer.from([127, 0, 0, 0])),
-]);
-
 /** Starts a service with two callers. */
 async function startWithCallers(env: NodeJS.ProcessEnv, folder?: string) {
   const tokens = "greedy t0ken-of-a-greedy-caller\nmodest t0ken-of-a-modest-caller\n";
@@ -71,12 +63,7 @@ async function startWithCallers(env: NodeJS.ProcessEnv, folder?: string) {
 }
 
 /** A session of HTTP/2 whose client reads nothing that windows count. */
-function unreadSession(port: number) {
-  const settings = { initialWindowSize: 0 };
-  const session = connectHttp2(`http://127.0.0.1:${port}`, { settings }).on("error", () => {});
-  onTestFinished(() => session.destroy());
-  return session;
-}
+const unreadSession = (port: number) => rawConnection(port, { initialWindowSize: 0 });
 
 /** Waits until what was sent on a session has arrived. */
 async function untilArrived(session: ClientHttp2Session): Promise<void> {
@@ -106,11 +93,10 @@ describe("calls in flight", () => {
     const held = grpcClient(service).createInvestor(aCreate());
     await untilInFlight(service, 1);
     expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
-    const url = (path: string) => `http://127.0.0.1:${service.httpPort}${path}`;
-    const refused = await fetch(url("/v1/investors"));
+    const refused = await ask(service, "/v1/investors");
     expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
     for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
-      expect((await fetch(url(path))).status, path).toBe(200);
+      expect((await ask(service, path)).status, path).toBe(200);
     }
     const session = rawConnection(service.grpcPort);
     expect((await rawCall(session, check, empty)).status).toBe(0);
@@ -338,11 +324,12 @@ describe("connections", () => {
     expect(streams.every(({ closed }) => !closed)).toBe(true);
   });
 
-  it("that do not begin are closed after ten seconds, on both ports", async () => {
-    const service = await startService(fast);
-    const wires = [service.grpcPort, service.httpPort].flatMap((port) =>
+  it("are closed if they do not begin in ten seconds, or do not reply to a ping after a minute", async () => {
+    const { grpcPort, httpPort } = await startService(fast);
+    const wires = [grpcPort, httpPort].flatMap((port) =>
       ["", "PRI * HT"].map((beginning) => openWire(port, beginning)),
     );
+    wires.push(openWire(grpcPort, clientPreface));
     await Promise.all(wires.map(({ closed }) => closed));
   });
 });
@@ -363,11 +350,6 @@ describe("a connection of HTTP/2", () => {
     await expect.poll(() => countGets(service)).toBe(32);
     await openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(230)])).closed;
     expect(kept.socket.closed).toBe(false);
-  });
-
-  it("is closed if its client does not reply to the ping that comes after a minute", async () => {
-    const service = await startService(fast);
-    await openWire(service.grpcPort, clientPreface).closed;
   });
 
   it("is closed after more than 256 resets", async () => {
@@ -421,9 +403,8 @@ describe("a connection of HTTP/2", () => {
 
 describe("requests by HTTP/1.1", () => {
   it("have headers of at most 16 KiB", async () => {
-    const { httpPort } = await startInProcess();
     const headers = { "x-large": "x".repeat(17_000) };
-    expect((await fetch(`http://127.0.0.1:${httpPort}/healthz`, { headers })).status).toBe(431);
+    expect((await ask(await startInProcess(), "/healthz", { headers })).status).toBe(431);
   });
 
   it("may be 16 unanswered on a connection, which one more closes", async () => {

@@ -4,7 +4,15 @@ import { expect, it } from "vitest";
 import { InvestorType } from "../gen/investor/v1/investor_pb.js";
 import { clientsOf } from "./support/clients.ts";
 import { temporaryFile } from "./support/folder.ts";
-import { breakDatabase, end, lockDatabase, type Service, startService } from "./support/service.ts";
+import {
+  ask,
+  breakDatabase,
+  end,
+  lockDatabase,
+  readMetrics,
+  type Service,
+  startService,
+} from "./support/service.ts";
 
 const secret = "S3CRET";
 const token = `${secret}-token-without-a-name`;
@@ -55,7 +63,7 @@ async function callByRpc(service: Service): Promise<string[]> {
 }
 
 /** The same by JSON; what names an unknown member or parameter has its name in the reply. */
-async function callByHttp({ httpPort }: Service): Promise<string[]> {
+async function callByHttp(service: Service): Promise<string[]> {
   const calls: [path: string, body?: string, headers?: Record<string, string>][] = [
     ...["/v1/investors", "/investor.v1.InvestorService/CreateInvestor"].flatMap(
       (path): typeof calls => [
@@ -74,7 +82,7 @@ async function callByHttp({ httpPort }: Service): Promise<string[]> {
     [`/${secret}`],
   ];
   const refused = calls.map(async ([path, body = null, headers]) => {
-    const reply = await fetch(`http://127.0.0.1:${httpPort}${path}`, {
+    const reply = await ask(service, path, {
       method: body === null ? "GET" : "POST",
       headers: { "content-type": "application/json", authorization, ...headers },
       body,
@@ -104,8 +112,7 @@ it("log, metrics and errors hold no field of a record but its id and no token, w
   release();
   breakDatabase(service);
   refused.push(...(await callEverything(service)));
-  const url = `http://127.0.0.1:${service.httpPort}/metrics`;
-  const metrics = await (await fetch(url, { headers: { authorization } })).text();
+  const metrics = await readMetrics({ ...service, authorization });
   await end(service);
   const written = service.output() + metrics;
   const codes = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "INTERNAL"];

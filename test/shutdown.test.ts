@@ -18,6 +18,7 @@ import {
   http2Frame,
   openStream,
   sendData,
+  wideWindows,
 } from "./support/http2-frames.ts";
 import { listAll } from "./support/pages.ts";
 import { messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts";
@@ -88,8 +89,7 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   await grpcClient(service).createInvestor(aCreate());
   const watch = healthClient(service).watch({})[Symbol.asyncIterator]();
   await watch.next();
-  const reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-  openCall(rawConnection(service.grpcPort), reflection);
+  openCall(rawConnection(service.grpcPort), paths.reflect);
   await once(openWire(service.grpcPort).socket, "connect");
   await once(openWire(service.httpPort).socket, "connect");
   service.child.kill("SIGTERM");
@@ -115,21 +115,10 @@ it("lets replies reach clients over HTTP/1.1 that are slow to read them", async 
 
 it("lets replies reach clients over HTTP/2 that are slow to read them", async () => {
   const service = await startService({}, await makeFullFolder(130));
-  const window = Buffer.from([0, 0x7f, 0xff, 0xff]);
+  const call = [openStream(1, fieldsOf(paths.list)), sendData(1, messages.fullPage, true)];
   const { closed, received, socket } = openWire(
     service.grpcPort,
-    Buffer.concat([
-      clientPreface,
-      http2Frame(
-        frameType.settings,
-        frameFlag.none,
-        0,
-        Buffer.concat([Buffer.from([0, 4]), window]),
-      ),
-      http2Frame(frameType.windowUpdate, frameFlag.none, 0, window),
-      openStream(1, fieldsOf(paths.list)),
-      sendData(1, messages.fullPage, true),
-    ]),
+    Buffer.concat([clientPreface, wideWindows, ...call]),
   );
   await once(socket, "data");
   socket.pause();

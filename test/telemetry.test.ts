@@ -11,10 +11,12 @@ import { frame, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
+  ask,
   breakDatabase,
   grpcClient,
   lockDatabase,
   metric,
+  readMetrics,
   untilInFlight,
 } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
@@ -23,10 +25,6 @@ type Service = Awaited<ReturnType<typeof startInProcess>>;
 
 const traceId = "0af7651916cd43dd8448eb211c80319c";
 const traceparent = `00-${traceId}-b7ad6b7169203331-01`;
-
-/** Requests a path by GET. */
-const get = ({ httpPort }: Service, path: string, headers = {}) =>
-  fetch(`http://127.0.0.1:${httpPort}${path}`, { headers });
 
 /** How many calls of a method ended with a code. */
 const count = (service: Service, method: string, code: string, transport: string) =>
@@ -54,8 +52,8 @@ it("metrics count every call by method, code and transport, and the work of the 
     const invalid = () => count(service, "CreateInvestor", "INVALID_ARGUMENT", transport);
     await expect.poll(invalid).toBe(1);
   }
-  await get(service, "/v1/investors");
-  await get(service, `/v1/investors/${v7()}`);
+  await ask(service, "/v1/investors");
+  await ask(service, `/v1/investors/${v7()}`);
   await expect.poll(() => count(service, "ListInvestors", "OK", "rest")).toBe(1);
   await expect.poll(() => count(service, "GetInvestor", "NOT_FOUND", "rest")).toBe(1);
   const operation = "investor_records_store_operation_duration_seconds_count";
@@ -129,7 +127,7 @@ it("no mistake of a client is INTERNAL in the metrics or an error in the log", a
   ];
   for (const [path, headers, body] of mistakes) {
     const init = { method: "POST", headers, body: Buffer.from(body) };
-    await fetch(`http://127.0.0.1:${service.httpPort}${path}`, init);
+    await ask(service, path, init);
   }
   const session = rawConnection(service.grpcPort);
   const compressed = Uint8Array.of(1, ...garbage.slice(1));
@@ -139,7 +137,7 @@ it("no mistake of a client is INTERNAL in the metrics or an error in the log", a
   await rawCall(session, rpc, frame(new Uint8Array()), { "grpc-timeout": "soon" });
   await rawCall(session, rpc, frame(new Uint8Array(70_000)));
   await untilInFlight(service, 0);
-  const metrics = await (await get(service, "/metrics")).text();
+  const metrics = await readMetrics(service);
   expect(metrics).toContain('code="INVALID_ARGUMENT",transport="rest"');
   expect(metrics).toContain('code="RESOURCE_EXHAUSTED",transport="rest"');
   expect(metrics).not.toMatch(/code="(INTERNAL|UNKNOWN)"/);
@@ -168,7 +166,7 @@ it.each(["debug", "info"])(
   async (level) => {
     const service = await startInProcess({ "--log-level": level });
     const { id } = await grpcClient(service).createInvestor(aCreate());
-    await get(service, "/v1/investors/none", { traceparent });
+    await ask(service, "/v1/investors/none", { headers: { traceparent } });
     await failureOf(grpcClient(service).createInvestor({}));
     const invalid = () => count(service, "CreateInvestor", "INVALID_ARGUMENT", "grpc");
     await expect.poll(invalid).toBe(1);
@@ -232,7 +230,8 @@ it("the log warns of ten refused strangers and callers a second, and counts the 
   const single = lines.filter(({ count }) => count === undefined);
   const seconds = Math.ceil((Number(lines.at(-1)?.time) - Number(lines[0]?.time)) / 1_000);
   expect(single.length).toBeLessThanOrEqual(20 * (seconds + 1));
-  const unlogged = await get(service, "/metrics", { authorization: "Bearer t0ken-of-a-reader" });
+  const headers = { authorization: "Bearer t0ken-of-a-reader" };
+  const unlogged = await ask(service, "/metrics", { headers });
   const shown = `investor_records_refusals_unlogged_total ${150 - single.length}\n`;
   expect(await unlogged.text()).toContain(shown);
   const callers = new Set(single.map(({ reason, principal }) => `${reason} ${principal}`));
@@ -249,7 +248,7 @@ it("the log has a fault under the trace of its call, whose caller gets it as an 
   const service = await startInProcess();
   await grpcClient(service).createInvestor(aCreate());
   breakDatabase(service);
-  const reply = await get(service, `/v1/investors/${v7()}`, { traceparent });
+  const reply = await ask(service, `/v1/investors/${v7()}`, { headers: { traceparent } });
   expect(await reply.json()).toMatchObject({ status: 500, metadata: { id: traceId } });
   const ofTrace = () => service.lines.filter((line) => line.traceId === traceId);
   await expect.poll(ofTrace).toMatchObject([

@@ -20,6 +20,7 @@ import { openCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
+  ask,
   breakDatabase,
   end,
   run,
@@ -101,7 +102,7 @@ describe("with an SDK in its process, the service", () => {
     ["GET", "/v1/investors/Ada", "/v1/investors/{id}", "/v1/investors/REDACTED", 404],
   ])("makes of %s %s one server span of HTTP", async (method, path, route, shown, status) => {
     const server = await startInProcess();
-    await fetch(`http://127.0.0.1:${server.httpPort}${path}`, { method, headers });
+    await ask(server, path, { method, headers });
     const span = await takeSpan();
     expect(span.name).toBe(`${method} ${route}`);
     expect(span.kind).toBe(SpanKind.SERVER);
@@ -184,8 +185,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
       await client.listInvestors({}, { headers });
       await failureOf(client.getInvestor({ id: "none" }, { headers }));
     }
-    const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
-    await (await fetch(url, { headers })).text();
+    await (await ask(service, "/v1/investors", { headers })).text();
     expect(await end(service)).toBe(0);
     expect(collected.headers).toBe("POST /v1/traces k3y");
     // A span in protobuf: its trace, its own id, its parent, its name.

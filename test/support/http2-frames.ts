@@ -37,6 +37,12 @@ export const clientPreface = Buffer.concat([
   http2Frame(frameType.settings, frameFlag.none, 0, Buffer.alloc(0)),
 ]);
 
+/** What a client sends whose windows never hold up a reply. */
+export const wideWindows = Buffer.concat([
+  http2Frame(frameType.settings, frameFlag.none, 0, Buffer.from([0, 4, 127, 255, 255, 255])),
+  http2Frame(frameType.windowUpdate, frameFlag.none, 0, Buffer.from([127, 0, 0, 0])),
+]);
+
 /** What a client sends to be sent nothing on a stream. */
 export const closedWindows = http2Frame(
   frameType.settings,
