@@ -154,12 +154,10 @@ describe("the settings", () => {
 
 it.each([
   ["sqlite:x.db?mode=ro", "no options after ? or #"],
-  ["sqlite:///x/u.db?cache=shared", "no options after ? or #"],
   ["sqlite:x.db#main", "no options after ? or #"],
   ["sqlite::memory:", "none in memory"],
   ["sqlite:file:x.db", "none in memory"],
   ["sqlite://x.db", "two slashes would be a host"],
-  ["sqlite://", "two slashes would be a host"],
   ["sqlite:data/", "no folder"],
   ["sqlite:a%20b.db", "write a space for %20"],
   ["sqlite:~/x.db", "~ and variables are not expanded"],

@@ -22,6 +22,7 @@ import {
   makeSqlite,
   openSqlite,
   rowsOf,
+  runSql,
   startCopy,
   startWriters,
   tableOf,
@@ -259,9 +260,7 @@ describe("a store to copy to", () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 1_200);
     expect((await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).code).toBe(0);
-    const store = await openSqlite(join(folder, "a.db"));
-    await store.insert(anInvestor());
-    await store.close();
+    await makeSqlite(folder, "a.db", 1);
     expect(await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).toEqual({
       code: 0,
       told: expect.stringMatching(copied(1, "1,200")),
@@ -278,9 +277,8 @@ describe("a store to copy to", () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 20);
     expect((await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).code).toBe(0);
-    const db = new DatabaseSync(join(folder, "a.db"));
-    db.exec("DELETE FROM investors WHERE id IN (SELECT id FROM investors LIMIT 1)");
-    db.close();
+    const removal = "DELETE FROM investors WHERE id IN (SELECT id FROM investors LIMIT 1)";
+    runSql(join(folder, "a.db"), removal);
     const { code, told } = await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder });
     const [warning, rest] = told.split(/(?<=\n)/);
     expect(warning).toBe("warning: sqlite:b.db has 1 record that sqlite:a.db does not have\n");

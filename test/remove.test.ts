@@ -6,7 +6,7 @@ import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../src/config.ts";
 import { runRemove } from "../src/remove.ts";
-import { copy, makeSqlite, startWriters, tableOf } from "./support/copying.ts";
+import { copy, makeSqlite, runSql, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
@@ -225,9 +225,7 @@ describe("a record that is removed from SQLite", () => {
   ])("is in no %j with the id %s: status %i", async (database, id, status, fault) => {
     const folder = temporaryFolder();
     writeFileSync(join(folder, "garbage.db"), "x".repeat(10_000));
-    const db = new DatabaseSync(join(folder, "other.db"));
-    db.exec("CREATE TABLE investors (id BLOB PRIMARY KEY)");
-    db.close();
+    runSql(join(folder, "other.db"), "CREATE TABLE investors (id BLOB PRIMARY KEY)");
     const before = readdirSync(folder);
     const { code, told } = await remove(folder, database, id);
     expect(told).toMatch(/^error: [^\n]+\n$/);

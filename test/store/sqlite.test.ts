@@ -19,6 +19,7 @@ import { pragma } from "../../src/store/commit-count.ts";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { type StoreObserver, StoreUnavailableError } from "../../src/store/store.ts";
+import { runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
@@ -44,12 +45,6 @@ async function open(path: string, observe: StoreObserver = () => {}) {
 /** Runs a program on files that stores of this process have open, and must alone close here. */
 const outside = (program: string, ...args: string[]) =>
   execFileSync(program, args, { stdio: "ignore" });
-
-function sql(path: string, text: string): void {
-  const db = new DatabaseSync(path);
-  db.exec(text);
-  db.close();
-}
 
 /** The count of commits in a file and its log. */
 function countIn(path: string): number {
@@ -158,7 +153,7 @@ describe("SQLite", () => {
   it("counts on from the smallest after the largest", async () => {
     const path = join(temporaryFolder(), "investors.db");
     await (await open(path)).store.close();
-    sql(path, `PRAGMA user_version = ${2 ** 31 - 1}`);
+    runSql(path, `PRAGMA user_version = ${2 ** 31 - 1}`);
     const { store } = await open(path);
     const records = [anInvestor(), anInvestor()];
     for (const record of records) await store.insert(record);
@@ -175,7 +170,7 @@ describe("SQLite", () => {
         const path = join(temporaryFolder(), "investors.db");
         const made = await open(path);
         await made.store.close();
-        if (version === "0.3.0") sql(path, "PRAGMA user_version = 1");
+        if (version === "0.3.0") runSql(path, "PRAGMA user_version = 1");
         const other = new DatabaseSync(path);
         onTestFinished(() => other.close());
         const records = [anInvestor(), anInvestor(), anInvestor()];
@@ -202,7 +197,7 @@ describe("SQLite", () => {
   it("is not open before its writer is, and leaves nothing behind if that fails", async () => {
     const path = join(temporaryFolder(), "investors.db");
     await (await open(path)).store.close();
-    sql(path, "ALTER TABLE investors ADD COLUMN note TEXT");
+    runSql(path, "ALTER TABLE investors ADD COLUMN note TEXT");
     await expect(open(path)).rejects.toThrow(
       `cannot use the SQLite file ${path}: table investors has 13 columns`,
     );
@@ -255,8 +250,8 @@ describe("SQLite", () => {
   it.each<[why: string, change: (path: string) => void]>([
     // Under its second name, its log would be another.
     ["it has other names too (hard links)", (path) => linkSync(path, `${path}.too`)],
-    ["belongs to another program", (path) => sql(path, foreign)],
-    ["belongs to another program", (path) => sql(path, "PRAGMA application_id = 77")],
+    ["belongs to another program", (path) => runSql(path, foreign)],
+    ["belongs to another program", (path) => runSql(path, "PRAGMA application_id = 77")],
     ["it is damaged, or not an SQLite file", (path) => writeFileSync(path, noDatabase)],
   ])("refuses a file as it is, and says why: %s", async (why, change) => {
     const path = join(temporaryFolder(), "investors.db");
@@ -327,7 +322,7 @@ describe("SQLite", () => {
   });
 
   it("may be made by several at once", async () => {
-    for (let i = 0; i < 20; i += 1) {
+    for (let i = 0; i < 5; i += 1) {
       const path = join(temporaryFolder(), "investors.db");
       const stores = await Promise.all(Array.from({ length: 4 }, () => open(path)));
       for (const { store } of stores) await store.close();

@@ -77,6 +77,13 @@ export async function makeFullFolder(count: number): Promise<string> {
   return folder;
 }
 
+/** Runs SQL on an SQLite file that no store of this process has open. */
+export function runSql(path: string, sql: string): void {
+  const db = new DatabaseSync(path);
+  db.exec(sql);
+  db.close();
+}
+
 /** All rows of the table in an SQLite file, in bytes that are equal only if all rows are. */
 export function tableOf(folder: string, name: string): { rows: number; digest: string } {
   const db = new DatabaseSync(join(folder, name), { readOnly: true });
