@@ -222,23 +222,18 @@ describe("the keys of the issuer", () => {
     expect(issuer.keyRequests()).toBe(2);
   });
 
-  it.each([
-    [{ [keysPath]: 302 }, "/keys replied with 302"],
-    [{ [metadataPath]: 302 }, "openid-configuration replied with 302"],
-    [{ [metadataPath]: { issuer: "https://i.example" } }, 'of another issuer: "https://i.example"'],
-    [{ [keysPath]: {} }, "JSON Web Key Set malformed"],
-  ])("are not taken from %j", async (replies, warning) => {
+  it.each<[warning: string, path: string, reply: object | number]>([
+    ["/keys replied with 302", keysPath, 302],
+    ["openid-configuration replied with 302", metadataPath, 302],
+    ['of another issuer: "https://i.example"', metadataPath, { issuer: "https://i.example" }],
+    // By http, they would have to come from this machine.
+    ["is no https URL", metadataPath, { jwks_uri: "http://0.0.0.0/keys" }],
+    ["JSON Web Key Set malformed", keysPath, {}],
+  ])("are not taken if that would be wrong: %s", async (warning, path, reply) => {
     const { issuer, isValid, warnings } = await start();
-    Object.assign(issuer.replies, replies);
+    const isDocument = typeof reply === "object";
+    issuer.replies[path] = isDocument ? { issuer: issuer.url, ...reply } : reply;
     expect(await failureOf(isValid(await issuer.sign()))).toMatchObject(unavailable);
     expect(warnings).toEqual([expect.stringContaining(warning)]);
-  });
-
-  it("are not fetched by http from another machine", async () => {
-    const { issuer, isValid, warnings } = await start();
-    const metadata = { issuer: issuer.url, jwks_uri: "http://0.0.0.0/keys" };
-    issuer.replies[metadataPath] = metadata;
-    expect(await failureOf(isValid(await issuer.sign()))).toMatchObject(unavailable);
-    expect(warnings).toEqual([expect.stringContaining("is no https URL")]);
   });
 });
