@@ -1,11 +1,8 @@
 /** Who may call, and what they may do. */
 import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { readTokensFile } from "../src/auth/tokens-file.ts";
 import { ConfigError } from "../src/config.ts";
 import { deriveId } from "../src/investor/ids.ts";
@@ -13,6 +10,7 @@ import { clientsOf, type Ports } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { startIssuer } from "./support/issuer.ts";
+import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { ask } from "./support/service.ts";
@@ -113,8 +111,8 @@ describe("bearer tokens", () => {
     for (const path of ["/healthz", "/readyz", "/openapi.json"]) {
       expect((await rest(service, undefined, path)).status, path).toBe(200);
     }
-    const baseUrl = `http://127.0.0.1:${service.grpcPort}`;
-    await createClient(Health, createGrpcTransport({ baseUrl })).check({});
+    const check = rawCall(rawConnection(service.grpcPort), paths.check, messages.empty);
+    expect((await check).status).toBe(0);
     const refused = await rest(service, undefined, "/metrics");
     expect(refused.status).toBe(401);
     expect(refused.headers.get("www-authenticate")).toContain("Bearer");

@@ -1,11 +1,9 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, it } from "vitest";
-import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
+import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
@@ -19,25 +17,22 @@ const targetLabels = ["instance", "job"];
 async function readMetrics(): Promise<Map<string, Set<string>>> {
   const folder = temporaryFolder();
   const authority = await createAuthority();
-  const { ca } = authority;
+  const tls = { ca: authority.ca };
   const files = await writeServerFiles(folder, authority);
   const tokens = "caller t0ken-of-a-caller\nscraper t0ken-of-a-scraper metrics\n";
   writeFileSync(join(folder, "tokens"), tokens, { mode: 0o600 });
   const service = await startService({ ...files, AUTH_TOKENS_FILE: "tokens" }, folder);
-  const baseUrl = `https://localhost:${service.grpcPort}`;
-  const transport = createGrpcTransport({ baseUrl, nodeOptions: { ca } });
-  const client = createClient(InvestorService, transport);
-  const headers = { authorization: "Bearer t0ken-of-a-caller" };
+  const client = clientsOf(service, { authorization: "Bearer t0ken-of-a-caller", tls }).gRPC;
   await Promise.all(
     Array.from({ length: 100 }, async () => {
-      const { id } = await client.createInvestor(aCreate(), { headers });
-      await client.getInvestor({ id }, { headers });
-      await failureOf(client.createInvestor({}, { headers }));
+      const { id } = await client.createInvestor(aCreate());
+      await client.getInvestor({ id });
+      await failureOf(client.createInvestor({}));
     }),
   );
-  await client.listInvestors({}, { headers });
+  await client.listInvestors({});
 
-  const scraper = { ca, headers: { authorization: "Bearer t0ken-of-a-scraper" } };
+  const scraper = { ...tls, headers: { authorization: "Bearer t0ken-of-a-scraper" } };
   const text = await getOverTls(service, "/metrics", scraper);
   const metrics = new Map<string, Set<string>>();
   for (const [, name = "", labels = ""] of text.matchAll(/^(\w+)(?:\{(.*)\})? /gm)) {
