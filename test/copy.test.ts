@@ -41,6 +41,12 @@ const copied = (count: number | string, present: number | string) =>
 
 const idsIn = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.parse(line).id);
 
+/** A folder with an SQLite file of so many records. */
+async function prepare(count: number) {
+  const folder = temporaryFolder();
+  return { folder, investors: await makeSqlite(folder, "a.db", count) };
+}
+
 /** Runs a line of a shell in a folder, where `copy` is the command. */
 function inShell(folder: string, line: string) {
   const script = `copy() { "${process.execPath}" "${inject("bin")}" copy "$@"; }; ${line}`;
@@ -76,8 +82,7 @@ describe("the arguments of a copy", () => {
   });
 
   it("name a database by the environment, where others do not see it", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 3);
+    const { folder } = await prepare(3);
     const env = { OLD: "sqlite:a.db", NEW: `sqlite://${folder}/b.db` };
     expect(await copyHere(["env:OLD", "env:NEW"], { folder, env })).toMatchObject({ code: 0 });
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
@@ -117,8 +122,7 @@ describe("a source", () => {
   });
 
   it("in SQLite is read as it is: neither changed, checkpointed nor given another mode", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 50);
+    const { folder } = await prepare(50);
     // A service holds it open, with records in its log.
     const store = await openSqlite(join(folder, "a.db"));
     await store.insert(anInvestor());
@@ -139,8 +143,8 @@ describe("a source", () => {
 });
 
 it("text in SQLite that is not UTF-8 ends the copy and names its record, which is not changed", async () => {
-  const folder = temporaryFolder();
-  const [first, second] = await makeSqlite(folder, "a.db", 2);
+  const { folder, investors } = await prepare(2);
+  const [first, second] = investors;
   const db = new DatabaseSync(join(folder, "a.db"));
   const update = db.prepare("UPDATE investors SET city = CAST(? AS TEXT) WHERE id = unhex(?, '-')");
   update.run("\ufffd is a character", first?.id ?? "");
@@ -155,8 +159,7 @@ it("text in SQLite that is not UTF-8 ends the copy and names its record, which i
 
 describe("a file to copy to", () => {
   it("is for its owner alone, and whole over what a killed copy has left", async () => {
-    const folder = temporaryFolder();
-    const investors = await makeSqlite(folder, "a.db", 2_500);
+    const { folder, investors } = await prepare(2_500);
     writeFileSync(join(folder, "out.ndjson.partial"), "x".repeat(1_000_000));
     expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual({
       code: 0,
@@ -173,8 +176,7 @@ describe("a file to copy to", () => {
   });
 
   it("is refused if it is there, also as a link to nothing", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 2);
+    const { folder } = await prepare(2);
     writeFileSync(join(folder, "out.ndjson"), "mine");
     symlinkSync("nothing", join(folder, "link.ndjson"));
     for (const name of ["out.ndjson", "link.ndjson"]) {
@@ -232,8 +234,7 @@ describe("a file to copy to", () => {
 
 describe("standard output", () => {
   it("gets the records alone, and at the end of a file that is read no more than it had", async () => {
-    const folder = temporaryFolder();
-    const investors = await makeSqlite(folder, "a.db", 1_500);
+    const { folder, investors } = await prepare(1_500);
     const { code, told, written } = await copy(["sqlite:a.db", "-"], { folder });
     expect({ code, told }).toEqual({ code: 0, told: expect.stringMatching(copied("1,500", 0)) });
     expect(idsIn(written)).toEqual(investors.map(({ id }) => id));
@@ -243,8 +244,7 @@ describe("standard output", () => {
   });
 
   it("that is full or closed ends the copy with status 1", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 20_000);
+    const { folder } = await prepare(20_000);
     const { child, exited, output } = startCopy(["sqlite:a.db", "-"], { folder });
     child.stdout?.once("data", () => child.stdout?.destroy());
     expect(await exited).toBe(1);
@@ -257,8 +257,7 @@ describe("standard output", () => {
 
 describe("a store to copy to", () => {
   it("keeps what it has, counts what is there already, and gets what is new", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 1_200);
+    const { folder } = await prepare(1_200);
     expect((await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).code).toBe(0);
     await makeSqlite(folder, "a.db", 1);
     expect(await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).toEqual({
@@ -274,8 +273,7 @@ describe("a store to copy to", () => {
   });
 
   it("is said to have what the source has no more, such as a record that was removed", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 20);
+    const { folder } = await prepare(20);
     expect((await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).code).toBe(0);
     const removal = "DELETE FROM investors WHERE id IN (SELECT id FROM investors LIMIT 1)";
     runSql(join(folder, "a.db"), removal);
@@ -286,8 +284,7 @@ describe("a store to copy to", () => {
   });
 
   it("tells the first ten conflicts, overwrites none, and gets all others", async () => {
-    const folder = temporaryFolder();
-    const investors = await makeSqlite(folder, "a.db", 30);
+    const { folder, investors } = await prepare(30);
     const store = await openSqlite(join(folder, "b.db"));
     const others = investors.slice(0, 12).map(({ id }) => anInvestor({ id }));
     for (const other of others) await store.insert(other);
@@ -333,8 +330,7 @@ describe("a store to copy to", () => {
   });
 
   it("that is in use by a service serves on, from it and to it", async () => {
-    const folder = temporaryFolder();
-    const investors = await makeSqlite(folder, "a.db", 5_000);
+    const { folder, investors } = await prepare(5_000);
     const writers = startWriters(await startService({}, folder));
     const file = "sqlite:data/investors.db";
     for (const round of ["one", "two"]) {
