@@ -222,8 +222,12 @@ describe("Connect and gRPC-Web", () => {
       ['{"s3":1}', /: key "s3" is unknown$/],
       ['{"pageToken":["s3cret"]}', /field investor.v1.ListInvestorsRequest.page_token from JSON$/],
     ] as const) {
-      const reply = await post(httpPort, json, body);
-      expect(await reply.json()).toMatchObject({ message: expect.stringMatching(message) });
+      // Of the common form, and of another.
+      for (const type of [json, `${json}; charset=utf-8`]) {
+        const reply = await (await post(httpPort, type, body)).json();
+        const details = [{ debug: { reason: "MALFORMED_REQUEST" } }];
+        expect(reply).toMatchObject({ message: expect.stringMatching(message), details });
+      }
     }
     const binary = await post(httpPort, "application/proto", Buffer.of(0xff));
     const message = "the request is not a valid message of this method";

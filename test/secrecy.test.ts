@@ -69,6 +69,8 @@ async function callByHttp(service: Service): Promise<string[]> {
       (path): typeof calls => [
         [path, body],
         [path, body.slice(0, -1)],
+        [path, `{"lastName": ${secret}}`],
+        [path, `{"lastName": ${secret}}`, { "content-type": "application/json; charset=utf-8" }],
         [path, body, { authorization: `Basic ${secret}` }],
         [path, body, { "idempotency-key": secret }],
         [path, body, { "content-type": secret, "content-encoding": secret }],

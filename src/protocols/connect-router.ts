@@ -23,7 +23,7 @@ import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
-import { type JsonOptions, readConnectTimeout } from "./connect.ts";
+import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
 import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
@@ -61,7 +61,14 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   });
   for (const rpc of rpcs) {
     const { method, impl } = rpc.spec;
-    router.rpc(method, impl as MethodImpl<never>, { readMaxBytes: maxBytesOf(rpc) });
+    // Connect's own errors of JSON have no reason, and can repeat the body.
+    const decode = (bytes: Uint8Array = new Uint8Array()) => {
+      decodeJson(method.input, bytes, jsonOptions);
+      return jsonOptions.textDecoder.decode(bytes);
+    };
+    const checked: JsonOptions = { ...jsonOptions, textDecoder: { decode } };
+    const readMaxBytes = maxBytesOf(rpc);
+    router.rpc(method, impl as MethodImpl<never>, { readMaxBytes, jsonOptions: checked });
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
 

@@ -1,9 +1,11 @@
 import type { IncomingHttpHeaders } from "node:http";
 import {
+  type DescMessage,
   fromBinary,
   fromJsonString,
   type JsonReadOptions,
   type JsonWriteOptions,
+  type Message,
   toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
@@ -23,7 +25,7 @@ import { binaryOptions, type Codec } from "./unary.ts";
 /** How messages are read from JSON, and written. */
 export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
   /** Refuses what is not UTF-8. */
-  textDecoder: InstanceType<typeof TextDecoder>;
+  textDecoder: { decode(bytes?: Uint8Array): string };
 };
 
 const json = "application/json";
@@ -52,6 +54,21 @@ export function readConnectTimeout(text: unknown) {
   return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
 }
 
+/**
+ * Decodes a message from JSON.
+ *
+ * @throws {ConnectError} MALFORMED_REQUEST, which repeats no value
+ */
+export function decodeJson(desc: DescMessage, bytes: Uint8Array, options: JsonOptions): Message {
+  try {
+    return fromJsonString(desc, options.textDecoder.decode(bytes), options);
+  } catch (error) {
+    // It says what is wrong with JSON and where, as the decoder's message may repeat the body.
+    readObject(bytes);
+    throw malformedRequest(error);
+  }
+}
+
 /** Creates the codec of the common form of unary Connect calls. */
 export function createConnectCodec(
   jsonOptions: JsonOptions,
@@ -64,13 +81,10 @@ export function createConnectCodec(
     timeoutMs: (headers) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
 
     decode({ input }, body, { headers }) {
+      if (headers["content-type"] === json) return decodeJson(input, body, jsonOptions);
       try {
-        return headers["content-type"] === proto
-          ? fromBinary(input, body, binaryOptions)
-          : fromJsonString(input, jsonOptions.textDecoder.decode(body), jsonOptions);
+        return fromBinary(input, body, binaryOptions);
       } catch (error) {
-        // It says what is wrong with JSON and where, as the decoder's message may repeat the body.
-        if (headers["content-type"] === json) readObject(body);
         throw malformedRequest(error);
       }
     },
