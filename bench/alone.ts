@@ -43,7 +43,7 @@ export async function measureProcess({ folder, listed, starts, say }: Plan): Pro
 /** Measures copies from SQLite, and calls on those in MongoDB. */
 export async function measureCopies(plan: Plan, toUrl: MongoUrl): Promise<Figure[]> {
   const figures: Figure[] = [];
-  const contestants: Contestant[] = [];
+  const copies: [url: string, records: number][] = [];
   for (const records of plan.copied) {
     const amount = records.toLocaleString("en");
     const source = join(plan.folder, `${records}.db`);
@@ -68,6 +68,10 @@ export async function measureCopies(plan: Plan, toUrl: MongoUrl): Promise<Figure
     await copy("SQLite", `sqlite:${source}.copy`, 130, 300);
     const url = toUrl(`copy-${records}`);
     await copy("MongoDB", url, 60, 120);
+    copies.push([url, records]);
+  }
+  const contestants: Contestant[] = [];
+  for (const [url, records] of copies) {
     contestants.push(toContestant(await startService(url), await mongoDatabase(url), records));
   }
   const [few, many] = contestants as [Contestant, Contestant];

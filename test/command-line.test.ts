@@ -40,6 +40,13 @@ describe("the command line", () => {
     expect(stdout).toMatch(/^\d+\.\d+\.\d+\n$/);
   });
 
+  it("runs from its sources, too", async () => {
+    const program = join(root, "src/bin.ts");
+    const { exited, output } = run(["--version"], {}, temporaryFolder(), program);
+    expect(await exited).toBe(0);
+    expect(output()).toMatch(/^\d+\.\d+\.\d+\n$/);
+  });
+
   it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
     const versions = `{value:{...process.versions,node:%22${node}%22}}`;
     const pretend = `data:text/javascript,Object.defineProperty(process,%22versions%22,${versions})`;

@@ -67,7 +67,7 @@ function openHttp1(port: number, request: string, isWatch = false): Opened {
 
 /** Makes a call over HTTP/2. */
 function openHttp2(port: number, { path, isStream, type, body }: Form, of: Ending): Opened {
-  const isUnread = of.isHeld && path === list;
+  const isUnread = of.isHeld && [list, reflect].includes(path);
   const settings = isUnread ? { initialWindowSize: 0 } : {};
   const session = rawConnection(port, settings);
   let socket: Socket | undefined;

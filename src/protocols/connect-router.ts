@@ -40,8 +40,8 @@ interface ConnectRoutesOptions extends ProtocolOptions {
 }
 
 /**
- * How much of a stream of requests Connect gets at once, in bytes: it unpacks all messages in it
- * before it takes the first, each to many times its size.
+ * How much of a stream of requests Connect gets at once, in bytes: it unpacks every message of a
+ * part before it handles the first, each to many times its size.
  */
 const partBytes = 128;
 
@@ -61,7 +61,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   });
   for (const rpc of rpcs) {
     const { method, impl } = rpc.spec;
-    // Connect's own errors of JSON have no reason, and can repeat the body.
+    // Connect's own errors of JSON have no reason, and can repeat the body; it passes on ours.
     const decode = (bytes: Uint8Array = new Uint8Array()) => {
       decodeJson(method.input, bytes, jsonOptions);
       return jsonOptions.textDecoder.decode(bytes);
@@ -132,8 +132,8 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
 }
 
 /**
- * Sends the reply to a call, one part after the other: a part that waits takes many times its size
- * in memory, and a client may ask for thousands at once.
+ * Sends the reply to a call, that of a stream one part after the other: a part that waits takes many
+ * times its size in memory, and a client may ask for thousands at once.
  */
 async function sendReply(
   { status, header = new Headers(), body, trailer }: Reply,
@@ -144,7 +144,7 @@ async function sendReply(
   const response = res as ServerResponse;
   let isWritten: Promise<void> | undefined;
   for await (const part of body) {
-    await isWritten;
+    if (call.head.method.methodKind !== "unary") await isWritten;
     if (call.isClosed) return;
     if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
     isWritten = new Promise((resolve) => response.write(part, () => resolve()));

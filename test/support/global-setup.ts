@@ -16,11 +16,6 @@ declare module "vitest" {
 
 /** Builds the service, and finds MongoDB or downloads it, once for all tests. Under CI, it must be there. */
 export async function setup(project: TestProject): Promise<() => void> {
-  const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
-  // Some tests run it as another user.
-  chmodSync(folder, 0o755);
-  project.provide("bin", buildService(folder));
-
   const binary = await MongoBinary.getPath().catch((error) => {
     if (process.env.CI) throw error;
   });
@@ -29,5 +24,10 @@ export async function setup(project: TestProject): Promise<() => void> {
     const [version] = execFileSync(binary, ["--version"], { encoding: "utf8" }).split("\n");
     console.log(`MongoDB: ${version}`);
   }
+
+  const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
+  // Some tests run it as another user.
+  chmodSync(folder, 0o755);
+  project.provide("bin", buildService(folder));
   return () => rmSync(folder, { recursive: true });
 }

@@ -45,7 +45,7 @@ const tools = {
   Go: { probe: "go version", get: "https://go.dev/dl" },
   grpcurl: { probe: "grpcurl --version", get: "https://github.com/fullstorydev/grpcurl" },
   history: {
-    probe: "git cat-file -e 8d13125^{commit}",
+    probe: "git cat-file -e 4c92f4d^{commit}",
     get: "a clone with the commits of older versions: git fetch --unshallow",
     isOptional: true,
   },
