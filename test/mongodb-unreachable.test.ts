@@ -24,9 +24,13 @@ async function start(instance: object, auth?: object): Promise<number> {
   return (await startServer(instance, auth)).instanceInfo?.port ?? 0;
 }
 
+/** Expects these reasons, once the servers and their elections are over their start. */
 async function expectReasons(table: [url: string, reason: string][]): Promise<void> {
-  const told = await Promise.all(table.map(async ([url]) => [url, await reasonOf(url)]));
-  expect(told).toEqual(table);
+  await Promise.all(
+    table.map(([url, reason]) =>
+      expect.poll(() => reasonOf(url), { message: url }).toEqual(reason),
+    ),
+  );
 }
 
 describeWithMongo(
