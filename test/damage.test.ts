@@ -201,11 +201,11 @@ describe("a damaged page", () => {
     const creates = Array.from({ length: 500 }, () => aCreate({ requestId: v4() }));
     // More than one of a page.
     const some = (ids.late ?? []).filter((_, i) => i % 10 === 0);
-    const gets = some.map((id) => client.getInvestor({ id }));
-    for (const calls of [gets, creates.map((each) => client.createInvestor(each))]) {
-      const codes = await Promise.all(
-        calls.map((call) => call.then(() => "ok").catch(({ code }) => Code[code])),
-      );
+    const codeOf = (call: Promise<unknown>) =>
+      call.then(() => "ok").catch(({ code }) => String(Code[code]));
+    const gets = some.map((id) => codeOf(client.getInvestor({ id })));
+    for (const calls of [gets, creates.map((each) => codeOf(client.createInvestor(each)))]) {
+      const codes = await Promise.all(calls);
       const failed = codes.filter((code) => code !== "ok");
       expect(new Set(failed)).toEqual(new Set(["Internal"]));
       expect(failed.length).toBeLessThan(100);
