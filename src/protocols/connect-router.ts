@@ -56,7 +56,6 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
     },
     interceptors: [runCall],
     acceptCompression,
-    jsonOptions,
     binaryOptions,
   });
   for (const rpc of rpcs) {
