@@ -11,6 +11,6 @@ export default defineConfig({
     hookTimeout: 600_000,
     expect: { poll: { timeout: 500_000, interval: 20 } },
     // The tests start processes and databases of their own; more at once only get slower.
-    maxWorkers: 2,
+    maxWorkers: 3,
   },
 });
