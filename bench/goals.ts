@@ -14,8 +14,9 @@ export function judge({ outcomes, figures }: Results): { table: string; isMet: b
     outcome.standings.flatMap(({ name, ratios, goal }) => {
       if (goal === undefined) return [];
       const { title, is } = measures[goal.measure];
-      const who = `${toTitle(outcome)}, ${show(outcome.callers)} callers`;
+      const callers = outcome.callers === 1 ? "a lone caller" : `${show(outcome.callers)} callers`;
       const value = ratios[goal.measure];
+      const who = `${toTitle(outcome)}, ${callers}`;
       return { title: `${who}: ${title}, × ${name}`, value, unit: "×", goal: { ...goal, is } };
     }),
   );
