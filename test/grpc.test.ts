@@ -32,29 +32,41 @@ async function serve(getInvestor: Required<Methods>["getInvestor"]) {
 
 describe("a request by gRPC that cannot be a call", () => {
   const good = toBinary(GetInvestorRequestSchema, create(GetInvestorRequestSchema, { id: "a" }));
-  const gzip = { "grpc-encoding": "gzip" };
+  const [gzip, zstd] = [{ "grpc-encoding": "gzip" }, { "grpc-encoding": "zstd" }];
   const { INVALID_ARGUMENT, UNIMPLEMENTED, INTERNAL, RESOURCE_EXHAUSTED, OK } = status;
 
-  it.each<[string, number, Uint8Array, object?, string?]>([
-    ["bytes that are no message", INVALID_ARGUMENT, frame(Buffer.from([255, 255, 255]))],
-    ["a field that ends early", INVALID_ARGUMENT, frame(Buffer.from([10, 5, 97]))],
-    ["invalid UTF-8", INVALID_ARGUMENT, frame(Buffer.from([10, 2, 0xc3, 0x28]))],
-    ["less than it announces", INVALID_ARGUMENT, frame(good).subarray(0, 6)],
-    ["no message", UNIMPLEMENTED, Buffer.alloc(0)],
-    ["two messages", UNIMPLEMENTED, Buffer.concat([empty, empty])],
-    ["an unknown method", UNIMPLEMENTED, empty, {}, `${getPath}s`],
-    ["an unknown compression", UNIMPLEMENTED, frame(good, true), { "grpc-encoding": "zstd" }],
-    ["compression without its name", INTERNAL, frame(good, true)],
-    ["broken gzip", INVALID_ARGUMENT, frame(good, true), gzip],
-    ["a bomb", RESOURCE_EXHAUSTED, frame(gzipSync(Buffer.alloc(50_000_000)), true), gzip],
-    ["a bad timeout", INVALID_ARGUMENT, empty, { "grpc-timeout": "soon" }],
-    ["a timeout of nine digits", INVALID_ARGUMENT, empty, { "grpc-timeout": "123456789S" }],
-    ["a field of the future, which is taken", OK, frame(Buffer.from([0xfa, 0x3f, 1, 97]))],
-    ["gzip, which is taken", OK, frame(gzipSync(good), true), gzip],
-  ])("is refused by its own code: %s", async (_, code, body, headers = {}, path = getPath) => {
+  const [malformed, tooLarge] = ["MALFORMED_REQUEST", "MESSAGE_TOO_LARGE"];
+  const large = Buffer.alloc(50_000_000);
+
+  it.each<[string, number, string | undefined, Uint8Array, object?]>([
+    ["bytes that are no message", INVALID_ARGUMENT, malformed, frame(Buffer.of(255, 255))],
+    ["a field that ends early", INVALID_ARGUMENT, malformed, frame(Buffer.of(10, 5, 97))],
+    ["invalid UTF-8", INVALID_ARGUMENT, malformed, frame(Buffer.of(10, 2, 0xc3, 0x28))],
+    ["less than it announces", INVALID_ARGUMENT, malformed, frame(good).subarray(0, 6)],
+    ["less than a frame", INVALID_ARGUMENT, malformed, empty.subarray(0, 3)],
+    ["no message", UNIMPLEMENTED, undefined, Buffer.alloc(0)],
+    ["two messages", UNIMPLEMENTED, undefined, Buffer.concat([empty, empty])],
+    ["an unknown compression", UNIMPLEMENTED, undefined, frame(good, true), zstd],
+    ["compression without its name", INTERNAL, undefined, frame(good, true)],
+    ["gzip of no message", INVALID_ARGUMENT, malformed, frame(gzipSync("a"), true), gzip],
+    ["broken gzip", INVALID_ARGUMENT, malformed, frame(good, true), gzip],
+    ["a bomb", RESOURCE_EXHAUSTED, tooLarge, frame(gzipSync(large), true), gzip],
+    ["a bad timeout", INVALID_ARGUMENT, undefined, empty, { "grpc-timeout": "soon" }],
+    ["nine digits of time", INVALID_ARGUMENT, undefined, empty, { "grpc-timeout": "123456789S" }],
+    ["a field of the future, which is taken", OK, undefined, frame(Buffer.of(0xfa, 0x3f, 1, 97))],
+    ["gzip, which is taken", OK, undefined, frame(gzipSync(good), true), gzip],
+  ])("is refused by its own code and reason: %s", async (_, code, reason, body, headers = {}) => {
     const { session, logged } = await serve(({ id }) => ({ id }));
-    expect((await rawCall(session, path, body, headers)).status).toBe(code);
+    for (const type of ["application/grpc", "application/grpc-web"]) {
+      const reply = await rawCall(session, getPath, body, { "content-type": type, ...headers });
+      expect(reply, type).toEqual({ status: code, reason });
+    }
     expect(logged).toEqual([]);
+  });
+
+  it("is refused by its own code if its method is unknown", async () => {
+    const { session } = await serve(({ id }) => ({ id }));
+    expect((await rawCall(session, `${getPath}s`, empty)).status).toBe(UNIMPLEMENTED);
   });
 
   it.each([

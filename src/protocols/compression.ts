@@ -1,7 +1,9 @@
 import { promisify } from "node:util";
 import { brotliCompress, constants } from "node:zlib";
+import { Code, ConnectError } from "@connectrpc/connect";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
+import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 
 /** How many messages are compressed or unpacked at once, each of which can take some megabytes. */
 const maxAtOnce = 8;
@@ -29,16 +31,25 @@ export function createCompressions(): Compression[] {
     }
   }
 
+  async function unpack({ decompress }: Compression, bytes: Uint8Array, maxBytes: number) {
+    try {
+      return await inTurn(() => decompress(bytes, maxBytes));
+    } catch (error) {
+      const isTooLarge = ConnectError.from(error).code === Code.ResourceExhausted;
+      throw isTooLarge ? messageTooLarge(maxBytes) : malformedRequest(error);
+    }
+  }
+
   return [
     {
       name: compressionGzip.name,
       compress: (bytes) => inTurn(() => compressionGzip.compress(bytes)),
-      decompress: (bytes, max) => inTurn(() => compressionGzip.decompress(bytes, max)),
+      decompress: (bytes, maxBytes) => unpack(compressionGzip, bytes, maxBytes),
     },
     {
       name: compressionBrotli.name,
       compress: (bytes) => inTurn(() => compressBrotli(bytes, brotliOptions)),
-      decompress: (bytes, max) => inTurn(() => compressionBrotli.decompress(bytes, max)),
+      decompress: (bytes, maxBytes) => unpack(compressionBrotli, bytes, maxBytes),
     },
   ];
 }

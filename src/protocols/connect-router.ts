@@ -24,7 +24,7 @@ import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
-import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus } from "./grpc.ts";
+import { isGrpc, prefixBytes, readGrpcTimeout, requireMessages, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
 import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
 
@@ -78,6 +78,9 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
       const maxBytes = maxBytesOf(rpc);
       const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
       if (body === undefined) throw messageTooLarge(maxBytes);
+      if (call.head.transport !== "connect") {
+        await requireMessages(rpc.spec.method, req.headers, body, acceptCompression, maxBytes);
+      }
       yield body;
       return;
     }

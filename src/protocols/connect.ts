@@ -1,7 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import {
   type DescMessage,
-  fromBinary,
   fromJsonString,
   type JsonReadOptions,
   type JsonWriteOptions,
@@ -20,7 +19,7 @@ import type { HttpRequest } from "../http/request.ts";
 import { malformedRequest } from "../service/errors.ts";
 import { jsonHeaders } from "./problem.ts";
 import { readObject } from "./rest-request.ts";
-import { binaryOptions, type Codec } from "./unary.ts";
+import { type Codec, decodeBinary } from "./unary.ts";
 
 /** How messages are read from JSON, and written. */
 export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
@@ -81,12 +80,9 @@ export function createConnectCodec(
     timeoutMs: (headers) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
 
     decode({ input }, body, { headers }) {
-      if (headers["content-type"] === json) return decodeJson(input, body, jsonOptions);
-      try {
-        return fromBinary(input, body, binaryOptions);
-      } catch (error) {
-        throw malformedRequest(error);
-      }
+      return headers["content-type"] === json
+        ? decodeJson(input, body, jsonOptions)
+        : decodeBinary(input, body);
     },
 
     reply(response, output, call) {

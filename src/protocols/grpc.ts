@@ -1,14 +1,21 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
-import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { type DescMethod, toBinary } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
+import {
+  type Compression,
+  createAsyncIterable,
+  pipe,
+  transformDecompressEnvelope,
+  transformSplitEnvelope,
+} from "@connectrpc/connect/protocol";
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { malformedRequest } from "../service/errors.ts";
+import { malformedRequest, reasonOf } from "../service/errors.ts";
 import { createInvestorEncoder } from "./investor-binary.ts";
-import { binaryOptions, type Codec } from "./unary.ts";
+import { type Codec, decodeBinary } from "./unary.ts";
 
 /** The prefix of a message: whether it is compressed, and its length. */
 export const prefixBytes = 5;
@@ -61,11 +68,7 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
       if (body.length > end) {
         throw new ConnectError("there is more than one message", Code.Unimplemented);
       }
-      try {
-        return fromBinary(input, body.subarray(prefixBytes), binaryOptions);
-      } catch (error) {
-        throw malformedRequest(error);
-      }
+      return decodeBinary(input, body.subarray(prefixBytes));
     },
 
     reply(stream, output, { head }) {
@@ -85,6 +88,35 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
 
     fail: (stream, error, { head }) => sendStatus(stream, head.headers, error),
   };
+}
+
+/**
+ * Requires the body of a call by gRPC or gRPC-Web, in any form, to be messages of its method. Connect
+ * refuses other bytes without a reason, and some as a fault of the service.
+ *
+ * @throws {ConnectError} MALFORMED_REQUEST or MESSAGE_TOO_LARGE
+ */
+export async function requireMessages(
+  { input }: DescMethod,
+  headers: IncomingHttpHeaders,
+  body: Uint8Array,
+  compressions: Compression[],
+  maxBytes: number,
+): Promise<void> {
+  const isJson = headers["content-type"]?.endsWith("json");
+  const compression = compressions.find(({ name }) => name === headers["grpc-encoding"]) ?? null;
+  const messages = pipe(
+    createAsyncIterable([body]),
+    transformSplitEnvelope(maxBytes),
+    transformDecompressEnvelope(compression, maxBytes),
+  );
+  try {
+    for await (const { data } of messages) if (!isJson) decodeBinary(input, data);
+  } catch (error) {
+    // A compressed message of no named encoding is for the protocol to refuse.
+    if (ConnectError.from(error).code === Code.Internal) return;
+    throw reasonOf(error) ? error : malformedRequest(error);
+  }
 }
 
 function sendOk(this: ServerHttp2Stream): void {

@@ -55,7 +55,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
       // From here until it goes on, it waits for the client.
       call.startReplyTimeout(sentBytes);
       yield isLast ? `${text}]` : text;
-      sentBytes += text.length;
+      sentBytes += Buffer.byteLength(text);
       if (isLast) return;
       separator = ",";
       call.setDeadline();

@@ -1,19 +1,34 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import type { Socket } from "node:net";
-import { create, type DescMethod, type Message } from "@bufbuild/protobuf";
+import {
+  create,
+  type DescMessage,
+  type DescMethod,
+  fromBinary,
+  type Message,
+} from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/head.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
-import { messageTooLarge } from "../service/errors.ts";
+import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxPublicBytes = 4 * 1024;
 
 /** How binary messages are read. Unknown fields, if kept, would take a hundredfold in memory. */
 export const binaryOptions = { readUnknownFields: false };
+
+/** @throws {ConnectError} MALFORMED_REQUEST: the bytes are not a message of this type */
+export function decodeBinary(desc: DescMessage, bytes: Uint8Array): Message {
+  try {
+    return fromBinary(desc, bytes, binaryOptions);
+  } catch (error) {
+    throw malformedRequest(error);
+  }
+}
 
 /** A method with its implementation, and whether anybody may call it. */
 export interface Rpc {

@@ -70,8 +70,13 @@ export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawR
   const seen: Record<string, unknown> = {};
   stream.on("response", (headers) => Object.assign(seen, headers));
   stream.on("trailers", (headers) => Object.assign(seen, headers));
-  stream.resume();
+  let body = "";
+  stream.on("data", (chunk) => {
+    body += chunk;
+  });
   await once(stream, "close");
+  // Those of gRPC-Web are in the body.
+  for (const [, name = "", value] of body.matchAll(/(grpc-[a-z-]+): (.*)\r\n/g)) seen[name] = value;
   const details = seen["grpc-status-details-bin"];
   const status = fromBinary(StatusSchema, Buffer.from(String(details ?? ""), "base64"));
   const infos = status.details.map((any) => anyUnpack(any, ErrorInfoSchema));
