@@ -2,6 +2,7 @@ import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { ConfigError } from "../src/config.ts";
@@ -238,8 +239,16 @@ describe("a record that is removed from SQLite", () => {
   it("stays while its file is locked", async () => {
     const folder = temporaryFolder();
     const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
-    lockDatabase({ folder });
-    expect(await remove(folder, file, id, { waitMs: 100 })).toMatchObject({ code: 1 });
+    const unlock = lockDatabase({ folder });
+    expect(await remove(folder, file, id, { waitMs: 100 })).toEqual({
+      code: 1,
+      told: `error: cannot remove from ${file}: another process keeps it in use\n`,
+    });
+    // Longer than SQLite waits for the service.
+    const running = start(folder, id);
+    await delay(6_000);
+    unlock();
+    expect(await running.exited).toBe(0);
   });
 
   it("stays while its file may not be written", needs("mount"), async () => {

@@ -45,9 +45,10 @@ export function toStoreError({ message, code }: Failure): Error {
 
 /** Explains a failure to operators: that of SQLite by its result code, any other by its message. */
 export function explainError(error: unknown): string {
-  const { cannotOpen, readOnly, corrupt, notADatabase, full, writeError, indexSizeError } =
+  const { busy, cannotOpen, readOnly, corrupt, notADatabase, full, writeError, indexSizeError } =
     resultCode;
   const code = resultCodeOf(error);
+  if (code === busy) return "another process keeps it in use";
   if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
   if (code === cannotOpen || code === readOnly || /^(EACCES|EPERM|EROFS):/.test(message)) {

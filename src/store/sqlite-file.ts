@@ -13,7 +13,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { beginCount, isCounted, pragma, refuseForeignLog } from "./commit-count.ts";
 import { makeFolder, syncFolder } from "./folder.ts";
-import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
+import { explainError, resultCode, resultCodeOf } from "./sqlite-errors.ts";
 import { refuseLeftovers, rewriteLog, sizeOf } from "./sqlite-log.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
@@ -105,7 +105,7 @@ async function whenFree(step: () => void, end: number): Promise<void> {
       return step();
     } catch (error) {
       if (resultCodeOf(error) !== resultCode.busy) throw error;
-      if (performance.now() > end) throw new Error("another process keeps it in use");
+      if (performance.now() > end) throw new Error(explainError(error));
     }
     await delay(100);
   }

@@ -21,6 +21,9 @@ const maxRounds = 3;
 /** How many pages are read at once. */
 const pagesAtOnce = 1_024;
 
+/** The most pages to write again at once. The bytes of some ids, such as nil, are on every page. */
+const maxFound = 256;
+
 /**
  * Removes a record from a file while others use it. When a page is split, copies of the records that
  * move can stay in space that is free then, and the log has former versions of pages: file and log
@@ -45,6 +48,7 @@ export async function removeFromSqlite(
     try {
       // What is written again passes through no other file.
       db.exec("PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY");
+      db.exec(`PRAGMA busy_timeout = ${waitMs}`);
       if (round === 0) {
         say(deleteRecord(db, key) ? `removed ${id} from ${path}` : `${path} has no record ${id}`);
       } else if (db.prepare("SELECT 1 FROM investors WHERE id = ?").get(key)) {
@@ -115,7 +119,7 @@ function findParts(path: string, start: number, partSize: number, bytes: Buffer)
     for (let position = start, size = 1; size > 0; position += size) {
       size = readSync(descriptor, buffer, 0, buffer.length, position);
       const read = buffer.subarray(0, size);
-      for (let at = read.indexOf(bytes); at !== -1; ) {
+      for (let at = read.indexOf(bytes); at !== -1 && found.length < maxFound; ) {
         const part = at - (at % partSize);
         found.push(Buffer.from(read.subarray(part, part + partSize)));
         at = read.indexOf(bytes, part + partSize);
