@@ -244,6 +244,16 @@ it("the log warns of ten refused strangers and callers a second, and counts the 
   );
 });
 
+it("refusals that are below the level of the log are counted", async () => {
+  const file = temporaryFile("reader t0ken-of-a-reader investors:read\n");
+  const service = await startInProcess({ "--auth-tokens-file": file, "--log-level": "error" });
+  const headers = { authorization: "Bearer t0ken-of-a-reader" };
+  await failureOf(clientsOf(service, headers).gRPC.createInvestor(aCreate()));
+  const metrics = async () => (await ask(service, "/metrics", { headers })).text();
+  await expect.poll(metrics).toContain("\ninvestor_records_refusals_unlogged_total 1\n");
+  expect(refusals(service)).toEqual([]);
+});
+
 it("the log has a fault under the trace of its call, whose caller gets it as an id", async () => {
   const service = await startInProcess();
   await grpcClient(service).createInvestor(aCreate());

@@ -10,32 +10,7 @@ import type { Call } from "./call.ts";
 import { methodNameOf } from "./head.ts";
 
 /** The logging of calls and the metrics, for operators. */
-export interface Telemetry {
-  /** Counts and logs a call once its reply was sent, or never will be. */
-  follow(call: Call): void;
-  /** Logs a request that was refused before it was a call; not each in a flood. */
-  logRefusal(fields: object): void;
-  /** The same for one that was refused for its credentials. */
-  logCredentialRefusal(peer: string, error: unknown): void;
-  /** Records an operation of the store. */
-  readonly observeStore: StoreObserver;
-  /** Shows whether SQLite can write. */
-  showWritable(isWritable: boolean): void;
-  /** Shows the size of SQLite's log, in bytes. */
-  showLogSize(bytes: number): void;
-  /** Shows how many calls are in flight. */
-  showInFlight(count: () => number): void;
-  /** Shows whether the service is ready, as `/readyz` says. */
-  showReady(isReady: () => boolean): void;
-  /** Shows when the certificate in use expires. */
-  showCertificateExpiry(expiry: () => Date): void;
-  /** Shows how many lines the log has dropped so far. */
-  showDroppedLines(count: () => number): void;
-  /** All metrics in the text format of Prometheus. */
-  metrics(): Promise<string>;
-  /** The media type of that. */
-  readonly metricsType: string;
-}
+export type Telemetry = ReturnType<typeof createTelemetry>;
 
 /** Reasons for which the gate refuses calls, which can come in floods. */
 const refusals = new Set<string | undefined>([
@@ -59,7 +34,7 @@ const durations = [
  *
  * @param logCalls logs calls at info that succeed, or have read or created a record
  */
-export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
+export function createTelemetry(log: Logger, logCalls: boolean) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -97,7 +72,7 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
   });
   const unlogged = new Counter({
     name: "investor_records_refusals_unlogged_total",
-    help: "Refusals that have no line of their own in the log, because there were too many.",
+    help: "Refusals that have no line of their own in the log, for their number or its level.",
     registers,
   });
   // Apart, so that those of strangers cannot push out those of known callers.
@@ -135,7 +110,7 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
     return (fields: object): void => {
       if (refused === 0) setTimeout(logRest, 1_000).unref();
       refused += 1;
-      if (refused <= maxRefusalLines) log.warn(fields, "refused");
+      if (refused <= maxRefusalLines && log.isLevelEnabled("warn")) log.warn(fields, "refused");
       else unlogged.inc();
     };
   }
@@ -151,49 +126,61 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
     // A client that leaves before the end may have got what was read for it.
     const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
     const level = isOfAudit ? "info" : usual;
-    if (!log.isLevelEnabled(level)) return;
     const reason = reasonOf(call.failure);
+    const isRefusal = refusals.has(reason);
+    // A refusal is counted if it is not logged.
+    if (!isRefusal && !log.isLevelEnabled(level)) return;
     const durationMs = Math.round(elapsedMs * 1e3) / 1e3;
     const { address: peer } = call.peer;
     const principal = call.caller?.name;
     const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
     const line = { ...fields, traceId: call.id, cause: causeOf(call.failure) };
-    if (refusals.has(reason)) (principal === undefined ? logStranger : logKnown)(line);
+    if (isRefusal) (principal === undefined ? logStranger : logKnown)(line);
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
 
   return {
-    follow(call) {
+    /** Counts and logs a call once its reply was sent, or never will be. */
+    follow(call: Call): void {
       call.onClose(() => report(call));
     },
+    /** Logs a request that was refused before it was a call; not each in a flood. */
     logRefusal: logStranger,
-    logCredentialRefusal(peer, error) {
+    /** The same for one that was refused for its credentials. */
+    logCredentialRefusal(peer: string, error: unknown): void {
       logStranger({ peer, reason: reasonOf(error), cause: causeOf(error) });
     },
-    observeStore(operation, durationMs, batchSize) {
+    /** Records an operation of the store. */
+    observeStore(...[operation, durationMs, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, durationMs / 1_000);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    showWritable(isWritable) {
+    /** Shows whether SQLite can write. */
+    showWritable(isWritable: boolean): void {
       const help = "Whether the SQLite file took what was last written (1) or refused it (0).";
       set("investor_records_store_writable", help, isWritable ? 1 : 0);
     },
-    showLogSize(bytes) {
+    /** Shows the size of SQLite's log, in bytes. */
+    showLogSize(bytes: number): void {
       set("investor_records_sqlite_log_bytes", "Size of the SQLite file's log (-wal).", bytes);
     },
-    showInFlight(count) {
+    /** Shows how many calls are in flight. */
+    showInFlight(count: () => number): void {
       show("investor_records_rpc_server_calls_in_flight", "Calls in flight.", count);
     },
-    showReady(isReady) {
+    /** Shows whether the service is ready, as `/readyz` says. */
+    showReady(isReady: () => boolean): void {
       const help = "Whether the service can serve calls (1) or not (0), as /readyz says.";
       show("investor_records_ready", help, () => (isReady() ? 1 : 0));
     },
-    showCertificateExpiry(expiry) {
+    /** Shows when the certificate in use expires. */
+    showCertificateExpiry(expiry: () => Date): void {
       const help = "When the certificate of the server expires, in seconds since 1970.";
       const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
       show(name, help, () => expiry().getTime() / 1_000);
     },
-    showDroppedLines(count) {
+    /** Shows how many lines the log has dropped so far. */
+    showDroppedLines(count: () => number): void {
       new Counter({
         name: "investor_records_log_lines_dropped_total",
         help: "Lines of the log that were dropped, since nobody read it or the disk was full.",
@@ -204,7 +191,9 @@ export function createTelemetry(log: Logger, logCalls: boolean): Telemetry {
         },
       });
     },
+    /** All metrics in the text format of Prometheus. */
     metrics: () => registry.metrics(),
+    /** The media type of that. */
     metricsType: registry.contentType,
   };
 }

@@ -34,24 +34,7 @@ export function withinDescriptors(max: number, onWarning: (message: string) => v
 }
 
 /** The connections of a server, on all of its ports. */
-export interface Connections {
-  /** Follows the connections to a server. */
-  follow(server: Server): void;
-  /** The connection of a request's socket; undefined once it was closed to replace it. */
-  of(socket: Socket): Connection | undefined;
-  /** Serves a new stream of HTTP/2, unless its client opens and resets too many. */
-  paceStream(stream: ServerHttp2Stream, serve: () => void): void;
-  /** From now on, every reply over HTTP/1.1 closes its connection. */
-  closeAfterReplies(): void;
-  /** Retires those that are open, and those that finish their handshake later. */
-  retire(): void;
-  /** Whether clients may still be reading replies over HTTP/2. */
-  readonly mayHaveUnreadReplies: boolean;
-  /** Whether none is open. */
-  readonly isEmpty: boolean;
-  /** Closes what is still open at once. */
-  destroy(): void;
-}
+export type Connections = ReturnType<typeof createConnections>;
 
 /** What bounds {@link createConnections connections}. */
 interface ConnectionLimits {
@@ -67,7 +50,7 @@ interface ConnectionLimits {
  * Creates the set of connections. When it is full, a new one replaces the one that has been without
  * a call for longest; if all have one, the new one is closed.
  */
-export function createConnections(limits: ConnectionLimits): Connections {
+export function createConnections(limits: ConnectionLimits) {
   const { max, maxAgeMs = Infinity, graceMs } = limits;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
@@ -124,7 +107,8 @@ export function createConnections(limits: ConnectionLimits): Connections {
   }
 
   return {
-    follow(server) {
+    /** Follows the connections to a server. */
+    follow(server: Server): void {
       // Before Node.js itself begins a session on it.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
@@ -142,25 +126,32 @@ export function createConnections(limits: ConnectionLimits): Connections {
         if (isRetiring) connection.retire();
       });
     },
-    of: (socket) => bySocket.get(socket),
-    paceStream(stream, serve) {
+    /** The connection of a request's socket; undefined if it was closed before TLS or HTTP/2 began on it. */
+    of: (socket: Socket) => bySocket.get(socket),
+    /** Serves a new stream of HTTP/2, unless its client opens and resets too many. */
+    paceStream(stream: ServerHttp2Stream, serve: () => void): void {
       const { session } = stream;
       if (session) paces.get(session)?.(stream, serve);
     },
+    /** From now on, every reply over HTTP/1.1 closes its connection. */
     closeAfterReplies() {
       closesAfterReply = true;
       for (const connection of all.values()) connection.closeAfterReply();
     },
+    /** Retires those that are open, and those that finish their handshake later. */
     retire() {
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
     },
+    /** Whether clients may still be reading replies over HTTP/2. */
     get mayHaveUnreadReplies() {
       return Array.from(all.values()).some(({ mayHaveUnreadReply }) => mayHaveUnreadReply);
     },
+    /** Whether none is open. */
     get isEmpty() {
       return all.size === 0;
     },
+    /** Closes what is still open at once. */
     destroy() {
       clearInterval(ageTimer);
       for (const connection of all.values()) connection.destroy();

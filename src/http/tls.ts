@@ -4,21 +4,7 @@ import { ConfigError, type TlsFiles } from "../config.ts";
 import { readSettingFile } from "../setting-files.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
-export interface Tls {
-  /** What a server on TLS starts with. */
-  options(): TlsOptions;
-  /** Calls back with the new context after each {@link Tls.reload}. */
-  onReload(listener: (context: SecureContextOptions) => void): void;
-  /**
-   * Reads the files again. New connections use what they hold, those that are open stay as
-   * they are; if the files cannot be used, nothing changes.
-   *
-   * @throws {ConfigError} a file cannot be read or used
-   */
-  reload(): Promise<void>;
-  /** When the certificate in use expires. */
-  expiresAt(): Date;
-}
+export type Tls = Awaited<ReturnType<typeof readTls>>;
 
 /**
  * Reads the keys and certificates.
@@ -26,7 +12,7 @@ export interface Tls {
  * @param onWarning called if the certificate has expired, each time it is read
  * @throws {ConfigError} a file cannot be read or used
  */
-export async function readTls(files: TlsFiles, onWarning: (message: string) => void): Promise<Tls> {
+export async function readTls(files: TlsFiles, onWarning: (message: string) => void) {
   const listeners: ((context: SecureContextOptions) => void)[] = [];
   let context = await readContext(files);
   const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
@@ -38,18 +24,27 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
   };
   warnIfExpired();
   return {
-    options: () => ({
+    /** What a server on TLS starts with. */
+    options: (): TlsOptions => ({
       ...context,
       // A client without a certificate can still show a token, or ask for health.
       requestCert: files.clientCaFile !== undefined,
       rejectUnauthorized: false,
     }),
-    onReload: (listener) => void listeners.push(listener),
+    /** Calls back with the new context after each {@link Tls.reload}. */
+    onReload: (listener: (context: SecureContextOptions) => void) => void listeners.push(listener),
+    /**
+     * Reads the files again. New connections use what they hold, those that are open stay as
+     * they are; if the files cannot be used, nothing changes.
+     *
+     * @throws {ConfigError} a file cannot be read or used
+     */
     async reload() {
       context = await readContext(files);
       for (const listener of listeners) listener(context);
       warnIfExpired();
     },
+    /** When the certificate in use expires. */
     expiresAt,
   };
 }
