@@ -93,7 +93,7 @@ export const settings: readonly Option[] = [
     "--max-connection-age <duration>",
     age,
     "",
-    "age at which its client is asked to reconnect",
+    "age of a connection at which its client is asked to reconnect",
   ),
   setting("--drain-delay <duration>", duration(0), "0s", "time to serve on while /readyz fails"),
   setting("--drain-timeout <duration>", duration(0), "20s", "time for calls in flight at shutdown"),

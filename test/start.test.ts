@@ -107,7 +107,7 @@ it("two services on one file warn of each other", async () => {
     await waitFor(() => output().includes("another process writes to"));
     expect(
       output().match(
-        /another process writes to .*: a second service, or a command such as remove/g,
+        /another process writes to .*: a second service, or a command such as copy or remove/g,
       ),
     ).toHaveLength(1);
   }

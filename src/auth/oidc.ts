@@ -194,6 +194,10 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
 
 async function fetchJson(url: string, init: RequestInit): Promise<unknown> {
   const response = await fetch(url, init);
-  if (response.status !== 200) throw new Error(`${url} replied with ${response.status}`);
+  if (response.status !== 200) {
+    // Its connection is kept until its body was read.
+    await response.body?.cancel();
+    throw new Error(`${url} replied with ${response.status}`);
+  }
   return response.json();
 }

@@ -83,7 +83,7 @@ export function credentialsMissing(needed: string): ConnectError {
 
 /** The credentials are not valid; why is for the log only. */
 export function credentialsInvalid(needed: string, cause: unknown): ConnectError {
-  const message = `the call needs ${needed} that is valid here`;
+  const message = `the credentials are not valid here; the call needs ${needed}`;
   const error = failure("CREDENTIALS_INVALID", message, { cause });
   return challenge(error, 'error="invalid_token"');
 }
@@ -102,12 +102,12 @@ export function issuerUnavailable(cause: unknown): ConnectError {
 
 /** Too many calls are in flight; this one was not processed. */
 export function overloaded(): ConnectError {
-  return failure("OVERLOADED", "too many calls at once; repeat it later");
+  return failure("OVERLOADED", "too many calls at once; repeat the call later");
 }
 
 /** The store cannot be reached or cannot write; the call changed nothing. */
 export function storeUnavailable(cause: unknown): ConnectError {
-  const message = "the store is not available and nothing was written; repeat it later";
+  const message = "the store is not available and nothing was written; repeat the call later";
   return failure("STORE_UNAVAILABLE", message, { cause });
 }
 

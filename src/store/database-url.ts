@@ -38,7 +38,7 @@ export function sqlitePathOf(databaseUrl: string): string | undefined {
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
   // What is before an @ can be a password that is not encoded.
-  const hosts = /(?:[^@/?:]|:\d+(?=[,/?]|$)|\[[^@/?]*\])+(?:\/[^@?]*)?/.source;
+  const hosts = /(?:[^@/?:[\]]|:\d+(?=[,/?]|$)|\[[^@/?[\]]*\])+(?:\/[^@?]*)?/.source;
   const parts = new RegExp(
     `^(mongodb(?:\\+srv)?://)(?:[^/?]*@(${hosts})(?:\\?.*)?|(${hosts})(?:\\?[^@]*)?)$`,
   );
