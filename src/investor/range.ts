@@ -38,7 +38,7 @@ export function encodePageToken(after: string): string {
 }
 
 /** The id in a page token, or undefined if it is not one of ours. */
-export function decodePageToken(token: string): string | undefined {
+function decodePageToken(token: string): string | undefined {
   const bytes = Buffer.from(token, "base64url");
   // Decoding ignores what it does not understand, so that only the way back proves a token.
   const isOurs =

@@ -4,7 +4,7 @@ import { createContextKey } from "@connectrpc/connect";
 export const principalKey = createContextKey("", { description: "principal" });
 
 /** The records that a call was about, as the log names them. */
-export interface TouchedRecords {
+interface TouchedRecords {
   /** The id of the record that it has created. */
   readonly created?: string;
   /** The id of the record that it has found created before, or may have created. */
