@@ -65,7 +65,9 @@ function followCount({ before, count }: { before: number; count: number }): void
   lastCount = count;
   if (isAlone || performance.now() - warnedAt < warningIntervalMs) return;
   warnedAt = performance.now();
-  warn(`another process writes to ${path} too: a second service, or a command such as copy or remove`);
+  warn(
+    `another process writes to ${path} too: a second service, or a command such as copy or remove`,
+  );
 }
 
 /**
