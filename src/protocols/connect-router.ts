@@ -71,15 +71,22 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
 
-  /** The body of a request; a message alone comes as one part, so that its limits are the service's. */
+  const compressionOf = (encoding: unknown) =>
+    acceptCompression.find(({ name }) => name === encoding);
+
+  /** The body of a request; a message alone comes as one part, so that its limits and errors are ours. */
   async function* readRequest(rpc: Rpc, req: HttpRequest, call: Call) {
     const { kind } = rpc.spec;
     if (kind === "unary" || kind === "server_streaming") {
       const maxBytes = maxBytesOf(rpc);
       const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
       if (body === undefined) throw messageTooLarge(maxBytes);
-      if (call.head.transport !== "connect") {
-        await requireMessages(rpc.spec.method, req.headers, body, acceptCompression, maxBytes);
+      const { headers } = req;
+      if (call.head.transport === "connect") {
+        await compressionOf(headers["content-encoding"])?.decompress(body, maxBytes);
+      } else {
+        const compression = compressionOf(headers["grpc-encoding"]);
+        await requireMessages(rpc.spec.method, headers, body, compression, maxBytes);
       }
       yield body;
       return;

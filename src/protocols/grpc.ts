@@ -100,15 +100,14 @@ export async function requireMessages(
   { input }: DescMethod,
   headers: IncomingHttpHeaders,
   body: Uint8Array,
-  compressions: Compression[],
+  compression: Compression | undefined,
   maxBytes: number,
 ): Promise<void> {
   const isJson = headers["content-type"]?.endsWith("json");
-  const compression = compressions.find(({ name }) => name === headers["grpc-encoding"]) ?? null;
   const messages = pipe(
     createAsyncIterable([body]),
     transformSplitEnvelope(maxBytes),
-    transformDecompressEnvelope(compression, maxBytes),
+    transformDecompressEnvelope(compression ?? null, maxBytes),
   );
   try {
     for await (const { data } of messages) if (!isJson) decodeBinary(input, data);
