@@ -7,7 +7,7 @@ import { expect, it } from "vitest";
 import { CreateInvestorRequestSchema } from "../gen/investor/v1/investor_pb.js";
 import { frame, messages, openCall, paths, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
-import { lockDatabase, startService, untilInFlight, waitFor } from "./support/service.ts";
+import { ask, lockDatabase, startService, untilInFlight, waitFor } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
 const { watch, reflect, list, create: createPath } = paths;
@@ -41,7 +41,7 @@ const requests = [
 
 /** What the ends of calls differ in. */
 interface Ending {
-  /** The calls wait: for the database, or for their client to read the reply. */
+  /** The calls wait: for their ends and the database, or for their client to read the reply. */
   isHeld?: boolean;
   headers?: Record<string, string>;
   maxAge?: string;
@@ -51,6 +51,8 @@ interface Ending {
 interface Opened {
   readonly responded: Promise<unknown> | false;
   readonly closed: Promise<unknown>;
+  /** Whether it is held, if calls are: before the end of a create, or by a reply that is not read. */
+  readonly waits: boolean;
   end(): void;
   reset(): void;
   close(): void;
@@ -58,11 +60,15 @@ interface Opened {
 }
 
 /** Makes a call over HTTP/1.1. */
-function openHttp1(port: number, request: string, isWatch = false): Opened {
-  const { socket, closed } = openWire(port, request);
+function openHttp1(port: number, request: string, { isHeld }: Ending, isWatch = false): Opened {
+  const waits = /^POST \S*(investors|CreateInvestor) /.test(request);
+  const sent = isHeld && waits ? request.length - 1 : request.length;
+  const { socket, closed } = openWire(port, request.slice(0, sent));
+  const end = () => void socket.write(request.slice(sent));
   const close = () => void socket.destroy();
   const kill = () => void socket.resetAndDestroy();
-  return { responded: isWatch && once(socket, "data"), closed, end() {}, reset: kill, close, kill };
+  const responded = isWatch && once(socket, "data");
+  return { responded, closed, waits, end, reset: kill, close, kill };
 }
 
 /** Makes a call over HTTP/2. */
@@ -77,11 +83,13 @@ function openHttp2(port: number, { path, isStream, type, body }: Form, of: Endin
   });
   const stream = openCall(session, path, { "content-type": type, ...of.headers });
   stream.write(body);
-  if (path !== reflect) stream.end();
+  const isCreate = path === createPath;
+  if (path !== reflect && !(of.isHeld && isCreate)) stream.end();
   if (!isUnread) stream.resume();
   return {
     responded: isStream && once(stream, "response"),
     closed: once(session, "close"),
+    waits: isCreate || path === list,
     end: () => void stream.end(),
     reset: () => stream.close(constants.NGHTTP2_CANCEL),
     close: () => session.destroy(),
@@ -117,20 +125,21 @@ it.each<[string, Ending, (call: Opened) => unknown]>([
     REQUEST_TIMEOUT: isHeld ? "1h" : "1s",
   });
   const { grpcPort, httpPort } = service;
-  const creates = 4;
-  const unreadPages = 3;
 
   async function endAll(): Promise<void> {
-    const release = isHeld ? lockDatabase(service) : () => {};
     const opened = forms.map((form) => openHttp2(grpcPort, form, ending));
-    for (const request of requests) opened.push(openHttp1(httpPort, request));
+    for (const request of requests) opened.push(openHttp1(httpPort, request, ending));
     for (const { path, type, body } of forms) {
       if (path === reflect || type === "application/grpc") continue;
       const request = http1("POST", path, { "content-type": type, ...headers }, String(body));
-      opened.push(openHttp1(httpPort, request, path === watch));
+      opened.push(openHttp1(httpPort, request, ending, path === watch));
     }
     await Promise.all(opened.map(({ responded }) => responded));
-    if (isHeld) await untilInFlight(service, 2 + creates + unreadPages);
+    if (isHeld) await untilInFlight(service, opened.filter(({ waits }) => waits).length);
+    const release = isHeld ? lockDatabase(service) : () => {};
+    for (const call of opened) if (isHeld && call.waits) call.end();
+    // Until most have come to the database; they may also fail, if it is locked for too long.
+    await ask(service, "/healthz");
     await Promise.all(opened.map(end));
     release();
     await untilInFlight(service, 0);

@@ -62,9 +62,9 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const configuration = join(folder, file);
       writeFileSync(configuration, complete(text, port));
       const env = { PATH: process.env.PATH, HOME: folder, XDG_DATA_HOME: folder };
-      const proxy = runGroup(name, args(configuration), { cwd: folder, env });
+      const { child, output } = runGroup(name, args(configuration), { cwd: folder, env });
       await waitFor(async () => {
-        if (proxy.child.exitCode !== null) throw new Error(`it ended: ${proxy.output()}`);
+        if ((child.exitCode ?? child.signalCode) !== null) throw new Error(`it ended: ${output()}`);
         const health = getOverTls({ httpPort: port }, "/healthz", { ca }).catch(() => "");
         return (await health).includes("alive");
       });

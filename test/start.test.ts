@@ -126,12 +126,13 @@ it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"),
   await client.createInvestor(aCreate());
 });
 
+const options = needs("access for all");
 it.each([
   ["", "SIGTERM"],
   ["", "SIGKILL"],
   ["-shm", "SIGTERM"],
   ["folder", "SIGTERM"],
-] as const)("says that it may not write its file%s, after %s", async (denied, signal) => {
+] as const)("says that it may not write its file%s, after %s", options, async (denied, signal) => {
   const folder = temporaryFolder();
   const first = await startService({}, folder);
   if (signal === "SIGKILL") await grpcClient(first).createInvestor(aCreate());

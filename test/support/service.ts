@@ -2,11 +2,14 @@ import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process"
 import { once } from "node:events";
 import { connect } from "node:net";
 import { DatabaseSync } from "node:sqlite";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { inject, onTestFinished, vi } from "vitest";
-import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { CreateInvestorRequestSchema, InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "./folder.ts";
+import { frame } from "./raw-grpc.ts";
+import { aCreate } from "./records.ts";
 
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
@@ -48,7 +51,7 @@ export function runGroup(program: string, args: string[], options: SpawnOptions)
   const child = spawn(program, args, { ...options, detached: true });
   return follow(child, () => {
     try {
-      process.kill(-(child.pid ?? 0), "SIGKILL");
+      if (child.pid !== undefined) process.kill(-child.pid, "SIGKILL");
     } catch {
       // It has ended by itself.
     }
@@ -86,10 +89,9 @@ export async function startService(
 ): Promise<Service> {
   const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
   const [, grpcPort, httpPort] = await waitFor(async () => {
-    if (running.child.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
-    return (
-      /grpcs?:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(running.output()) ?? undefined
-    );
+    const { child, output } = running;
+    if ((child.exitCode ?? child.signalCode) !== null) throw new Error(`it ended: ${output()}`);
+    return /grpcs?:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
   });
   return { ...running, grpcPort: Number(grpcPort), httpPort: Number(httpPort), folder };
 }
@@ -100,9 +102,16 @@ export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
   return createClient(InvestorService, transport);
 }
 
+/** The body of a create by gRPC; its call waits for it as long as REQUEST_TIMEOUT. */
+export function createBody(): Buffer {
+  return frame(
+    toBinary(CreateInvestorRequestSchema, create(CreateInvestorRequestSchema, aCreate())),
+  );
+}
+
 /**
- * Holds the write lock of a service's SQLite file, so that creates wait, until the result is
- * called or the test is over.
+ * Holds the write lock of a service's SQLite file until the result is called or the test is over.
+ * Creates wait for it, but fail after SQLite's busy timeout, however long REQUEST_TIMEOUT is.
  */
 export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
   const db = openDatabase(folder);
