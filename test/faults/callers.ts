@@ -7,7 +7,7 @@ import { failureOf } from "../support/errors.ts";
 import { listAll } from "../support/pages.ts";
 import { createRandom, type Random } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, type Service } from "../support/service.ts";
+import { grpcClient, type Service, waitFor } from "../support/service.ts";
 import { type CreateRequest, type FailedCall, History, isTemporary } from "./history.ts";
 
 /** Callers at work. */
@@ -148,17 +148,17 @@ export function startCallers(services: Service[], random: Random) {
      * Waits until more creates are acknowledged.
      *
      * @param recover called every second or so: a process can end later than the fault that ends it
-     * @throws {Error} if that takes more than five minutes
+     * @throws {Error} if that takes longer than {@link waitFor} does
      */
     async acknowledgements(count: number, recover = async () => {}): Promise<void> {
       const acknowledged = () => history.counts.acknowledged ?? 0;
       const wanted = acknowledged() + count;
-      const end = performance.now() + 300_000;
-      for (let tries = 1; acknowledged() < wanted; tries += 1) {
-        if (performance.now() > end) throw new Error("creates are not acknowledged any more");
-        await delay(5);
-        if (tries % 200 === 0) await recover();
-      }
+      let tries = 0;
+      await waitFor(async () => {
+        tries += 1;
+        if (tries % 50 === 0) await recover();
+        return acknowledged() >= wanted;
+      });
     },
     /** Lets them finish: each create with a request id until it is acknowledged. */
     async stop(): Promise<void> {

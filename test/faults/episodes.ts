@@ -1,15 +1,19 @@
 /** Stretches of time in which callers are at work and faults happen, one after the other. */
 import { setTimeout as delay } from "node:timers/promises";
 import type { Random } from "../support/random.ts";
-import type { Service } from "../support/service.ts";
+import { ask, type Service, waitFor } from "../support/service.ts";
 import { type Callers, readBack } from "./callers.ts";
+
+/** How long episodes begin, and the time that a test has for them: the runner's at least. */
+export const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
+export const timeout = minutes * 60_000 + 600_000;
 
 /** Services, their database and their callers. */
 export interface World {
   readonly callers: Callers;
   /** Undoes a fault; services that have ended are started again. */
   recover(): Promise<void>;
-  /** A service that has just been started, which knows only what is stored. */
+  /** A service that has just been started, which knows only what is stored and has time for a call. */
   startFresh(): Promise<Service>;
   /** Ends it, and looks at what is stored without a service, if that says more. */
   end(): Promise<void>;
@@ -19,17 +23,15 @@ export interface World {
 export type FaultOf<W extends World> = (world: W, random: Random) => Promise<void>;
 
 /**
- * Runs episodes, in each of which every fault happens once, in any order, and prints how often
- * each reply came.
+ * Runs episodes, one or as many as begin in the minutes, in each of which every fault happens once,
+ * in any order, and prints how often each reply came.
  *
- * @param minutes in which episodes begin; there is at least one
  * @throws {Error} what the callers learned that contradicts a promise
  */
 export async function runEpisodes<W extends World>(
   start: () => Promise<W>,
   faults: Record<string, FaultOf<W>>,
   random: Random,
-  minutes: number,
 ): Promise<void> {
   const end = performance.now() + minutes * 60_000;
   do {
@@ -48,7 +50,9 @@ export async function runEpisodes<W extends World>(
       }
     }
     await stop();
-    await readBack(history, await world.startFresh());
+    const fresh = await world.startFresh();
+    await waitFor(async () => (await ask(fresh, "/readyz")).ok);
+    await readBack(history, fresh);
     await world.end();
     console.log(`${history.visible.length} records: ${JSON.stringify(history.counts)}`);
   } while (performance.now() < end);

@@ -9,11 +9,10 @@ import { copyHere } from "../support/copying.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { type Run, run, untilWritten, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
+import { minutes, timeout } from "./episodes.ts";
 import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
 
 /** It takes minutes to see each way at least once; without them, a few are looked at. */
-const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-const timeout = minutes * 60_000 + 600_000;
 const maxSteps = minutes > 0 ? undefined : 5;
 const maxFiles = minutes > 0 ? 16 : 3;
 
@@ -250,7 +249,10 @@ async function live(disk: FailingDisk, world: number, random: Random) {
     const before = countOpened();
     const actor = start(role);
     const hung = actors.map((each) => untilWritten(each, "the disk fails"));
-    await Promise.race([actor.exited, ...hung, waitFor(() => countOpened() > before)]);
+    let isOver = false;
+    const opened = waitFor(() => isOver || countOpened() > before);
+    await Promise.race([actor.exited, ...hung, opened]);
+    isOver = true;
     await take(kind);
     await end("SIGKILL");
     disk.setRules("");

@@ -1,16 +1,13 @@
 // Takes two minutes: an election takes seconds, and so does each member's way back into the set.
 import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
-import { expect, it } from "vitest";
+import { it } from "vitest";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
-import { type Service, startService } from "../support/service.ts";
+import { type Service, startService, waitFor } from "../support/service.ts";
 import { startCallers } from "./callers.ts";
-import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
+import { type FaultOf, runEpisodes, timeout, type World } from "./episodes.ts";
 import { type LinkedSet, startLinkedSet } from "./linked-set.ts";
-
-const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-const timeout = minutes * 60_000 + 600_000;
 
 /** Two services on one database of a set of three, and their callers. */
 interface MongoWorld extends World {
@@ -21,7 +18,6 @@ interface MongoWorld extends World {
 type Fault = FaultOf<MongoWorld>;
 
 const members = [0, 1, 2];
-let elections = 0;
 
 const faults: Record<string, Fault> = {
   "kill -9 of the primary": election("kill"),
@@ -29,9 +25,8 @@ const faults: Record<string, Fault> = {
   "a primary that is cut off": election("isolate"),
 
   async "a stepdown"({ set }) {
-    const primary = await set.primary();
     await set.stepDown();
-    await expectSuccessor(set, primary);
+    await set.primary();
   },
 
   async "a majority that is stopped"({ set }, random) {
@@ -78,21 +73,9 @@ function election(how: "kill" | "pause" | "isolate"): Fault {
     const primary = await set.primary();
     await callers.acknowledgements(1);
     await set[how](primary);
-    await expectSuccessor(set, primary);
+    await waitFor(async () => (await set.primary()) !== primary);
     await delay(random.int(500, 2_000));
   };
-}
-
-/** Waits for another primary, though not for ever: a busy machine may keep them from voting. */
-async function expectSuccessor(set: LinkedSet, primary: number): Promise<void> {
-  const end = performance.now() + 20_000;
-  while (performance.now() < end) {
-    if ((await set.primary().catch(() => primary)) !== primary) {
-      elections += 1;
-      return;
-    }
-    await delay(100);
-  }
 }
 
 function disturbed(how: "held" | "cut"): Fault {
@@ -103,15 +86,15 @@ function disturbed(how: "held" | "cut"): Fault {
 }
 
 async function startWorld(set: LinkedSet, random: Random): Promise<MongoWorld> {
-  const settings = { DATABASE_URL: set.url(`test-${v4()}`), REQUEST_TIMEOUT: "3s" };
-  const start = () => startService(settings);
+  const DATABASE_URL = set.url(`test-${v4()}`);
+  const start = (REQUEST_TIMEOUT = "3s") => startService({ DATABASE_URL, REQUEST_TIMEOUT });
   const services = [await start(), await start()];
   return {
     callers: startCallers(services, random),
     set,
     startService: start,
     recover: () => set.heal(),
-    startFresh: start,
+    startFresh: () => start("10m"),
     async end() {
       for (const { child } of services) child.kill("SIGKILL");
     },
@@ -124,7 +107,6 @@ describeWithMongo("callers of two services on a set of three", "standalone", () 
   }, async () => {
     const random = createRandom(seedOf("MongoDB history"));
     const set = await startLinkedSet();
-    await runEpisodes(() => startWorld(set, random), faults, random, minutes);
-    expect(elections).toBeGreaterThanOrEqual(2);
+    await runEpisodes(() => startWorld(set, random), faults, random);
   });
 });

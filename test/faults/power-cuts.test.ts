@@ -21,11 +21,10 @@ import {
   waitFor,
 } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
+import { minutes, timeout } from "./episodes.ts";
 import { type FailingDisk, type Files, prepareDisks } from "./failing-disk.ts";
 import { contentOf } from "./history.ts";
 
-const minutes = Number(process.env.FAULTS_MINUTES ?? 0.25);
-const timeout = minutes * 60_000 + 600_000;
 const struck = "the disk fails";
 
 describe("after a power cut", needs("cc"), () => {
@@ -33,7 +32,7 @@ describe("after a power cut", needs("cc"), () => {
 
   it("all that was acknowledged or read is there, and nothing else", { timeout }, async () => {
     const random = createRandom(seedOf("power cuts"));
-    const until = performance.now() + minutes * 60_000;
+    const until = performance.now() + (minutes || 0.25) * 60_000;
     const count: Record<string, number> = {};
     while (performance.now() < until) {
       const disk = createDisk();

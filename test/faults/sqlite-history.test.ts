@@ -7,11 +7,8 @@ import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { end, lockDatabase, type Service, startService, untilWritten } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { startCallers } from "./callers.ts";
-import { type FaultOf, runEpisodes, type World } from "./episodes.ts";
+import { type FaultOf, runEpisodes, timeout, type World } from "./episodes.ts";
 import { prepareDisks } from "./failing-disk.ts";
-
-const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-const timeout = minutes * 60_000 + 600_000;
 
 /** A service whose disk and process can be made to fail, and its callers. */
 interface SqliteWorld extends World {
@@ -87,15 +84,15 @@ describe("callers of a service on SQLite", needs("cc"), () => {
     timeout,
   }, async () => {
     const random = createRandom(seedOf("SQLite history"));
-    await runEpisodes(() => startWorld(random), faults, random, minutes);
+    await runEpisodes(() => startWorld(random), faults, random);
   });
 
   /** The service admits fewer calls at once than its callers make. */
   async function startWorld(random: Random): Promise<SqliteWorld> {
     const disk = createDisk();
     const file = join(disk.folder, "data/investors.db");
-    const settings = { ...disk.env, REQUEST_TIMEOUT: "3s", MAX_IN_FLIGHT: "32" };
-    const start = () => startService(settings, disk.folder);
+    const start = (REQUEST_TIMEOUT = "3s") =>
+      startService({ ...disk.env, REQUEST_TIMEOUT, MAX_IN_FLIGHT: "32" }, disk.folder);
     const services = [await start()];
     const callers = startCallers(services, random);
     const service = () => services[0] as Service;
@@ -119,7 +116,8 @@ describe("callers of a service on SQLite", needs("cc"), () => {
       failDisk: disk.setRules,
       async startFresh() {
         await Promise.all(services.map((each) => end(each, "SIGKILL")));
-        await recover();
+        disk.setRules("");
+        services.splice(0, services.length, await start("10m"));
         return service();
       },
       async end() {
