@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, it } from "vitest";
 import { createAuthority } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo, startServer } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { ask, grpcClient, startService, waitFor } from "./support/service.ts";
 
@@ -26,10 +26,12 @@ describeWithMongo("The certificates for a MongoDB", "standalone", () => {
     const server = await startServer({ args, ip: "0.0.0.0" });
     const { port } = server.instanceInfo ?? {};
     const tls = `tls=true&tlsCAFile=${path("ca.pem")}&tlsCertificateKeyFile=${path("client.pem")}`;
-    const service = await startService({
-      DATABASE_URL: `mongodb://127.0.0.1:${port}/?${tls}`,
-      REQUEST_TIMEOUT: "2s",
-    });
+    const DATABASE_URL = `mongodb://127.0.0.1:${port}/?${tls}`;
+    const service = await startService({ DATABASE_URL, REQUEST_TIMEOUT: "40s" });
+    const admin = (await connectTo(DATABASE_URL)).db("admin");
+    const own = [{ $currentOp: { idleConnections: true } }, { $match: { appName: /^investor/ } }];
+    /** From which ports the service is connected. */
+    const connected = async () => (await admin.aggregate(own).toArray()).map((each) => each.client);
     const { child, output } = service;
     const client = grpcClient(service);
     let created = 0;
@@ -44,10 +46,13 @@ describeWithMongo("The certificates for a MongoDB", "standalone", () => {
     await expect.poll(output).toMatch(/DATABASE_URL names cannot be used: .*; the previous one/);
     writeFileSync(path("ca.pem"), old.ca + next.ca);
     await renew("client", next);
+    const before = await connected();
+    expect(before).not.toEqual([]);
     child.kill("SIGHUP");
     while (!output().includes("reloaded certificates for MongoDB")) await create();
-    // As long as commands of before may take.
-    for (const end = performance.now() + 2_500; performance.now() < end; ) await create();
+    // The old connections stay as long as a call may take.
+    do await create();
+    while ((await connected()).some((each) => before.includes(each)));
     expect(output()).not.toContain("call failed");
 
     await server.stop({ doCleanup: false });
