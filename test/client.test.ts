@@ -255,7 +255,7 @@ describe("the client repeats a call", () => {
       if (!isSilent) reply(null, Buffer.alloc(0));
       isSilent = false;
     });
-    expect(await get(overGrpc(address), { timeoutMs: 4_000 })).toMatchObject({ id: "" });
+    expect(await get(overGrpc(address), { timeoutMs: 10_000 })).toMatchObject({ id: "" });
     expect(startedAt).toHaveLength(2);
   });
 
@@ -319,7 +319,7 @@ describe("the client repeats a call", () => {
   it("to a wrong address until its deadline, and says so", async () => {
     const nobody = { grpcPort: 1, httpPort: 1 };
     const clients = [...Object.values(investorClients(nobody)), overGrpc("no name")];
-    const calls = clients.map((client) => errorOf(client.listInvestors({}, { timeoutMs: 1_500 })));
+    const calls = clients.map((client) => errorOf(client.listInvestors({}, { timeoutMs: 6_000 })));
     for (const error of await Promise.all(calls)) {
       expect(error).toMatchObject({ code: status.UNAVAILABLE, reason: undefined });
       expect(error.message).toMatch(

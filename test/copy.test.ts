@@ -378,7 +378,7 @@ it("says at intervals how far it is", async () => {
   const folder = temporaryFolder();
   const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
   child.stdin?.write(`${lineOf()}\n`);
-  await waitFor(async () => /^1 record, [\d.]+ a second, time left: unknown\n/.test(output()));
+  await waitFor(async () => /^1 record, [\d.]+ a second, time left: unknown\n/m.test(output()));
   child.stdin?.end();
   expect(await exited).toBe(0);
 });

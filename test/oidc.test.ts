@@ -142,7 +142,8 @@ describe("the keys of the issuer", () => {
     const headers = { authorization: `Bearer ${token.join(".")}` };
     await fetch(`http://127.0.0.1:${httpPort}/v1/investors`, { headers });
     const cause = expect.stringMatching(/^a key of the issuer cannot be used: .*2048 bits/);
-    expect(lines).toContainEqual(expect.objectContaining({ reason: "ISSUER_UNAVAILABLE", cause }));
+    const refusal = expect.objectContaining({ reason: "ISSUER_UNAVAILABLE", cause });
+    await expect.poll(() => lines).toContainEqual(refusal);
   });
 
   it("serve for a day while it is down, and not longer", async () => {
@@ -207,15 +208,17 @@ describe("the keys of the issuer", () => {
     const { issuer, isValid } = await start();
     expect(await isValid(await issuer.sign({ jti: "1" }))).toBe(true);
     vi.advanceTimersByTime(2_000);
+    // Before, since a fetch of keys is given up soon; more than may be checked at once.
+    const signing = Array.from({ length: 300 }, (_, i) => issuer.sign({}, { kid: `other ${i}` }));
+    const [other = "", ...others] = await Promise.all(signing);
+    const known = [await issuer.sign({ jti: "2" }), await issuer.sign({}, { kid: undefined })];
     const release = issuer.hold();
-    const first = isValid(await issuer.sign({}, { kid: "other" }));
+    const first = isValid(other);
     await expect.poll(() => issuer.requests()).toBe(3);
-    const others = Array.from({ length: 1_000 }, async (_, i) =>
-      failureOf(isValid(await issuer.sign({}, { kid: `other ${i}` }))),
-    );
-    for (const failure of await Promise.all(others)) expect(failure).toMatchObject(unavailable);
-    expect(await isValid(await issuer.sign({ jti: "2" }))).toBe(true);
-    expect(await isValid(await issuer.sign({ jti: "3" }, { kid: undefined }))).toBe(true);
+    for (const token of others) {
+      expect(await failureOf(isValid(token))).toMatchObject(unavailable);
+    }
+    for (const token of known) expect(await isValid(token)).toBe(true);
     expect(issuer.requests()).toBe(3);
     release();
     expect(await first).toBe(false);

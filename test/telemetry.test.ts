@@ -67,7 +67,7 @@ it("metrics count every call by method, code and transport, and the work of the 
 });
 
 it("metrics tell the version, and whether the service is ready", async () => {
-  const service = await startInProcess({ "--drain-delay": "1s" });
+  const service = await startInProcess({ "--drain-delay": "5s" });
   const { version } = JSON.parse(readFileSync("package.json", "utf8"));
   const labels = `{version="${version}",revision="",node="${process.versions.node}"}`;
   expect(await metric(service, "investor_records_build_info", labels)).toBe(1);

@@ -23,6 +23,7 @@ import {
   ask,
   breakDatabase,
   end,
+  hurry,
   run,
   startService,
   untilInFlight,
@@ -177,6 +178,8 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
       OTEL_EXPORTER_OTLP_ENDPOINT: collected.url,
       OTEL_EXPORTER_OTLP_HEADERS: "x-key=k3y",
       OTEL_RESOURCE_ATTRIBUTES: "deployment.environment.name=trial",
+      // Slower, so that the last ones have more than a second to leave.
+      NODE_OPTIONS: hurry(0.1, ["setTimeout"]),
     };
     const service = await startService(env);
     for (const client of Object.values(clientsOf(service))) {
@@ -211,7 +214,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     const { url } = respond ? await startCollector(respond) : { url: "http://127.0.0.1:1" };
     const env = {
       OTEL_EXPORTER_OTLP_ENDPOINT: url,
-      OTEL_EXPORTER_OTLP_TIMEOUT: "200",
+      OTEL_EXPORTER_OTLP_TIMEOUT: cause.test("timed out") ? "200" : "60000",
       OTEL_BSP_SCHEDULE_DELAY: "50",
     };
     const service = await startService(env);

@@ -99,7 +99,8 @@ export function tableOf(folder: string, name: string): { rows: number; digest: s
 /** How many records an SQLite file has, also while it is being made. */
 export function rowsOf(folder: string, name: string): number {
   try {
-    return tableOf(folder, name).rows;
+    using db = new DatabaseSync(join(folder, name), { readOnly: true });
+    return Number(db.prepare("SELECT count(*) AS rows FROM investors").get()?.rows);
   } catch {
     return 0;
   }
