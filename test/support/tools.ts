@@ -47,7 +47,10 @@ const tools = {
   },
   curl: { probe: "curl --version", get: "the package curl" },
   git: { probe: "git --version", get: "the package git" },
-  Go: { probe: "go version", get: "https://go.dev/dl" },
+  Go: {
+    probe: "go -C test/support/callers list -deps .",
+    get: "https://go.dev/dl, and access to a proxy of modules",
+  },
   grpcurl: { probe: "grpcurl --version", get: "https://github.com/fullstorydev/grpcurl" },
   history: {
     probe: "git cat-file -e 4c92f4d^{commit}",
