@@ -90,7 +90,7 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
       { ...caller, first: id, last: id, count: 1, transport: "grpc-web" },
       { ...caller, first: id, count: 2, transport: "rest" },
     ];
-    expect(answer("Who has read it?")).toMatchObject([got, ...listed]);
+    expect(answer("Who may have read it?")).toMatchObject([got, ...listed]);
     const refused = { ...caller, reason: "SCOPE_MISSING", transport: "grpc" };
     const day = answer("What did this caller do on that day?");
     expect(day).toMatchObject([got, refused, ...listed]);
