@@ -73,7 +73,6 @@ const tools = {
   prlimit: { probe: "prlimit --version", get: "the package util-linux" },
   promtool: { probe: "promtool --version", get: "the package prometheus", isOptional: true },
   Python: { probe: "python3 -c 'import ensurepip'", get: "the package python3-venv" },
-  script: { probe: "script --version", get: "the package bsdutils" },
   sqlite3: { probe: "sqlite3 -version", get: "the package sqlite3", isOptional: true },
   "a tag": {
     probe: "git describe --tags --match 'v*'",
