@@ -281,7 +281,7 @@ describe("the client repeats a call", () => {
     const overloaded = create(ErrorInfoSchema, { reason: "OVERLOADED" });
     const details = toStatus([anyPack(ErrorInfoSchema, overloaded)]);
     const { address, startedAt } = await startFailing(status.UNAVAILABLE, details);
-    const client = overGrpc(address);
+    const client = overGrpc(address, { timeoutMs: 80_000_000 });
     const calls = Array.from({ length: 600 }, () => errorOf(get(client, { retries: 1 })));
     await Promise.all(calls);
     expect(startedAt).toHaveLength(1_100);
