@@ -2,13 +2,13 @@
 import { type ClientHttp2Session, connect as connectHttp2, constants } from "node:http2";
 import { pino } from "pino";
 import { v7 } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { beforeAll, expect, it, onTestFinished } from "vitest";
 import { readTls } from "../src/http/tls.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import type { EngineOptions } from "./support/engine.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { sharedFolder } from "./support/folder.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { frame, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
@@ -92,14 +92,22 @@ const hang: Methods = {
 const echo: Methods = { createInvestor: ({ lastName = "" }) => ({ lastName, type: 1 }) };
 
 async function serve(kind: Kind, methods: Methods, options: Partial<EngineOptions> = {}) {
-  const { ca, ...tls } = kind === "TLS" ? await createTls() : { ca: "" };
+  const { ca, ...tls } = kind === "TLS" ? withTls : { ca: "" };
   const ofKind = kind === "grpc" ? "grpc" : "http";
   return { ...(await serveMethods(methods, { kind: ofKind, ...tls, ...options })), ca };
 }
 
+const folder = sharedFolder();
+let withTls: Awaited<ReturnType<typeof createTls>>;
+
+// Before the tests, since the keys would hold up all that runs beside.
+beforeAll(async () => {
+  withTls = await createTls();
+});
+
 async function createTls() {
   const authority = await createAuthority();
-  const { TLS_CERT, TLS_KEY } = await writeServerFiles(temporaryFolder(), authority);
+  const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority);
   const files = { certFile: TLS_CERT, keyFile: TLS_KEY, clientCaFile: undefined };
   return { ca: authority.ca, tls: await readTls(files, () => {}) };
 }
