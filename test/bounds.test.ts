@@ -255,7 +255,7 @@ describe("a reply that is not read", () => {
   it("arrives whole if it is read slowly, over HTTP/1.1 and, beside others, HTTP/2", async () => {
     const folder = await makeFullFolder(700);
     const files = await writeServerFiles(folder, await createAuthority());
-    const settings = { ...patient, ...files, NODE_OPTIONS: hurry(5) };
+    const settings = { ...patient, ...files, NODE_OPTIONS: hurry(2) };
     const { httpPort } = await startService(settings, folder);
     const tailOf = async (protocol: string, request: Uint8Array | string) => {
       const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
@@ -273,8 +273,8 @@ describe("a reply that is not read", () => {
         if (protocol === "h2" && count % 100 === 0) socket.write(openGet(count + 1));
         tail = (tail + chunk.toString("latin1")).slice(-40);
         if (tail.includes("}]")) break;
-        // 50 KB a second on the clock of the service, as far as the machine allows.
-        const aheadMs = start + read / 250 - performance.now();
+        // 60 KB a second on the clock of the service, as far as the machine allows.
+        const aheadMs = start + read / 120 - performance.now();
         if (aheadMs > 100) await delay(aheadMs);
       }
       return tail;
