@@ -7,7 +7,7 @@ import { copyClone, toolPath } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { pages, readBlocks } from "./support/markdown.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
-import { runGroup, waitFor } from "./support/service.ts";
+import { hasEnded, runGroup, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
@@ -58,7 +58,7 @@ function createClone(mongoUrl: string) {
       const args = ["-euo", "pipefail", "-c", toScript(text)];
       const { child, output, exited } = runGroup("bash", args, { cwd: folder, env });
       const [, pid, ...found] = await waitFor(async () => {
-        if ((child.exitCode ?? child.signalCode) !== null) throw new Error(`it ended: ${output()}`);
+        if (hasEnded({ child })) throw new Error(`it ended: ${output()}`);
         const serving = /"pid":(\d+).*"serving .* on grpcs?:.*:(\d+) and https?:.*:(\d+)"/;
         return serving.exec(output()) ?? undefined;
       });

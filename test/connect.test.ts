@@ -199,6 +199,7 @@ describe("Connect and gRPC-Web", () => {
     for (const [type, headers, body, status] of [
       [json, { "connect-timeout-ms": "soon" }, "{}", 400],
       [json, { "content-encoding": "zip" }, "{}", 501],
+      [json, { "content-encoding": "gzip" }, "no gzip", 400],
       ["application/connect+json", {}, "\0\0\0\0\u0003{}", 415],
       ["application/grpc", {}, "\0\0\0\0\0", 415],
       ["application/grpc-web-text", {}, "", 415],

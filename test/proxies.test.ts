@@ -8,7 +8,7 @@ import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
-import { runGroup, startService, waitFor } from "./support/service.ts";
+import { hasEnded, runGroup, startService, waitFor } from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
@@ -64,7 +64,7 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const env = { PATH: process.env.PATH, HOME: folder, XDG_DATA_HOME: folder };
       const { child, output } = runGroup(name, args(configuration), { cwd: folder, env });
       await waitFor(async () => {
-        if ((child.exitCode ?? child.signalCode) !== null) throw new Error(`it ended: ${output()}`);
+        if (hasEnded({ child })) throw new Error(`it ended: ${output()}`);
         const health = getOverTls({ httpPort: port }, "/healthz", { ca }).catch(() => "");
         return (await health).includes("alive");
       });

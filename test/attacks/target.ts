@@ -12,7 +12,7 @@ import { temporaryFolder } from "../support/folder.ts";
 import type { Fields } from "../support/http2-frames.ts";
 import type { Random } from "../support/random.ts";
 import { textOfAll } from "../support/records.ts";
-import { startService } from "../support/service.ts";
+import { hasEnded, startService } from "../support/service.ts";
 
 export type Kind = "plain" | "TLS";
 export type Port = "grpc" | "http";
@@ -170,7 +170,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     leaks,
     /** Rejects with the last lines of the service once it has ended. */
     throwOnceEnded,
-    isAlive: () => child.exitCode === null && child.signalCode === null,
+    isAlive: () => !hasEnded({ child }),
     hostile(random: Random, isStranger = random.int(0, 1) === 0): Hostile {
       return {
         kind,

@@ -7,7 +7,7 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import { openSqliteFile, openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { copyHere } from "../support/copying.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
-import { type Run, run, untilWritten, waitFor } from "../support/service.ts";
+import { hasEnded, type Run, run, untilWritten, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { minutes, timeout } from "./episodes.ts";
 import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
@@ -212,7 +212,7 @@ async function live(disk: FailingDisk, world: number, random: Random) {
 
   /** Keeps what a kill at this instant would leave. */
   async function take(kind: string): Promise<void> {
-    actors = actors.filter(({ child }) => child.exitCode === null && child.signalCode === null);
+    actors = actors.filter((each) => !hasEnded(each));
     for (const { child } of actors) child.kill("SIGSTOP");
     await waitFor(() => actors.every(({ child }) => isStopped(child.pid ?? 0)));
     const [file, log] = [read(path), read(`${path}-wal`)];

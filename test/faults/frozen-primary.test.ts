@@ -18,7 +18,7 @@ const tryMs = 100;
  * How long after a bare driver's first write on the new primary calls may go on, in milliseconds;
  * without minutes, the machine does much else.
  */
-const toleranceMs = minutes > 0 ? 2_000 : Number.POSITIVE_INFINITY;
+const toleranceMs = minutes > 0 ? 2_000 : 20_000;
 
 /** The time until the first of many attempts succeeds, in milliseconds; none waits for another. */
 async function untilFirst(attempt: () => Promise<unknown>): Promise<number> {

@@ -4,7 +4,14 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
-import { end, lockDatabase, type Service, startService, untilWritten } from "../support/service.ts";
+import {
+  end,
+  hasEnded,
+  lockDatabase,
+  type Service,
+  startService,
+  untilWritten,
+} from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { startCallers } from "./callers.ts";
 import { type FaultOf, runEpisodes, timeout, type World } from "./episodes.ts";
@@ -132,7 +139,3 @@ describe("callers of a service on SQLite", needs("cc"), () => {
     };
   }
 });
-
-function hasEnded({ child }: Service): boolean {
-  return child.exitCode !== null || child.signalCode !== null;
-}

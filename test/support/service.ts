@@ -58,6 +58,11 @@ export function runGroup(program: string, args: string[], options: SpawnOptions)
   });
 }
 
+/** Whether the process of a run has ended, by itself or by a signal. */
+export function hasEnded({ child }: Pick<Run, "child">): boolean {
+  return child.exitCode !== null || child.signalCode !== null;
+}
+
 function follow(child: ChildProcess, kill: () => void): Run {
   let output = "";
   const written = { stdout: "", stderr: "" };
@@ -89,8 +94,8 @@ export async function startService(
 ): Promise<Service> {
   const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
   const [, grpcPort, httpPort] = await waitFor(async () => {
-    const { child, output } = running;
-    if ((child.exitCode ?? child.signalCode) !== null) throw new Error(`it ended: ${output()}`);
+    const { output } = running;
+    if (hasEnded(running)) throw new Error(`it ended: ${output()}`);
     return /grpcs?:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
   });
   return { ...running, grpcPort: Number(grpcPort), httpPort: Number(httpPort), folder };
