@@ -58,7 +58,7 @@ function createClone(mongoUrl: string) {
       const args = ["-euo", "pipefail", "-c", toScript(text)];
       const { child, output, exited } = runGroup("bash", args, { cwd: folder, env });
       const [, pid, ...found] = await waitFor(async () => {
-        if (hasEnded({ child })) throw new Error(`it ended: ${output()}`);
+        if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
         const serving = /"pid":(\d+).*"serving .* on grpcs?:.*:(\d+) and https?:.*:(\d+)"/;
         return serving.exec(output()) ?? undefined;
       });

@@ -100,7 +100,7 @@ async function serve(kind: Kind, methods: Methods, options: Partial<EngineOption
 const folder = sharedFolder();
 let withTls: Awaited<ReturnType<typeof createTls>>;
 
-// Before the tests, since the keys would hold up all that runs beside.
+// Before the tests: to make keys blocks the process while the timeouts of calls run.
 beforeAll(async () => {
   withTls = await createTls();
 });

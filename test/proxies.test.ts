@@ -64,7 +64,7 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const env = { PATH: process.env.PATH, HOME: folder, XDG_DATA_HOME: folder };
       const { child, output } = runGroup(name, args(configuration), { cwd: folder, env });
       await waitFor(async () => {
-        if (hasEnded({ child })) throw new Error(`it ended: ${output()}`);
+        if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
         const health = getOverTls({ httpPort: port }, "/healthz", { ca }).catch(() => "");
         return (await health).includes("alive");
       });

@@ -170,7 +170,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     leaks,
     /** Rejects with the last lines of the service once it has ended. */
     throwOnceEnded,
-    isAlive: () => !hasEnded({ child }),
+    isAlive: () => !hasEnded(child),
     hostile(random: Random, isStranger = random.int(0, 1) === 0): Hostile {
       return {
         kind,

@@ -212,7 +212,7 @@ async function live(disk: FailingDisk, world: number, random: Random) {
 
   /** Keeps what a kill at this instant would leave. */
   async function take(kind: string): Promise<void> {
-    actors = actors.filter((each) => !hasEnded(each));
+    actors = actors.filter(({ child }) => !hasEnded(child));
     for (const { child } of actors) child.kill("SIGSTOP");
     await waitFor(() => actors.every(({ child }) => isStopped(child.pid ?? 0)));
     const [file, log] = [read(path), read(`${path}-wal`)];

@@ -5,7 +5,7 @@ import { type Document, MongoClient } from "mongodb";
 import { MongoMemoryServer } from "mongodb-memory-server-core";
 import { onTestFinished } from "vitest";
 import { launchTimeout, revive } from "../support/mongodb.ts";
-import { waitFor } from "../support/service.ts";
+import { hasEnded, waitFor } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
 
 /** A replica set of three members, two of which can be elected; all links can be cut. */
@@ -169,9 +169,7 @@ export async function startLinkedSet() {
       isolate(member);
       const running = servers[member]?.instanceInfo?.instance.mongodProcess;
       signal(member, "SIGKILL");
-      if (running && running.exitCode === null && running.signalCode === null) {
-        await once(running, "exit");
-      }
+      if (running && !hasEnded(running)) await once(running, "exit");
     },
     /** Stops a member's process, so that it neither replies nor notices. */
     pause: (member: number) => signal(member, "SIGSTOP"),

@@ -106,7 +106,8 @@ describe("callers of a service on SQLite", needs("cc"), () => {
 
     async function recover(): Promise<void> {
       disk.setRules("");
-      for (const each of services.filter(hasEnded)) services.splice(services.indexOf(each), 1);
+      for (const each of services.filter(({ child }) => hasEnded(child)))
+        services.splice(services.indexOf(each), 1);
       if (services.length === 0) services.push(await start());
     }
 

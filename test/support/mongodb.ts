@@ -2,7 +2,7 @@ import { MongoClient, type MongoClientOptions } from "mongodb";
 import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
 import { afterAll, beforeAll, describe, inject, onTestFinished } from "vitest";
-import { waitFor } from "./service.ts";
+import { hasEnded, waitFor } from "./service.ts";
 import { lacking } from "./tools.ts";
 
 const electionTimeoutMs = 2_000;
@@ -124,7 +124,7 @@ export async function revive(servers: MongoMemoryServer[]): Promise<void> {
   await Promise.all(
     servers.map(async (server) => {
       const process = server.instanceInfo?.instance.mongodProcess;
-      if (process && process.exitCode === null && process.signalCode === null) return;
+      if (process && !hasEnded(process)) return;
       await server.stop({ doCleanup: false }).catch(() => {});
       await server.start(true);
     }),

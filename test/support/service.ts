@@ -58,8 +58,8 @@ export function runGroup(program: string, args: string[], options: SpawnOptions)
   });
 }
 
-/** Whether the process of a run has ended, by itself or by a signal. */
-export function hasEnded({ child }: Pick<Run, "child">): boolean {
+/** Whether a process has ended, by itself or by a signal. */
+export function hasEnded(child: ChildProcess): boolean {
   return child.exitCode !== null || child.signalCode !== null;
 }
 
@@ -94,8 +94,8 @@ export async function startService(
 ): Promise<Service> {
   const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
   const [, grpcPort, httpPort] = await waitFor(async () => {
-    const { output } = running;
-    if (hasEnded(running)) throw new Error(`it ended: ${output()}`);
+    const { child, output } = running;
+    if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
     return /grpcs?:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
   });
   return { ...running, grpcPort: Number(grpcPort), httpPort: Number(httpPort), folder };
