@@ -1,9 +1,13 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
-import { InvestorSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import {
+  InvestorSchema,
+  InvestorType,
+  ListInvestorsResponseSchema,
+} from "../gen/investor/v1/investor_pb.js";
 import { textFields } from "../src/investor/investor.ts";
-import { createInvestorEncoder } from "../src/protocols/investor-binary.ts";
+import { createEncoder } from "../src/protocols/investor-binary.ts";
 
 it.each([
   ["none", ""],
@@ -13,11 +17,20 @@ it.each([
   ["the longest that is valid", "\u{1F600}".repeat(256)],
   ["an unpaired surrogate", "a\ud800"],
   ["more than is valid", "x".repeat(100_000)],
-])("a record has the same bytes as by protobuf-es, with texts of %s", (_, text) => {
-  const encode = createInvestorEncoder();
+])("a record and a page have the same bytes as by protobuf-es, with texts of %s", (_, text) => {
+  const encode = createEncoder();
   for (const fields of [textFields, textFields.slice(0, 1), []]) {
     const texts = Object.fromEntries(fields.map((name) => [name, text]));
     const investor = create(InvestorSchema, { id: v7(), type: InvestorType.INSTITUTION, ...texts });
-    expect(Buffer.from(encode(investor))).toEqual(Buffer.from(toBinary(InvestorSchema, investor)));
+    expect(toBinary(InvestorSchema, investor)).toEqual(
+      Uint8Array.from(encode(InvestorSchema, investor)),
+    );
+    for (const nextPageToken of ["", "token"]) {
+      // More than the encoder's memory has room for at first.
+      const investors = Array(100).fill(investor);
+      const page = create(ListInvestorsResponseSchema, { investors, nextPageToken });
+      const expected = toBinary(ListInvestorsResponseSchema, page);
+      expect(Buffer.compare(encode(ListInvestorsResponseSchema, page), expected)).toBe(0);
+    }
   }
 });

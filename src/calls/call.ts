@@ -63,6 +63,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #abortReason: ConnectError | undefined;
   #onAbort: ((reason: ConnectError) => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
+  #onWorked: (() => void) | undefined;
   #isClosed = false;
   #wasSent = false;
   #sentBytes = 0;
@@ -101,6 +102,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    */
   startReplyTimeout(sentBytes = 0): void {
     this.#sentBytes = sentBytes;
+    this.#endWork();
     if (sentBytes > 0) this.#connection?.awaitReader(sentBytes);
     // How much of it is unsent is known only after it was written.
     this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
@@ -120,6 +122,12 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   onClose(listener: () => void): void {
     if (this.#isClosed) listener();
     else this.#closeListeners.push(listener);
+  }
+
+  /** Calls back once, when what there is of its reply can be sent, or never will be. */
+  onceWorked(listener: () => void): void {
+    if (this.#isClosed) listener();
+    else this.#onWorked = listener;
   }
 
   /** Keeps its connection from being replaced by a new one until it closes. */
@@ -178,6 +186,11 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (!this.#isClosed && ms <= maxTimerMs) this.#timer = setTimeout(onTimeout, ms);
   }
 
+  #endWork(): void {
+    this.#onWorked?.();
+    this.#onWorked = undefined;
+  }
+
   #waitForUnsent(): void {
     const unsentMs = readTimeoutMs(0, this.head.response.writableLength) - readTimeoutMs(0);
     // Over HTTP/2, what was sent of other replies is ahead of it.
@@ -192,6 +205,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
+    this.#endWork();
     const { headersSent, writableFinished, stream, aborted } = this.head.response;
     // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
     this.#wasSent = headersSent && writableFinished && !(stream ? stream.aborted : aborted);

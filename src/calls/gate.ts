@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { Socket } from "node:net";
-import { setImmediate } from "node:timers/promises";
+import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
@@ -8,6 +8,7 @@ import { createPeerLookup, type Scope } from "../auth/caller.ts";
 import type { Connections } from "../http/connections.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
+import { createQueue } from "../store/turns.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./head.ts";
 import { createSlots } from "./slots.ts";
@@ -26,6 +27,11 @@ export interface Gate {
    */
   admit(call: Call): void | Promise<void>;
   /**
+   * Has a list wait until few other pages are being read. It resolves when the page can be read, which
+   * ends with {@link Call.startReplyTimeout}; undefined if the call is no list.
+   */
+  waitForPage(call: Call): Promise<void> | undefined;
+  /**
    * Authenticates a request that is no call, where credentials are needed. It takes no slot.
    *
    * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
@@ -40,6 +46,9 @@ export interface Gate {
 const maxPages = 64;
 const maxWholeLists = 8;
 const maxWholeListsOfCaller = 6;
+
+/** How many pages are read at once. More would have their records live long enough to reach V8's old generation. */
+const maxPagesAtOnce = 4;
 
 /** How many public calls besides watches there may be, in all and on a connection. */
 const maxPublicCalls = 512;
@@ -69,11 +78,10 @@ export function createGate(options: GateOptions): Gate {
   const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
   const pages = createSlots(maxPages, Math.ceil((maxPages * 7) / 8));
+  const beginPage = createQueue(maxPagesAtOnce);
   const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
   const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
   const watches = createSlots(maxWatches, maxWatchesOfConnection);
-  // Each page begins in a turn of the event loop of its own, so that other calls come between.
-  let pageTurn = Promise.resolve();
   let admitting = 0;
   const peerOf = createPeerLookup();
 
@@ -86,21 +94,14 @@ export function createGate(options: GateOptions): Gate {
     if (!caller.scopes.has(needed)) throw scopeMissing(needed);
   }
 
-  /** Resolves in a turn of the event loop in which no other page begins. */
-  function takePageTurn(): Promise<void> {
-    pageTurn = pageTurn.then(() => setImmediate());
-    return pageTurn;
-  }
-
-  function acquireSlots(call: Call): void | Promise<void> {
+  function acquireSlots(call: Call): void {
     const { method, http } = call.head;
-    const isList = method === InvestorService.method.listInvestors;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
     const releases: (() => void)[] = [];
     try {
       releases.push(slots.acquire(principal));
-      if (isList) releases.push(pages.acquire(principal));
+      if (isList(method)) releases.push(pages.acquire(principal));
       if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
     } catch (error) {
       for (const release of releases) release();
@@ -108,7 +109,6 @@ export function createGate(options: GateOptions): Gate {
     }
     for (const release of releases) call.onClose(release);
     call.useConnection();
-    return isList ? takePageTurn() : undefined;
   }
 
   function acquirePublicSlot(call: Call): void {
@@ -137,6 +137,9 @@ export function createGate(options: GateOptions): Gate {
           admitting -= 1;
         });
     },
+    waitForPage(call) {
+      return isList(call.head.method) ? beginPage().then((end) => call.onceWorked(end)) : undefined;
+    },
     async authenticate(socket, headers) {
       if (authenticate === undefined) return;
       const peer = peerOf(socket);
@@ -151,4 +154,8 @@ export function createGate(options: GateOptions): Gate {
       return admitting + slots.held;
     },
   };
+}
+
+function isList(method: DescMethod): boolean {
+  return method === InvestorService.method.listInvestors;
 }

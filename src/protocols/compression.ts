@@ -4,6 +4,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
+import { createQueue } from "../store/turns.ts";
 
 /** How many messages are compressed or unpacked at once, each of which can take some megabytes. */
 const maxAtOnce = 8;
@@ -16,18 +17,15 @@ const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
  * refused, since its call has been made.
  */
 export function createCompressions(): Compression[] {
-  const waiting: (() => void)[] = [];
-  let running = 0;
+  const begin = createQueue(maxAtOnce);
   const compressBrotli = promisify(brotliCompress);
 
   async function inTurn<T>(work: () => Promise<T>): Promise<T> {
-    running += 1;
-    if (running > maxAtOnce) await new Promise<void>((resolve) => waiting.push(resolve));
+    const end = await begin();
     try {
       return await work();
     } finally {
-      running -= 1;
-      waiting.shift()?.();
+      end();
     }
   }
 

@@ -18,11 +18,13 @@ import { errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import { universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
+import type { Gate } from "../calls/gate.ts";
 import type { TransportName } from "../calls/head.ts";
 import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
+import { createTurns } from "../store/turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, requireMessages, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
@@ -45,16 +47,21 @@ interface ConnectRoutesOptions extends ProtocolOptions {
  */
 const partBytes = 128;
 
+/** How many calls begin in a turn of the event loop: each takes a part of a millisecond. */
+const maxBegunAtOnce = 8;
+
 /** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
 export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterable<Rpc>) {
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
+  const takeTurn = createTurns(maxBegunAtOnce);
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
-    requestGate({ values }) {
+    async requestGate({ values }) {
       const call = values.get(callKey);
-      return recordFailure(call, () => gate.admit(call));
+      await takeTurn();
+      await recordFailure(call, () => gate.admit(call));
     },
-    interceptors: [runCall],
+    interceptors: [runCall(gate)],
     acceptCompression,
     binaryOptions,
   });
@@ -178,23 +185,27 @@ const unsupportedMediaType = httpError(
 );
 
 /** Runs the implementation as a part of its call. */
-const runCall: Interceptor = (next) => async (req) => {
-  const call = req.contextValues.get(callKey);
-  call.wasInvoked = true;
-  const res = await recordFailure(call, () => {
-    call.throwIfAborted();
-    return next(req);
-  });
-  if (!res.stream) {
-    call.startReplyTimeout();
-    return res;
-  }
-  if (call.head.isPublic && res.method.methodKind === "server_streaming") {
-    // A watch lasts as long as its client likes.
-    call.setDeadline(call.head.timeoutMs ?? Infinity);
-  }
-  return { ...res, message: recordStreamFailure(res.message, call) };
-};
+const runCall =
+  (gate: Gate): Interceptor =>
+  (next) =>
+  async (req) => {
+    const call = req.contextValues.get(callKey);
+    call.wasInvoked = true;
+    await gate.waitForPage(call);
+    const res = await recordFailure(call, () => {
+      call.throwIfAborted();
+      return next(req);
+    });
+    if (!res.stream) {
+      call.startReplyTimeout();
+      return res;
+    }
+    if (call.head.isPublic && res.method.methodKind === "server_streaming") {
+      // A watch lasts as long as its client likes.
+      call.setDeadline(call.head.timeoutMs ?? Infinity);
+    }
+    return { ...res, message: recordStreamFailure(res.message, call) };
+  };
 
 /** Records in its call why work failed; a fault becomes INTERNAL. */
 async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise<T> {

@@ -5,7 +5,6 @@ import {
   type JsonReadOptions,
   type JsonWriteOptions,
   type Message,
-  toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
 import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
@@ -17,6 +16,7 @@ import {
 import { type HttpResponse, send } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
 import { malformedRequest } from "../service/errors.ts";
+import { createEncoder } from "./investor-binary.ts";
 import { jsonHeaders } from "./problem.ts";
 import { readObject } from "./rest-request.ts";
 import { type Codec, decodeBinary } from "./unary.ts";
@@ -73,6 +73,7 @@ export function createConnectCodec(
   jsonOptions: JsonOptions,
   compressions: Compression[],
 ): Codec<HttpRequest, HttpResponse> {
+  const encode = createEncoder();
   return {
     transport: "connect",
     overhead: 0,
@@ -90,7 +91,7 @@ export function createConnectCodec(
       const type = headers["content-type"];
       const message =
         type === proto
-          ? toBinary(method.output, output)
+          ? Buffer.from(encode(method.output, output))
           : toJsonString(method.output, output, jsonOptions);
       const replyHeaders = { "content-type": type, "cache-control": "no-store" };
       const compression = negotiate(headers, Buffer.byteLength(message));

@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
-import { type DescMethod, toBinary } from "@bufbuild/protobuf";
+import type { DescMethod } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
 import {
@@ -12,9 +12,8 @@ import {
 } from "@connectrpc/connect/protocol";
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
-import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { malformedRequest, reasonOf } from "../service/errors.ts";
-import { createInvestorEncoder } from "./investor-binary.ts";
+import { createEncoder } from "./investor-binary.ts";
 import { type Codec, decodeBinary } from "./unary.ts";
 
 /** The prefix of a message: whether it is compressed, and its length. */
@@ -47,7 +46,7 @@ export function isCommonGrpc(headers: IncomingHttpHeaders): boolean {
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
  */
 export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
-  const encodeInvestor = createInvestorEncoder();
+  const encode = createEncoder();
   return {
     transport: "grpc",
     overhead: prefixBytes,
@@ -72,9 +71,7 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
     },
 
     reply(stream, output, { head }) {
-      const schema = head.method.output;
-      const message =
-        schema === InvestorSchema ? encodeInvestor(output as Investor) : toBinary(schema, output);
+      const message = encode(head.method.output, output);
       const bytes = Buffer.allocUnsafe(prefixBytes + message.length);
       bytes.writeUInt8(0, 0);
       bytes.writeUInt32BE(message.length, 1);

@@ -1,15 +1,66 @@
-import { toBinary } from "@bufbuild/protobuf";
+import { create, type DescMessage, type Message, toBinary } from "@bufbuild/protobuf";
 import { WireType } from "@bufbuild/protobuf/wire";
-import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
+import {
+  type Investor,
+  InvestorSchema,
+  type ListInvestorsResponse,
+  ListInvestorsResponseSchema,
+} from "../../gen/investor/v1/investor_pb.js";
 
 /** More than a valid record takes. */
 const maxBytes = 16 * 1024;
 
+/** More than the tag of a record in a page takes, and its length. */
+const maxPrefixBytes = 6;
+
 /**
- * Creates an encoder of records: its bytes are those of toBinary(), which allocates memory off V8's
- * heap for each. They are valid until the next record is encoded.
+ * Creates an encoder of messages: its bytes are those of toBinary(), which allocates an array for
+ * each text of a record. They are valid until the next message is encoded.
  */
-export function createInvestorEncoder(): (investor: Investor) => Uint8Array {
+export function createEncoder(): (schema: DescMessage, message: Message) => Uint8Array {
+  const encodeInvestor = createInvestorEncoder();
+  let memory = Buffer.alloc(4 * maxBytes);
+
+  function append(bytes: Uint8Array, end: number): number {
+    const room = end + bytes.length + maxPrefixBytes;
+    if (room > memory.length) memory = Buffer.concat([memory], 2 * room);
+    memory.set(bytes, end);
+    return end + bytes.length;
+  }
+
+  function encodePage({ investors, nextPageToken }: ListInvestorsResponse): Uint8Array {
+    let end = 0;
+    for (const investor of investors) {
+      const record = encodeInvestor(investor);
+      memory[end] =
+        (ListInvestorsResponseSchema.field.investors.number << 3) | WireType.LengthDelimited;
+      end = append(record, writeLength(memory, record.length, end + 1));
+    }
+    const rest = create(ListInvestorsResponseSchema, { nextPageToken });
+    end = append(toBinary(ListInvestorsResponseSchema, rest), end);
+    return memory.subarray(0, end);
+  }
+
+  return (schema, message) => {
+    if (schema === InvestorSchema) return encodeInvestor(message as Investor);
+    if (schema === ListInvestorsResponseSchema) return encodePage(message as ListInvestorsResponse);
+    return toBinary(schema, message);
+  };
+}
+
+/** Writes a varint; returns where it ends. */
+function writeLength(memory: Uint8Array, length: number, start: number): number {
+  let at = start;
+  let rest = length;
+  for (; rest > 0x7f; rest >>>= 7) {
+    memory[at] = (rest & 0x7f) | 0x80;
+    at += 1;
+  }
+  memory[at] = rest;
+  return at + 1;
+}
+
+function createInvestorEncoder(): (investor: Investor) => Uint8Array {
   const memory = Buffer.alloc(maxBytes);
   const fields = InvestorSchema.fields.map(({ number, localName }) => ({
     number,

@@ -59,8 +59,9 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
       if (isLast) return;
       separator = ",";
       call.setDeadline();
-      const next = { ...firstPage, pageToken: page.nextPageToken };
+      await options.gate.waitForPage(call);
       call.throwIfAborted();
+      const next = { ...firstPage, pageToken: page.nextPageToken };
       page = (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
     }
   }

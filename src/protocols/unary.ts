@@ -97,8 +97,10 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const body = await call.unlessAborted(readBody(request, maxBytes + overhead));
       if (body === undefined) throw messageTooLarge(maxBytes);
       const input = codec.decode(method, body, request, call);
-      // An implementation may reply with a plain object instead of a message.
+      const turn = gate.waitForPage(call);
+      if (turn) await turn;
       call.throwIfAborted();
+      // An implementation may reply with a plain object instead of a message.
       const output = create(method.output, await spec.impl(input, call));
       call.startReplyTimeout();
       await codec.reply(response, output, call, request);

@@ -15,13 +15,14 @@ import {
   toInvestor,
   type Violation,
 } from "../investor/investor.ts";
-import { encodePageToken, findListViolations, toRange } from "../investor/range.ts";
+import { encodePageToken, findListViolations, type Range, toRange } from "../investor/range.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
+import { createTurns } from "../store/turns.ts";
 import { principalKey, touchedKey } from "./context.ts";
 import {
   interrupted,
@@ -56,6 +57,45 @@ export function createInvestorService(
   store: Store,
   { requestTimeoutMs }: { requestTimeoutMs: number },
 ): ServiceImpl<typeof InvestorService> {
+  // Reading a page takes milliseconds, and so does what is done with it: other calls come between.
+  const takeTurn = createTurns();
+
+  /**
+   * A page of at most `limit` records and a bounded size: it reads first {@link minRead}, then
+   * as many as would fill it at the average size so far. Of the largest records it holds 126.
+   */
+  async function listPage({ after, limit }: Range, signal: AbortSignal) {
+    const investors: Investor[] = [];
+    let last: Investor | undefined;
+    let bytes = 0;
+    let wanted = minRead;
+    for (;;) {
+      // One record more than the page may have shows whether there is a next one.
+      const count = Math.min(wanted, limit + 1 - investors.length);
+      await takeTurn();
+      const range = { after: last?.id ?? after, limit: count };
+      const found = await store.list(range, signal).catch(rethrow);
+      for (const investor of found) {
+        checkStored(investor);
+        bytes += maxSerialisedSize(investor);
+        if (last && (investors.length === limit || bytes > maxPageBytes)) {
+          return endPage(investors, encodePageToken(last.id));
+        }
+        investors.push(investor);
+        last = investor;
+      }
+      if (found.length < count) return endPage(investors);
+      const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
+      wanted = Math.min(Math.max(minRead, fitting), maxRead);
+    }
+  }
+
+  async function endPage(investors: Investor[], nextPageToken = "") {
+    // Small pages, of which whole lists are made, are read and written in the same turn.
+    if (investors.length > minRead) await takeTurn();
+    return create(ListInvestorsResponseSchema, { investors, nextPageToken });
+  }
+
   return {
     async createInvestor(request, { signal, values }) {
       refuse(findViolations(request));
@@ -98,40 +138,11 @@ export function createInvestorService(
       return investor;
     },
 
-    /**
-     * A page of at most `limit` records and a bounded size: it reads first {@link minRead}, then
-     * as many as would fill it at the average size so far. Of the largest records it holds 126.
-     */
     async listInvestors(request, { signal, values }) {
       refuse(findListViolations(request));
-      const { after, limit } = toRange(request);
-      const investors: Investor[] = [];
-      let last: Investor | undefined;
-      let bytes = 0;
-      let wanted = minRead;
-      for (;;) {
-        // One record more than the page may have shows whether there is a next one.
-        const count = Math.min(wanted, limit + 1 - investors.length);
-        const range = { after: last?.id ?? after, limit: count };
-        const found = await store.list(range, signal).catch(rethrow);
-        for (const investor of found) {
-          checkStored(investor);
-          bytes += maxSerialisedSize(investor);
-          if (last && (investors.length === limit || bytes > maxPageBytes)) {
-            noteListed(values, investors);
-            const nextPageToken = encodePageToken(last.id);
-            return create(ListInvestorsResponseSchema, { investors, nextPageToken });
-          }
-          investors.push(investor);
-          last = investor;
-        }
-        if (found.length < count) {
-          noteListed(values, investors);
-          return create(ListInvestorsResponseSchema, { investors });
-        }
-        const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
-        wanted = Math.min(Math.max(minRead, fitting), maxRead);
-      }
+      const page = await listPage(toRange(request), signal);
+      noteListed(values, page.investors);
+      return page;
     },
   };
 }

@@ -1,4 +1,4 @@
-import { type Document, MongoServerSelectionError } from "mongodb";
+import { BSON, type Document, MongoServerSelectionError } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../investor/range.ts";
 import { unlessAborted } from "./abort.ts";
@@ -25,6 +25,10 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
+import { createTurns } from "./turns.ts";
+
+/** How many documents are decoded in a turn of the event loop. */
+const decodedAtOnce = 128;
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
@@ -43,6 +47,7 @@ export function createMongoStore(
   const clients = new Set([current.client]);
   let connecting: Promise<unknown> | undefined;
   let closing: Promise<unknown> | undefined;
+  const takeTurn = createTurns();
   /** See {@link settledElection}. */
   let settled: string | undefined;
 
@@ -59,10 +64,13 @@ export function createMongoStore(
   }
 
   /** The server gives up after this time; the driver waits a little longer for it to say so. */
-  function run(command: Document): Promise<Document> {
+  function run(command: Document, options: { raw?: boolean } = {}): Promise<Document> {
     const { db, untilReplaced } = current;
     const signal = untilReplaced();
-    return db.command({ ...command, maxTimeMS: attemptMs }, signal && { signal });
+    return db.command(
+      { ...command, maxTimeMS: attemptMs },
+      { ...options, ...(signal && { signal }) },
+    );
   }
 
   /** @throws {StoreUnavailableError} the user may read, and not insert */
@@ -106,7 +114,7 @@ export function createMongoStore(
   }
 
   async function find(query: Query, level: "majority" | "linearizable"): Promise<Investor[]> {
-    const { cursor } = await run({
+    const command = {
       find: collectionName,
       ...query,
       // What other programs have added to a document would take the room of records.
@@ -116,8 +124,16 @@ export function createMongoStore(
       batchSize: query.limit + 1,
       singleBatch: true,
       readConcern: { level },
-    });
-    return (cursor.firstBatch as InvestorDocument[]).map(fromDocument);
+    };
+    // Otherwise the driver would decode replies as they arrive, many large ones in one turn.
+    const { cursor } = await run(command, { raw: true });
+    const { firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
+    const investors: Investor[] = [];
+    for (const [i, document] of (firstBatch as Uint8Array[]).entries()) {
+      if (i > 0 && i % decodedAtOnce === 0) await takeTurn();
+      investors.push(fromDocument(BSON.deserialize(document) as InvestorDocument));
+    }
+    return investors;
   }
 
   /**
