@@ -3,6 +3,9 @@ import { connect } from "node:net";
 const type = { data: 0, headers: 1, reset: 3, settings: 4, ping: 6, goaway: 7, windowUpdate: 8 };
 const flag = { ack: 1, endStream: 1, endHeaders: 4 };
 
+/** The code of a reset by a client that left (RFC 9113, 7). */
+const cancel = 8;
+
 interface Exchange extends PromiseWithResolvers<Buffer> {
   chunks: Buffer[];
 }
@@ -72,19 +75,28 @@ export function openGrpc(port: number, path: string) {
     outgoing.push(...frames);
   }
 
+  function call(message: Buffer): Promise<Buffer> {
+    const stream = nextStream;
+    nextStream += 2;
+    const data = Buffer.allocUnsafe(5 + message.length);
+    data.writeUInt8(0, 0);
+    data.writeUInt32BE(message.length, 1);
+    message.copy(data, 5);
+    send(toFrame(type.headers, flag.endHeaders, stream, headers));
+    send(toFrame(type.data, flag.endStream, stream, data));
+    const exchange = { chunks: [], ...Promise.withResolvers<Buffer>() };
+    exchanges.set(stream, exchange);
+    return exchange.promise;
+  }
+
   return {
-    call(message: Buffer): Promise<Buffer> {
-      const stream = nextStream;
-      nextStream += 2;
-      const data = Buffer.allocUnsafe(5 + message.length);
-      data.writeUInt8(0, 0);
-      data.writeUInt32BE(message.length, 1);
-      message.copy(data, 5);
-      send(toFrame(type.headers, flag.endHeaders, stream, headers));
-      send(toFrame(type.data, flag.endStream, stream, data));
-      const exchange = { chunks: [], ...Promise.withResolvers<Buffer>() };
-      exchanges.set(stream, exchange);
-      return exchange.promise;
+    call,
+    /** Begins a call, and resets it at once. */
+    reset(message: Buffer): void {
+      void call(message);
+      const stream = nextStream - 2;
+      exchanges.delete(stream);
+      send(toFrame(type.reset, 0, stream, Buffer.from([0, 0, 0, cancel])));
     },
     close: () => socket.destroy(),
   };
