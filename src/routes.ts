@@ -1,5 +1,4 @@
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
-import type { Logger } from "pino";
 import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
 import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
@@ -22,7 +21,6 @@ const maxMessageBytes = 64 * 1024;
 interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
   gate: Gate;
   telemetry: Telemetry;
-  log: Logger;
   requestTimeoutMs: number;
 }
 
@@ -43,6 +41,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     ...options,
     maxMessageBytes,
     onRefusal: telemetry.logRefusal,
+    logFault: telemetry.logFault,
     services: [service],
     publicServices: [
       createServiceImplSpec<typeof Health>(Health, health.implementation),

@@ -86,19 +86,20 @@ export async function startServer(
     max: withinDescriptors(maxConnections, onWarning),
     maxAgeMs: maxConnectionAgeMs,
     graceMs: requestTimeoutMs,
+    onEnd: telemetry.noteEnd,
   });
   const gate = createGate({
     maxInFlight,
     requestTimeoutMs,
     authenticate: authentication?.authenticate,
     telemetry,
-    log,
+    logFault: telemetry.logFault,
     startSpan,
     connections,
   });
   const { createRoutes } = await import("./routes.ts");
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
-  const options = { gate, telemetry, log, corsOrigins, hosts, requestTimeoutMs };
+  const options = { gate, telemetry, corsOrigins, hosts, requestTimeoutMs };
   const store = createClosedStore();
   const routes = createRoutes(store, options);
   const common = { tls, host, reusePort, requestTimeoutMs, connections };

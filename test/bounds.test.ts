@@ -1,6 +1,12 @@
 /** The bounds of docs/security.md, each reached. */
 import { once } from "node:events";
-import type { ClientHttp2Session, ClientHttp2Stream } from "node:http2";
+import { readFileSync } from "node:fs";
+import {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  connect as connectHttp2,
+  constants,
+} from "node:http2";
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
@@ -83,6 +89,10 @@ async function countGets(service: Service): Promise<number> {
   return Array.from(counts, ([, count]) => Number(count)).reduce((sum, count) => sum + count, 0);
 }
 
+function readStatus({ child }: Service): string {
+  return readFileSync(`/proc/${child.pid}/status`, "utf8");
+}
+
 async function reasonOf(port: number, path: string, body = empty): Promise<string | undefined> {
   return (await rawCall(rawConnection(port), path, body)).reason;
 }
@@ -124,32 +134,50 @@ describe("calls in flight", () => {
 });
 
 describe("public calls", () => {
-  it.each<[string, number, number, string, (stream: ClientHttp2Stream) => unknown]>([
-    ["unary calls", 64, 512, check, () => {}],
-    ["watches", 8, 1_024, watch, (stream) => stream.end(empty)],
-    ["reflection streams", 64, 512, reflect, (stream) => stream.write(listServices)],
+  it.each<[string, number, string, (stream: ClientHttp2Stream) => unknown]>([
+    ["health checks", 512, check, () => {}],
+    ["watches", 1_024, watch, (stream) => stream.end(empty)],
+    ["reflection streams", 512, reflect, (stream) => stream.write(listServices)],
   ])(
-    "%s are at most %i on a connection and %i in all, and other calls are served",
+    "%s are at most 64 on a connection and %i in all, and another one makes room",
     async (...of) => {
-      const [, ofConnection, inAll, path, begin] = of;
-      const { grpcPort } = await startService();
-      const isRefused = async (session = rawConnection(grpcPort)) => {
-        const headers = { "grpc-timeout": "500m" };
-        const { reason } = await rawCall(session, path, empty, headers);
-        return reason === "OVERLOADED";
-      };
-      const sessions = Array.from({ length: inAll / ofConnection }, () => rawConnection(grpcPort));
+      const [, inAll, path, begin] = of;
+      const service = await startService(patient);
+      const { grpcPort } = service;
+      const sessions = Array.from({ length: inAll / 64 }, () => rawConnection(grpcPort));
+      const ended: (string | undefined)[] = [];
       for (const session of sessions) {
-        for (let i = 0; i < ofConnection; i += 1) begin(openCall(session, path));
+        for (let i = 0; i < 64; i += 1) {
+          const stream = openCall(session, path);
+          void replyOf(stream).then(({ reason }) => ended.push(reason));
+          begin(stream);
+        }
         await untilArrived(session);
-        if (session === sessions[0]) await waitFor(() => isRefused(session));
       }
-      await waitFor(() => isRefused());
+      const [session] = sessions as [ClientHttp2Session];
+      expect((await rawCall(session, path, empty)).reason).toBe("OVERLOADED");
+      expect(ended).toEqual([]);
+      const stream = openCall(rawConnection(grpcPort), path);
+      const answered = path === check ? once(stream.end(empty), "trailers") : once(stream, "data");
+      if (path !== check) begin(stream);
+      await answered;
+      await expect.poll(() => ended).toHaveLength(1);
       expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
-      sessions[0]?.destroy();
-      await waitFor(async () => !(await isRefused()));
     },
   );
+
+  it("of one kind do not keep out those of another", async () => {
+    const { grpcPort, httpPort } = await startService(patient);
+    for (let i = 0; i < 8; i += 1) {
+      const session = rawConnection(grpcPort);
+      for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(listServices);
+      await untilArrived(session);
+    }
+    expect((await rawCall(rawConnection(grpcPort), check, empty)).status).toBe(0);
+    for (const path of ["/healthz", "/metrics", "/openapi.json"]) {
+      expect((await ask({ httpPort }, path)).status, path).toBe(200);
+    }
+  });
 
   it("take messages of at most 4 KiB, and reflection ends at its client's deadline", async () => {
     const { grpcPort } = await startInProcess();
@@ -167,7 +195,6 @@ describe("public calls", () => {
       for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(questions);
       await untilArrived(session);
     }
-    await waitFor(async () => (await reasonOf(grpcPort, check)) === "OVERLOADED");
     expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
     expect(child.signalCode).toBe(null);
   });
@@ -177,6 +204,63 @@ describe("public calls", () => {
     const stream = openCall(rawConnection(grpcPort), reflect);
     stream.write(listServices);
     expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
+  });
+});
+
+describe("pages", () => {
+  it("are eight on a connection and 64 in all, metrics two, and probes any number", async () => {
+    const authority = await createAuthority();
+    const service = await startService(await writeServerFiles(temporaryFolder(), authority));
+    const connect = (settings = {}) => {
+      const session = connectHttp2(`https://localhost:${service.httpPort}`, {
+        ca: authority.ca,
+        settings,
+      });
+      onTestFinished(() => session.destroy());
+      return session;
+    };
+    const statusOf = async (session: ClientHttp2Session, path: string) => {
+      const [headers] = await once(session.request({ ":path": path }), "response");
+      return headers[":status"];
+    };
+    const unread = Array.from({ length: 8 }, () => connect({ initialWindowSize: 0 }));
+    for (const session of unread) {
+      for (let i = 0; i < 8; i += 1) expect(await statusOf(session, "/openapi.json")).toBe(200);
+      expect(await statusOf(session, "/")).toBe(503);
+    }
+    for (let i = 0; i < 2; i += 1) expect(await statusOf(unread[i] as never, "/metrics")).toBe(200);
+    const session = connect();
+    for (const path of ["/openapi.json", "/metrics"])
+      expect(await statusOf(session, path)).toBe(503);
+    for (let i = 0; i < 20; i += 1) {
+      expect(await statusOf(unread[0] as ClientHttp2Session, "/healthz")).toBe(200);
+    }
+    for (const each of unread) each.destroy();
+    for (const path of ["/openapi.json", "/metrics"]) {
+      await waitFor(async () => (await statusOf(session, path)) === 200);
+    }
+  });
+
+  it("that are not read take little memory, over TLS with the widest windows", async () => {
+    const authority = await createAuthority();
+    const service = await startService(await writeServerFiles(temporaryFolder(), authority));
+    const memory = () => Number(/VmHWM:\s*(\d+)/.exec(readStatus(service))?.[1]) / 1024;
+    const before = memory();
+    const fields = { ...fieldsOf("/swagger-ui-bundle.js"), ":method": "GET" };
+    const requests = Array.from({ length: 100 }, (_, i) => [
+      openStream(2 * i + 1, fields),
+      sendData(2 * i + 1, Buffer.alloc(0), true),
+    ]);
+    for (let i = 0; i < 10; i += 1) {
+      const options = { port: service.httpPort, ALPNProtocols: ["h2"], ca: authority.ca };
+      const socket = connectTls({ ...options, servername: "localhost" });
+      onTestFinished(() => void socket.destroy());
+      await once(socket, "secureConnect");
+      socket.write(Buffer.concat([clientPreface, wideWindows, ...requests.flat()]));
+      await once(socket, "readable");
+    }
+    await untilStill(memory);
+    expect(memory() - before).toBeLessThan(150);
   });
 });
 
@@ -319,13 +403,41 @@ describe("connections", () => {
     }
   });
 
-  it("that carry calls are not replaced, and one more is refused", async () => {
-    const service = await startService({ MAX_CONNECTIONS: "10" });
+  it("that carry calls are not replaced, and one more is refused, which is said", async () => {
+    const service = await startService({ ...patient, MAX_CONNECTIONS: "10" });
     const sessions = Array.from({ length: 10 }, () => rawConnection(service.grpcPort));
-    const streams = sessions.map((session) => openCall(session, watch).end(empty));
-    await Promise.all(streams.map((stream) => once(stream, "data")));
+    const calls = sessions.map((session) => openCall(session, create));
+    for (const session of sessions) await untilArrived(session);
     await openWire(service.grpcPort).closed;
-    expect(streams.every(({ closed }) => !closed)).toBe(true);
+    await expect.poll(service.output).toContain('"reason":"refused"');
+    for (const call of calls) expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="refused"}')).toBe(1);
+  });
+
+  it("that carry watches alone make room, the youngest first, after a GOAWAY", async () => {
+    const service = await startService({ ...patient, MAX_CONNECTIONS: "10" });
+    const sessions: ClientHttp2Session[] = [];
+    const open: ClientHttp2Session[] = [];
+    for (let i = 0; i < 10; i += 1) {
+      const session = rawConnection(service.grpcPort);
+      await once(openCall(session, watch).end(empty), "data");
+      sessions.push(session);
+      open.push(session);
+      session.once("close", () => open.splice(open.indexOf(session), 1));
+    }
+    // A call beside its watch keeps a connection.
+    const call = openCall(sessions[9] as ClientHttp2Session, create);
+    await untilArrived(sessions[9] as ClientHttp2Session);
+    const goaway = once(sessions[8] as ClientHttp2Session, "goaway");
+    expect((await ask(service, "/healthz")).status).toBe(200);
+    await goaway;
+    await expect.poll(() => open).toHaveLength(9);
+    expect(open).not.toContain(sessions[8]);
+    expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="watch_replaced"}')).toBe(1);
+    expect(service.output()).toContain('"reason":"watch_replaced"');
   });
 
   it("are closed if they do not begin in ten seconds, or do not reply to a ping after a minute", async () => {
@@ -348,15 +460,28 @@ describe("a connection of HTTP/2", () => {
       ]).flat(),
     );
 
-  it("serves 32 of the streams that its client opens and resets at once, and is closed above 192", async () => {
+  it("serves 32 of the streams that its client opens and resets at once", async () => {
     const service = await startService();
-    const kept = openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(150)]));
+    const kept = openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(230)]));
     await expect.poll(() => countGets(service)).toBe(32);
-    await openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(230)])).closed;
     expect(kept.socket.closed).toBe(false);
   });
 
-  it("is closed after more than 256 resets", async () => {
+  it("goes on through 1,000 resets a second, and other calls on it", async () => {
+    const service = await startService(patient);
+    const session = rawConnection(service.grpcPort);
+    const goaway = once(session, "goaway").then(() => "goaway");
+    const held = openCall(session, create);
+    for (let i = 0; i < 5_000; i += 1) {
+      const stream = openCall(session, get);
+      stream.close(constants.NGHTTP2_CANCEL);
+      if (i % 50 === 49) await delay(50);
+    }
+    expect((await replyOf(held.end(createBody()))).status).toBe(0);
+    expect(await Promise.race([goaway, delay(0, "open")])).toBe("open");
+  });
+
+  it("is closed after more than 2,000 resets at once, which is said", async () => {
     const service = await startService();
     const { socket, received } = openWire(service.grpcPort, clientPreface);
     const ping = http2Frame(frameType.ping, 0, 0, Buffer.alloc(8));
@@ -367,10 +492,11 @@ describe("a connection of HTTP/2", () => {
       socket.write(Buffer.concat([resetCalls(100, 200 * i + 1), ping]));
       await waitFor(() => socket.closed || replies() > i);
     }
-    expect(replies(), "batches of 100").toBeGreaterThanOrEqual(2);
-    // The batch that goes over is answered, too, and each second that begins gives 33 back.
-    const allowed = 256 + 100 + 33 * Math.ceil((performance.now() - start) / 1_000);
+    expect(replies(), "batches of 100").toBeGreaterThanOrEqual(19);
+    // The batch that goes over is answered, too, and each second that begins gives 1,500 back.
+    const allowed = 2_000 + 100 + 1_500 * Math.ceil((performance.now() - start) / 1_000);
     expect(100 * replies(), "resets").toBeLessThanOrEqual(allowed);
+    await expect.poll(service.output).toContain('"reason":"http2_error"');
   });
 
   it("carries 100 streams, and serves all of them", async () => {

@@ -7,10 +7,9 @@ import {
   type HandlerContext,
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
-import type { Logger } from "pino";
 import type { Caller, Peer } from "../auth/caller.ts";
 import { type Connection, readTimeoutMs } from "../http/connection.ts";
-import { internal, interrupted } from "../service/errors.ts";
+import { internal, interrupted, overloaded } from "../service/errors.ts";
 import { type CallHead, parentTraceOf } from "./head.ts";
 
 /** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
@@ -20,8 +19,8 @@ export type StartSpan = (call: Call) => string;
 export interface CallOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
-  /** Logs faults. */
-  log: Logger;
+  /** Logs a fault under the id that its caller gets. */
+  logFault(error: unknown, id: string): void;
   /** Traces calls; they are not traced if absent. */
   startSpan?: StartSpan | undefined;
 }
@@ -35,6 +34,7 @@ const deadlinePassed = interrupted(
   new ConnectError("", Code.DeadlineExceeded),
   "nothing was written",
 );
+const gaveWay = overloaded();
 const replyNotRead = interrupted(
   new ConnectError("", Code.DeadlineExceeded),
   "the reply was not read",
@@ -106,6 +106,13 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (sentBytes > 0) this.#connection?.awaitReader(sentBytes);
     // How much of it is unsent is known only after it was written.
     this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
+  }
+
+  /** Ends early, for other callers: OVERLOADED, or cut off if the reply has begun and is not read. */
+  giveWay(): void {
+    this.#abort(gaveWay);
+    const { response } = this.head;
+    if (response.headersSent) setImmediate(() => response.destroy());
   }
 
   /**
@@ -197,7 +204,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     const othersMs = Math.max(0, (this.#connection?.readBy ?? 0) - performance.now());
     this.#startTimer(othersMs + unsentMs, () => {
       this.failure ??= replyNotRead;
-      this.#connection?.destroy();
+      this.#connection?.end("unread_reply");
     });
   }
 
@@ -227,7 +234,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     // Node.js reports later that a stream was reset, when a reply on it has failed.
     const { code } = Object(error) as NodeJS.ErrnoException;
     if (this.#isClosed || code === "ERR_HTTP2_INVALID_STREAM") return clientLeft;
-    this.#options.log.error({ err: error, traceId: this.id }, "internal error");
+    this.#options.logFault(error, this.id);
     return internal(this.id, error);
   }
 }

@@ -5,12 +5,14 @@ import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/pr
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import { createPeerLookup, type Scope } from "../auth/caller.ts";
+import type { EndReason } from "../http/connection.ts";
 import type { Connections } from "../http/connections.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
 import { createQueue } from "../store/turns.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./head.ts";
+import { createPublicCalls } from "./public-calls.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
@@ -38,6 +40,8 @@ export interface Gate {
    *   OVERLOADED
    */
   authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void>;
+  /** Ends the connection of a request. */
+  endConnection(socket: Socket, reason: EndReason): void;
   /** How many calls are being admitted, or were and have not ended. */
   readonly inFlight: number;
 }
@@ -50,12 +54,11 @@ const maxWholeListsOfCaller = 6;
 /** How many pages are read at once. More would have their records live long enough to reach V8's old generation. */
 const maxPagesAtOnce = 4;
 
-/** How many public calls besides watches there may be, in all and on a connection. */
-const maxPublicCalls = 512;
-const maxPublicCallsOfConnection = 64;
-
+/** How many public calls of a kind there may be, in all and on a connection. */
+const maxChecks = 512;
+const maxReflections = 512;
 const maxWatches = 1_024;
-const maxWatchesOfConnection = 8;
+const maxOfConnection = 64;
 
 /** The longest that a reflection stream may take, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
@@ -80,8 +83,10 @@ export function createGate(options: GateOptions): Gate {
   const pages = createSlots(maxPages, Math.ceil((maxPages * 7) / 8));
   const beginPage = createQueue(maxPagesAtOnce);
   const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
-  const publicCalls = createSlots(maxPublicCalls, maxPublicCallsOfConnection);
-  const watches = createSlots(maxWatches, maxWatchesOfConnection);
+  // Apart, so that none keeps another out.
+  const checks = createPublicCalls(maxChecks, maxOfConnection, "oldest");
+  const reflections = createPublicCalls(maxReflections, maxOfConnection, "oldest");
+  const watches = createPublicCalls(maxWatches, maxOfConnection, "youngest");
   let admitting = 0;
   const peerOf = createPeerLookup();
 
@@ -111,13 +116,16 @@ export function createGate(options: GateOptions): Gate {
     call.useConnection();
   }
 
-  function acquirePublicSlot(call: Call): void {
+  function admitPublic(call: Call): void {
     const { method, timeoutMs = reflectionTimeoutMs } = call.head;
-    const isWatch = method.methodKind === "server_streaming";
-    call.onClose((isWatch ? watches : publicCalls).acquire(call.peer.address));
-    if (isWatch) call.useConnection(true);
-    if (method.methodKind === "bidi_streaming") {
+    if (method.methodKind === "server_streaming") {
+      watches.add(call);
+      call.useConnection(true);
+    } else if (method.methodKind === "bidi_streaming") {
+      reflections.add(call);
       call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
+    } else {
+      checks.add(call);
     }
   }
 
@@ -128,7 +136,7 @@ export function createGate(options: GateOptions): Gate {
       return call;
     },
     admit(call) {
-      if (call.head.isPublic) return acquirePublicSlot(call);
+      if (call.head.isPublic) return admitPublic(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
       return authorise(call, authenticate)
@@ -149,6 +157,11 @@ export function createGate(options: GateOptions): Gate {
         telemetry.logCredentialRefusal(peer.address, error);
         throw error;
       }
+    },
+    endConnection(socket, reason) {
+      const connection = connections.of(socket);
+      if (connection) connection.end(reason);
+      else socket.destroy();
     },
     get inFlight() {
       return admitting + slots.held;

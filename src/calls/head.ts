@@ -30,6 +30,8 @@ interface ResponseEvents {
   readonly stream?: { readonly aborted: boolean };
   readonly aborted?: boolean;
   once(event: "close", listener: () => void): unknown;
+  /** Cuts it off. */
+  destroy(): unknown;
 }
 
 /** A call by plain HTTP. */

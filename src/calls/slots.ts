@@ -26,6 +26,8 @@ export function createSlots(count: number, share: number) {
       if (holder !== "") heldBy.set(holder, own + 1);
       return () => release(holder);
     },
+    /** How many one holder has. */
+    heldBy: (holder: string) => heldBy.get(holder) ?? 0,
     /** How many are held. */
     get held(): number {
       return held;

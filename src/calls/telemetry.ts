@@ -3,9 +3,11 @@ import type { Level, Logger } from "pino";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { InvalidCredentialsError } from "../auth/caller.ts";
 import { readBuild } from "../build.ts";
+import type { EndReason } from "../http/connection.ts";
 import { touchedKey } from "../service/context.ts";
 import { type Reason, reasonOf } from "../service/errors.ts";
 import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
+import { createBoundedLines, type LogLine } from "./bounded-lines.ts";
 import type { Call } from "./call.ts";
 import { methodNameOf } from "./head.ts";
 
@@ -21,8 +23,8 @@ const refusals = new Set<string | undefined>([
   "OVERLOADED",
 ] satisfies Reason[]);
 
-/** How many refusals of strangers, and how many of known callers, are logged in a second. */
-const maxRefusalLines = 10;
+/** The reason of calls that surely stored nothing. */
+const notStored: Reason = "STORE_UNAVAILABLE";
 
 /** Upper bounds in seconds: a read from memory up to the longest call. */
 const durations = [
@@ -75,9 +77,18 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     help: "Refusals that have no line of their own in the log, for their number or its level.",
     registers,
   });
+  const ended = new Counter({
+    name: "investor_records_connections_closed_total",
+    help: "Connections that were closed before their clients closed them.",
+    labelNames: ["reason"],
+    registers,
+  });
   // Apart, so that those of strangers cannot push out those of known callers.
-  const logStranger = createRefusalLog();
-  const logKnown = createRefusalLog();
+  const logStranger = createBoundedLines(log, "were refused");
+  const logKnown = createBoundedLines(log, "were refused");
+  const logInternal = createBoundedLines(log, "were internal errors");
+  const logEnded = createBoundedLines(log, "connections were closed");
+  const failed = new Map<string, LogLine>();
 
   /** Sets a value, which is shown from then on. */
   function set(name: string, help: string, value: number): void {
@@ -97,22 +108,16 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     });
   }
 
-  /** Creates what logs refusals; beyond {@link maxRefusalLines} a second, one line counts the rest. */
-  function createRefusalLog() {
-    let refused = 0;
+  /** Logs a refusal, or counts it if it is not logged. */
+  function logRefusal(log: LogLine, fields: object): void {
+    if (!log("warn", fields, "refused")) unlogged.inc();
+  }
 
-    function logRest(): void {
-      const count = refused - maxRefusalLines;
-      refused = 0;
-      if (count > 0) log.warn({ count }, "more were refused in the same second");
-    }
-
-    return (fields: object): void => {
-      if (refused === 0) setTimeout(logRest, 1_000).unref();
-      refused += 1;
-      if (refused <= maxRefusalLines && log.isLevelEnabled("warn")) log.warn(fields, "refused");
-      else unlogged.inc();
-    };
+  /** Logs calls that failed with a code, each apart, so that none pushes out others. */
+  function logFailed(code: string): LogLine {
+    const known = failed.get(code) ?? createBoundedLines(log, `failed with ${code}`);
+    failed.set(code, known);
+    return known;
   }
 
   function report(call: Call): void {
@@ -135,7 +140,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     const principal = call.caller?.name;
     const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
     const line = { ...fields, traceId: call.id, cause: causeOf(call.failure) };
-    if (isRefusal) (principal === undefined ? logStranger : logKnown)(line);
+    // What may have been stored is named, however much else fails.
+    const isOutcome = logCalls && touched?.attempted !== undefined && reason !== notStored;
+    const write = isOutcome || !isFailure(level) ? undefined : logFailed(code);
+    if (isRefusal) logRefusal(principal === undefined ? logStranger : logKnown, line);
+    else if (write) write(level, line, "call failed");
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
 
@@ -145,10 +154,19 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       call.onClose(() => report(call));
     },
     /** Logs a request that was refused before it was a call; not each in a flood. */
-    logRefusal: logStranger,
+    logRefusal: (fields: object) => logRefusal(logStranger, fields),
+    /** Logs a fault under the id that its caller gets; not each in a flood. */
+    logFault(error: unknown, id: string): void {
+      logInternal("error", { err: error, traceId: id }, "internal error");
+    },
+    /** Counts and logs a connection that was ended before its client ended it; not each in a flood. */
+    noteEnd(reason: EndReason, peer: string, cause?: string): void {
+      ended.inc({ reason });
+      logEnded("warn", { reason, peer, cause }, "connection closed");
+    },
     /** The same for one that was refused for its credentials. */
     logCredentialRefusal(peer: string, error: unknown): void {
-      logStranger({ peer, reason: reasonOf(error), cause: causeOf(error) });
+      logRefusal(logStranger, { peer, reason: reasonOf(error), cause: causeOf(error) });
     },
     /** Records an operation of the store. */
     observeStore(...[operation, durationMs, batchSize]: Parameters<StoreObserver>): void {
@@ -220,4 +238,8 @@ function levelOf({ code, head }: Call, elapsedMs: number): Level {
     default:
       return "debug";
   }
+}
+
+function isFailure(level: Level): boolean {
+  return level === "warn" || level === "error";
 }

@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
-import { type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
 
 const folder = new URL("./reference/", import.meta.url);
@@ -48,7 +48,8 @@ export function createReference() {
 
 function serve(name: string, type: string) {
   let asset: ReturnType<typeof readAsset> | undefined;
-  return ({ headers }: HttpRequest, res: HttpResponse): void => {
+  return (req: HttpRequest, res: HttpResponse): void | Promise<void> => {
+    const { headers } = req;
     asset ??= readAsset(name);
     const { plain, packed, etag } = asset;
     const known = headers["if-none-match"];
@@ -59,7 +60,7 @@ function serve(name: string, type: string) {
     const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(String(headers["accept-encoding"] ?? ""));
     const encoding = isPacked ? { "content-encoding": "gzip" } : {};
     const replyHeaders = { ...commonHeaders, ...encoding, etag, "content-type": type };
-    send(res, 200, replyHeaders, isPacked ? packed : plain);
+    return sendInParts(req, res, replyHeaders, isPacked ? packed : plain);
   };
 }
 

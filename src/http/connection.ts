@@ -1,5 +1,5 @@
 import type { ServerResponse } from "node:http";
-import type { ServerHttp2Session } from "node:http2";
+import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 
 /** The slowest that a client may read after {@link readTimeoutMs half a minute}, in bytes a millisecond. */
@@ -21,6 +21,21 @@ export function readTimeoutMs(sentBytes: number, unsentBytes = 0): number {
   return 30_000 + (Math.min(sentBytes, maxSystemBuffer) + unsentBytes) / slowestRead;
 }
 
+/** Why a connection is ended that its client has not ended, as the metric names it. */
+export type EndReason =
+  | "idle_replaced"
+  | "watch_replaced"
+  | "refused"
+  | "no_settings"
+  | "no_ping_reply"
+  | "not_closed"
+  | "unread_reply"
+  | "unfinished_request"
+  | "pipelining"
+  | "too_many_streams"
+  | "http2_error"
+  | "age";
+
 /** A client's connection to one of the ports. */
 export class Connection {
   /** Its socket, or the one of TLS above it: Node.js can crash if the one below is closed first. */
@@ -28,19 +43,26 @@ export class Connection {
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;
   readonly retiresAt: number;
-  readonly #openedAt = performance.now();
+  readonly openedAt = performance.now();
+  /** Reports why it ends, if that is not its client's doing. */
+  readonly report: (reason: EndReason, cause?: string) => void;
   #repliedAt = Number.NEGATIVE_INFINITY;
   #readBy = Number.NEGATIVE_INFINITY;
   #calls = 0;
   #watches = 0;
   readonly #responses = new Set<ServerResponse>();
+  #isEnding = false;
   #closesAfterReply = false;
   #hasLastReply = false;
 
-  /** @param retiresAt when it is too old, by performance.now() */
-  constructor(socket: Socket, retiresAt: number) {
+  /**
+   * @param retiresAt when it is too old, by performance.now()
+   * @param report see {@link Connection.report}
+   */
+  constructor(socket: Socket, retiresAt: number, report: Connection["report"]) {
     this.socket = socket;
     this.retiresAt = retiresAt;
+    this.report = report;
   }
 
   /** Until when its client may still be reading what it was sent, by performance.now(). */
@@ -56,7 +78,12 @@ export class Connection {
   /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
   get idleSince(): number | undefined {
     if (this.#calls > 0 || this.#watches > 0) return undefined;
-    return Math.max(this.#openedAt, this.#repliedAt);
+    return Math.max(this.openedAt, this.#repliedAt);
+  }
+
+  /** Whether it carries nothing but watches. */
+  get onlyWatches(): boolean {
+    return this.#watches > 0 && !this.isBusy;
   }
 
   /**
@@ -83,7 +110,8 @@ export class Connection {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
       this.#repliedAt = performance.now();
-      this.awaitReader(sentBytes);
+      // What a watch says is small, and nobody waits for it.
+      if (!isWatch) this.awaitReader(sentBytes);
     };
   }
 
@@ -95,7 +123,7 @@ export class Connection {
   followResponse(response: ServerResponse): boolean {
     this.#responses.add(response);
     response.once("close", () => this.#responses.delete(response));
-    if (this.#responses.size > maxUnanswered) this.destroy();
+    if (this.#responses.size > maxUnanswered) this.end("pipelining");
     if (this.#hasLastReply) return false;
     if (this.#closesAfterReply) this.#makeLast(response);
     return true;
@@ -115,6 +143,19 @@ export class Connection {
   retire(): void {
     this.closeAfterReply();
     this.session?.close();
+  }
+
+  /** Ends it, for a reason that operators should know; over HTTP/2 after a GOAWAY, if that can be sent. */
+  end(reason: EndReason): void {
+    if (this.#isEnding || this.socket.destroyed) return;
+    this.#isEnding = true;
+    this.report(reason);
+    if (this.session === undefined || this.session.destroyed) {
+      this.destroy();
+      return;
+    }
+    this.session.goaway(constants.NGHTTP2_NO_ERROR);
+    setImmediate(() => this.destroy());
   }
 
   destroy(): void {

@@ -1,9 +1,9 @@
 import { existsSync, readFileSync } from "node:fs";
 import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
-import { Connection } from "./connection.ts";
+import { Connection, type EndReason } from "./connection.ts";
 import { ignore } from "./reply.ts";
-import { createPace, guardSession } from "./session-guard.ts";
+import { createPaces, guardSession, type Pace } from "./session-guard.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
@@ -44,17 +44,21 @@ interface ConnectionLimits {
   maxAgeMs?: number | undefined;
   /** How long calls have to end after that, in milliseconds. */
   graceMs: number;
+  /** Called with each connection that is ended before its client ends it, and why. */
+  onEnd(reason: EndReason, peer: string, cause?: string): void;
 }
 
 /**
  * Creates the set of connections. When it is full, a new one replaces the one that has been without
- * a call for longest; if all have one, the new one is closed.
+ * a call for longest, or else one that carries watches alone: of the host that has most of these, the
+ * youngest. If all have calls, the new one is closed.
  */
 export function createConnections(limits: ConnectionLimits) {
-  const { max, maxAgeMs = Infinity, graceMs } = limits;
+  const { max, maxAgeMs = Infinity, graceMs, onEnd } = limits;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
-  const paces = new WeakMap<object, ReturnType<typeof createPace>>();
+  const paces = new WeakMap<object, Pace>();
+  const createPace = createPaces();
   let closesAfterReply = false;
   let isRetiring = false;
   const ageTimer = maxAgeMs < Infinity ? setInterval(checkAges, ageCheckMs).unref() : undefined;
@@ -62,13 +66,20 @@ export function createConnections(limits: ConnectionLimits) {
   function add(socket: Socket): void {
     socket.on("error", ignore);
     // It has no address if its client was gone before it was accepted.
-    if (socket.remoteAddress === undefined || (all.size >= max && !closeIdlest())) {
+    if (socket.remoteAddress === undefined) {
+      socket.destroy();
+      return;
+    }
+    const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+    if (all.size >= max && !makeRoom()) {
+      onEnd("refused", peer);
       socket.destroy();
       return;
     }
     const key = keyOf(socket);
     const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
-    const connection = new Connection(socket, performance.now() + lifeMs);
+    const report: Connection["report"] = (reason, cause) => onEnd(reason, peer, cause);
+    const connection = new Connection(socket, performance.now() + lifeMs, report);
     if (closesAfterReply) connection.closeAfterReply();
     all.set(key, connection);
     bySocket.set(socket, connection);
@@ -83,20 +94,39 @@ export function createConnections(limits: ConnectionLimits) {
     for (const connection of all.values()) {
       const overdueMs = performance.now() - connection.retiresAt;
       if (overdueMs >= 0) connection.retire();
-      if (overdueMs >= graceMs && !connection.isBusy) connection.destroy();
+      if (overdueMs >= graceMs && !connection.isBusy) connection.end("age");
     }
   }
 
-  function closeIdlest(): boolean {
+  /** Ends a connection for a new one, unless all carry calls. */
+  function makeRoom(): boolean {
+    const [key, connection] = findIdlest() ?? findWatcher() ?? [];
+    if (key === undefined) return false;
+    connection?.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
+    // Its close event comes later, when many more may have come.
+    return all.delete(key);
+  }
+
+  function findIdlest(): [string, Connection] | undefined {
     let idlest: [string, Connection] | undefined;
     for (const each of all) {
       const since = each[1].idleSince;
       if (since !== undefined && since < (idlest?.[1].idleSince ?? Infinity)) idlest = each;
     }
-    if (idlest === undefined) return false;
-    idlest[1].destroy();
-    // Its close event comes later, when many more may have come.
-    return all.delete(idlest[0]);
+    return idlest;
+  }
+
+  /** The youngest connection with watches alone, of the host that has most of these. */
+  function findWatcher(): [string, Connection] | undefined {
+    const byHost = new Map<string, [string, Connection][]>();
+    for (const each of all) {
+      const [, { onlyWatches, socket }] = each;
+      const host = socket.remoteAddress ?? "";
+      if (!byHost.has(host)) byHost.set(host, []);
+      if (onlyWatches) byHost.get(host)?.push(each);
+    }
+    const [most] = [...byHost.values()].toSorted((a, b) => b.length - a.length);
+    return most?.at(-1);
   }
 
   /** Finds a connection by the socket of its TLS or session, which is another object. */
@@ -121,8 +151,12 @@ export function createConnections(limits: ConnectionLimits) {
         const connection = find(session.socket);
         if (connection === undefined) return;
         connection.session = session;
+        session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
+          // Others are of the socket, such as a reset by the client.
+          if (code === "ERR_HTTP2_ERROR") connection.report("http2_error", message);
+        });
         guardSession(session, connection);
-        paces.set(session, createPace(session));
+        paces.set(session, createPace(session, connection));
         if (isRetiring) connection.retire();
       });
     },

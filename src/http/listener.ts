@@ -66,9 +66,10 @@ const http2Options = {
   maxSessionMemory: 2 ** 32 - 1,
   // Node.js still counts streams that were reset if it reads those that replace them with the reset.
   maxSessionRejectedStreams: 1_000,
-  // Its default lets clients open and reset a thousand streams at once, which holds up other calls.
-  streamResetBurst: 256,
-  streamResetRate: 33,
+  // Callers with short deadlines share a connection, and a busy machine has many of them end at once.
+  // With Node.js's default of 33 a second, the others' calls would end with them.
+  streamResetBurst: 2_000,
+  streamResetRate: 1_500,
 };
 
 /**

@@ -1,5 +1,11 @@
 import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Http2ServerResponse } from "node:http2";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { HttpRequest } from "./request.ts";
+
+/** The largest part of a reply that is sent in parts, in bytes. */
+const partBytes = 64 * 1024;
 
 /** The response to a request. */
 export type HttpResponse = ServerResponse | Http2ServerResponse;
@@ -19,4 +25,24 @@ export function send(
   const either = response as ServerResponse;
   either.writeHead(status, headers);
   either.end(body);
+}
+
+/**
+ * Sends a large response in parts, each once the one before has left the process, so that little is
+ * held for a client that does not read. It rejects if the client leaves.
+ */
+export async function sendInParts(
+  { method }: HttpRequest,
+  response: HttpResponse,
+  headers: OutgoingHttpHeaders,
+  body: Uint8Array,
+): Promise<void> {
+  const either = response as ServerResponse;
+  either.writeHead(200, { ...headers, "content-length": body.length });
+  if (method === "HEAD") either.end();
+  else await pipeline(Readable.from(partsOf(body), { highWaterMark: 1 }), either);
+}
+
+function* partsOf(body: Uint8Array): Generator<Uint8Array> {
+  for (let at = 0; at < body.length; at += partBytes) yield body.subarray(at, at + partBytes);
 }

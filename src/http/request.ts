@@ -66,8 +66,13 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
 /**
  * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
  * reads no request, and closes no stream, behind one that is unread. What takes longer is cut off.
+ *
+ * @param endConnection ends the connection of HTTP/1.1
  */
-export function dropRest(request: HttpRequest | ServerHttp2Stream, socket: Socket): void {
+export function dropRest(
+  request: HttpRequest | ServerHttp2Stream,
+  endConnection: () => void,
+): void {
   const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
   if (isWhole()) return;
   request.resume();
@@ -76,7 +81,7 @@ export function dropRest(request: HttpRequest | ServerHttp2Stream, socket: Socke
     const stream = "stream" in request ? request.stream : request;
     // The client need not send the rest (RFC 9113, 8.1).
     if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
-    else socket.destroy();
+    else endConnection();
   };
   setTimeout(cutOff, restTimeoutMs).unref();
 }

@@ -1,6 +1,6 @@
 import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
-import type { Connection } from "./connection.ts";
+import type { Connection, EndReason } from "./connection.ts";
 
 /** How long a session may take to send its settings and, once it has ended, to close its socket, in milliseconds. */
 const sessionTimeoutMs = 10_000;
@@ -18,25 +18,30 @@ export const maxStreams = 100;
 /** How many new streams of a turn of the event loop are served in that turn; the others wait for the next. */
 const maxServedAtOnce = 32;
 
-/** The most new streams in a turn, with those that were reset in it; one more ends the session. */
+/**
+ * The most new streams in a turn, with those that were reset in it: of a session, which one more ends
+ * once all sessions together have had more than the second.
+ */
 const maxNewStreams = 192;
+const maxNewStreamsOfAll = 2_048;
 
 /** Guards a connection of HTTP/2 against clients that stall, or are gone. */
 export function guardSession(session: ServerHttp2Session, connection: Connection): void {
-  let isLate = true;
+  let late: EndReason | undefined = "no_settings";
   session.once("remoteSettings", () => {
-    isLate = false;
+    late = undefined;
   });
   // Node.js waits for its first settings, and for the last of its bytes to be read, without a limit.
   const checkEnds = () => {
-    if (isLate) connection.destroy();
-    isLate = session.destroyed && !connection.mayHaveUnreadReply;
+    if (late) connection.end(late);
+    const isOpen = session.destroyed && !connection.mayHaveUnreadReply;
+    late = isOpen ? "not_closed" : undefined;
   };
   const checkClient = async () => {
     const { idleSince = performance.now() } = connection;
     if (performance.now() - idleSince >= idleTimeoutMs) connection.retire();
     // Calls have limits of their own, and a ping waits behind what is sent of them.
-    else if (!(await isAnswered(session)) && !connection.isBusy) connection.destroy();
+    else if (!(await isAnswered(session)) && !connection.isBusy) connection.end("no_ping_reply");
   };
   const timers = [
     setInterval(checkEnds, sessionTimeoutMs).unref(),
@@ -53,27 +58,37 @@ async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
   return Promise.race([answered, delay(pingTimeoutMs, false, { ref: false })]);
 }
 
+/** Serves a new stream of a session, now or soon. */
+export type Pace = (stream: ServerHttp2Stream, serve: () => void) => void;
+
 /**
- * Creates what serves the new streams of a session. After many in one turn of the event loop, the
- * others wait for its end, and are not served if the client has reset them by then. Too many end the
- * session: Node.js frees the memory of streams that were reset, and limits resets, only after the turn.
+ * Creates what paces the new streams of each session of a server. After many in one turn of the event
+ * loop, the others wait for its end, and are not served if the client has reset them by then. Too many
+ * end the session: Node.js frees the memory of streams that were reset, and limits resets, only after
+ * the turn. After a turn that was long, one client alone can have had cause for many.
  */
-export function createPace(session: ServerHttp2Session) {
-  let newStreams = 0;
-  const endTurn = () => {
-    newStreams = 0;
-  };
-  return (stream: ServerHttp2Stream, serve: () => void): void => {
-    if (newStreams === 0) setImmediate(endTurn);
-    newStreams += 1;
-    if (newStreams > maxNewStreams) {
-      session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
-    } else if (newStreams <= maxServedAtOnce) {
-      serve();
-    } else {
-      setImmediate(() => {
-        if (!stream.closed) serve();
-      });
-    }
+export function createPaces() {
+  let ofAll = 0;
+  return (session: ServerHttp2Session, connection: Connection): Pace => {
+    let own = 0;
+    const endTurn = () => {
+      own = 0;
+      ofAll = 0;
+    };
+    return (stream, serve) => {
+      if (own === 0) setImmediate(endTurn);
+      own += 1;
+      ofAll += 1;
+      if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
+        if (!session.destroyed) connection.report("too_many_streams");
+        session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
+      } else if (own <= maxServedAtOnce) {
+        serve();
+      } else {
+        setImmediate(() => {
+          if (!stream.closed) serve();
+        });
+      }
+    };
   };
 }

@@ -5,7 +5,6 @@ import type { Socket } from "node:net";
 import { createRegistry } from "@bufbuild/protobuf";
 import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
-import type { Logger } from "pino";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
 import { type HttpResponse, ignore } from "../http/reply.ts";
 import { dropRest, type HttpRequest, pathOf, socketOf } from "../http/request.ts";
@@ -39,8 +38,8 @@ export interface RouterOptions extends ProtocolOptions {
   hosts: ReadonlySet<string> | undefined;
   /** Logs a cross-origin request that was refused. */
   onRefusal?(fields: object): void;
-  /** Logs faults. */
-  log: Logger;
+  /** Logs a fault under the id that its caller gets. */
+  logFault(error: unknown, id: string): void;
 }
 
 /** A host or an origin. Anything else that their headers hold is not logged. */
@@ -54,7 +53,7 @@ const absoluteForm = /^https?:\/\/([^/?]*)/i;
 
 /** Creates the router, which replies to every request, whatever happens. */
 export function createRouter(options: RouterOptions) {
-  const { services, publicServices, corsOrigins, hosts, log } = options;
+  const { services, publicServices, corsOrigins, hosts } = options;
   const toRpcs = (specs: ServiceImplSpec[], isPublic: boolean) =>
     specs
       .flatMap(({ methods }) => Object.values(methods))
@@ -124,16 +123,16 @@ export function createRouter(options: RouterOptions) {
     } catch (error) {
       try {
         if (reply.headersSent) reply.destroy();
-        else sendError(error instanceof ConnectError ? error : logFault(error));
+        else sendError(error instanceof ConnectError ? error : toInternal(error));
       } catch {
         reply.destroy();
       }
     }
   }
 
-  function logFault(error: unknown): ConnectError {
+  function toInternal(error: unknown): ConnectError {
     const id = randomBytes(16).toString("hex");
-    log.error({ err: error, traceId: id }, "internal error");
+    options.logFault(error, id);
     return internal(id, error);
   }
 
@@ -148,7 +147,8 @@ export function createRouter(options: RouterOptions) {
         res.on("error", ignore);
         // The response to a stream tells of its end only once the request has ended, too.
         const sent = "stream" in res ? res.stream : res;
-        sent.on("finish", () => dropRest(req, socket));
+        const end = () => options.gate.endConnection(socket, "unfinished_request");
+        sent.on("finish", () => dropRest(req, end));
         const sendError = (error: ConnectError) => {
           if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);

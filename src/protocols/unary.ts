@@ -108,7 +108,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const reply = call.recordFailure(error);
       call.startReplyTimeout();
       if (!call.isClosed) codec.fail(response, reply, call, request);
-      dropRest(request, socket);
+      dropRest(request, () => gate.endConnection(socket, "unfinished_request"));
     }
   };
 }

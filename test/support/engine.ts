@@ -38,13 +38,14 @@ export async function startEngine(options: EngineOptions) {
     max: 1_000,
     maxAgeMs: undefined,
     graceMs: requestTimeoutMs,
+    onEnd() {},
   });
-  const telemetry = createTelemetry(pino({ level: "silent" }), false);
+  const telemetry = createTelemetry(log, false);
   const gate = createGate({
     maxInFlight,
     requestTimeoutMs,
     telemetry,
-    log,
+    logFault: telemetry.logFault,
     startSpan: createTracing(),
     connections,
   });
@@ -56,7 +57,7 @@ export async function startEngine(options: EngineOptions) {
     maxMessageBytes,
     corsOrigins: [],
     hosts: undefined,
-    log,
+    logFault: telemetry.logFault,
   });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)

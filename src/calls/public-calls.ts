@@ -1,0 +1,43 @@
+import type { Call } from "./call.ts";
+import { createSlots } from "./slots.ts";
+
+/**
+ * Creates the count of public calls of one kind, which anybody may make. When it is reached, a call of
+ * the host that has most of them ends for a new one, so that nobody keeps others out.
+ *
+ * @param count how many there may be
+ * @param share how many of them on one connection
+ * @param yielding which call of that host ends: the oldest waits for its client, or the youngest is
+ *   that of a client that comes again and again
+ */
+export function createPublicCalls(count: number, share: number, yielding: "oldest" | "youngest") {
+  const slots = createSlots(count, share);
+  const byHost = new Map<string, Map<Call, () => void>>();
+
+  function makeRoom(): void {
+    const [most] = [...byHost.values()].toSorted((a, b) => b.size - a.size);
+    const call = [...(most?.keys() ?? [])].at(yielding === "oldest" ? 0 : -1);
+    if (call === undefined) return;
+    most?.get(call)?.();
+    call.giveWay();
+  }
+
+  return {
+    /** Counts a call until it closes. @throws {ConnectError} OVERLOADED, if its connection has its share */
+    add(call: Call): void {
+      const { address } = call.peer;
+      const host = call.head.socket.remoteAddress ?? "";
+      if (slots.held >= count && slots.heldBy(address) < share) makeRoom();
+      const free = slots.acquire(address);
+      const calls = byHost.get(host) ?? new Map<Call, () => void>();
+      byHost.set(host, calls);
+      const release = () => {
+        if (!calls.delete(call)) return;
+        if (calls.size === 0) byHost.delete(host);
+        free();
+      };
+      calls.set(call, release);
+      call.onClose(release);
+    },
+  };
+}
