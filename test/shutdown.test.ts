@@ -102,6 +102,10 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   await watch.next();
   const unread = openCall(rawConnection(service.grpcPort, { initialWindowSize: 0 }), paths.watch);
   await once(unread.end(messages.empty), "response");
+  // Its client stays, and ignores that the connection is to end.
+  const call = [openStream(1, fieldsOf(paths.watch)), sendData(1, messages.empty, true)];
+  const staying = openWire(service.grpcPort, Buffer.concat([clientPreface, ...call]));
+  await expect.poll(staying.received).toContain("\0\0\0\0\x02\b\x01");
   openCall(rawConnection(service.grpcPort), paths.reflect);
   await once(openWire(service.grpcPort).socket, "connect");
   await once(openWire(service.httpPort).socket, "connect");

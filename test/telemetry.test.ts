@@ -1,5 +1,6 @@
 /** What the metrics and the log tell of calls. */
 import { createHash, X509Certificate } from "node:crypto";
+import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
@@ -8,7 +9,7 @@ import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { clientPreface, fieldsOf, openStream } from "./support/http2-frames.ts";
-import { frame, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
+import { frame, openCall, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
@@ -152,6 +153,10 @@ it("nor is a connection that breaks before its replies are written, as by what i
   const list = http1("POST", paths.list, web, "\0".repeat(5));
   await openWire(service.httpPort, `${list}no HTTP\r\n\r\n`).closed;
   await expect.poll(() => count(service, "ListInvestors", "CANCELLED", "grpc-web")).toBe(1);
+  const stream = openCall(rawConnection(service.grpcPort, { initialWindowSize: 0 }), paths.list);
+  await once(stream.end(frame(new Uint8Array())), "response");
+  stream.close();
+  await expect.poll(() => count(service, "ListInvestors", "CANCELLED", "grpc")).toBe(1);
   expect(service.errors).toEqual([]);
   // An audit has what may have been sent of it.
   expect(calls(service)).toContainEqual(
@@ -240,6 +245,36 @@ it("the log warns of ten refused strangers and callers a second, and counts the 
       "SCOPE_MISSING token reader",
     ]),
   );
+});
+
+it("the log names ten faults and ten calls that failed with one a second, and counts the others", async () => {
+  const service = await startInProcess();
+  breakDatabase(service);
+  const client = grpcClient(service);
+  const gets = Array.from({ length: 200 }, () => failureOf(client.getInvestor({ id: v7() })));
+  await Promise.all(gets);
+  for (const [single, rest] of [
+    ["internal error", "more were internal errors in the same second"],
+    ["call failed", "more failed with INTERNAL in the same second"],
+  ]) {
+    const lines = () => service.lines.filter(({ msg }) => msg === single || msg === rest);
+    const told = () => lines().reduce((sum, { count = 1 }) => sum + Number(count), 0);
+    await expect.poll(told).toBe(200);
+    const times = lines().map(({ time }) => Number(time));
+    const seconds = Math.ceil((Math.max(...times) - Math.min(...times)) / 1_000);
+    const named = lines().filter(({ msg }) => msg === single);
+    expect(named.length).toBeLessThanOrEqual(10 * (seconds + 1));
+  }
+});
+
+it("with --log-calls the log names each record that may have been stored, however many", async () => {
+  const service = await startInProcess({ "--log-calls": "true", "--request-timeout": "100ms" });
+  lockDatabase(service);
+  const client = grpcClient(service);
+  const creates = Array.from({ length: 50 }, () => failureOf(client.createInvestor(aCreate())));
+  await Promise.all(creates);
+  const attempted = () => new Set(calls(service).map(({ attempted }) => attempted));
+  await expect.poll(() => attempted().size).toBe(50);
 });
 
 it("refusals that are below the level of the log are counted", async () => {

@@ -40,12 +40,13 @@ export async function startEngine(options: EngineOptions) {
     graceMs: requestTimeoutMs,
     onEnd() {},
   });
-  const telemetry = createTelemetry(log, false);
+  const telemetry = createTelemetry(pino({ level: "silent" }), false);
+  const { logFault } = createTelemetry(log, false);
   const gate = createGate({
     maxInFlight,
     requestTimeoutMs,
     telemetry,
-    logFault: telemetry.logFault,
+    logFault,
     startSpan: createTracing(),
     connections,
   });
@@ -57,7 +58,7 @@ export async function startEngine(options: EngineOptions) {
     maxMessageBytes,
     corsOrigins: [],
     hosts: undefined,
-    logFault: telemetry.logFault,
+    logFault,
   });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)
