@@ -10,6 +10,9 @@ import {
   frameType,
   headerBlock,
   http2Frame,
+  openStream,
+  sendData,
+  wideWindows,
 } from "../support/http2-frames.ts";
 import { frame, messages, paths } from "../support/raw-grpc.ts";
 import { calls, http1, http1Requests, json } from "./requests.ts";
@@ -106,6 +109,15 @@ const manyFields = Object.fromEntries(Array.from({ length: 5_000 }, (_, i) => [`
 const unpacked = Buffer.alloc(20_000_000, " ");
 const packed = { gzip: gzipSync(unpacked), br: brotliCompressSync(unpacked) };
 
+/** The same get on many streams of HTTP/2. */
+function gets(count: number, path: string): Buffer[] {
+  const fields = { ...fieldsOf(path), ":method": "GET" };
+  return Array.from({ length: count }, (_, i) => [
+    openStream(2 * i + 1, fields),
+    sendData(2 * i + 1, Buffer.alloc(0), true),
+  ]).flat();
+}
+
 /** Small requests that are large once unpacked, or take long to parse. */
 function bombs({ credentials }: Hostile): Buffer[] {
   const web = { "content-type": "application/grpc-web+proto" };
@@ -165,6 +177,25 @@ export const floods: Record<string, Attack> = {
     const encoding = random.pick(["identity", "gzip", "br"]);
     const get = http1("GET", path, { ...credentials, "accept-encoding": encoding });
     return hold(hostile, "http", Array(12).fill(get), random.int(0, 1) === 0);
+  },
+  async "the largest public page, again and again, and nothing read"({ kind, random, open }) {
+    const protocol = kind === "TLS" ? random.pick(["http/1.1", "h2"] as const) : "http/1.1";
+    const path = "/swagger-ui-bundle.js";
+    const requests =
+      protocol === "h2"
+        ? [clientPreface, wideWindows, ...gets(100, path)]
+        : Array(16).fill(http1("GET", path, {}));
+    const { socket, closes } = await open("http", protocol);
+    socket.pause().write(Buffer.concat(requests));
+    await closes(random.int(500, 1_500));
+    socket.destroy();
+  },
+  async "connections that stay, with a watch on each"({ open }) {
+    const { socket, closes } = await open("grpc");
+    socket.write(
+      Buffer.concat([clientPreface, ...calls(1, paths.watch, {}, messages.empty, true)]),
+    );
+    await closes(20);
   },
   async "connections that come and go"({ random, openTcp, open }) {
     const { socket, tcp, closes } = await random.pick([openTcp, open])(

@@ -1,11 +1,19 @@
 /** The service under attack, and its hostile clients. */
 import { once } from "node:events";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  writeFileSync,
+} from "node:fs";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls, setDefaultCACertificates } from "node:tls";
+import { onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { makeSqlite } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
@@ -68,6 +76,29 @@ const timeout = (ms: number) => delay(ms, undefined, { ref: false });
 
 export type Target = Awaited<ReturnType<typeof startTarget>>;
 
+/** The memory of a container that the manifests allow, in bytes. */
+const memoryLimit = 768 * 2 ** 20;
+
+/** Has a process end if it takes more memory than in a container, where this user may set that (cgroup v1 or v2). */
+function limitMemory(pid: number): void {
+  const kinds = [
+    ["/sys/fs/cgroup/memory", "memory.limit_in_bytes"],
+    ["/sys/fs/cgroup", "memory.max"],
+  ] as const;
+  for (const [parent, limit] of kinds) {
+    const group = join(parent, `investor-records-${pid}`);
+    try {
+      mkdirSync(group);
+      writeFileSync(join(group, limit), String(memoryLimit));
+      writeFileSync(join(group, "cgroup.procs"), String(pid));
+      onTestFinished(() => rmdirSync(group));
+      return;
+    } catch {
+      if (existsSync(group)) rmdirSync(group);
+    }
+  }
+}
+
 /** Less than Node.js takes by itself in a container of 768 MiB; with more, V8 collects later. */
 const heapOptions = "--max-old-space-size=224";
 
@@ -94,6 +125,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
   }
   const service = await startService(env, folder);
   const { child, exited, output } = service;
+  if (child.pid !== undefined) limitMemory(child.pid);
   const throwOnceEnded = exited.then(() => {
     throw new Error(`the process ended: ${output().slice(-2_000)}`);
   });
