@@ -44,6 +44,7 @@ export async function measureNeighbours(
   ]);
   const figures: Figure[] = [];
   for (const [name, start] of neighbours) {
+    if (process.env.ONLY && !name.includes(process.env.ONLY)) continue;
     plan.say(`${store}: a lone caller beside ${name}`);
     const { stop } = await start();
     const { p99, longest } = await callAlone(contestant, plan.seconds * plan.rounds);

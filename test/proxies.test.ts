@@ -1,12 +1,15 @@
 /** The proxies of deploy/, in front of the service. */
+import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
+import { connect } from "node:http2";
 import { join } from "node:path";
 import { v7 } from "uuid";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
+import { messages, openCall, paths } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { hasEnded, runGroup, startService, waitFor } from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
@@ -26,7 +29,7 @@ const proxies = {
       const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
       const paths = temporary.map((name) => `${name}_temp_path ${name};`).join("\n");
       const server = text.replace("listen 443", `listen 127.0.0.1:${port}`);
-      return `pid pid;\nevents {}\nhttp {\naccess_log off;\n${paths}\n${server}}\n`;
+      return `pid pid;\nevents { worker_connections 4096; }\nhttp {\naccess_log off;\n${paths}\n${server}}\n`;
     },
     args: (file: string) => [
       "-p",
@@ -87,6 +90,17 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       expect(JSON.parse(list)).toHaveLength(8);
       const refused = await getOverTls({ httpPort: port }, "/v1/investors", { ca });
       expect(JSON.parse(refused)).toMatchObject({ status: 401, reason: "CREDENTIALS_MISSING" });
+
+      // Strangers' health watches, of which a proxy can make a connection each.
+      for (let i = 0; i < 10; i += 1) {
+        const session = connect(`https://localhost:${port}`, { ca });
+        session.on("error", () => {});
+        onTestFinished(() => session.destroy());
+        for (let n = 0; n < 110; n += 1) openCall(session, paths.watch).end(messages.empty);
+        await once(session, "remoteSettings");
+      }
+      const { gRPC: client } = clientsOf(ports, { authorization, tls: { ca }, httpVersion: "2" });
+      for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
     },
   );
 });

@@ -11,6 +11,9 @@ const ageSpread = 0.1;
 /** How often ages are looked at, in milliseconds. */
 const ageCheckMs = 500;
 
+/** The time without calls after which a connection makes room before others do, in milliseconds. */
+const idleMs = 5_000;
+
 /** How many file descriptors the process may need besides those of connections. */
 const otherDescriptors = 50;
 
@@ -50,8 +53,9 @@ interface ConnectionLimits {
 
 /**
  * Creates the set of connections. When it is full, a new one replaces the one that has been without
- * a call for longest, or else one that carries watches alone: of the host that has most of these, the
- * youngest. If all have calls, the new one is closed.
+ * a call for longest, or one that carries watches alone: of the host that has most of these, the
+ * youngest. A new connection gets some time for its first call before that. If all have calls, the new
+ * one is closed.
  */
 export function createConnections(limits: ConnectionLimits) {
   const { max, maxAgeMs = Infinity, graceMs, onEnd } = limits;
@@ -100,18 +104,22 @@ export function createConnections(limits: ConnectionLimits) {
 
   /** Ends a connection for a new one, unless all carry calls. */
   function makeRoom(): boolean {
-    const [key, connection] = findIdlest() ?? findWatcher() ?? [];
+    const [key, connection] = findIdlest(idleMs) ?? findWatcher() ?? findIdlest() ?? [];
     if (key === undefined) return false;
     connection?.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
     // Its close event comes later, when many more may have come.
     return all.delete(key);
   }
 
-  function findIdlest(): [string, Connection] | undefined {
+  /** The connection that has been without a call for longest, and for at least this time. */
+  function findIdlest(minMs = 0): [string, Connection] | undefined {
     let idlest: [string, Connection] | undefined;
+    let since = performance.now() - minMs;
     for (const each of all) {
-      const since = each[1].idleSince;
-      if (since !== undefined && since < (idlest?.[1].idleSince ?? Infinity)) idlest = each;
+      const { idleSince = Infinity } = each[1];
+      if (idleSince > since) continue;
+      idlest = each;
+      since = idleSince;
     }
     return idlest;
   }

@@ -56,10 +56,9 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   const takeTurn = createTurns(maxBegunAtOnce);
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
-    async requestGate({ values }) {
+    requestGate({ values }) {
       const call = values.get(callKey);
-      await takeTurn();
-      await recordFailure(call, () => gate.admit(call));
+      return recordFailure(call, () => gate.admit(call));
     },
     interceptors: [runCall(gate)],
     acceptCompression,
@@ -105,6 +104,9 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   }
 
   return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
+    await takeTurn();
+    // Of what its client has left meanwhile, nothing would tell the end.
+    if ("stream" in res ? res.stream.closed : res.destroyed) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;
