@@ -14,6 +14,8 @@ export interface EngineOptions {
   /** Which of the ports of the service it is like. */
   kind: "grpc" | "http";
   services: ServiceImplSpec[];
+  /** Those that anybody may call; none if absent. */
+  publicServices?: ServiceImplSpec[];
   /** Called with the gate before it is used. */
   onGate?(gate: Gate): void;
   tls?: Tls | undefined;
@@ -28,6 +30,7 @@ export async function startEngine(options: EngineOptions) {
   const {
     kind,
     services,
+    publicServices = [],
     tls,
     log = pino({ level: "silent" }),
     requestTimeoutMs = 600_000,
@@ -53,7 +56,7 @@ export async function startEngine(options: EngineOptions) {
   options.onGate?.(gate);
   const router = createRouter({
     services,
-    publicServices: [],
+    publicServices,
     gate,
     maxMessageBytes,
     corsOrigins: [],

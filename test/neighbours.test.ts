@@ -1,0 +1,249 @@
+/**
+ * What one caller asks for at full speed is done in pieces, so that the calls of another are answered
+ * between them. Pieces are counted, not timed: that holds on any machine.
+ */
+import { join } from "node:path";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { createClient, createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { Health } from "../gen/grpc/health/v1/health_pb.js";
+import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
+import { InvestorService, ListInvestorsRequestSchema } from "../gen/investor/v1/investor_pb.js";
+import { createHealth } from "../src/endpoints/health.ts";
+import { createReflection } from "../src/endpoints/reflection.ts";
+import { readTls } from "../src/http/tls.ts";
+import { createInvestorService } from "../src/service/investors.ts";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { openSqlite } from "./support/copying.ts";
+import { startEngine } from "./support/engine.ts";
+import { sharedFolder } from "./support/folder.ts";
+import { type Asked, startNeighbour } from "./support/neighbour.ts";
+import { frame, messages, paths } from "./support/raw-grpc.ts";
+import { aCreate, anInvestor } from "./support/records.ts";
+
+/**
+ * The most pieces of each kind that may begin in a turn of the event loop: reads of the database, pages
+ * to write, and streams.
+ */
+const maxInTurn = { read: 1, page: 1, stream: 8 };
+
+type Kind = keyof typeof maxInTurn;
+
+/** How many turns' worth of pieces may begin between a call and its reply, and how often each call is made. */
+const maxTurns = 20;
+const repetitions = 10;
+
+const records = 5_000;
+const pageBytes = toBinary(
+  ListInvestorsRequestSchema,
+  create(ListInvestorsRequestSchema, { pageSize: 1_000 }),
+);
+const grpc = { "content-type": "application/grpc", te: "trailers" };
+const wholeList = { path: "/v1/investors" };
+const page = { path: paths.list, body: messages.fullPage };
+const byGrpc: Asked = { ...page, over: "gRPC", headers: grpc, calls: 8 };
+const byHttp = { over: "HTTP/1.1", method: "POST", path: paths.list, connections: 8 } as const;
+const byConnect: Asked = {
+  ...byHttp,
+  headers: { "content-type": "application/proto" },
+  body: pageBytes,
+};
+const byRest: Asked = { over: "HTTP/1.1", path: "/v1/investors?pageSize=1000", connections: 8 };
+
+/** What they ask for; each is a row of the table. */
+const neighbours: Record<string, Asked> = {
+  "one whole list over HTTP/1.1": { ...wholeList, over: "HTTP/1.1" },
+  "one whole list over HTTPS": { ...wholeList, over: "HTTPS" },
+  "one whole list over HTTP/2": { ...wholeList, over: "HTTP/2", method: "GET" },
+  "six whole lists": { ...wholeList, over: "HTTP/1.1", connections: 6 },
+  "pages by gRPC": byGrpc,
+  "pages by gRPC in gzip": { ...byGrpc, headers: { ...grpc, "grpc-accept-encoding": "gzip" } },
+  "pages by gRPC that are reset": { ...byGrpc, resetAfter: 100 },
+  "pages by Connect": byConnect,
+  "pages by Connect in brotli": {
+    ...byConnect,
+    headers: { ...byConnect.headers, "accept-encoding": "br" },
+  },
+  "pages by Connect in JSON": {
+    ...byHttp,
+    headers: { "content-type": "application/json" },
+    body: Buffer.from('{"pageSize":1000}'),
+  },
+  "pages by gRPC-Web": {
+    ...byHttp,
+    headers: { "content-type": "application/grpc-web+proto" },
+    body: frame(pageBytes),
+  },
+  "pages by REST": byRest,
+  "pages by REST over HTTP/2": { ...byRest, over: "HTTP/2", method: "GET" },
+  "256 health watches, again and again": {
+    over: "gRPC",
+    path: paths.watch,
+    headers: grpc,
+    body: messages.empty,
+    connections: 32,
+    calls: 8,
+    resetAfter: "reply",
+  },
+  "256 reflection streams, again and again": {
+    over: "gRPC",
+    path: paths.reflect,
+    headers: grpc,
+    body: messages.listServices,
+    connections: 4,
+    calls: 64,
+  },
+};
+
+/** Counts pieces of work by the turn of the event loop in which they begin. */
+function createMeter() {
+  const zero = { read: 0, page: 0, stream: 0 };
+  let inTurn = { ...zero };
+  let most = { ...zero };
+  let total = { ...zero };
+  let turn = setImmediate(endTurn);
+
+  function endTurn(): void {
+    turn = setImmediate(endTurn);
+    inTurn = { ...zero };
+  }
+
+  return {
+    count(kind: Kind): void {
+      inTurn[kind] += 1;
+      total[kind] += 1;
+      most[kind] = Math.max(most[kind], inTurn[kind]);
+    },
+    reset(): void {
+      most = { ...zero };
+      total = { ...zero };
+    },
+    most: () => most,
+    /** How many turns' worth of pieces have begun. */
+    turns: () => Math.max(...kinds.map((kind) => total[kind] / maxInTurn[kind])),
+    stop: () => clearImmediate(turn),
+  };
+}
+
+const kinds = Object.keys(maxInTurn) as Kind[];
+const meter = createMeter();
+const folder = sharedFolder();
+
+/** The service in this process, on all its ports, with its pieces counted. */
+async function start() {
+  const store = await openSqlite(join(folder, "investors.db"));
+  const investors = Array.from({ length: records }, () => anInvestor());
+  await Promise.all(investors.map((investor) => store.insert(investor)));
+  const { listInvestors, ...others } = createInvestorService(
+    {
+      ...store,
+      list(...range) {
+        meter.count("read");
+        return store.list(...range);
+      },
+    },
+    { requestTimeoutMs: 600_000 },
+  );
+  const service: ServiceImpl<typeof InvestorService> = {
+    ...others,
+    async listInvestors(...call) {
+      const reply = await listInvestors(...call);
+      meter.count("page");
+      return reply;
+    },
+  };
+  const health = createHealth([]);
+  health.setServing(true);
+  const reflection = createReflection([Health, InvestorService], []);
+  const options = {
+    services: [createServiceImplSpec<typeof InvestorService>(InvestorService, service)],
+    publicServices: [
+      createServiceImplSpec<typeof Health>(Health, {
+        ...health.implementation,
+        watch(...call) {
+          meter.count("stream");
+          return health.implementation.watch(...call);
+        },
+      }),
+      createServiceImplSpec<typeof ServerReflection>(ServerReflection, {
+        serverReflectionInfo(...call) {
+          meter.count("stream");
+          return reflection.serverReflectionInfo(...call);
+        },
+      }),
+    ],
+  };
+  const authority = await createAuthority();
+  const { TLS_CERT: certFile, TLS_KEY: keyFile } = await writeServerFiles(folder, authority);
+  const tls = await readTls({ certFile, keyFile, clientCaFile: undefined }, () => {});
+  const ports = {
+    gRPC: await startEngine({ ...options, kind: "grpc" }),
+    "HTTP/1.1": await startEngine({ ...options, kind: "http" }),
+    TLS: await startEngine({ ...options, kind: "http", tls }),
+  };
+  const baseUrl = `http://127.0.0.1:${ports.gRPC.port}`;
+  const transport = createGrpcTransport({ baseUrl });
+  const caller = createClient(InvestorService, transport);
+  const checker = createClient(Health, createGrpcTransport({ baseUrl }));
+  const known = investors.map(({ id }) => id);
+  return {
+    addresses: {
+      ca: authority.ca,
+      ports: {
+        gRPC: ports.gRPC.port,
+        "HTTP/1.1": ports["HTTP/1.1"].port,
+        HTTPS: ports.TLS.port,
+        "HTTP/2": ports.TLS.port,
+      },
+    },
+    get: (n: number) => caller.getInvestor({ id: known[n] ?? "" }),
+    create: () => caller.createInvestor(aCreate()),
+    check: () => checker.check({}),
+    async stop() {
+      for (const { destroy } of Object.values(ports)) destroy();
+      await store.close();
+    },
+  };
+}
+
+let service: Awaited<ReturnType<typeof start>>;
+beforeAll(async () => {
+  service = await start();
+});
+afterAll(async () => {
+  meter.stop();
+  await service.stop();
+});
+
+/** Makes calls one after the other; returns the most turns' worth of pieces that one waited for. */
+async function callAlone(call: (n: number) => Promise<unknown>): Promise<number> {
+  let longest = 0;
+  for (let n = 0; n < repetitions; n += 1) {
+    const before = meter.turns();
+    await call(n);
+    longest = Math.max(longest, meter.turns() - before);
+  }
+  return longest;
+}
+
+describe.each(Object.entries(neighbours))("Beside %s", (_name, asked) => {
+  let neighbour: Awaited<ReturnType<typeof startNeighbour>>;
+  beforeAll(async () => {
+    neighbour = await startNeighbour(asked, service.addresses);
+    meter.reset();
+  });
+  afterAll(() => neighbour.stop());
+
+  it.each(["get", "create", "check"] as const)(
+    "a %s is answered between the pieces",
+    async (method) => {
+      const turns = await callAlone(service[method]);
+      // How long a create takes is up to the disk.
+      if (method !== "create") expect(turns).toBeLessThanOrEqual(maxTurns);
+      const most = meter.most();
+      for (const kind of kinds) expect(most[kind], kind).toBeLessThanOrEqual(maxInTurn[kind]);
+      expect(meter.turns()).toBeGreaterThan(0);
+    },
+  );
+});
