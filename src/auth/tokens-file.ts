@@ -1,11 +1,15 @@
 import { hash } from "node:crypto";
 import { stat } from "node:fs/promises";
+import { setImmediate } from "node:timers/promises";
 import { ConfigError } from "../config.ts";
 import { readSettingFile } from "../setting-files.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
 /** The fewest characters of a token, which nobody may guess. */
 const minTokenLength = 16;
+
+/** How many lines are read in a turn of the event loop. */
+const linesAtOnce = 256;
 
 /** What may follow a token. `metrics` adds nothing to what every valid token allows: `/metrics`. */
 const scopeWords: readonly string[] = [...scopeNames, "metrics"];
@@ -32,6 +36,8 @@ export async function readTokensFile(
   const text = String(await readSettingFile("--auth-tokens-file", path));
   const callers = new Map<string, Caller>();
   for (const [i, line] of text.split("\n").entries()) {
+    // A large file takes long, and calls are served meanwhile.
+    if (i % linesAtOnce === 0) await setImmediate();
     const words = line.trim().split(/\s+/);
     if (words[0] === "" || words[0]?.startsWith("#")) continue;
     const [name = "", token = name, ...scopes] = words;

@@ -9,7 +9,7 @@ import type { EndReason } from "../http/connection.ts";
 import type { Connections } from "../http/connections.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
-import { createQueue } from "../store/turns.ts";
+import { createQueue } from "../turns.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./head.ts";
 import { createPublicCalls } from "./public-calls.ts";

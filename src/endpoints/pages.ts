@@ -52,7 +52,7 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   }
 
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
-  function withSlot(page: (req: HttpRequest, res: HttpResponse) => void | Promise<void>): Reply {
+  function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
     return (req, res, socket) => {
       res.on("close", pageSlots.acquire(`${socket.remoteAddress}:${socket.remotePort}`));
       return page(req, res);

@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { gzipSync } from "node:zlib";
+import { readFile } from "node:fs/promises";
+import { promisify } from "node:util";
+import { gzip } from "node:zlib";
 import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
 
@@ -48,10 +49,10 @@ export function createReference() {
 
 function serve(name: string, type: string) {
   let asset: ReturnType<typeof readAsset> | undefined;
-  return (req: HttpRequest, res: HttpResponse): void | Promise<void> => {
+  return async (req: HttpRequest, res: HttpResponse): Promise<void> => {
     const { headers } = req;
     asset ??= readAsset(name);
-    const { plain, packed, etag } = asset;
+    const { plain, packed, etag } = await asset;
     const known = headers["if-none-match"];
     if (known === "*" || known?.includes(etag.replace("W/", ""))) {
       send(res, 304, { ...commonHeaders, etag });
@@ -60,13 +61,13 @@ function serve(name: string, type: string) {
     const isPacked = /\bgzip\b(?!\s*;\s*q=0)/.test(String(headers["accept-encoding"] ?? ""));
     const encoding = isPacked ? { "content-encoding": "gzip" } : {};
     const replyHeaders = { ...commonHeaders, ...encoding, etag, "content-type": type };
-    return sendInParts(req, res, replyHeaders, isPacked ? packed : plain);
+    await sendInParts(req, res, replyHeaders, isPacked ? packed : plain);
   };
 }
 
-function readAsset(name: string) {
-  const plain = readFileSync(new URL(name, folder));
+async function readAsset(name: string) {
+  const plain = await readFile(new URL(name, folder));
   // Weak, since it is the same for both forms.
   const etag = `W/"${hash("sha256", plain, "base64url")}"`;
-  return { plain, packed: gzipSync(plain), etag };
+  return { plain, packed: await promisify(gzip)(plain), etag };
 }

@@ -62,7 +62,7 @@ export function createConnections(limits: ConnectionLimits) {
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
   const paces = new WeakMap<object, Pace>();
-  const createPace = createPaces();
+  const paced = createPaces();
   let closesAfterReply = false;
   let isRetiring = false;
   const ageTimer = maxAgeMs < Infinity ? setInterval(checkAges, ageCheckMs).unref() : undefined;
@@ -164,7 +164,7 @@ export function createConnections(limits: ConnectionLimits) {
           if (code === "ERR_HTTP2_ERROR") connection.report("http2_error", message);
         });
         guardSession(session, connection);
-        paces.set(session, createPace(session, connection));
+        paces.set(session, paced.ofSession(session, connection));
         if (isRetiring) connection.retire();
       });
     },
@@ -175,6 +175,8 @@ export function createConnections(limits: ConnectionLimits) {
       const { session } = stream;
       if (session) paces.get(session)?.(stream, serve);
     },
+    /** Serves a request of HTTP/1.1, now or soon, unless its client has left by then. */
+    paceRequest: paced.paceRequest,
     /** From now on, every reply over HTTP/1.1 closes its connection. */
     closeAfterReplies() {
       closesAfterReply = true;

@@ -132,7 +132,8 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     }
     const isOver = connections.of(req.socket)?.followResponse(res as ServerResponse) === false;
     // Node.js parses what it has read, also after the connection was closed.
-    if (!isOver && req.socket.writable) serve(req, res);
+    const hasLeft = () => res.destroyed || !req.socket?.writable;
+    if (!isOver && !hasLeft()) connections.paceRequest(hasLeft, () => serve(req, res));
   };
   server.on("request", take);
   server.on("checkContinue", take);

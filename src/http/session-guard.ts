@@ -1,5 +1,6 @@
 import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
+import { createTurns } from "../turns.ts";
 import type { Connection, EndReason } from "./connection.ts";
 
 /** How long a session may take to send its settings and, once it has ended, to close its socket, in milliseconds. */
@@ -15,8 +16,9 @@ const idleTimeoutMs = 5 * 60_000;
 /** The most streams that a connection of HTTP/2 may have at once; clients presume no fewer. */
 export const maxStreams = 100;
 
-/** How many new streams of a turn of the event loop are served in that turn; the others wait for the next. */
-const maxServedAtOnce = 32;
+/** How many new requests are served in a turn of the event loop, in all and of a session; the others wait. */
+const maxServedAtOnce = 64;
+const maxServedOfSession = 32;
 
 /**
  * The most new streams in a turn, with those that were reset in it: of a session, which one more ends
@@ -58,37 +60,54 @@ async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
   return Promise.race([answered, delay(pingTimeoutMs, false, { ref: false })]);
 }
 
-/** Serves a new stream of a session, now or soon. */
+/** Serves a new stream of a session, now or soon, unless it was reset by then. */
 export type Pace = (stream: ServerHttp2Stream, serve: () => void) => void;
 
 /**
- * Creates what paces the new streams of each session of a server. After many in one turn of the event
- * loop, the others wait for its end, and are not served if the client has reset them by then. Too many
- * end the session: Node.js frees the memory of streams that were reset, and limits resets, only after
- * the turn. After a turn that was long, one client alone can have had cause for many.
+ * Creates what paces the requests to a server: after many in one turn of the event loop, others wait
+ * for the next. New streams that were reset are counted, too, and too many end their session: Node.js
+ * frees the memory of streams that were reset, and limits resets, only after the turn. After a turn that
+ * was long, one client alone can have had cause for many.
  */
 export function createPaces() {
+  const takeTurn = createTurns(maxServedAtOnce);
   let ofAll = 0;
-  return (session: ServerHttp2Session, connection: Connection): Pace => {
-    let own = 0;
-    const endTurn = () => {
-      own = 0;
-      ofAll = 0;
-    };
-    return (stream, serve) => {
-      if (own === 0) setImmediate(endTurn);
-      own += 1;
-      ofAll += 1;
-      if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
-        if (!session.destroyed) connection.report("too_many_streams");
-        session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
-      } else if (own <= maxServedAtOnce) {
-        serve();
-      } else {
-        setImmediate(() => {
-          if (!stream.closed) serve();
-        });
-      }
-    };
+  const endTurn = () => {
+    ofAll = 0;
+  };
+
+  /** Serves a request in this turn, or in a later one if it is not over by then. */
+  function pace(own: number, isOver: () => boolean, serve: () => void): void {
+    if (ofAll === 0) setImmediate(endTurn);
+    ofAll += 1;
+    if (ofAll <= maxServedAtOnce && own <= maxServedOfSession) {
+      serve();
+      return;
+    }
+    void takeTurn(isOver).then(() => {
+      if (!isOver()) serve();
+    });
+  }
+
+  return {
+    /** Paces a request of HTTP/1.1. */
+    paceRequest: (isOver: () => boolean, serve: () => void) => pace(1, isOver, serve),
+    /** Creates what paces the new streams of a session. */
+    ofSession(session: ServerHttp2Session, connection: Connection): Pace {
+      let own = 0;
+      const endTurn = () => {
+        own = 0;
+      };
+      return (stream, serve) => {
+        if (own === 0) setImmediate(endTurn);
+        own += 1;
+        if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
+          if (!session.destroyed) connection.report("too_many_streams");
+          session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
+        } else {
+          pace(own, () => stream.closed, serve);
+        }
+      };
+    },
   };
 }

@@ -24,7 +24,7 @@ import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
 import { malformedRequest, messageTooLarge } from "../service/errors.ts";
-import { createTurns } from "../store/turns.ts";
+import { createTurns } from "../turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, requireMessages, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
@@ -53,7 +53,9 @@ const maxBegunAtOnce = 8;
 /** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
 export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterable<Rpc>) {
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
-  const takeTurn = createTurns(maxBegunAtOnce);
+  // Apart, so that strangers' calls do not come before those of callers.
+  const takeTurn = { public: createTurns(maxBegunAtOnce), own: createTurns(maxBegunAtOnce) };
+  const turnsOf = ({ isPublic }: Rpc) => (isPublic ? takeTurn.public : takeTurn.own);
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
     requestGate({ values }) {
@@ -87,6 +89,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
       const maxBytes = maxBytesOf(rpc);
       const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
       if (body === undefined) throw messageTooLarge(maxBytes);
+      await turnsOf(rpc)(() => call.isClosed);
       const { headers } = req;
       if (call.head.transport === "connect") {
         await compressionOf(headers["content-encoding"])?.decompress(body, maxBytes);
@@ -99,14 +102,16 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
     }
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
     for await (const [bytes] of on(req, "data", limits)) {
+      await turnsOf(rpc)(() => call.isClosed);
       for (let at = 0; at < bytes.length; at += partBytes) yield bytes.subarray(at, at + partBytes);
     }
   }
 
   return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
-    await takeTurn();
-    // Of what its client has left meanwhile, nothing would tell the end.
-    if ("stream" in res ? res.stream.closed : res.destroyed) return;
+    const isOver = () => ("stream" in res ? res.stream.closed : res.destroyed);
+    await turnsOf(rpc)(isOver);
+    // Nothing would tell of the end of a call whose client has left by now.
+    if (isOver()) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;

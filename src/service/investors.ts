@@ -22,7 +22,7 @@ import {
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
-import { createTurns } from "../store/turns.ts";
+import { createTurns } from "../turns.ts";
 import { principalKey, touchedKey } from "./context.ts";
 import {
   interrupted,
@@ -38,11 +38,11 @@ import { settleInsert } from "./replay.ts";
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
 const maxPageBytes = 1024 * 1024 - 64;
 
-/**
- * The fewest records to read at once, more than fit in a page at their largest, and the most: so
- * many of the largest weigh 4 MiB.
- */
-const minRead = 128;
+/** The most that is read or written in a turn of the event loop, about, in bytes: some milliseconds. */
+const maxPieceBytes = 128 * 1024;
+
+/** The fewest and the most records to read at once: so many of the largest weigh 4 MiB. */
+const minRead = 16;
 const maxRead = 493;
 
 /** What a create has done that nobody waits for any more. */
@@ -59,40 +59,42 @@ export function createInvestorService(
 ): ServiceImpl<typeof InvestorService> {
   // Reading a page takes milliseconds, and so does what is done with it: other calls come between.
   const takeTurn = createTurns();
+  /** What a record weighs, by those read last, in bytes. */
+  let usualBytes = 1_024;
 
   /**
-   * A page of at most `limit` records and a bounded size: it reads first {@link minRead}, then
-   * as many as would fill it at the average size so far. Of the largest records it holds 126.
+   * A page of at most `limit` records and a bounded size, read in pieces of as many as are
+   * {@link maxPieceBytes} at their usual size. Of the largest records it holds 126.
    */
   async function listPage({ after, limit }: Range, signal: AbortSignal) {
     const investors: Investor[] = [];
     let last: Investor | undefined;
     let bytes = 0;
-    let wanted = minRead;
     for (;;) {
+      const wanted = Math.max(minRead, Math.ceil(maxPieceBytes / usualBytes));
       // One record more than the page may have shows whether there is a next one.
-      const count = Math.min(wanted, limit + 1 - investors.length);
+      const count = Math.min(wanted, maxRead, limit + 1 - investors.length);
       await takeTurn();
       const range = { after: last?.id ?? after, limit: count };
       const found = await store.list(range, signal).catch(rethrow);
+      const before = bytes;
       for (const investor of found) {
         checkStored(investor);
         bytes += maxSerialisedSize(investor);
         if (last && (investors.length === limit || bytes > maxPageBytes)) {
-          return endPage(investors, encodePageToken(last.id));
+          return endPage(investors, bytes, encodePageToken(last.id));
         }
         investors.push(investor);
         last = investor;
       }
-      if (found.length < count) return endPage(investors);
-      const fitting = Math.ceil(((maxPageBytes - bytes) / bytes) * investors.length);
-      wanted = Math.min(Math.max(minRead, fitting), maxRead);
+      if (found.length < count) return endPage(investors, bytes);
+      usualBytes = (bytes - before) / found.length;
     }
   }
 
-  async function endPage(investors: Investor[], nextPageToken = "") {
+  async function endPage(investors: Investor[], bytes: number, nextPageToken = "") {
     // Small pages, of which whole lists are made, are read and written in the same turn.
-    if (investors.length > minRead) await takeTurn();
+    if (bytes > maxPieceBytes) await takeTurn();
     return create(ListInvestorsResponseSchema, { investors, nextPageToken });
   }
 

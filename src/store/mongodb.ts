@@ -1,6 +1,7 @@
 import { BSON, type Document, MongoServerSelectionError } from "mongodb";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../investor/range.ts";
+import { createTurns } from "../turns.ts";
 import { unlessAborted } from "./abort.ts";
 import { Batcher } from "./batcher.ts";
 import { createMongoClient } from "./mongodb-client.ts";
@@ -25,7 +26,6 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "./store.ts";
-import { createTurns } from "./turns.ts";
 
 /** How many documents are decoded in a turn of the event loop. */
 const decodedAtOnce = 128;

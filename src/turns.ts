@@ -1,0 +1,47 @@
+/** Resolves when a large piece of work may begin; one that is over by then takes no room. */
+export type TakeTurn = (isOver?: () => boolean) => Promise<void>;
+
+/**
+ * Creates what large pieces of work wait for, so that other calls come between them: in each turn of
+ * the event loop at most `count` begin, in the order in which they asked.
+ */
+export function createTurns(count = 1): TakeTurn {
+  let waiting: { begin(): void; isOver?: (() => boolean) | undefined }[] = [];
+
+  function beginSome(): void {
+    let room = count;
+    let begun = 0;
+    for (; begun < waiting.length && room > 0; begun += 1) {
+      const next = waiting[begun];
+      if (!next?.isOver?.()) room -= 1;
+      next?.begin();
+    }
+    waiting = waiting.slice(begun);
+    if (waiting.length > 0) setImmediate(beginSome);
+  }
+
+  return (isOver) =>
+    new Promise((begin) => {
+      if (waiting.push({ begin, isOver }) === 1) setImmediate(beginSome);
+    });
+}
+
+/**
+ * Creates what lets at most `count` pieces of asynchronous work run at once, and has others wait in
+ * order. It resolves with what the work has to call, once, when it ends.
+ */
+export function createQueue(count: number): () => Promise<() => void> {
+  const waiting: (() => void)[] = [];
+  let running = 0;
+
+  function end(): void {
+    running -= 1;
+    waiting.shift()?.();
+  }
+
+  return async () => {
+    running += 1;
+    if (running > count) await new Promise<void>((resolve) => waiting.push(resolve));
+    return end;
+  };
+}
