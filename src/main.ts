@@ -1,3 +1,5 @@
+import { existsSync } from "node:fs";
+import { flushCompileCache } from "node:module";
 import { constants } from "node:os";
 import { isatty } from "node:tty";
 import { Command, Option } from "commander";
@@ -6,7 +8,7 @@ import { readBuild } from "./build.ts";
 import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
 import type { RunningServer } from "./server.ts";
 import { duration } from "./setting-values.ts";
-import { openStandardError, type StandardError } from "./standard-error.ts";
+import { openStandardError } from "./standard-error.ts";
 import { withoutSecrets } from "./store/database-url.ts";
 
 /** How often certificates and tokens are checked for changes, in milliseconds. */
@@ -15,10 +17,16 @@ const reloadIntervalMs = 30_000;
 /** The same signal again so soon after the first, in milliseconds, is the first one again. */
 const repeatedSignalMs = 1_000;
 
+/** How long a copy that is told to end may take for what it has begun, in milliseconds. */
+const stopMs = 5_000;
+
 interface RemoveFlags {
   wait: number;
   vacuum?: boolean;
 }
+
+const stderr = openStandardError();
+const isTerminal = isatty(2);
 
 const { version, commit } = readBuild();
 const program = new Command("investor-records")
@@ -50,13 +58,16 @@ program
     const { runCopy } = await import("./copy/copy.ts");
     const stop = new AbortController();
     const { signal } = stop;
-    onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => stop.abort(name));
-    const say = sayTo(openStandardError());
+    onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => {
+      stop.abort(name);
+      setTimeout(() => {
+        say(`stopped by ${name}, without waiting for what it had begun`);
+        exit(statusOf(name));
+      }, stopMs);
+    });
     const options = { from, to, environment: process.env, signal, say };
     const isWhole = await runCopy(options).catch(refuse);
-    // As a shell reports a signal.
-    const stopped = signal.aborted ? 128 + constants.signals[signal.reason as NodeJS.Signals] : 1;
-    process.exit(isWhole ? 0 : stopped);
+    exit(isWhole ? 0 : signal.aborted ? statusOf(signal.reason) : 1);
   });
 
 program
@@ -72,9 +83,9 @@ program
   .option("--vacuum", "rewrite an SQLite file if copies are left otherwise; creates wait for it")
   .action(async (database: string, id: string, { wait: waitMs, vacuum = false }: RemoveFlags) => {
     const { runRemove } = await import("./remove.ts");
-    const say = sayTo(openStandardError());
+    onSignals(["SIGINT", "SIGTERM"], (name) => exit(statusOf(name)));
     const options = { database, id, environment: process.env, waitMs, vacuum, say };
-    process.exit((await runRemove(options).catch(refuse)) ? 0 : 1);
+    exit((await runRemove(options).catch(refuse)) ? 0 : 1);
   });
 
 // Commander would take an unknown command for an argument of the default one.
@@ -90,19 +101,20 @@ await program.parseAsync();
 /** Ends the process because a setting or an argument is wrong. */
 function refuse(error: unknown): never {
   if (!(error instanceof ConfigError)) throw error;
-  return program.error(`error: ${nameAsGiven(error.message, serve)}`);
+  say(`error: ${nameAsGiven(error.message, serve)}`);
+  return exit(2);
 }
 
 async function runServer(): Promise<void> {
   const config = readConfig(serve);
   const serializers = { err: describeError };
-  const stderr = openStandardError((dropped) => {
+  const log = pino({ level: config.logLevel, serializers }, await openLog());
+  stderr.onRoom = (dropped) => {
     log.warn({ dropped }, "lines of the log were dropped, since they could not be written");
-  });
-  const log = pino({ level: config.logLevel, serializers }, await formatFor(stderr));
+  };
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
-    process.exit(1);
+    return exit(1);
   };
   // A rejection that nothing handles comes as one, too.
   process.on("uncaughtException", exitFatally);
@@ -114,7 +126,7 @@ async function runServer(): Promise<void> {
   server = await starting.catch((error: Error) => {
     if (error instanceof ConfigError) throw error;
     log.fatal(error.message);
-    process.exit(1);
+    return exit(1);
   });
   keepReloaded(server, log);
   const { host } = config.listen;
@@ -144,7 +156,7 @@ function keepReloaded(server: RunningServer, log: Logger): void {
   setInterval(reloadNext, reloadIntervalMs, true).unref();
   process.on("SIGHUP", () => {
     // A terminal that closes sends it, too.
-    if (process.stderr.isTTY && !isatty(process.stderr.fd)) process.kill(process.pid, "SIGTERM");
+    if (isTerminal && !isatty(2)) process.kill(process.pid, "SIGTERM");
     else reloadNext(false);
   });
 }
@@ -154,13 +166,13 @@ function stopOnSignal(running: () => RunningServer | undefined, log: Logger): vo
     const server = running();
     if (server === undefined) {
       log.warn(`ended by ${signal} before it was ready`);
-      return endAtOnce();
+      return killSelf();
     }
     log.info(`shutting down on ${signal}`);
     const isClean = await server.stop();
     if (isClean) log.info("stopped");
     else log.warn("stopped, and cut calls in flight");
-    process.exit(isClean ? 0 : 1);
+    exit(isClean ? 0 : 1);
   };
   onSignals(["SIGTERM", "SIGINT"], stop, (signal) => {
     log.warn(`stopped at once, by a second signal (${signal})`);
@@ -185,18 +197,45 @@ function onSignals(
       // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
       if (signal === first.signal && performance.now() - first.at < repeatedSignalMs) return;
       onSecond(signal);
-      endAtOnce();
+      killSelf();
     });
     // Not before: without a listener, Node.js forgets a signal that has come meanwhile.
     for (const listener of earlier) process.off(signal, listener);
   }
 }
 
-/** Ends the process. An orderly exit would wait for threads that write, and these for the disk. */
-function endAtOnce(): never {
+/** Ends the process when all that it has to say is written, or nobody reads it. */
+function exit(status: number): never {
+  stderr.flush();
+  // What a new program does not do for this one.
+  flushCompileCache();
+  return endAtOnce(status);
+}
+
+function killSelf(): never {
   process.kill(process.pid, "SIGKILL");
   // PID 1 of a container cannot kill itself that way.
-  process.abort();
+  return endAtOnce(statusOf("SIGKILL"));
+}
+
+/**
+ * Ends the process with a status. Its own exit would wait for the threads of libuv, and these for
+ * the writer of a FIFO, a name server or a disk: another program in its place waits for nobody.
+ */
+function endAtOnce(status: number): never {
+  const { execPath } = process;
+  // Without NODE_OPTIONS, which could load anything.
+  const { LD_LIBRARY_PATH = "" } = process.env;
+  // An upgrade may have taken it away.
+  if (existsSync(execPath)) {
+    process.execve?.(execPath, [execPath, "-e", `process.exit(${status})`], { LD_LIBRARY_PATH });
+  }
+  process.exit(status);
+}
+
+/** The status by which a shell reports a signal. */
+function statusOf(signal: NodeJS.Signals): number {
+  return 128 + constants.signals[signal];
 }
 
 /** What the log has of an error. Other properties can hold what a caller has sent, or a record. */
@@ -208,16 +247,16 @@ function describeError(error: unknown): unknown {
 }
 
 /** Takes the lines of the log: JSON, which becomes readable on a terminal. */
-async function formatFor(stderr: StandardError): Promise<DestinationStream> {
-  if (!process.stderr.isTTY) return stderr;
+async function openLog(): Promise<DestinationStream> {
+  if (!isTerminal) return stderr;
   const { prettyFactory } = await import("pino-pretty");
   const format = prettyFactory({});
   return { write: (line) => stderr.write(format(line)) };
 }
 
-/** Prints lines for the user, who may not read them. */
-function sayTo(stderr: StandardError) {
-  return (line: string) => stderr.write(`${withoutControls(line)}\n`);
+/** Prints a line for the user, who may not read it. */
+function say(line: string): void {
+  stderr.write(`${withoutControls(line)}\n`);
 }
 
 /** Without what would move the cursor, since paths and settings can hold anything. */

@@ -9,7 +9,7 @@ import { createConnections, withinDescriptors } from "./http/connections.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { createReload, followFiles, type Reloaded } from "./setting-files.ts";
+import { createReload, type FollowedFiles, followFiles, type Reloaded } from "./setting-files.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
@@ -46,6 +46,12 @@ const minDrainDelayMs = 100;
 const flushMs = 200;
 
 /**
+ * The time that the database gets to close, in milliseconds. A supervisor waits little longer, and
+ * nothing is lost without it.
+ */
+const closeMs = 4_000;
+
+/**
  * Opens the store and serves it until stopped. It listens before the store is open, for which calls
  * get STORE_UNAVAILABLE, and `/readyz` 503.
  *
@@ -65,8 +71,8 @@ export async function startServer(
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const { certFile, keyFile, clientCaFile } = config.tls ?? {};
   // Before they are read, so that no change is missed.
-  const certificatesChanged = await followFiles([certFile, keyFile, clientCaFile]);
-  const tokensChanged = await followFiles([config.authentication?.tokensFile]);
+  const certificateFiles = await followFiles([certFile, keyFile, clientCaFile]);
+  const tokenFiles = await followFiles([config.authentication?.tokensFile]);
   const onWarning = (message: string) => log.warn(message);
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
@@ -105,7 +111,7 @@ export async function startServer(
   const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
-  let storeFilesChanged = async () => false;
+  let storeFiles: FollowedFiles;
   try {
     const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
@@ -125,7 +131,7 @@ export async function startServer(
       },
     });
     Object.assign(store, opened);
-    storeFilesChanged = await followFiles(store.files ?? []);
+    storeFiles = await followFiles(store.files ?? []);
     stopFollowing = await followStore(store, log, routes.setReady);
   } catch (error) {
     for (const listener of listeners) listener.close();
@@ -140,9 +146,9 @@ export async function startServer(
     grpcPort,
     httpPort,
     reload: createReload([
-      { name: "tokens", hasChanged: tokensChanged, reload: authentication?.reload },
-      { name: "certificates", hasChanged: certificatesChanged, reload: tls?.reload },
-      { name: "certificates for MongoDB", hasChanged: storeFilesChanged, reload: store.reload },
+      { name: "tokens", files: tokenFiles, reload: authentication?.reload },
+      { name: "certificates", files: certificateFiles, reload: tls?.reload },
+      { name: "certificates for MongoDB", files: storeFiles, reload: store.reload },
     ]),
     async stop() {
       stopFollowing();
@@ -161,7 +167,11 @@ export async function startServer(
       }, drain.timeoutMs + flushMs);
       const isClean = gate.inFlight === 0;
       connections.destroy();
-      await Promise.all([store.close(), stopTraces()]);
+      const closed = Promise.all([store.close(), stopTraces()]);
+      const timeUp = delay(closeMs, "time is up" as const, { ref: false });
+      if ((await Promise.race([closed, timeUp])) === "time is up") {
+        log.warn("the database did not close in time");
+      }
       return isClean;
     },
   };

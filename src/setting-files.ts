@@ -25,8 +25,7 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
 interface Source {
   /** Its name in the log. */
   name: string;
-  /** Whether its files may hold something else than when this was last asked. */
-  hasChanged(): Promise<boolean>;
+  files: FollowedFiles;
   /**
    * Reads them; absent if there are none.
    *
@@ -52,10 +51,11 @@ export function createReload(sources: Source[]) {
     const errors: Error[] = [];
     for (const source of sources) {
       if (source.reload === undefined) continue;
-      const hasChanged = await source.hasChanged();
+      const hasChanged = await source.files.haveChanged();
       const fault = faults.get(source);
       if (onlyChanged && !hasChanged && fault === undefined) continue;
       try {
+        source.files.expectRegular();
         await source.reload();
         faults.delete(source);
         reloaded.push(source.name);
@@ -69,21 +69,41 @@ export function createReload(sources: Source[]) {
   };
 }
 
-/**
- * Follows files, also where symbolic links lead to others.
- *
- * @returns what tells whether one of them has changed since this, or it, was last called
- */
-export async function followFiles(paths: (string | undefined)[]): Promise<() => Promise<boolean>> {
+/** Files that are followed, also where symbolic links lead to others. */
+export interface FollowedFiles {
+  /** Looks at them, and tells whether one has changed since they were last looked at. */
+  haveChanged(): Promise<boolean>;
+  /**
+   * Makes sure that all of them can be read again, as far as was last seen.
+   *
+   * @throws {Error} one is a FIFO or the like, which would be waited for
+   */
+  expectRegular(): void;
+}
+
+/** Looks at files and follows them from now on. */
+export async function followFiles(paths: (string | undefined)[]): Promise<FollowedFiles> {
+  let special: string | undefined;
   const describe = async (path = "") => {
-    const { dev, ino, size, mtimeNs } = await stat(path, { bigint: true });
-    return [dev, ino, size, mtimeNs].join();
+    const found = await stat(path, { bigint: true });
+    if (found.isFile() || found.isDirectory()) {
+      return [found.dev, found.ino, found.size, found.mtimeNs].join();
+    }
+    special = path;
+    return "special";
   };
   const look = () => Promise.all(paths.map((path) => describe(path).catch(({ code }) => code)));
   let seen = String(await look());
-  return async () => {
-    const before = seen;
-    seen = String(await look());
-    return seen !== before;
+  return {
+    async haveChanged() {
+      const before = seen;
+      special = undefined;
+      seen = String(await look());
+      return seen !== before;
+    },
+    expectRegular() {
+      if (special === undefined) return;
+      throw new Error(`${special} is not a regular file, and only those are read again`);
+    },
   };
 }

@@ -1,0 +1,151 @@
+/** Processes that are told to end while something never replies to them. */
+import { execFileSync } from "node:child_process";
+import { closeSync, constants, openSync, readFileSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { beforeAll, describe, expect, inject, it } from "vitest";
+import { prepareDisks } from "./faults/failing-disk.ts";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { makeSqlite } from "./support/copying.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
+import { aCreate } from "./support/records.ts";
+import {
+  end,
+  grpcClient,
+  hurry,
+  type Run,
+  run,
+  runGroup,
+  startService,
+  untilWritten,
+  waitFor,
+} from "./support/service.ts";
+import { needs } from "./support/tools.ts";
+
+const freePorts = { GRPC_PORT: "0", HTTP_PORT: "0" };
+
+/** The last line that a service has logged. */
+const lastMessage = ({ output }: Run) => JSON.parse(output().trim().split("\n").at(-1) ?? "").msg;
+
+function makeFifo(path: string): string {
+  execFileSync("mkfifo", [path]);
+  return path;
+}
+
+describe("a FIFO", () => {
+  it("of tokens is read once, holds up neither other files nor the end", async () => {
+    const folder = temporaryFolder();
+    const fifo = makeFifo(join(folder, "tokens"));
+    const files = await writeServerFiles(folder, await createAuthority());
+    const [service] = await Promise.all([
+      startService({ ...files, AUTH_TOKENS_FILE: fifo }, folder),
+      writeFile(fifo, `orders ${"t".repeat(40)}\n`),
+    ]);
+    service.child.kill("SIGHUP");
+    await untilWritten(service, "reloaded certificates");
+    expect(service.output()).toContain(
+      `${fifo} is not a regular file, and only those are read again; the previous one stays in use`,
+    );
+    expect(await end(service)).toBe(0);
+    expect(lastMessage(service)).toBe("stopped");
+  });
+
+  it("as a certificate that nobody writes does not hold up the end of a start", async () => {
+    const folder = temporaryFolder();
+    const fifo = makeFifo(join(folder, "server.crt"));
+    const service = run([], { ...freePorts, TLS_CERT: fifo, TLS_KEY: fifo }, folder);
+    // It opens once the service does, and has nothing for it.
+    const fd = await waitFor(() => {
+      try {
+        return openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK);
+      } catch {
+        return undefined;
+      }
+    });
+    expect(await end(service)).toBe("SIGKILL");
+    closeSync(fd);
+    expect(service.output()).toContain("ended by SIGTERM before it was ready");
+  });
+});
+
+describe("a name server that does not reply", needs("cc"), () => {
+  const folder = sharedFolder();
+  const library = join(folder, "dns.so");
+  const env = { ...freePorts, LD_PRELOAD: library, DATABASE_URL: "mongodb://db.example/" };
+  const hangs = "getaddrinfo hangs";
+
+  beforeAll(() => {
+    const input = `
+      #include <stdio.h>
+      #include <unistd.h>
+      int getaddrinfo(void) { for (dprintf(2, "${hangs}\\n");; pause()); }`;
+    execFileSync("cc", ["-shared", "-fPIC", "-x", "c", "-o", library, "-"], { input });
+  });
+
+  it.each([
+    ["the service", [], 0],
+    ["copy", ["copy", "env:DATABASE_URL", "out.ndjson"], 143],
+    ["remove", ["remove", "env:DATABASE_URL", "01980f3c-5a00-780d-b45f-8ecdc28f57c1"], 143],
+  ] as const)("does not hold up the end of %s", async (_, args, status) => {
+    const running = run([...args], { ...env, NODE_OPTIONS: hurry(5) }, temporaryFolder());
+    await untilWritten(running, args.length > 0 ? hangs : "serving");
+    expect(running.output()).toContain(hangs);
+    expect(await end(running)).toBe(status);
+    if (status === 0) expect(lastMessage(running)).toBe("stopped");
+  });
+});
+
+it("a reader of standard output that stays away does not hold up the end of a copy", async () => {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 10_000);
+  const copying = run(["copy", "sqlite:a.db", "-"], { NODE_OPTIONS: hurry(5) }, folder);
+  copying.child.stdout?.pause();
+  await untilWritten(copying, "0 records");
+  copying.child.kill("SIGTERM");
+  await untilWritten(copying, "stopped by SIGTERM, without waiting for what it had begun");
+  copying.child.stdout?.resume();
+  expect(await copying.exited).toBe(143);
+});
+
+describe("a disk that hangs", needs("cc"), () => {
+  const createDisk = prepareDisks();
+
+  it("does not hold up the end beyond the drain timeout", async () => {
+    const disk = createDisk();
+    const env = { ...disk.env, DRAIN_TIMEOUT: "100ms", NODE_OPTIONS: hurry(5) };
+    const service = await startService(env, disk.folder);
+    disk.setRules("sync -wal 1 hang");
+    const creating = grpcClient(service).createInvestor(aCreate());
+    await Promise.race([creating, untilWritten(service, "hang")]);
+    expect(await end(service)).toBe(1);
+    expect(lastMessage(service)).toBe("stopped, and cut calls in flight");
+    await expect(creating).rejects.toThrow();
+  });
+});
+
+describe("process 1 of a container", needs("mount"), () => {
+  async function start(DRAIN_DELAY = "0s") {
+    const args = ["--pid", "--fork", "--kill-child", process.execPath, inject("bin")];
+    const env = { PATH: process.env.PATH, ...freePorts, DRAIN_DELAY };
+    const service = runGroup("unshare", args, { cwd: temporaryFolder(), env });
+    await untilWritten(service, "serving");
+    const children = `/proc/${service.child.pid}/task/${service.child.pid}/children`;
+    return { ...service, pid: Number(readFileSync(children, "utf8")) };
+  }
+
+  it("ends with status 0 at one signal", async () => {
+    const service = await start();
+    process.kill(service.pid, "SIGTERM");
+    expect(await service.exited).toBe(0);
+    expect(lastMessage(service)).toBe("stopped");
+  });
+
+  it("ends at once at a second one, as SIGKILL ends others", async () => {
+    const service = await start("10h");
+    process.kill(service.pid, "SIGTERM");
+    await untilWritten(service, "shutting down");
+    process.kill(service.pid, "SIGINT");
+    expect(await service.exited).toBe(137);
+    expect(lastMessage(service)).toContain("by a second signal");
+  });
+});
