@@ -37,7 +37,8 @@ git commit --quiet --all --message "Release $new"
 
 rm -rf release
 mkdir release
-npm pack --silent --pack-destination release . ./client
+# Packing builds them, also where npm is told to run no scripts.
+npm pack --silent --ignore-scripts=false --pack-destination release . ./client
 # Of the server's own packages: with --omit dev, npm leaves out those that the tests need, too.
 mkdir release/investor-records
 cp package.json package-lock.json release/investor-records

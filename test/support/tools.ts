@@ -22,6 +22,9 @@ interface Tool {
   isOptional?: true;
 }
 
+/** The npm of the oldest Node.js that README allows. */
+export const oldestNpm = "npm@10.8.2";
+
 const tools = {
   "access for all": {
     probe: `test "$(id -u)" != 0 || setpriv --reuid=65534 --regid=65534 --clear-groups ${process.execPath} -e 'require("pino")'`,
@@ -69,7 +72,17 @@ const tools = {
     get: "the right to mount file systems: run the tests as root, in a container with --privileged",
   },
   nginx: { probe: "nginx -v", get: "the package nginx", isOptional: true },
+  "npm 10": {
+    probe: `npm exec --yes --prefer-offline ${oldestNpm} -- --version`,
+    get: "access to a registry of npm",
+    isOptional: true,
+  },
   openssl: { probe: "openssl version", get: "the package openssl" },
+  "packages of Debian": {
+    probe: "dpkg-deb --version && apt-get indextargets --format '$(REPO_URI)' | grep '/debian/$'",
+    get: "a machine with Debian and access to its mirror",
+    isOptional: true,
+  },
   prlimit: { probe: "prlimit --version", get: "the package util-linux" },
   promtool: { probe: "promtool --version", get: "the package prometheus", isOptional: true },
   Python: { probe: "python3 -c 'import ensurepip'", get: "the package python3-venv" },
