@@ -1,5 +1,5 @@
 # The service with the Node.js of the image to build in, which must have npm, too. The one to run on
-# only needs glibc and the C++ library.
+# needs glibc and the C++ library; libatomic, which Node.js needs as well, comes with it.
 ARG BUILD_IMAGE=docker.io/library/node:26.10.0-trixie-slim
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian13
 
@@ -12,11 +12,13 @@ COPY gen gen
 COPY src src
 ARG REVISION
 RUN npm run build && npm prune --omit=dev --ignore-scripts --workspaces=false
-RUN mkdir -p /out/volume && mkdir -m 0700 /out/volume/data \
-  && cp "$(command -v node)" /out/node && rm -rf node_modules/.bin
+RUN mkdir -p /out/lib /out/volume && mkdir -m 0700 /out/volume/data \
+  && cp "$(command -v node)" /out/node && rm -rf node_modules/.bin \
+  && cp -L "$(ldd /out/node | sed -n 's/.* => \(.*libatomic.*\) .*/\1/p')" /out/lib
 
 FROM ${BASE_IMAGE}
 COPY --from=build /out/node /usr/local/bin/node
+COPY --from=build /out/lib /usr/lib
 COPY --from=build --chown=10001:10001 /out/volume /
 WORKDIR /app
 COPY --from=build /app/package.json ./

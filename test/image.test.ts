@@ -1,6 +1,13 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, readFileSync, realpathSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  writeFileSync,
+} from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { beforeAll, describe, expect, it } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
@@ -12,10 +19,13 @@ import { needs } from "./support/tools.ts";
 
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
-/** The C and C++ libraries of this machine, which the image begins with. */
-const libraries = ["/lib", "/lib64"].map((folder) => `${folder}:${folder}:ro`);
+/** What gcr.io/distroless/cc-debian13 is made of, and nothing that it lacks. */
+const packages = [
+  ...["base-files", "ca-certificates", "gcc-14-base", "libc6", "libgcc-s1", "libgomp1"],
+  ...["libstdc++6", "tzdata"],
+];
 
-describe("the image", needs("buildah"), () => {
+describe("the image", needs("buildah", "packages of Debian"), () => {
   const folder = sharedFolder();
   const revision = "4fd0b1d2c3a4958677889900aabbccddeeff0011";
   let container: string;
@@ -37,7 +47,7 @@ describe("the image", needs("buildah"), () => {
     writeFileSync(join(folder, "npmrc"), [...lines, "prefer-offline=true", ""].join("\n"));
     const npm = resolve(realpathSync(output("sh", "-c", "command -v npm")), "../..");
     const volumes = [
-      ...[...libraries, "/usr/bin:/usr/bin:ro", "/usr/bin:/bin:ro"],
+      ...["/lib:/lib:ro", "/lib64:/lib64:ro", "/usr/bin:/usr/bin:ro", "/usr/bin:/bin:ro"],
       ...[`${dirname(process.execPath)}:/node:ro`, `${npm}:/npm:ro`],
       `${output("npm", "config", "get", "cache")}:/root/.npm`,
       ...[`${join(folder, "npmrc")}:/root/.npmrc:ro`, "/etc/ssl/certs:/etc/ssl/certs:ro"],
@@ -51,12 +61,13 @@ describe("the image", needs("buildah"), () => {
       "WORKDIR /tmp",
     ];
     writeFileSync(join(folder, "Dockerfile"), base.join("\n"));
-    buildah(...build, "--tag", "base", folder);
-    buildah(
-      ...[...build, "--tag", "image", "--build-arg", `REVISION=${revision}`],
-      ...["--build-arg", "BUILD_IMAGE=localhost/base", "--build-arg", "BASE_IMAGE=localhost/base"],
-      ".",
-    );
+    buildah(...build, "--tag", "builder", folder);
+    unpackDebian(join(folder, "debian"));
+    writeFileSync(join(folder, "debian/Dockerfile"), "FROM scratch\nCOPY root /\n");
+    buildah(...build, "--tag", "base", join(folder, "debian"));
+    const bases = { BUILD_IMAGE: "localhost/builder", BASE_IMAGE: "localhost/base" };
+    const args = Object.entries({ REVISION: revision, ...bases }).map((each) => each.join("="));
+    buildah(...build, "--tag", "image", ...args.flatMap((each) => ["--build-arg", each]), ".");
     container = buildah("from", "image");
     const { OCIv1, Docker } = JSON.parse(buildah("inspect", "--type", "image", "image"));
     config = { ...OCIv1.config, HealthCheck: Docker.config.Healthcheck.Test };
@@ -65,9 +76,7 @@ describe("the image", needs("buildah"), () => {
   /** Runs a program in the container as its configuration says. */
   function run(env: Record<string, string>, program: string[]) {
     const settings = Object.entries(env).flatMap(([name, value]) => ["--env", `${name}=${value}`]);
-    const volumes = libraries.flatMap((volume) => ["--volume", volume]);
-    const options = ["--isolation", "chroot", ...volumes, ...settings];
-    const args = ["run", ...options, container, "--", ...program];
+    const args = ["run", "--isolation", "chroot", ...settings, container, "--", ...program];
     const child = spawn("buildah", [...buildahArguments, ...args]);
     let text = "";
     for (const stream of [child.stdout, child.stderr]) {
@@ -143,6 +152,26 @@ describe("the image", needs("buildah"), () => {
     expect(refused.written().trim()).toMatch(/^error: HOST .*$/);
   });
 });
+
+/** Unpacks the packages of the base, of Debian 13 by the mirror of this machine, into `root`. */
+function unpackDebian(folder: string): void {
+  for (const each of ["lists", "cache", "root"]) mkdirSync(join(folder, each), { recursive: true });
+  const targets = output("apt-get", "indextargets", "--format", "$(REPO_URI)");
+  const [mirror] = /^.*\/debian\/$/m.exec(targets) ?? [];
+  const list = join(folder, "sources.list");
+  writeFileSync(list, `deb ${mirror} trixie main\n`);
+  const options = [
+    ...[`Dir::Etc::sourcelist=${list}`, "Dir::Etc::sourceparts=-", `Dir::Cache=${folder}/cache`],
+    ...[`Dir::State::lists=${folder}/lists`, "Acquire::Languages=none", "APT::Sandbox::User=root"],
+    "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+  ].flatMap((option) => ["--option", option]);
+  output("apt-get", ...options, "--quiet", "update");
+  const download = ["--quiet", "download", ...packages];
+  execFileSync("apt-get", [...options, ...download], { cwd: folder, stdio: "pipe" });
+  for (const file of readdirSync(folder).filter((name) => name.endsWith(".deb"))) {
+    output("dpkg-deb", "--extract", join(folder, file), join(folder, "root"));
+  }
+}
 
 function output(program: string, ...args: string[]): string {
   return execFileSync(program, args, { cwd: root, encoding: "utf8" }).trim();
