@@ -3,9 +3,10 @@ import { flushCompileCache } from "node:module";
 import { constants } from "node:os";
 import { isatty } from "node:tty";
 import { Command, Option } from "commander";
-import { type DestinationStream, type Logger, pino } from "pino";
+import type { Logger } from "pino";
 import { readBuild } from "./build.ts";
 import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
+import { createLog } from "./log.ts";
 import type { RunningServer } from "./server.ts";
 import { duration } from "./setting-values.ts";
 import { openStandardError } from "./standard-error.ts";
@@ -27,18 +28,20 @@ interface RemoveFlags {
 
 const stderr = openStandardError();
 const isTerminal = isatty(2);
+const { JOURNAL_STREAM: journal } = process.env;
+
+/** The command. */
+const [first = "serve"] = process.argv.slice(2);
 
 const { version, commit } = readBuild();
 const program = new Command("investor-records")
   .description("Keeps investor records for backend services.")
   .version(commit ? `${version} (${commit})` : version)
   .configureOutput({
-    outputError: (text, write) => {
-      const safe = text.replaceAll(/mongodb(\+srv)?:\/\/\S+/g, withoutSecrets);
-      write(`${withoutControls(safe.trim())}\n`);
-    },
+    outputError: (text) =>
+      complain(text.replaceAll(/mongodb(\+srv)?:\/\/\S+/g, withoutSecrets).trim()),
   })
-  .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2));
+  .exitOverride((error) => (error.exitCode === 0 ? process.exit(0) : exit(2)));
 
 const serve = program
   .command("serve", { isDefault: true })
@@ -90,7 +93,6 @@ program
 
 // Commander would take an unknown command for an argument of the default one.
 const commands = program.commands.map((each) => each.name());
-const [first = "serve"] = process.argv.slice(2);
 if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
   program.error(
     `error: unknown command ${JSON.stringify(first)}; the commands are ${commands.join(", ")} and help`,
@@ -101,14 +103,23 @@ await program.parseAsync();
 /** Ends the process because a setting or an argument is wrong. */
 function refuse(error: unknown): never {
   if (!(error instanceof ConfigError)) throw error;
-  say(`error: ${nameAsGiven(error.message, serve)}`);
+  complain(`error: ${nameAsGiven(error.message, serve)}`);
   return exit(2);
+}
+
+/** Says what is wrong with a setting or an argument: in JSON, where the log of the service is. */
+function complain(text: string): void {
+  if (isTerminal || ["copy", "remove"].includes(first)) say(text);
+  else
+    createLog(stderr, { level: "fatal", journal }).fatal(
+      withoutControls(text.replace(/^error: /, "")),
+    );
 }
 
 async function runServer(): Promise<void> {
   const config = readConfig(serve);
-  const serializers = { err: describeError };
-  const log = pino({ level: config.logLevel, serializers }, await openLog());
+  const format = isTerminal ? (await import("pino-pretty")).prettyFactory({}) : undefined;
+  const log = createLog(stderr, { level: config.logLevel, journal, format });
   stderr.onRoom = (dropped) => {
     log.warn({ dropped }, "lines of the log were dropped, since they could not be written");
   };
@@ -236,22 +247,6 @@ function endAtOnce(status: number): never {
 /** The status by which a shell reports a signal. */
 function statusOf(signal: NodeJS.Signals): number {
   return 128 + constants.signals[signal];
-}
-
-/** What the log has of an error. Other properties can hold what a caller has sent, or a record. */
-function describeError(error: unknown): unknown {
-  // Anything can be thrown.
-  if (!(error instanceof Error)) return String(error);
-  const { type, message, stack } = pino.stdSerializers.err(error);
-  return { type, message, stack };
-}
-
-/** Takes the lines of the log: JSON, which becomes readable on a terminal. */
-async function openLog(): Promise<DestinationStream> {
-  if (!isTerminal) return stderr;
-  const { prettyFactory } = await import("pino-pretty");
-  const format = prettyFactory({});
-  return { write: (line) => stderr.write(format(line)) };
 }
 
 /** Prints a line for the user, who may not read it. */

@@ -67,8 +67,10 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
 
     const folder = temporaryFolder();
     const [time] = /"time":\d+/.exec(service.output()) ?? [""];
-    // As if no midnight had passed.
-    writeFileSync(join(folder, "service.log"), service.output().replaceAll(/"time":\d+/g, time));
+    // As if no midnight had passed, and as journalctl shows it.
+    const log = service.output().replaceAll(/"time":\d+/g, time);
+    const others = "Starting Investor Records...\n12\n";
+    writeFileSync(join(folder, "service.log"), `${others}${log}${others}`);
     const DAY = new Date(Number(time.slice(7))).toISOString().slice(0, 10);
     const variables = { ...process.env, ID: id, CALLER: "token reports", DAY };
     const questions = readQuestions();

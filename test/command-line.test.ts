@@ -1,10 +1,18 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { describe, expect, it } from "vitest";
+import { describe, expect, inject, it } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { run, startService, waitFor } from "./support/service.ts";
+import {
+  ask,
+  hasEnded,
+  run,
+  runGroup,
+  startService,
+  untilWritten,
+  waitFor,
+} from "./support/service.ts";
 
 const { engines } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
@@ -22,12 +30,15 @@ describe("the command line", () => {
     [[], { HOST: "0.0.0.0" }, /HOST 0.0.0.0 is not a loopback .* set --allow-insecure/],
     [["--auth-tokens-file", "gone"], {}, /--auth-tokens-file gone cannot be read \(ENOENT\)/],
     [["--database-url", "mongodb://h/?no=1"], {}, /--database-url is not a MongoDB connection/],
-  ] as const)("refuses %j %j with one line and status 2", async (args, env, named) => {
+  ] as const)("refuses %j %j with one line of the log and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
     const refused = run([...args], env, folder);
     expect(await refused.exited).toBe(2);
-    expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
-    expect(refused.output()).toMatch(named);
+    expect(refused.output()).toMatch(/^[^\n]+\n$/);
+    expect(JSON.parse(refused.output())).toMatchObject({
+      level: 60,
+      msg: expect.stringMatching(named),
+    });
     expect(refused.output()).not.toContain("s3cret");
   });
 
@@ -77,6 +88,28 @@ describe("the command line", () => {
     expect(JSON.parse(output()).msg).toContain(fault);
     // Before it has touched the database.
     expect(existsSync(join(folder, "data"))).toBe(false);
+  });
+
+  it.each([
+    [{ LOG_LEVEL: "debug", MAX_CONNECTIONS: "1000000" }, "<6>30 <4>40 <7>20"],
+    [{ GRPC_PORT: "x" }, "<2>60"],
+    [{ DATABASE_URL: "sqlite:/dev/null/a.db" }, "<2>60"],
+  ])("gives journald priorities with %j", async (env, expected) => {
+    // As systemd names what journald reads.
+    const script = 'JOURNAL_STREAM=$(stat -L -c %d:%i /dev/fd/2) exec "$0" "$@"';
+    const args = ["-c", script, process.execPath, inject("bin")];
+    const { PATH } = process.env;
+    const own = { PATH, GRPC_PORT: "0", HTTP_PORT: "0", ...env };
+    const service = runGroup("sh", args, { cwd: temporaryFolder(), env: own });
+    await untilWritten(service, '"msg":"serving');
+    if (!hasEnded(service.child)) {
+      const [, httpPort] = /http:\/\/[^ "]*:(\d+)/.exec(service.output()) ?? [];
+      await ask({ httpPort: Number(httpPort) }, "/v1/investors");
+      await untilWritten(service, '"level":20');
+    }
+    const all = service.output().trim().split("\n");
+    const found = all.map((line) => line.replace(/^(<\d>)\{"level":(\d+).*\}$/, "$1$2"));
+    expect(new Set(found)).toEqual(new Set(expected.split(" ")));
   });
 
   it("logs to standard error, and writes nothing to standard output", async () => {

@@ -258,8 +258,8 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     const wrong = { OTEL_EXPORTER_OTLP_ENDPOINT: "S3CRET:4318" };
     const refused = run([], wrong, temporaryFolder());
     expect(await refused.exited).toBe(2);
-    expect(refused.output()).toBe(
-      "error: OTEL_EXPORTER_OTLP_ENDPOINT must be an http or https URL\n",
+    expect(JSON.parse(refused.output()).msg).toBe(
+      "OTEL_EXPORTER_OTLP_ENDPOINT must be an http or https URL",
     );
   });
 });
