@@ -1,4 +1,4 @@
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { UUID } from "mongodb";
 import { expect, it } from "vitest";
 import { failureOf } from "./support/errors.ts";
@@ -44,6 +44,44 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
     await server.start(true);
     await waitFor(isReady);
     await client.createInvestor(aCreate());
+  });
+
+  it("whose reply drips holds up no other get beyond its deadline", async () => {
+    const target = Number(new URL(mongo.url()).port);
+    let isDripping = false;
+    const proxy = createServer((caller) => {
+      const server = connect(target, "127.0.0.1");
+      const sockets = [caller, server] as const;
+      for (const each of sockets) {
+        each.on("error", () => {});
+        each.once("close", () => sockets.forEach((other) => void other.destroy()));
+      }
+      caller.pipe(server);
+      const waiting: Buffer[] = [];
+      server.on("data", (chunk: Buffer) => {
+        // Replies to lookups have the record; the first of them drips, and its connection for ever.
+        if (isDripping && waiting.length === 0 && chunk.includes("lastName")) {
+          isDripping = false;
+          const timer = setInterval(() => {
+            const [first] = waiting;
+            if (!first) return;
+            caller.write(first.subarray(0, 1));
+            waiting[0] = first.subarray(1);
+          }, 200);
+          caller.once("close", () => clearInterval(timer));
+          waiting.push(chunk);
+        } else if (waiting.length === 0) caller.write(chunk);
+      });
+    });
+    const port = await listen(proxy);
+    const env = { DATABASE_URL: `mongodb://127.0.0.1:${port}/drip`, REQUEST_TIMEOUT: "4s" };
+    const client = grpcClient(await startService(env));
+    const { id } = await client.createInvestor(aCreate());
+    isDripping = true;
+    const gets = [client.getInvestor({ id })];
+    await waitFor(() => !isDripping);
+    for (let i = 0; i < 10; i += 1) gets.push(client.getInvestor({ id }));
+    for (const got of await Promise.all(gets)) expect(got.id).toBe(id);
   });
 
   it("that does not reply makes the service unready", async () => {

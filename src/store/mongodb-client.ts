@@ -1,4 +1,4 @@
-import { MongoClient, type MongoClientOptions } from "mongodb";
+import { type Document, MongoClient, type MongoClientOptions } from "mongodb";
 import { unavailable } from "./mongodb-errors.ts";
 import { DatabaseUrlError } from "./store.ts";
 
@@ -62,23 +62,43 @@ export function createMongoClient(url: string, attemptMs: number) {
   }
   let primary: string | undefined;
   let isKnown = false;
-  let replacement = new AbortController();
+  /** Commands that another primary ends. */
+  const running = new Set<AbortController>();
   client.on("topologyDescriptionChanged", ({ newDescription: { servers } }) => {
     const { address } = Array.from(servers.values()).find(({ type }) => type === "RSPrimary") ?? {};
     isKnown = address !== undefined;
     if (address === undefined || address === primary) return;
     primary = address;
-    replacement.abort(new Error("another member has become the primary"));
-    replacement = new AbortController();
+    const reason = new Error("another member has become the primary");
+    for (const command of running) command.abort(reason);
   });
+  const db = client.db(database);
   return {
     client,
-    db: client.db(database),
+    db,
     /**
-     * Aborts commands when another primary is found: one that is frozen would hold them up. Commands
-     * that begin while there is none wait for the next.
+     * Runs a command, and closes its connection if the whole reply is not there in time: the driver's
+     * own timeouts begin again with each byte. When another primary is found the command ends, too:
+     * one that is frozen would hold it up. Commands that begin while there is none wait for the next.
+     *
+     * @param raw leaves objects within the reply as BSON
      */
-    untilReplaced: () => (isKnown ? replacement.signal : undefined),
+    async run(
+      command: Document,
+      { timeoutMs, raw }: { timeoutMs: number; raw: boolean },
+    ): Promise<Document> {
+      const control = new AbortController();
+      const timer = setTimeout(() => {
+        control.abort(new Error(`no whole reply within ${timeoutMs} ms`));
+      }, timeoutMs);
+      if (isKnown) running.add(control);
+      try {
+        return await db.command(command, { signal: control.signal, raw });
+      } finally {
+        clearTimeout(timer);
+        running.delete(control);
+      }
+    },
     /** The files with certificates and keys that it reads when it connects. */
     files: files.flatMap(([, file]) => file ?? []),
     /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */

@@ -63,14 +63,15 @@ export function createMongoStore(
     await connecting;
   }
 
-  /** The server gives up after this time; the driver waits a little longer for it to say so. */
-  function run(command: Document, options: { raw?: boolean } = {}): Promise<Document> {
-    const { db, untilReplaced } = current;
-    const signal = untilReplaced();
-    return db.command(
-      { ...command, maxTimeMS: attemptMs },
-      { ...options, ...(signal && { signal }) },
-    );
+  /**
+   * The server gives up after the time of an attempt, and has a little longer to say so. The next
+   * batch waits for this one.
+   */
+  function run(
+    command: Document,
+    { timeoutMs = attemptMs * 1.25, raw = false }: { timeoutMs?: number; raw?: boolean } = {},
+  ): Promise<Document> {
+    return current.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw });
   }
 
   /** @throws {StoreUnavailableError} the user may read, and not insert */
@@ -103,7 +104,8 @@ export function createMongoStore(
     };
     // Without a majority the driver throws, and nothing of the reply is sure. With one, the
     // duplicates are too: the server has waited for all that stood in its log when it replied.
-    const { writeErrors = [] } = await run(command).catch((error) => {
+    // Longer than a read, which is repeated: its outcome would be open.
+    const { writeErrors = [] } = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
       throw isSurelyNotWritten(error)
         ? unavailable(error)
         : new OutcomeUnknownError(explain(error));
