@@ -40,7 +40,7 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
     else say(`error: ${name} has no record ${id}`);
     return isRemoved;
   } catch (error) {
-    const message = `cannot remove from ${name}: ${explainError(error).replaceAll(/\s+/g, " ")}`;
+    const message = `cannot remove from ${name}: ${explainError(error, path).replaceAll(/\s+/g, " ")}`;
     if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;

@@ -4,8 +4,9 @@ import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from "node
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, inject, it, onTestFinished } from "vitest";
+import { root } from "./support/clone.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import {
   end,
@@ -153,4 +154,18 @@ it.each([
   expect(await exited).toBe(1);
   expect(output()).toContain("read and write it, its -wal and -shm, and its folder");
   chmodSync(data, 0o700);
+});
+
+it.each([1, 2])("says that its disk has no inodes beyond %d", needs("mount"), async (files) => {
+  const folder = temporaryFolder();
+  const disk = temporaryDisk(join(folder, "disk"), 2);
+  if (files === 1) writeFileSync(join(disk, "other"), "");
+  const url = `sqlite:${disk}/a.db`;
+  const env = { GRPC_PORT: "0", HTTP_PORT: "0", DATABASE_URL: url };
+  for (const args of [[], ["copy", join(root, "examples/investors.ndjson"), url]]) {
+    const { exited, output } = run(args, env, folder);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/no inodes left \(ENOSPC/);
+    expect(output()).not.toContain("this user");
+  }
 });

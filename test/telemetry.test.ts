@@ -19,9 +19,12 @@ import {
   lockDatabase,
   metric,
   readMetrics,
+  startService,
   untilInFlight,
+  untilWritten,
 } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
+import { needs } from "./support/tools.ts";
 
 type Service = Awaited<ReturnType<typeof startInProcess>>;
 
@@ -298,4 +301,12 @@ it("the log has a fault under the trace of its call, whose caller gets it as an 
     { msg: "internal error", err: { message: expect.stringContaining("no such table") } },
     { msg: "call failed", code: "INTERNAL" },
   ]);
+});
+
+it("the log names peers by IPv6 as URLs do", needs("IPv6"), async () => {
+  const service = await startService({ HOST: "::1", LOG_CALLS: "true" });
+  const list = await fetch(`http://[::1]:${service.httpPort}/v1/investors`);
+  await list.text();
+  await untilWritten(service, '"peer"');
+  expect(service.output()).toMatch(/"peer":"\[::1\]:\d+"/);
 });

@@ -51,7 +51,8 @@ export function createPeerLookup(): (socket: Socket) => Peer {
 }
 
 function describe(socket: Socket): Peer {
-  const address = `${socket.remoteAddress}:${socket.remotePort}`;
+  const { remoteAddress: host = "", remotePort } = socket;
+  const address = `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;
   const { authorized, getPeerCertificate } = socket as Partial<TLSSocket>;
   // getPeerX509Certificate() never frees the rest of the chain.
   const raw = getPeerCertificate?.call(socket)?.raw;

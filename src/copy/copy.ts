@@ -31,8 +31,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const { environment, signal, say } = options;
   const from = readSide("FROM", options.from, environment);
   const to = readSide("TO", options.to, environment);
-  const reading = failAs(`cannot read ${from.name}`);
-  const writing = failAs(`cannot write to ${to.name}`);
+  const reading = failAs(`cannot read ${from.name}`, from);
+  const writing = failAs(`cannot write to ${to.name}`, to);
   const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [] };
   const warn = (message: string) => say(`warning: ${message}`);
   const start = performance.now();
@@ -97,10 +97,10 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 }
 
 /** Has an error say first what has failed. */
-function failAs(what: string) {
+function failAs(what: string, { path }: Side) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
-      const message = `${what}: ${explainError(cause).replaceAll(/\s+/g, " ")}`;
+      const message = `${what}: ${explainError(cause, path).replaceAll(/\s+/g, " ")}`;
       throw cause instanceof DatabaseUrlError
         ? new ConfigError(message)
         : new Error(message, { cause });

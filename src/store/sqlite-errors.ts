@@ -1,3 +1,5 @@
+import { closeSync, constants, openSync } from "node:fs";
+import { dirname } from "node:path";
 import { StoreUnavailableError } from "./store.ts";
 
 /** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
@@ -43,14 +45,44 @@ export function toStoreError({ message, code }: Failure): Error {
   return transient.includes(code) ? new StoreUnavailableError(message) : new Error(message);
 }
 
-/** Explains a failure to operators: that of SQLite by its result code, any other by its message. */
-export function explainError(error: unknown): string {
+/** What a file cannot be made for, although it may be. */
+const shortages: Record<string, string> = {
+  ENOSPC: "its disk is full, or has no inodes left",
+  EDQUOT: "a quota of bytes or of files is used up",
+  EMFILE: "this process has too many open files",
+  ENFILE: "the system has too many open files",
+};
+
+/** `O_TMPFILE` of Linux, which Node.js does not name: it makes a file that never gets a name. */
+const unnamed = constants.O_DIRECTORY | 0o20_000_000;
+
+/** What keeps files from being made beside one, of which SQLite says only that it cannot open them. */
+export function shortageBeside(path: string): string | undefined {
+  try {
+    closeSync(openSync(dirname(path), constants.O_RDWR | unnamed, 0o600));
+  } catch (error) {
+    const { code = "" } = error as NodeJS.ErrnoException;
+    return shortages[code] && `${shortages[code]} (${code})`;
+  }
+  return undefined;
+}
+
+/**
+ * Explains a failure to operators: that of SQLite by its result code, any other by its message.
+ *
+ * @param path the file, if it is one of SQLite
+ */
+export function explainError(error: unknown, path?: string): string {
   const { busy, cannotOpen, readOnly, corrupt, notADatabase, full, writeError, indexSizeError } =
     resultCode;
   const code = resultCodeOf(error);
   if (code === busy) return "another process keeps it in use";
   if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
   const message = error instanceof Error ? error.message : String(error);
+  const shortage = code === cannotOpen && path ? shortageBeside(path) : undefined;
+  if (shortage) return `SQLite cannot make its -wal and -shm beside it: ${shortage}`;
+  const [, name = ""] = /^(E[A-Z]+):/.exec(message) ?? [];
+  if (shortages[name]) return `${shortages[name]} (${message})`;
   if (code === cannotOpen || code === readOnly || /^(EACCES|EPERM|EROFS):/.test(message)) {
     const files = "it, its -wal and -shm, and its folder";
     return `it cannot be opened: this user must be able to read and write ${files} (${message})`;

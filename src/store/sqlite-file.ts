@@ -13,7 +13,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { beginCount, isCounted, pragma, refuseForeignLog } from "./commit-count.ts";
 import { makeFolder, syncFolder } from "./folder.ts";
-import { explainError, resultCode, resultCodeOf } from "./sqlite-errors.ts";
+import { explainError, resultCode, resultCodeOf, shortageBeside } from "./sqlite-errors.ts";
 import { refuseLeftovers, rewriteLog, sizeOf } from "./sqlite-log.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
@@ -145,7 +145,9 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   } catch (error) {
     db.close();
     if (resultCodeOf(error) !== resultCode.cannotOpen) throw error;
-    throw new Error("SQLite needs the right to make its -wal and -shm beside it", { cause: error });
+    const shortage = shortageBeside(path);
+    const lacks = shortage ? `: ${shortage}` : ", without the right to";
+    throw new Error(`SQLite cannot make its -wal and -shm beside it${lacks}`, { cause: error });
   }
 }
 

@@ -41,7 +41,8 @@ const readBusyTimeoutMs = 50;
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
   const { observe, onWritable, onLogSize } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
-    throw new Error(`cannot use the SQLite file ${path}: ${explainError(error)}`, { cause: error });
+    const message = explainError(error, path);
+    throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
   });
   onWritable(true);
   const log = `${realpathSync(path)}-wal`;

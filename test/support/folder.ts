@@ -28,10 +28,12 @@ export function temporaryFile(text: string): string {
   return path;
 }
 
-/** A file system of 2 MiB in memory, until the end of a test that needs `mount`. */
-export function temporaryDisk(folder: string): string {
+/** A file system of 2 MiB in memory, until the end of a test that needs `mount`; so many files fit. */
+export function temporaryDisk(folder: string, files = 0): string {
   mkdirSync(folder);
-  execFileSync("mount", ["-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], { stdio: "ignore" });
+  // Its own folder is one more; 0 is any number.
+  const limits = `size=2m,nr_inodes=${files && files + 1}`;
+  execFileSync("mount", ["-t", "tmpfs", "-o", limits, "tmpfs", folder], { stdio: "ignore" });
   onTestFinished(() => {
     execFileSync("umount", ["-l", folder]);
   });

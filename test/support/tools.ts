@@ -60,6 +60,11 @@ const tools = {
     get: "a clone with the commits of older versions: git fetch --unshallow",
     isOptional: true,
   },
+  IPv6: {
+    probe: "grep ' lo$' /proc/net/if_inet6",
+    get: "a machine with the address ::1",
+    isOptional: true,
+  },
   jq: { probe: "jq --version", get: "the package jq", isOptional: true },
   Linux: { probe: "uname | grep Linux", get: "a machine or a container with Linux" },
   Maven: {
