@@ -5,7 +5,7 @@ import { delimiter, join } from "node:path";
 import { expect, it } from "vitest";
 import { root } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { end, runGroup, untilWritten } from "../support/service.ts";
+import { runGroup, untilWritten } from "../support/service.ts";
 import { needs, oldestNpm } from "../support/tools.ts";
 
 const files = ["gen", "proto", "runtime", "src", ".npmrc", "package.json", "package-lock.json"];
@@ -27,7 +27,6 @@ it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10
   const service = runGroup("npm", [...npm, "start"], { cwd: folder, env: own });
   await untilWritten(service, "serving");
   expect(service.output()).toContain("serving sqlite:");
-  await end(service);
   const node = join(folder, "node_modules/.bin/node");
   expect(execFileSync(node, ["--version"], { encoding: "utf8" })).toBe(`${process.version}\n`);
 });
