@@ -1,5 +1,5 @@
 /** What README's first command does where npm or the machine lacks something. */
-import { cpSync, readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, it } from "vitest";
 import { copyClone, root, toolPath } from "./support/clone.ts";
@@ -10,7 +10,6 @@ import { needs } from "./support/tools.ts";
 /** Runs `npm start` in a clone whose packages are installed. */
 function npmStart(env: NodeJS.ProcessEnv = {}, folder = temporaryFolder()) {
   copyClone(folder);
-  cpSync(join(root, "runtime"), join(folder, "runtime"), { recursive: true });
   const { PATH } = process.env;
   const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
   return runGroup("npm", ["start"], { cwd: folder, env: { PATH, ...ports, ...env } });
