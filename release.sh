@@ -45,7 +45,7 @@ cp package.json package-lock.json release/investor-records
 (
   cd release/investor-records
   npm pkg delete devDependencies workspaces
-  npm install --silent --package-lock-only
+  npm install --silent --ignore-scripts --package-lock-only
   npm sbom --package-lock-only --sbom-format cyclonedx > "../investor-records-$new.cdx.json"
 )
 rm -r release/investor-records
