@@ -30,7 +30,7 @@ const stderr = openStandardError();
 const isTerminal = isatty(2);
 const { JOURNAL_STREAM: journal } = process.env;
 
-/** The command. */
+/** The name of the command, if it is none of its flags. */
 const [first = "serve"] = process.argv.slice(2);
 
 const { version, commit } = readBuild();
@@ -109,11 +109,12 @@ function refuse(error: unknown): never {
 
 /** Says what is wrong with a setting or an argument: in JSON, where the log of the service is. */
 function complain(text: string): void {
-  if (isTerminal || ["copy", "remove"].includes(first)) say(text);
-  else
-    createLog(stderr, { level: "fatal", journal }).fatal(
-      withoutControls(text.replace(/^error: /, "")),
-    );
+  if (isTerminal || ["copy", "remove"].includes(first)) {
+    say(text);
+    return;
+  }
+  const log = createLog(stderr, { level: "fatal", journal });
+  log.fatal(withoutControls(text.replace(/^error: /, "")));
 }
 
 async function runServer(): Promise<void> {
