@@ -1,6 +1,6 @@
 # The service with the Node.js of the image to build in, which must have npm, too. The one to run on
 # needs glibc and the C++ library; libatomic, which Node.js needs as well, comes with it.
-ARG BUILD_IMAGE=docker.io/library/node:26.10.0-trixie-slim
+ARG BUILD_IMAGE=docker.io/library/node:26.12.1-trixie-slim
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian13
 
 FROM ${BUILD_IMAGE} AS build
