@@ -12,7 +12,7 @@ COPY gen gen
 COPY src src
 ARG REVISION
 RUN npm run build && npm prune --omit=dev --ignore-scripts --workspaces=false
-RUN mkdir -p /out/lib /out/volume && mkdir -m 0700 /out/volume/data \
+RUN mkdir -p /out/lib /out/volume && mkdir -m 0700 /out/volume/data /out/volume/backups \
   && cp "$(command -v node)" /out/node && rm -rf node_modules/.bin \
   && cp -L "$(ldd /out/node | sed -n 's/.* => \(.*libatomic.*\) .*/\1/p')" /out/lib
 
@@ -26,7 +26,7 @@ COPY --from=build /app/node_modules node_modules
 COPY --from=build /app/gen gen
 COPY --from=build /app/dist dist
 COPY proto proto
-COPY LICENSE deploy/healthcheck.js ./
+COPY LICENSE deploy/healthcheck.js deploy/backup.js deploy/restore.js ./
 ARG REVISION
 LABEL org.opencontainers.image.title="Investor Records" \
   org.opencontainers.image.licenses="MIT" \
