@@ -10,8 +10,8 @@ const { DATABASE_URL = "sqlite:data/investors.db", KEEP_DAYS = "14" } = process.
 const dayMs = 86_400_000;
 
 /** The name of a backup that is made at a time: names in order are times in order. */
-const nameOf = (time) => `${new Date(time).toISOString().slice(0, 19).replaceAll(":", "-")}Z.db`;
-const isBackup = (name) => /^\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ\.db$/.test(name);
+const nameOf = (time) => `${new Date(time).toISOString().replaceAll(":", "-")}.db`;
+const isBackup = (name) => /^\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z\.db$/.test(name);
 
 async function makeBackup(folder) {
   if (folder === undefined) throw new Error("name the folder of the backups");

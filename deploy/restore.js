@@ -26,7 +26,7 @@ function restore(from) {
   const path = existsSync(named) ? realpathSync(named) : named;
   const owner = statSync(dirname(path));
 
-  const old = `${path}.${new Date().toISOString().slice(0, 19).replaceAll(":", "-")}Z`;
+  const old = `${path}.${new Date().toISOString().replaceAll(":", "-")}`;
   mkdirSync(old, { mode: 0o700 });
   const copy = join(old, "copy.db");
   try {

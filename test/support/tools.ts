@@ -72,6 +72,11 @@ const tools = {
     get: "the packages maven and default-jdk, and access to a repository",
     isOptional: true,
   },
+  mongodump: {
+    probe: "mongodump --version && mongorestore --version",
+    get: "the MongoDB Database Tools, https://www.mongodb.com/try/download/database-tools",
+    isOptional: true,
+  },
   mount: {
     probe: "unshare --mount mount -t tmpfs tmpfs /mnt",
     get: "the right to mount file systems: run the tests as root, in a container with --privileged",

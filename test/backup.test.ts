@@ -1,0 +1,360 @@
+/** Backups and restores, by their programs and as docs/backup.md has them, each twice in a row. */
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+  truncateSync,
+  utimesSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import type { Document, WithId } from "mongodb";
+import { describe, expect, inject, it } from "vitest";
+import { root } from "./support/clone.ts";
+import { copy, makeSqlite, startWriters, tableOf } from "./support/copying.ts";
+import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
+import { createMachine } from "./support/machine.ts";
+import { createManifestReader } from "./support/manifest-reader.ts";
+import { pages, readBlocks } from "./support/markdown.ts";
+import { connectTo, describeWithMongo } from "./support/mongodb.ts";
+import { listAll } from "./support/pages.ts";
+import { aCreate } from "./support/records.ts";
+import { end, grpcClient, startService, waitFor } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
+
+const dayMs = 86_400_000;
+
+/** The ids of the records in an SQLite file. */
+function idsIn(file: string): string[] {
+  using db = new DatabaseSync(file, { readOnly: true });
+  const rows = db.prepare("SELECT lower(hex(id)) AS id FROM investors ORDER BY id").all();
+  return rows.map(idOf);
+}
+
+const idOf = ({ id }: { id?: unknown }) => String(id).replaceAll("-", "");
+
+const nameAt = (ms: number) => `${new Date(ms).toISOString().replaceAll(":", "-")}.db`;
+
+/** Runs a program of deploy/ beside the build, to its end. */
+function runProgram(name: string, argument: string, env: Record<string, string>) {
+  const args = [join(root, "deploy", name), argument];
+  const options = { cwd: dirname(dirname(inject("bin"))), encoding: "utf8", env } as const;
+  const { status, stdout, stderr } = spawnSync(process.execPath, args, options);
+  return { status, told: stdout + stderr };
+}
+
+/** A folder with records in data/investors.db, and one for backups. */
+async function prepare(count: number) {
+  const folder = temporaryFolder();
+  const investors = await makeSqlite(folder, "data/investors.db", count);
+  const backups = join(folder, "backups");
+  mkdirSync(backups);
+  const env = { DATABASE_URL: `sqlite:${folder}/data/investors.db` };
+  return {
+    ...{ folder, investors, backups, env },
+    backUp: (more = {}) => runProgram("backup.js", backups, { ...env, ...more }),
+    restore: (from = backups, more = {}) => runProgram("restore.js", from, { ...env, ...more }),
+    names: () => readdirSync(backups).toSorted(),
+    /** The folders that restores have moved files to. */
+    moved: () =>
+      readdirSync(join(folder, "data"))
+        .filter((name) => name.endsWith("Z"))
+        .toSorted(),
+  };
+}
+
+describe("backup.js", () => {
+  it("makes a new file each time, then removes what it made longer ago than KEEP_DAYS", async () => {
+    const { folder, backups, backUp, names } = await prepare(100);
+    const others = ["mine.db", `${nameAt(0)}.bak`];
+    const [older = "", newer = ""] = [3.01, 2.99].map((age) => nameAt(Date.now() - age * dayMs));
+    for (const name of [...others, older, newer]) writeFileSync(join(backups, name), "");
+    const [first, second] = [backUp({ KEEP_DAYS: "3" }), backUp({ KEEP_DAYS: "3" })];
+    for (const { status, told } of [first, second]) {
+      expect(status, told).toBe(0);
+      expect(told).toMatch(/^warning: .* is on the disk of the records, and is lost with it$/m);
+    }
+    const made = [first, second].map(({ told }) => /^made .*\/(.*\.db)$/m.exec(told)?.[1] ?? "");
+    expect(names()).toEqual([...others, newer, ...made].toSorted());
+    for (const name of made)
+      expect(tableOf(folder, `backups/${name}`)).toEqual(tableOf(folder, "data/investors.db"));
+  });
+
+  it.each([
+    ["the records cannot be read", "data", {}],
+    ["the records are not there", "nowhere", {}],
+    ["KEEP_DAYS is no number of days", "data", { KEEP_DAYS: "0" }],
+  ])("makes and removes nothing if %s", async (_, data, env) => {
+    const { folder, backups, backUp, names } = await prepare(100);
+    truncateSync(join(folder, "data/investors.db"), 3_000);
+    const old = nameAt(0);
+    writeFileSync(join(backups, old), "");
+    const DATABASE_URL = `sqlite:${folder}/${data}/investors.db`;
+    const { status, told } = backUp({ DATABASE_URL, ...env });
+    expect(status).toBe(1);
+    expect(told).toMatch(/^error: /m);
+    expect(names()).toEqual([old]);
+  });
+
+  it("removes no good backup once an empty file is served in place of the records", async () => {
+    const { folder, backUp, names } = await prepare(1_000);
+    expect(backUp().status).toBe(0);
+    const [good] = names();
+    await makeSqlite(folder, "data/empty.db", 0);
+    const DATABASE_URL = `sqlite:${folder}/data/empty.db`;
+    for (let run = 0; run < 2; run++) {
+      const { status, told } = backUp({ DATABASE_URL, KEEP_DAYS: "1" });
+      expect(status).toBe(1);
+      expect(told).toMatch(
+        /^error: .* less than half as large as an older backup, and none was removed/m,
+      );
+    }
+    expect(names()[0]).toBe(good);
+  });
+
+  it("makes no folder: that of a disk which is not mounted is not there", async () => {
+    const { folder, env } = await prepare(1);
+    const { status, told } = runProgram("backup.js", join(folder, "unmounted"), env);
+    expect(status).toBe(1);
+    expect(told).toMatch(/^error: ENOENT.*unmounted/m);
+  });
+
+  it("leaves nothing when it is told to stop", async () => {
+    const { backups, env, names } = await prepare(50_000);
+    const args = [join(root, "deploy/backup.js"), backups];
+    const cwd = dirname(dirname(inject("bin")));
+    const child = spawn(process.execPath, args, { cwd, env, stdio: "ignore" });
+    await waitFor(async () => {
+      const [partial = ""] = names();
+      return existsSync(join(backups, partial, "copy.db-wal"));
+    });
+    child.kill("SIGTERM");
+    expect(await once(child, "exit")).toEqual([1, null]);
+    expect(names()).toEqual([]);
+  });
+
+  it("does not warn of a disk of its own", needs("mount"), async () => {
+    const { folder, env } = await prepare(1);
+    const { status, told } = runProgram("backup.js", temporaryDisk(join(folder, "disk")), env);
+    expect(told).not.toContain("warning");
+    expect(status, told).toBe(0);
+  });
+});
+
+describe("restore.js", () => {
+  it("loses no record, however often it is followed, by a crash or not", async () => {
+    const { folder, env, backUp, restore, moved } = await prepare(10);
+    expect(backUp().status).toBe(0);
+    const saved = tableOf(folder, "data/investors.db");
+    const created: string[][] = [];
+    for (const signal of ["SIGKILL", "SIGTERM"] as const) {
+      const service = await startService(env, folder);
+      const client = grpcClient(service);
+      const records = await Promise.all([1, 2, 3].map(() => client.createInvestor(aCreate())));
+      created.push(records.map(idOf));
+      await end(service, signal);
+      const { status, told } = restore();
+      expect(status, told).toBe(0);
+      expect(tableOf(folder, "data/investors.db")).toEqual(saved);
+    }
+    const left = moved().map((name) => idsIn(`${folder}/data/${name}/investors.db`));
+    expect(left).toHaveLength(2);
+    for (const [i, ids] of created.entries()) expect(left[i]).toEqual(expect.arrayContaining(ids));
+  });
+
+  it.each([
+    ["is damaged", "damaged.db", /the copy ended with 1; nothing was changed$/m],
+    ["is not there", "none.db", /there is no such backup; .*\/backups has damaged.db$/m],
+    ["is in a folder that is not there", "unmounted/none.db", /ENOENT.*unmounted/m],
+  ])("changes nothing if the backup %s", async (_, name, message) => {
+    const { folder, backups, investors, restore } = await prepare(10);
+    writeFileSync(join(backups, "damaged.db"), "not SQLite".repeat(1_000));
+    const before = readFileSync(join(folder, "data/investors.db"));
+    const { status, told } = restore(join(backups, name));
+    expect(status).toBe(1);
+    expect(told).toMatch(message);
+    expect(readdirSync(join(folder, "data"))).toEqual(["investors.db"]);
+    expect(readFileSync(join(folder, "data/investors.db"))).toEqual(before);
+    expect(investors).toHaveLength(10);
+  });
+
+  it("refuses MongoDB, which has its own tools", async () => {
+    const { restore, backups } = await prepare(1);
+    const { status, told } = restore(backups, { DATABASE_URL: "mongodb://127.0.0.1/investors" });
+    expect([status, told]).toEqual([1, "error: DATABASE_URL must be of an SQLite file\n"]);
+  });
+
+  it(
+    "restores where nothing is, for the owner of the folder",
+    needs("access for all"),
+    async () => {
+      const { folder, backups, backUp } = await prepare(10);
+      expect(backUp().status).toBe(0);
+      const data = join(folder, "var");
+      mkdirSync(data);
+      const isRoot = process.getuid?.() === 0;
+      if (isRoot) spawnSync("chown", ["65534:65534", data]);
+      const { status, told } = runProgram("restore.js", backups, {
+        DATABASE_URL: `sqlite://${data}/investors.db`,
+      });
+      expect(status, told).toBe(0);
+      expect(readdirSync(data)).toEqual(["investors.db"]);
+      const { uid, mode } = statSync(join(data, "investors.db"));
+      expect(uid).toBe(isRoot ? 65_534 : process.getuid?.());
+      expect(mode & 0o777).toBe(0o600);
+    },
+  );
+
+  it("restores what a service had acknowledged before its backup", async () => {
+    const { folder, env, backUp, restore } = await prepare(0);
+    const service = await startService(env, folder);
+    const writers = startWriters(service);
+    await waitFor(() => writers.acknowledged.length > 50);
+    const before = writers.acknowledged.map(({ id }) => id);
+    expect(backUp().status).toBe(0);
+    await writers.stop();
+    expect(await end(service)).toBe(0);
+    expect(restore().status).toBe(0);
+    const ids = (await listAll(grpcClient(await startService(env, folder)))).map(({ id }) => id);
+    expect(before.filter((id) => !ids.includes(id))).toEqual([]);
+  });
+});
+
+const blocks = pages.flatMap((page) => readBlocks(page)).filter(({ test }) => /backup/.test(test));
+
+/** The block with this text, as a shell takes it. */
+function commandsWith(part: string): string {
+  const [block, ...others] = blocks.filter(({ text }) => text.includes(part));
+  if (block === undefined || others.length > 0) throw new Error(`not one block has ${part}`);
+  if (block.language !== "crontab") return block.text;
+  // As cron reads it: five fields for the time, and one for the user.
+  const [, command = ""] = /^(?:[\d*]+ +){5}root +(.*)$/.exec(block.text) ?? [];
+  return command.replaceAll("\\%", "%");
+}
+
+/** The blocks for each platform, and where its stand-in has the records. */
+const platforms = {
+  systemd: {
+    service: "investor-records.service",
+    data: "var/lib/investor-records",
+    install: commandsWith("systemctl edit"),
+    backup: commandsWith("systemctl start investor-records-backup.service"),
+    restore: commandsWith("systemctl stop"),
+  },
+  containers: {
+    service: "investor-records",
+    data: "volumes/investors",
+    install: commandsWith("-t investor-records . &&\n  docker run"),
+    backup: commandsWith("root docker exec"),
+    restore: commandsWith("restore.js /backups &&"),
+  },
+  Kubernetes: {
+    service: "investor-records-0",
+    data: "volumes/data-investor-records-0",
+    install: "kubectl scale statefulset investor-records --replicas=1",
+    backup: commandsWith("--from=cronjob/investor-records-backup"),
+    restore: commandsWith("--from=cronjob/investor-records-restore"),
+  },
+};
+
+const upgrade = commandsWith("node backup.js /backups &&\n  docker build");
+const wayBack = commandsWith("PRAGMA user_version");
+const dump = commandsWith("mongodump ");
+const restoreDump = commandsWith("mongorestore ");
+
+describe("the commands of the pages, each followed twice, lose no record", needs("Linux"), () => {
+  const read = createManifestReader();
+
+  for (const [name, { service, data, install, backup, restore }] of Object.entries(platforms)) {
+    it(`with ${name}`, name === "Kubernetes" ? needs("Go") : {}, async () => {
+      const overlay = join(root, "deploy/kubernetes/sqlite-tokens");
+      const machine = createMachine(name === "Kubernetes" ? read("kubernetes", overlay) : []);
+      const { folder } = machine;
+      const createThree = async () => {
+        const client = grpcClient(machine.service(service));
+        const records = await Promise.all([1, 2, 3].map(() => client.createInvestor(aCreate())));
+        return records.map(idOf).toSorted();
+      };
+      const listIds = async () => (await listAll(grpcClient(machine.service(service)))).map(idOf);
+      await machine.run(install);
+      if (name === "containers")
+        await expect(machine.run(install)).rejects.toThrow("already in use");
+      else await machine.run(install);
+      const saved = await createThree();
+      for (let run = 0; run < 2; run++) await machine.run(backup);
+
+      const later: string[][] = [];
+      for (let run = 0; run < 2; run++) {
+        later.push(await createThree());
+        await machine.run(restore);
+        expect(await listIds()).toEqual(saved);
+      }
+      const moved = readdirSync(join(folder, data)).filter((each) => each.endsWith("Z"));
+      const left = moved.toSorted().map((each) => idsIn(`${folder}/${data}/${each}/investors.db`));
+      expect(left).toEqual(later.map((ids) => [...saved, ...ids]));
+
+      if (name !== "Kubernetes") {
+        const file = join(folder, "var/lib/prometheus/node-exporter/investor-records.prom");
+        const [, written] =
+          /^investor_records_backup_timestamp_seconds (\d+)\n$/.exec(readFileSync(file, "utf8")) ??
+          [];
+        expect(Math.abs(Number(written) - Date.now() / 1_000)).toBeLessThan(3_600);
+      }
+      if (name !== "containers") return;
+      for (let run = 0; run < 2; run++) {
+        await machine.run(upgrade);
+        expect(await listIds()).toEqual(saved);
+      }
+      for (let run = 0; run < 2; run++) await machine.run(wayBack);
+      using db = new DatabaseSync(`${folder}/${data}/investors.db`, { readOnly: true });
+      expect(db.prepare("PRAGMA user_version").get()).toEqual({ user_version: 1 });
+    });
+  }
+
+  describeWithMongo("on a set", "set of one", (mongo) => {
+    it("with mongodump and mongorestore", needs("mongodump"), async () => {
+      const { clone, run } = createMachine();
+      const url = mongo.url();
+      writeFileSync(join(clone, "mongodb.yaml"), `uri: ${url}\n`);
+      const investors = join(clone, "examples/investors.ndjson");
+      const env = { MONGODB: url };
+      expect((await copy([investors, "env:MONGODB"], { folder: clone, env })).code).toBe(0);
+      const old = join(clone, "investors-2026-01-01T00:00:00.0Z.gz");
+      writeFileSync(old, "");
+      utimesSync(old, 0, 0);
+      for (let count = 1; count <= 2; count++) {
+        await run(dump);
+        const made = readdirSync(clone).filter((each) => each.endsWith(".gz"));
+        expect(made).toEqual(Array(count).fill(expect.stringMatching(/^investors-.*\.gz$/)));
+      }
+      const collection = (await connectTo(url)).db().collection("investors");
+      const before = await collection.find().sort({ _id: 1 }).toArray();
+      expect(before).toHaveLength(20);
+      const [first, second] = before as [WithId<Document>, WithId<Document>];
+      await collection.deleteOne(first);
+      await collection.updateOne(second, { $set: { city: "Newer" } });
+      for (let count = 0; count < 2; count++) {
+        await run(restoreDump);
+        expect(await collection.find().sort({ _id: 1 }).toArray()).toEqual(
+          before.map((each) => (each === second ? { ...each, city: "Newer" } : each)),
+        );
+      }
+    });
+  });
+
+  it("are all those that name this test", () => {
+    const followed = Object.values(platforms).flatMap((each) => [
+      each.install,
+      each.backup,
+      each.restore,
+    ]);
+    const all = [...followed, upgrade, wayBack, dump, restoreDump];
+    for (const { text, language } of blocks)
+      expect(all, text).toContain(language === "crontab" ? commandsWith(text) : text);
+  });
+});

@@ -1,0 +1,79 @@
+import { execFile } from "node:child_process";
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
+import { inject, onTestFinished } from "vitest";
+import { copyClone, root, toolPath } from "./clone.ts";
+import { temporaryFolder } from "./folder.ts";
+import type { Service } from "./service.ts";
+
+const execute = promisify(execFile);
+const standIns = join(import.meta.dirname, "stand-ins.ts");
+
+/**
+ * A machine in a folder, with a built clone in /opt/investor-records, for commands that need systemd,
+ * containers or a cluster: they meet stand-ins that run the same programs.
+ *
+ * @param objects what is in the cluster
+ */
+export function createMachine(objects: unknown[] = []) {
+  const folder = temporaryFolder();
+  const clone = join(folder, "opt/investor-records");
+  const tools = join(folder, "tools");
+  const folders = [
+    "etc/systemd/system",
+    "var/lib/investor-records",
+    "var/lib/prometheus/node-exporter",
+  ];
+  for (const each of [...folders, "opt/investor-records", "tools"])
+    mkdirSync(join(folder, each), { recursive: true });
+  copyClone(clone);
+  for (const name of ["deploy", "Dockerfile", ".dockerignore"])
+    cpSync(join(root, name), join(clone, name), { recursive: true });
+  symlinkSync(join(dirname(inject("bin"))), join(clone, "dist"));
+  writeFileSync(join(folder, "objects.json"), JSON.stringify(objects));
+  for (const tool of ["docker", "kubectl", "systemctl"]) {
+    const script = `#!/bin/sh\nexec "${process.execPath}" "${standIns}" ${tool} "$@"\n`;
+    writeFileSync(join(tools, tool), script);
+    chmodSync(join(tools, tool), 0o755);
+  }
+  const env = { ...process.env, PATH: `${tools}:${toolPath}`, MACHINE: folder };
+  onTestFinished(() => {
+    const state = join(folder, "state.json");
+    if (!existsSync(state)) return;
+    for (const pid of Object.values<number>(JSON.parse(readFileSync(state, "utf8")).pids)) {
+      try {
+        process.kill(pid, "SIGKILL");
+      } catch {
+        // It has ended.
+      }
+    }
+  });
+
+  return {
+    folder,
+    clone,
+    /** Runs commands of a page to their end, and returns what they print. */
+    async run(text: string): Promise<string> {
+      const script = text
+        .replaceAll(/\bnpm (ci( --omit=dev)?|run build)\b/g, "true")
+        .replaceAll(/(?<![\w.])\/(?=(etc|mnt|opt|var)\/)/g, `${folder}/`);
+      const args = ["-euo", "pipefail", "-c", script];
+      return (await execute("bash", args, { cwd: clone, env })).stdout;
+    },
+    /** The service that a stand-in runs under this name. */
+    service(name: string): Pick<Service, "grpcPort"> {
+      const log = readFileSync(join(folder, `${name}.log`), "utf8");
+      const [, port] = /"serving .* on grpcs?:.*?:(\d+) and/.exec(log) ?? [];
+      return { grpcPort: Number(port) };
+    },
+  };
+}
