@@ -74,12 +74,15 @@ function createClone(mongoUrl: string) {
 
 type Blocks = ReturnType<typeof readBlocks>;
 
-/** Runs the commands of a page in turn, and compares what they print. */
+/**
+ * Runs the commands of a page in turn, each block twice in a row, the second time with what the first
+ * left behind, and compares what they print.
+ */
 async function runBlocks(blocks: Blocks, mongoUrl = ""): Promise<void> {
   const clone = createClone(mongoUrl);
   const starts = (text: string) => /\bnpm start\b/.test(text);
   if (!starts(blocks[0]?.text ?? "")) await clone.start("npm start");
-  for (const { text, output } of blocks) {
+  for (const { text, output } of blocks.flatMap((block) => [block, block])) {
     if (starts(text)) {
       await clone.start(text);
       continue;
@@ -105,10 +108,24 @@ for (const page of pages) {
     blocks = others;
   }
   if (blocks.length === 0) continue;
-  const name = `the commands of ${page} run, and print what it says`;
+  const name = `the commands of ${page} run twice in a row, and print what it says`;
   if (blocks.some(({ text }) => text.includes(database))) {
     await describeWithMongo("on MongoDB", "set of one", (mongo) =>
       it(name, () => runBlocks(blocks, mongo.url())),
     );
   } else it(name, () => runBlocks(blocks));
 }
+
+it("grpcurl calls with TLS and a token, as examples/README.md says, the service of docs/operation.md", {
+  ...needs("grpcurl", "openssl", "curl"),
+}, async () => {
+  const [start = "", token = ""] = readBlocks("docs/operation.md")
+    .map(({ text }) => text)
+    .filter((text) => /^(mkdir -p data|TOKEN=)/.test(text));
+  const [block] = readBlocks("examples/README.md").filter(({ test }) => /commands/.test(test));
+  const clone = createClone("");
+  await clone.start(start);
+  await clone.run(`export ${token}\ncp data/server.crt ca.crt`);
+  for (let run = 0; run < 2; run++) expect(await clone.run(block?.text ?? "false")).toBe("{}\n");
+  await clone.stop();
+});

@@ -90,7 +90,9 @@ it(
     const steps = readBlocks("examples/README.md").find(
       ({ test }) => test === "test/contract.test.ts",
     )?.text;
-    await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
+    // The second time with what the first left behind.
+    for (let run = 0; run < 2; run++)
+      await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
   },

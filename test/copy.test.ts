@@ -28,10 +28,8 @@ import {
   tableOf,
 } from "./support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { readBlocks } from "./support/markdown.ts";
-import { listAll } from "./support/pages.ts";
 import { anInvestor } from "./support/records.ts";
-import { end, grpcClient, runGroup, startService, waitFor } from "./support/service.ts";
+import { startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const copied = (count: number | string, present: number | string) =>
@@ -347,31 +345,6 @@ describe("a store to copy to", () => {
     await store.close();
     expect(stored.map(({ id }) => id)).toEqual(all.toSorted());
   });
-});
-
-it("a backup of a service that runs is restored as the page says", async () => {
-  const service = await startService();
-  const { folder } = service;
-  const [backup, restore] = readBlocks("docs/operation.md")
-    .map(({ text }) => text)
-    .filter((text) => text.includes("data/backup.db"));
-  const follow = async (commands = "") => {
-    const aliases = `npx() { shift 2; "${process.execPath}" "${inject("bin")}" "$@"; }; npm() { :; }`;
-    const { exited, output } = runGroup("sh", ["-ec", `${aliases}\n${commands}`], { cwd: folder });
-    expect(await exited, output()).toBe(0);
-  };
-  const writers = startWriters(service);
-  await waitFor(() => writers.acknowledged.length > 50);
-  const before = writers.acknowledged.map(({ id }) => id);
-  await follow(backup);
-  await writers.stop();
-  expect(await end(service)).toBe(0);
-  const saved = tableOf(folder, "data/backup.db");
-  await follow(restore);
-  const ids = (await listAll(grpcClient(await startService({}, folder)))).map(({ id }) => id);
-  expect(before.filter((id) => !ids.includes(id))).toEqual([]);
-  expect(ids).toHaveLength(saved.rows);
-  expect(tableOf(folder, "data/investors.db")).toEqual(saved);
 });
 
 it("says at intervals how far it is", async () => {

@@ -48,12 +48,30 @@ it("docs/layout.md names the rooms and files of src as they are", () => {
   }
 });
 
-it("the pages name a test for each block of commands that commands.test.ts does not run", () => {
+it("the pages name a test for each block that commands.test.ts does not run", () => {
+  // Commands, and what others do with them or read.
+  const commands = ["sh", "crontab"];
+  const others = ["go", "ini", "java", "js", "json", "python", "text", "ts", "yaml"];
   for (const page of pages) {
     for (const { language, test, text } of readBlocks(page)) {
-      expect(language, `${page}: ${text}`).not.toBe("");
+      expect([...commands, ...others], `${page}: ${text}`).toContain(language);
+      if (language === "crontab") expect(test, text).not.toBe("");
       if (test !== "") expect(existsSync(join(root, test)), `${page}: ${test}`).toBe(true);
     }
+  }
+});
+
+it("each block of commands for backups and upgrades is one chain, which ends at the first failure", () => {
+  const blocks = [...readBlocks("docs/backup.md"), ...readBlocks("docs/operation.md")];
+  const chains = blocks.filter(({ test }) => test === "test/backup.test.ts");
+  expect(chains.length).toBeGreaterThan(10);
+  for (const { text } of chains) {
+    const [, ...others] = text
+      .replaceAll(/ +#.*$/gm, "")
+      .replaceAll(/(?:\\|&&)\n/g, " ")
+      .split("\n");
+    expect(others, text).toEqual([]);
+    expect(text.replaceAll(/'.*?'/gs, "").replaceAll("\\;", ""), text).not.toContain(";");
   }
 });
 

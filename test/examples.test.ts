@@ -70,7 +70,9 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
     });
   const steps = stepsOf(language).split("\n");
   const last = steps.pop() ?? "";
-  const { stdout } = await bash(toScript(stepsOf(language)));
+  const { stdout: first } = await bash(toScript(stepsOf(language)));
+  // Again, with what the first time left behind.
+  const { stdout: second } = await bash(toScript(stepsOf(language)));
   const prepared = steps.filter((step) => /^(cd|\.) /.test(step)).join("\n");
   const runThere = (script: string) => bash(toScript(`${prepared}\n${script}`));
   const runAgain = async (address: string): Ended => {
@@ -90,7 +92,7 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
     const path = join(clone, file);
     writeFileSync(path, readFileSync(path, "utf8").replaceAll(from, to));
   }
-  return { stdout, runThere, runAgain };
+  return { first, second, runThere, runAgain };
 }
 
 /** Where they are, until the last test has looked at those that nobody answers. */
@@ -111,8 +113,9 @@ for (const [language, options] of languages) {
       const client = grpcClient(service);
       await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
       await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
-      const { stdout, runThere, runAgain } = await doSteps(language, service);
-      expectPrinted(stdout, 151);
+      const { first, second, runThere, runAgain } = await doSteps(language, service);
+      expectPrinted(first, 151);
+      expectPrinted(second, 152);
       for (const { language: block, text } of readBlocks("README.md")) {
         if (block !== language.toLowerCase()) continue;
         const printed = await runThere(`${block} - <<'END'\n${text}\nEND`);
@@ -128,7 +131,7 @@ for (const [language, options] of languages) {
       release();
       const ports = { GRPC_PORT: String(service.grpcPort), HTTP_PORT: String(service.httpPort) };
       await startService(ports, service.folder);
-      expectPrinted((await running).stdout, 152);
+      expectPrinted((await running).stdout, 153);
     },
   );
 }

@@ -1,36 +1,19 @@
-import { execFileSync, spawnSync } from "node:child_process";
-import { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
-import { join, resolve } from "node:path";
-import { beforeAll, describe, expect, inject, it } from "vitest";
+import { spawnSync } from "node:child_process";
+import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
 import { root } from "./support/clone.ts";
-import { sharedFolder, temporaryFolder } from "./support/folder.ts";
+import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
+import { createManifestReader } from "./support/manifest-reader.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { readVariables } from "./support/settings.ts";
 import { needs } from "./support/tools.ts";
 
-const deploy = resolve(import.meta.dirname, "../deploy");
+const deploy = join(root, "deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");
 
 describe("the manifests", needs("Go"), () => {
-  const folder = sharedFolder();
-
-  beforeAll(() => {
-    const built = spawnSync("go", ["build", "-o", join(folder, "read"), "."], {
-      cwd: join(import.meta.dirname, "support/manifests"),
-      encoding: "utf8",
-    });
-    expect(built.stderr.replaceAll(/^go: downloading .*\n/gm, "")).toBe("");
-  });
-
-  /** What those who the manifest is for read in it. */
-  const read = (kind: "compose" | "kubernetes", path: string) => {
-    const { stdout, stderr } = spawnSync(join(folder, "read"), [kind, path], { encoding: "utf8" });
-    if (stderr !== "") throw new Error(stderr);
-    return stdout
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line));
-  };
+  const read = createManifestReader();
 
   /** The objects of an overlay, and one of them by its kind. */
   const readOverlay = (name: string) => {
@@ -103,56 +86,42 @@ describe("the manifests", needs("Go"), () => {
     expect(volumeMounts).toContainEqual({ name, mountPath: "/data" });
   });
 
-  it("of Kubernetes on sqlite copy the records each day, keep so many days, and restore one", async () => {
-    const { objects, find } = readOverlay("sqlite-oidc");
-    const { spec } = find("CronJob").spec.jobTemplate.spec.template;
-    const [claim, backups] = spec.volumes.map(
-      (each: { persistentVolumeClaim: { claimName: string } }) =>
-        each.persistentVolumeClaim.claimName,
-    );
-    const { metadata, spec: service } = find("StatefulSet");
-    expect(claim).toBe(`${service.volumeClaimTemplates[0].metadata.name}-${metadata.name}-0`);
-    expect(backups).toBe(find("PersistentVolumeClaim").metadata.name);
-    for (const each of objects.filter(({ kind }) => kind === "Service")) {
-      expect(find("CronJob").spec.jobTemplate.spec.template.metadata.labels).not.toMatchObject(
-        each.spec.selector,
+  it.each(["mongodb-tokens", "mongodb-oidc", "sqlite-tokens", "sqlite-oidc"])(
+    "of Kubernetes in %s run the image that the base names, backups and restores, too",
+    (name) => {
+      const folder = join(temporaryFolder(), "kubernetes");
+      cpSync(join(deploy, "kubernetes"), folder, { recursive: true });
+      const base = join(folder, "base/kustomization.yaml");
+      const named = readFileSync(base, "utf8").replace(
+        /newName: .*, newTag: .* }/,
+        "newName: registry.test/mine, newTag: 9.9.9 }",
       );
-    }
+      writeFileSync(base, named);
+      const objects = JSON.stringify(read("kubernetes", join(folder, name)));
+      const images = Array.from(objects.matchAll(/"image":"([^"]*)"/g), ([, image]) => image);
+      expect(images).toEqual(Array(/sqlite/.test(name) ? 3 : 1).fill("registry.test/mine:9.9.9"));
+    },
+  );
 
-    // Its containers, in folders instead of its volumes.
-    const root = temporaryFolder();
-    for (const name of ["data", "backups"]) mkdirSync(join(root, name));
-    const inRoot = (text: string) => text.replaceAll(/\/(?=data|backups)/g, `${root}/`);
-    const today = () => `${new Date().toISOString().slice(0, 10)}.db`;
-    const before = today();
-    const database = `sqlite:${root}/data/investors.db`;
-    const runNode = (args: string[]) => {
-      const env = { PATH: process.env.PATH, JOB: "job", KEEP_DAYS: "14" };
-      const { status, stderr } = spawnSync(process.execPath, args, { env });
-      expect(status, String(stderr)).toBe(0);
-    };
-    runNode([inject("bin"), "copy", join(deploy, "../examples/investors.ndjson"), database]);
-    for (const age of [13, 15]) {
-      writeFileSync(`${root}/backups/${age}.db`, "");
-      const then = Date.now() / 1_000 - age * 86_400;
-      utimesSync(`${root}/backups/${age}.db`, then, then);
+  it("of Kubernetes on sqlite back up and restore the records' volume, from and to another", () => {
+    const { objects, find } = readOverlay("sqlite-oidc");
+    const { metadata, spec: service } = find("StatefulSet");
+    const data = `${service.volumeClaimTemplates[0].metadata.name}-${metadata.name}-0`;
+    const [{ env }] = service.template.spec.containers;
+    const jobs = objects.filter(({ kind }) => kind === "CronJob");
+    expect(jobs.map(({ spec }) => spec.suspend === true)).toEqual([false, true]);
+    for (const { spec } of jobs) {
+      const { template } = spec.jobTemplate.spec;
+      const claims = template.spec.volumes.map(
+        (each: { persistentVolumeClaim: { claimName: string } }) =>
+          each.persistentVolumeClaim.claimName,
+      );
+      expect(claims).toEqual([data, find("PersistentVolumeClaim").metadata.name]);
+      expect(template.spec.containers[0].env).toEqual(expect.arrayContaining(env));
+      expect(template.spec.securityContext).toEqual(service.template.spec.securityContext);
+      for (const each of objects.filter(({ kind }) => kind === "Service"))
+        expect(template.metadata.labels).not.toMatchObject(each.spec.selector);
     }
-    const [{ args }] = spec.initContainers;
-    const [{ command }] = spec.containers;
-    runNode([inject("bin"), ...args.map((each: string) => inRoot(each).replace("$(JOB)", "job"))]);
-    runNode(command.slice(1).map(inRoot));
-    const [kept, backup = "", ...others] = readdirSync(`${root}/backups`).toSorted();
-    expect([kept, ...others]).toEqual(["13.db"]);
-    expect([before, today()]).toContain(backup);
-
-    const file = join(root, "restore.yaml");
-    writeFileSync(file, text("kubernetes/restore.yaml").replaceAll("DAY", backup.slice(0, -3)));
-    const [restore] = read("kubernetes", file);
-    expect(restore.spec.template.spec.volumes).toEqual(spec.volumes);
-    const [{ command: shell }] = restore.spec.template.spec.containers;
-    execFileSync(shell[0], shell.slice(1).map(inRoot));
-    runNode([inject("bin"), "copy", database, `${root}/restored.ndjson`]);
-    expect(readFileSync(`${root}/restored.ndjson`, "utf8").trim().split("\n")).toHaveLength(20);
   });
 
   it("of Prometheus find the pods, and secrets that these have", () => {
@@ -177,13 +146,26 @@ describe("the manifests", needs("Go"), () => {
     expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
     for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
   });
+
+  it("of Compose mount a folder of a disk, which they never make, as docs/operation.md says", () => {
+    const folder = temporaryFolder();
+    const [block] = readBlocks("docs/operation.md").filter(({ language }) => language === "yaml");
+    const file = join(folder, "override.yaml");
+    writeFileSync(file, `name: test\n${block?.text}\n    image: investor-records\n`);
+    const [{ services }] = read("compose", file);
+    const [{ bind, target }] = services["investor-records"].volumes;
+    expect(target).toBe("/data");
+    expect(bind.create_host_path).toBe(false);
+  });
 });
 
-describe("the systemd unit", needs("systemd-analyze"), () => {
-  const verify = (unit: string, dropIn = "") => {
-    const file = join(temporaryFolder(), "investor-records.service");
-    const root = resolve(deploy, "..");
-    writeFileSync(file, unit.replaceAll("/opt/investor-records", root));
+describe("the systemd units", needs("systemd-analyze"), () => {
+  /** What systemd says of a unit, with others of deploy/ beside it. */
+  const verify = (name: string, dropIn = "") => {
+    const folder = temporaryFolder();
+    for (const each of globSync("investor-records*.{service,timer}", { cwd: deploy }))
+      writeFileSync(join(folder, each), text(each).replaceAll("/opt/investor-records", root));
+    const file = join(folder, name);
     mkdirSync(`${file}.d`);
     writeFileSync(join(`${file}.d`, "override.conf"), dropIn);
     const { status, stderr } = spawnSync("systemd-analyze", ["verify", file], { encoding: "utf8" });
@@ -193,7 +175,7 @@ describe("the systemd unit", needs("systemd-analyze"), () => {
   it("is accepted, has settings that the service takes, and time to drain", () => {
     const unit = text("investor-records.service");
     // It ends with 0 whatever it complains of.
-    expect(verify(unit)).toEqual({ status: 0, stderr: "" });
+    expect(verify("investor-records.service")).toEqual({ status: 0, stderr: "" });
     const environment = Object.fromEntries(
       Array.from(unit.matchAll(/^Environment=(\w+)=(.*)$/gm), ([, name, value]) => [name, value]),
     );
@@ -203,10 +185,52 @@ describe("the systemd unit", needs("systemd-analyze"), () => {
     expect(drain.delayMs + drain.timeoutMs + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
   });
 
+  it.each(["investor-records-backup.service", "investor-records-backup.timer"])(
+    "%s is accepted",
+    (name) => {
+      expect(verify(name)).toEqual({ status: 0, stderr: "" });
+    },
+  );
+
+  it("of backups has the database of the service, and may write where it has to", () => {
+    const [unit, backup] = ["investor-records.service", "investor-records-backup.service"].map(
+      text,
+    );
+    const databaseOf = (each = "") => /^Environment=(DATABASE_URL=.*)$/m.exec(each)?.[1];
+    expect(databaseOf(backup)).toBe(databaseOf(unit));
+    const [, written = ""] = /^ReadWritePaths=(.*)$/m.exec(backup ?? "") ?? [];
+    const paths = Array.from(
+      (backup ?? "").matchAll(/(?<![\w.])\/var\/[\w/-]+\w/g),
+      ([path]) => path,
+    );
+    for (const path of paths.map((each) => each.replace(/\/investors$/, "")))
+      expect(written.split(" ").map((each) => each.replace(/^-/, ""))).toContain(path);
+  });
+
+  it(
+    "does not start while its disk is not mounted, as docs/operation.md says",
+    needs("mount"),
+    () => {
+      const [, lines = ""] = readBlocks("docs/operation.md")
+        .filter(({ language }) => language === "ini")
+        .map((block) => block.text);
+      expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
+      const folder = join(temporaryFolder(), "disk");
+      const [, assertion = ""] = /^(Assert.*)$/m.exec(lines) ?? [];
+      const check = assertion.replace(/=.*/, `=${folder}`);
+      const isMet = () => spawnSync("systemd-analyze", ["condition", check]).status === 0;
+      mkdirSync(folder);
+      expect(isMet()).toBe(false);
+      rmSync(folder, { recursive: true });
+      temporaryDisk(folder);
+      expect(isMet()).toBe(true);
+    },
+  );
+
   it("takes its keys from credentials, as docs/operation.md says", () => {
     const [dropIn] = readBlocks("docs/operation.md").filter(({ language }) => language === "ini");
     const lines = dropIn?.text ?? "";
-    expect(verify(text("investor-records.service"), lines)).toEqual({ status: 0, stderr: "" });
+    expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
     const names = Array.from(lines.matchAll(/^LoadCredential=([\w.]+):/gm), ([, name]) => name);
     const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
     const environment = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));

@@ -9,7 +9,7 @@ export const root = resolve(import.meta.dirname, "../..");
 export const toolPath = `${join(root, "node_modules/.bin")}:${process.env.PATH}`;
 
 const copied = [
-  ...["client", "examples", "gen", "proto", "runtime", "src"],
+  ...["client", "deploy", "examples", "gen", "proto", "runtime", "src"],
   ...["LICENSE", "package.json", "rolldown.config.ts", "tsconfig.json"],
 ];
 

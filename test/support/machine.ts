@@ -36,8 +36,7 @@ export function createMachine(objects: unknown[] = []) {
   for (const each of [...folders, "opt/investor-records", "tools"])
     mkdirSync(join(folder, each), { recursive: true });
   copyClone(clone);
-  for (const name of ["deploy", "Dockerfile", ".dockerignore"])
-    cpSync(join(root, name), join(clone, name), { recursive: true });
+  for (const name of ["Dockerfile", ".dockerignore"]) cpSync(join(root, name), join(clone, name));
   symlinkSync(join(dirname(inject("bin"))), join(clone, "dist"));
   writeFileSync(join(folder, "objects.json"), JSON.stringify(objects));
   for (const tool of ["docker", "kubectl", "systemctl"]) {
