@@ -46,6 +46,14 @@ function findAll(pattern: RegExp, text: string): string[] {
   return Array.from(text.matchAll(pattern), ([, group = ""]) => group);
 }
 
+/** What others say of backups: kube-state-metrics, and what node_exporter reads in a file of ours. */
+function addBackups(metrics: Map<string, Set<string>>): void {
+  const unit = readFileSync("deploy/investor-records-backup.service", "utf8");
+  for (const name of findAll(/ "\+(\w+) %%s" /g, unit)) metrics.set(name, new Set());
+  const labels = new Set(["cronjob", "namespace"]);
+  metrics.set("kube_cronjob_status_last_successful_time", labels);
+}
+
 /** The queries of the rules and the dashboard, each with the labels that its texts name. */
 function readQueries(): string[] {
   const [, ...alerts] = readFileSync("deploy/alerts.yaml", "utf8").split("- alert: ");
@@ -63,10 +71,11 @@ function readQueries(): string[] {
 
 it("the rules and the dashboard name metrics and labels that the service has", async () => {
   const metrics = await readMetrics();
+  addBackups(metrics);
   const queries = readQueries();
   expect(queries.length).toBeGreaterThan(20);
   for (const query of queries) {
-    const names = findAll(/\b((?:investor_records|nodejs|process)_\w+)/g, query);
+    const names = findAll(/\b((?:investor_records|kube|nodejs|process)_\w+)/g, query);
     expect(names, query).not.toEqual([]);
     expect([...metrics.keys()], query).toEqual(expect.arrayContaining(names));
     const known = names.flatMap((name) => [...(metrics.get(name) ?? [])]);
@@ -85,6 +94,7 @@ describe("the alerting rules", needs("promtool"), () => {
     "check rules deploy/alerts.yaml",
     "check config --syntax-only deploy/prometheus.yaml",
     "test rules test/alerts.test.yaml",
+    "test rules test/alerts-of-backups.test.yaml",
   ])("pass promtool %s", (command) => {
     const { status, stdout, stderr } = spawnSync("promtool", command.split(" "), {
       encoding: "utf8",
