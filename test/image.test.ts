@@ -132,6 +132,25 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
     expect(await second.stop()).toBe(0);
   });
 
+  it("makes backups, and restores the newest, by what it has", async () => {
+    const first = await start();
+    const client = grpcClient(first);
+    const { id } = await client.createInvestor(aCreate());
+    const backup = run({}, ["node", "backup.js", "/backups"]);
+    expect(await backup.exited, backup.written()).toBe(0);
+    const later = await client.createInvestor(aCreate());
+    expect(await first.stop()).toBe(0);
+    for (let time = 0; time < 2; time++) {
+      const restore = run({}, ["node", "restore.js", "/backups"]);
+      expect(await restore.exited, restore.written()).toBe(0);
+      const service = await start();
+      const restored = grpcClient(service);
+      expect((await restored.getInvestor({ id })).id).toBe(id);
+      await expect(restored.getInvestor({ id: later.id })).rejects.toThrow("not_found");
+      expect(await service.stop()).toBe(0);
+    }
+  });
+
   it("tells by its health check whether it is ready, with TLS too", async () => {
     const files = Object.values(await writeServerFiles(folder, await createAuthority()));
     buildah("copy", container, ...files, "/app");
