@@ -106,6 +106,16 @@ export function rowsOf(folder: string, name: string): number {
   }
 }
 
+/** The ids of the records in an SQLite file, without hyphens, in their order. */
+export function idsIn(file: string): string[] {
+  using db = new DatabaseSync(file, { readOnly: true });
+  const rows = db.prepare("SELECT lower(hex(id)) AS id FROM investors ORDER BY id").all();
+  return rows.map(idOf);
+}
+
+/** An id as idsIn has it. */
+export const idOf = ({ id }: { id?: unknown }) => String(id).replaceAll("-", "");
+
 /** Starts callers of a service that create one record after the other, until they are stopped. */
 export function startWriters(service: Service) {
   const client = grpcClient(service);
