@@ -45,7 +45,9 @@ async function makeBackup(folder) {
         "records are missing; if none are, move the larger ones away",
     );
   const oldest = nameOf(Date.now() - Number(KEEP_DAYS) * dayMs);
-  for (const name of backups.filter((each) => each < oldest)) rmSync(join(folder, name));
+  // A restore leaves two more.
+  for (const name of backups.filter((each) => each < oldest))
+    for (const suffix of ["", "-shm", "-wal"]) rmSync(join(folder, name + suffix), { force: true });
 }
 
 async function copyTo(target) {

@@ -57,7 +57,8 @@ describe("backup.js", () => {
     const { folder, backups, backUp, names } = await prepare(100);
     const others = ["mine.db", `${nameAt(0)}.bak`];
     const [older = "", newer = ""] = [3.01, 2.99].map((age) => nameAt(Date.now() - age * dayMs));
-    for (const name of [...others, older, newer]) writeFileSync(join(backups, name), "");
+    for (const name of [...others, older, `${older}-shm`, `${older}-wal`, newer])
+      writeFileSync(join(backups, name), "");
     const [first, second] = [backUp({ KEEP_DAYS: "3" }), backUp({ KEEP_DAYS: "3" })];
     for (const { status, told } of [first, second]) {
       expect(status, told).toBe(0);

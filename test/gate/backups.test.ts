@@ -1,5 +1,5 @@
 /** Backups and restores as the pages have them, each block followed twice in a row. */
-import { readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { Document, WithId } from "mongodb";
@@ -34,6 +34,8 @@ const platforms = {
   systemd: {
     service: "investor-records.service",
     data: "var/lib/investor-records",
+    backups: "var/backups/investor-records",
+    start: "systemctl start investor-records",
     install: commandsWith("systemctl edit"),
     backup: commandsWith("systemctl start investor-records-backup.service"),
     restore: commandsWith("systemctl stop"),
@@ -41,6 +43,8 @@ const platforms = {
   containers: {
     service: "investor-records",
     data: "volumes/investors",
+    backups: "volumes/backups",
+    start: "docker start investor-records",
     install: commandsWith("-t investor-records . &&\n  docker run"),
     backup: commandsWith("root docker exec"),
     restore: commandsWith("restore.js /backups &&"),
@@ -48,6 +52,8 @@ const platforms = {
   Kubernetes: {
     service: "investor-records-0",
     data: "volumes/data-investor-records-0",
+    backups: "volumes/investor-records-backups",
+    start: "kubectl scale statefulset investor-records --replicas=1",
     install: "kubectl scale statefulset investor-records --replicas=1",
     backup: commandsWith("--from=cronjob/investor-records-backup"),
     restore: commandsWith("--from=cronjob/investor-records-restore"),
@@ -62,7 +68,8 @@ const restoreDump = commandsWith("mongorestore ");
 describe("the commands of the pages, each followed twice, lose no record", needs("Linux"), () => {
   const read = createManifestReader();
 
-  for (const [name, { service, data, install, backup, restore }] of Object.entries(platforms)) {
+  for (const [name, platform] of Object.entries(platforms)) {
+    const { service, data, backups, install, start, backup, restore } = platform;
     it(`with ${name}`, name === "Kubernetes" ? needs("Go") : {}, async () => {
       const overlay = join(root, "deploy/kubernetes/sqlite-tokens");
       const machine = createMachine(name === "Kubernetes" ? read("kubernetes", overlay) : []);
@@ -90,6 +97,18 @@ describe("the commands of the pages, each followed twice, lose no record", needs
       const left = moved.toSorted().map((each) => idsIn(`${folder}/${data}/${each}/investors.db`));
       expect(left).toEqual(later.map((ids) => [...saved, ...ids]));
 
+      // What fails leaves the service stopped, with its records where they were.
+      const latest = await createThree();
+      const damaged = join(folder, backups, "9999.db");
+      writeFileSync(damaged, "not SQLite".repeat(1_000));
+      for (let run = 0; run < 2; run++)
+        await expect(machine.run(restore)).rejects.toThrow("nothing was changed");
+      expect(() => machine.service(service)).toThrow("does not run");
+      rmSync(damaged);
+      await machine.run(start);
+      const all = [...saved, ...latest];
+      expect(await listIds()).toEqual(all);
+
       if (name !== "Kubernetes") {
         const file = join(folder, "var/lib/prometheus/node-exporter/investor-records.prom");
         const [, written] =
@@ -101,7 +120,7 @@ describe("the commands of the pages, each followed twice, lose no record", needs
       await machine.run(upgrade);
       await expect(machine.run(upgrade)).rejects.toThrow("no such container");
       await machine.run(install);
-      expect(await listIds()).toEqual(saved);
+      expect(await listIds()).toEqual(all);
       await machine.run("docker stop investor-records");
       for (let run = 0; run < 2; run++) await machine.run(wayBack);
       using db = new DatabaseSync(`${folder}/${data}/investors.db`, { readOnly: true });

@@ -45,16 +45,13 @@ export function createMachine(objects: unknown[] = []) {
     chmodSync(join(tools, tool), 0o755);
   }
   const env = { ...process.env, PATH: `${tools}:${toolPath}`, MACHINE: folder };
-  onTestFinished(() => {
+  const readPids = (): Record<string, number> => {
     const state = join(folder, "state.json");
-    if (!existsSync(state)) return;
-    for (const pid of Object.values<number>(JSON.parse(readFileSync(state, "utf8")).pids)) {
-      try {
-        process.kill(pid, "SIGKILL");
-      } catch {
-        // It has ended.
-      }
-    }
+    return existsSync(state) ? JSON.parse(readFileSync(state, "utf8")).pids : {};
+  };
+  const isAlive = (pid: number) => existsSync(`/proc/${pid}/exe`);
+  onTestFinished(() => {
+    for (const pid of Object.values(readPids()).filter(isAlive)) process.kill(pid, "SIGKILL");
   });
 
   return {
@@ -70,6 +67,8 @@ export function createMachine(objects: unknown[] = []) {
     },
     /** The service that a stand-in runs under this name. */
     service(name: string): Pick<Service, "grpcPort"> {
+      const pid = readPids()[name];
+      if (pid === undefined || !isAlive(pid)) throw new Error(`${name} does not run`);
       const log = readFileSync(join(folder, `${name}.log`), "utf8");
       const [, port] = /"serving .* on grpcs?:.*?:(\d+) and/.exec(log) ?? [];
       return { grpcPort: Number(port) };
