@@ -11,6 +11,7 @@ import type { RunningServer } from "./server.ts";
 import { duration } from "./setting-values.ts";
 import { openStandardError } from "./standard-error.ts";
 import { withoutSecrets } from "./store/database-url.ts";
+import { FilesGoneError } from "./store/store.ts";
 
 /** How often certificates and tokens are checked for changes, in milliseconds. */
 const reloadIntervalMs = 30_000;
@@ -20,6 +21,9 @@ const repeatedSignalMs = 1_000;
 
 /** How long a copy that is told to end may take for what it has begun, in milliseconds. */
 const stopMs = 5_000;
+
+/** The exit status that keeps a supervisor from a start that would make a new, empty file. */
+const filesGoneStatus = 3;
 
 interface RemoveFlags {
   wait: number;
@@ -126,7 +130,7 @@ async function runServer(): Promise<void> {
   };
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
-    return exit(1);
+    return exit(error instanceof FilesGoneError ? filesGoneStatus : 1);
   };
   // A rejection that nothing handles comes as one, too.
   process.on("uncaughtException", exitFatally);

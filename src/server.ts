@@ -124,6 +124,8 @@ export async function startServer(
       onWritable: telemetry.showWritable,
       onLogSize: telemetry.showLogSize,
       onWarning,
+      onNew: (path) =>
+        onWarning(`${path} is a new file without records; if it had some, its disk may be missing`),
       async onFatal(error) {
         // Calls in flight are first failed with an unknown outcome.
         await waitUntil(() => gate.inFlight === 0, flushMs);

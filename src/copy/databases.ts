@@ -1,4 +1,3 @@
-import { isUtf8 } from "node:buffer";
 import { DatabaseSync } from "node:sqlite";
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
@@ -68,18 +67,20 @@ export async function openStoreSource(url: string): Promise<Source> {
 
 function openSqlite(path: string): Reader {
   const db = openSqliteFileToRead(path);
-  const findBytes = db.prepare(
-    `SELECT CAST(concat_ws('', ${columns}) AS BLOB) AS bytes FROM investors WHERE id = unhex(?, '-')`,
+  const compare = db.prepare(
+    `SELECT CAST(concat_ws('', ${columns}) AS BLOB) = CAST(? AS BLOB) AS isSame
+      FROM investors WHERE id = unhex(?, '-')`,
   );
   const { list } = createSqliteReader(db, db, () => {});
 
   function listWhole(range: Range): Investor[] {
     const page = list(range);
     for (const investor of page) {
-      // What SQLite's driver shows for bytes that are not UTF-8.
-      if (!textFields.some((field) => investor[field].includes("\ufffd"))) continue;
-      const { bytes } = findBytes.get(investor.id) as { bytes: Uint8Array };
-      if (!isUtf8(bytes)) throw new Error(`the text of ${investor.id} is not UTF-8`);
+      const text = textFields.map((field) => investor[field]).join("");
+      // What SQLite's driver shows for bytes that are no text.
+      if (!text.includes("\ufffd")) continue;
+      const compared = compare.get(investor.type + text, investor.id);
+      if (compared?.isSame === 0) throw new Error(`the text of ${investor.id} is not UTF-8`);
     }
     return page;
   }

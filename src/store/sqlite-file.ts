@@ -15,26 +15,8 @@ import { beginCount, isCounted, pragma, refuseForeignLog } from "./commit-count.
 import { makeFolder, syncFolder } from "./folder.ts";
 import { explainError, resultCode, resultCodeOf, shortageBeside } from "./sqlite-errors.ts";
 import { refuseLeftovers, rewriteLog, sizeOf } from "./sqlite-log.ts";
-
-/** "INRE", which marks a file as one of this service (PRAGMA application_id). */
-const applicationId = 0x494e5245;
-
-const schema = `
-  CREATE TABLE investors (
-    id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
-    type INTEGER NOT NULL,
-    first_name TEXT NOT NULL,
-    middle_name TEXT NOT NULL,
-    last_name TEXT NOT NULL,
-    address_line1 TEXT NOT NULL,
-    address_line2 TEXT NOT NULL,
-    city TEXT NOT NULL,
-    state TEXT NOT NULL,
-    zip_code TEXT NOT NULL,
-    country TEXT NOT NULL,
-    language TEXT NOT NULL
-  ) STRICT, WITHOUT ROWID;
-  PRAGMA application_id = ${applicationId}`;
+import { createTable, isEmpty } from "./sqlite-schema.ts";
+import { FilesGoneError } from "./store.ts";
 
 /** The size of a log, in bytes, from which a start can take seconds. */
 const largeLogBytes = 128 * 1024 * 1024;
@@ -55,8 +37,6 @@ export function makeSqliteFile(path: string): void {
   refuseLeftovers(path);
   if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
   else if (!statSync(path).isFile()) throw new Error("it is not a file");
-  // Again, since it may be a link to a file that was missing.
-  refuseLeftovers(path);
 }
 
 /**
@@ -65,13 +45,16 @@ export function makeSqliteFile(path: string): void {
  *
  * @param onWarning called with what operators should know, before it takes time
  * @param timeoutMs how long other processes that write may hold that up
+ * @returns the file, and whether it was empty until now
  * @throws {Error} if the file cannot be used
  */
 export async function openSqliteFile(
   path: string,
   onWarning: (message: string) => void,
   timeoutMs = 30_000,
-): Promise<DatabaseSync> {
+): Promise<{ db: DatabaseSync; isNew: boolean }> {
+  // A link can lead to a file that was missing until now.
+  refuseLeftovers(path);
   // SQLite opens a file that it may not write, and fails a checkpoint as if its disk were full.
   accessSync(path, constants.R_OK | constants.W_OK);
   const log = `${realpathSync(path)}-wal`;
@@ -85,13 +68,17 @@ export async function openSqliteFile(
   const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseHardLinks(path);
-    await whenFree(() => prepare(db, realpathSync(path), onWarning), end);
+    let isNew = false;
+    await whenFree(() => {
+      isNew = makeTable(db) || isNew;
+      prepare(db, realpathSync(path), onWarning);
+    }, end);
     // SQLite itself takes the missing end of a page for zeros.
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
     }
     syncFolder(dirname(realpathSync(path)));
-    return db;
+    return { db, isNew };
   } catch (error) {
     db.close();
     throw error;
@@ -111,11 +98,32 @@ async function whenFree(step: () => void, end: number): Promise<void> {
   }
 }
 
-function prepare(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
+/**
+ * Has the file in WAL mode, with its table, and at no instant a journal beside it: SQLite would play
+ * one that a kill leaves back into a backup that is put there. An empty file is in WAL mode before
+ * it has a table, so that a kill leaves all of the table or none.
+ *
+ * @returns whether this process has made the table
+ */
+function makeTable(db: DatabaseSync): boolean {
+  db.exec("PRAGMA cell_size_check = ON");
   // Refuses a file of another program before anything in it changes.
-  if (isEmpty(db)) commit(db, () => isEmpty(db) && create(db));
+  isEmpty(db);
+  // The first bytes of page 1, which alone change, may be written in part: no journal has to be on
+  // the disk to undo that.
+  const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
+  if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
   // A commit is on the disk when it returns: FULL syncs the log at every one.
-  db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL");
+  db.exec("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL");
+  if (!isEmpty(db)) return false;
+  return commit(db, () => {
+    const isStillEmpty = isEmpty(db);
+    if (isStillEmpty) createTable(db);
+    return isStillEmpty;
+  });
+}
+
+function prepare(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
   db.exec("PRAGMA journal_size_limit = 67108864");
   // What is deleted, or moved when a page is split, is overwritten where that costs no write.
   db.exec("PRAGMA secure_delete = FAST");
@@ -139,8 +147,8 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
-    if (isEmpty(db)) throw new Error("it is empty: start the service on it once");
     db.exec("PRAGMA cell_size_check = ON");
+    if (isEmpty(db)) throw new Error("it is empty: start the service on it once");
     return db;
   } catch (error) {
     db.close();
@@ -167,7 +175,7 @@ export function identify(path: string): string {
   return [file, ...inodes].join(" ");
 }
 
-/** @throws {Error} for operators to read, if the path is no longer that of the {@link identify identity} */
+/** @throws {FilesGoneError} for operators to read, if the path is no longer that of the {@link identify identity} */
 export function checkIdentity(path: string, identity: string): void {
   let cause: unknown;
   try {
@@ -175,34 +183,12 @@ export function checkIdentity(path: string, identity: string): void {
   } catch (error) {
     cause = error;
   }
-  throw new Error(`${path} or a file beside it was moved, deleted or replaced`, { cause });
+  throw new FilesGoneError(`${path} or a file beside it was moved, deleted or replaced`, { cause });
 }
 
 function refuseHardLinks(path: string): void {
   if (statSync(path).nlink === 1) return;
   throw new Error("it has other names too (hard links), each with a log of its own");
-}
-
-/**
- * Whether nothing is in the file yet.
- *
- * @throws {Error} it is not one that this service can use
- */
-function isEmpty(db: DatabaseSync): boolean {
-  // In this order, since another process may be making both.
-  const hasTable = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() !== undefined;
-  const id = pragma(db, "application_id");
-  if (id === applicationId) return false;
-  if (id === 0 && !hasTable) return true;
-  // One that was made again of what SQLite's .dump wrote, which leaves the mark out.
-  const made = db.prepare("SELECT sql FROM sqlite_schema WHERE name = 'investors'").get()?.sql;
-  if (id === 0 && made && schema.includes(String(made))) return false;
-  throw new Error("it belongs to another program");
-}
-
-function create(db: DatabaseSync): void {
-  db.exec(schema);
-  beginCount(db);
 }
 
 /** Begins to count the commits of a file of version 0.3 or older, which can have a log. */

@@ -12,13 +12,23 @@ import { basename, dirname, join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 
 /**
- * Refuses a log without its file: SQLite ignores a log beside a link, and deletes one, with the
- * records in it, if the file is empty.
+ * Refuses what another file, or a killed program, has left beside a path, before SQLite opens the file.
+ * A log without its file: SQLite ignores one beside a link, and deletes one, with the records in it,
+ * if the file is empty. A journal: SQLite would play it back into whatever file is there, and this
+ * service leaves none.
  */
 export function refuseLeftovers(path: string): void {
   const beside = join(realpathSync(dirname(path)), basename(path));
   const file = existsSync(path) ? realpathSync(path) : beside;
   for (const name of [beside, file]) {
+    const journal = `${name}-journal`;
+    if (sizeOf(journal) > 0) {
+      throw new Error(
+        `the journal ${journal} is there, which SQLite would play back into the file. ` +
+          "Nothing has been changed. If you have put a backup in the place of the file, move the journal away; " +
+          `if a killed program left it of this very file: sqlite3 '${file}' 'PRAGMA user_version' plays it back`,
+      );
+    }
     const log = `${name}-wal`;
     // The log first: another process that is making both writes to the file before the log.
     // SQLite takes a file of one byte for an empty one.

@@ -44,7 +44,7 @@ export async function removeFromSqlite(
   const key = Buffer.from(id.replaceAll("-", ""), "hex");
   let pages: Buffer[] = [];
   for (let round = 0; round <= maxRounds + Number(vacuum); round += 1) {
-    const db = await openSqliteFile(path, () => {}, waitMs);
+    const { db } = await openSqliteFile(path, () => {}, waitMs);
     try {
       // What is written again passes through no other file.
       db.exec("PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY");

@@ -21,9 +21,10 @@ import { identify, openSqliteFile } from "./sqlite-file.ts";
  */
 export type Row = SQLInputValue[];
 
-/** It is ready; which file it is ({@link identify}). */
+/** It is ready; which file it is ({@link identify}), and whether that was empty until now. */
 export interface Started {
   identity: string;
+  isNew: boolean;
 }
 
 /** The outcome of a row: written, or not because its id is taken, or for another reason. */
@@ -35,7 +36,7 @@ const warningIntervalMs = 3_600_000;
 const port = parentPort;
 if (port === null) throw new Error("sqlite-writer runs as a thread only");
 const path = workerData as string;
-const db = await openSqliteFile(path, warn);
+const { db, isNew } = await openSqliteFile(path, warn);
 const readCount = db.prepare("PRAGMA user_version");
 /** The count with the last commit that this process made, or found. */
 let lastCount = pragma(db, "user_version");
@@ -53,7 +54,7 @@ port.on("message", (message: Row[] | "close") => {
   }
 });
 
-port.postMessage({ identity: identify(path) } satisfies Started);
+port.postMessage({ identity: identify(path), isNew } satisfies Started);
 
 function warn(text: string): void {
   port?.postMessage(text);

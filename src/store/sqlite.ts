@@ -105,9 +105,10 @@ export async function createSqliteStore(path: string, options: Options): Promise
 
 /** Opens the file for the thread that writes, and then for reads on this one. */
 async function openFile(path: string, options: Options) {
-  const { observe, onWarning } = options;
+  const { observe, onWarning, onNew } = options;
   makeSqliteFile(path);
   const writer = await startWriter(path, options);
+  if (writer.isNew) onNew?.(path);
   if ((statSync(path).mode & 0o077) !== 0) {
     onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
   }
@@ -140,7 +141,7 @@ async function startWriter(path: string, { onWarning, onFatal }: Options) {
   });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
   let pending: PromiseWithResolvers<Outcome[]> | undefined;
-  const { identity } = await new Promise<Started>((resolve, reject) => {
+  const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
     worker.on("message", (message: Outcome[] | Started | string) => {
       if (Array.isArray(message)) pending?.resolve(message);
       else if (typeof message === "string") onWarning(message);
@@ -153,7 +154,14 @@ async function startWriter(path: string, { onWarning, onFatal }: Options) {
 
   // By the promise: a listener added here can miss an end right after the first message.
   void exited.then(() => {
-    die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
+    if (unusable !== undefined) return;
+    try {
+      // A disk that went away can fail a write before the next ping notices.
+      checkIdentity(path, identity);
+      die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
+    } catch (error) {
+      die(error as Error);
+    }
   });
 
   /** Takes no more batches, for a cause that has to end the process. */
@@ -166,6 +174,7 @@ async function startWriter(path: string, { onWarning, onFatal }: Options) {
 
   return {
     identity,
+    isNew,
     die,
     async send(rows: Row[]): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);

@@ -72,6 +72,8 @@ export interface StoreOptions {
   onLogSize(bytes: number): void;
   /** Called with what operators should know and change. */
   onWarning(message: string): void;
+  /** Called by SQLite if it has made the file, or found it empty: it has no records. */
+  onNew?(path: string): void;
   /**
    * Called once if the store can no longer write and its process has to end: a commit
    * whose outcome the disk left open, a file that was moved, or a writer thread that died.
@@ -87,14 +89,15 @@ export type StoreObserver = (
 ) => void;
 
 /**
- * Refuses a page that its database returned in a wrong order, so that no walk over pages is endless.
+ * Refuses a page that its database returned in a wrong order, so that no walk over pages is endless,
+ * and ids that are none.
  *
- * @throws {Error} the ids do not ascend strictly beyond `after`
+ * @throws {Error} the ids do not ascend strictly beyond `after`, or one is no UUID
  */
 export function expectOrder(page: Investor[], after: string | undefined): void {
   let last = after ?? "";
   for (const { id } of page) {
-    if (id <= last) throw damageAfter(last, new Error(`the next id is ${id}`));
+    if (id <= last || id.length !== 36) throw damageAfter(last, new Error(`the next id is ${id}`));
     last = id;
   }
 }
@@ -131,6 +134,11 @@ export class StoreClosedError extends StoreUnavailableError {
   constructor(message = "the store is closed") {
     super(message);
   }
+}
+
+/** The files of the store are no longer at its path; the next start would find others, or none. */
+export class FilesGoneError extends Error {
+  override name = "FilesGoneError";
 }
 
 /** The record may or may not have been written; a repetition under the same id settles it. */

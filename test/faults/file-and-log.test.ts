@@ -144,7 +144,8 @@ async function open(parent: string, from: Image, beside: Image): Promise<string 
   } catch (error) {
     told = String(error);
   }
-  const db = await openSqliteFile(path, () => {}).catch(
+  const db = await openSqliteFile(path, () => {}).then(
+    (opened) => opened.db,
     (error) => void expect(String(error)).toContain(apart),
   );
   expect(told.includes(apart)).toBe(db === undefined);
