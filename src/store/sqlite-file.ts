@@ -100,22 +100,23 @@ async function whenFree(step: () => void, end: number): Promise<void> {
 
 /**
  * Has the file in WAL mode, with its table, and at no instant a journal beside it: SQLite would play
- * one that a kill leaves back into a backup that is put there. An empty file is in WAL mode before
- * it has a table, so that a kill leaves all of the table or none.
+ * one that a kill leaves back into a backup that is put there. A new file gets its count and the
+ * mode first, both on page 1, and the table through the log, which then belongs to it.
  *
  * @returns whether this process has made the table
  */
 function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses a file of another program before anything in it changes.
-  isEmpty(db);
-  // The first bytes of page 1, which alone change, may be written in part: no journal has to be on
-  // the disk to undo that.
+  const wasEmpty = isEmpty(db);
+  // Page 1 alone changes, and but for its first bytes to what it was: to write part of it is as good
+  // as to write none or all, and no journal has to be on the disk to undo it.
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
+  if (wasEmpty) commit(db, () => isCounted(db) || beginCount(db));
   // A commit is on the disk when it returns: FULL syncs the log at every one.
   db.exec("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL");
-  if (!isEmpty(db)) return false;
+  if (!wasEmpty) return false;
   return commit(db, () => {
     const isStillEmpty = isEmpty(db);
     if (isStillEmpty) createTable(db);

@@ -1,6 +1,6 @@
 /** What a file of this service has in it, and what tells it from the files of other programs. */
 import type { DatabaseSync } from "node:sqlite";
-import { beginCount, pragma } from "./commit-count.ts";
+import { countCommit, pragma } from "./commit-count.ts";
 import { resultCode, resultCodeOf } from "./sqlite-errors.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
@@ -21,10 +21,10 @@ const columns = `CREATE TABLE investors (
   language TEXT NOT NULL`;
 const options = ") STRICT, WITHOUT ROWID";
 
-/** Makes the table and the mark in an empty file, within a transaction. */
+/** Makes the table and the mark in an empty file whose commits are counted, within a transaction. */
 export function createTable(db: DatabaseSync): void {
   db.exec(`${columns}${options}; PRAGMA application_id = ${applicationId}`);
-  beginCount(db);
+  countCommit(db);
 }
 
 /**

@@ -48,6 +48,9 @@ const roles: Record<string, () => unknown> = {
     await store.close();
   },
 
+  /** A start and the end of it. */
+  start: async () => (await openSqlite(path)).close(),
+
   async reader() {
     const db = openPlain();
     while (!isOver) {

@@ -12,10 +12,12 @@
  *   DISK_RULES    a file of faults. It may be replaced at any time (by a rename); then counting
  *                 starts anew. A line is
  *                   OPERATION SUFFIX FIRST ACTION
- *                 from the FIRST OPERATION (write, sync, truncate) on, ACTION happens to files whose
- *                 name ends in SUFFIX:
- *                   EIO, ENOSPC  it fails and has no effect
+ *                 from the FIRST OPERATION (write, sync, truncate, unlink, open if it may make the
+ *                 file, or any of them) on, ACTION happens to files whose name ends in SUFFIX (* for
+ *                 all):
+ *                   EIO, ENOSPC  it fails and has no effect, but that a file was made
  *                   hang         it never returns, and has no effect
+ *                   kill         it ends the process
  *                   lost         a sync that fails with EIO, after which the kernel has the
  *                                unsynced pages for clean: they can be read, but no later sync
  *                                writes them
@@ -28,6 +30,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,12 +89,14 @@ static int fault_of(const char *op, const char *name) {
   pthread_mutex_lock(&lock);
   read_rules();
   for (struct rule *r = rules; r < rules + rule_count; r++)
-    if (!strcmp(op, r->op) && ends_in(name, r->suffix) && ++r->seen >= r->first)
+    if ((!strcmp(r->op, "any") || !strcmp(r->op, op)) &&
+        (!strcmp(r->suffix, "*") || ends_in(name, r->suffix)) && ++r->seen >= r->first)
       strcpy(action, r->action);
   pthread_mutex_unlock(&lock);
   if (!*action) return 0;
   dprintf(2, "the disk fails: %s %s %s\n", op, name, action);
-  while (!strcmp(action, "hang")) pause();
+  if (!strcmp(action, "kill")) kill(getpid(), SIGKILL);
+  while (!strcmp(action, "hang") || !strcmp(action, "kill")) pause();
   return !strcmp(action, "EIO") ? EIO : !strcmp(action, "ENOSPC") ? ENOSPC : LOST;
 }
 
@@ -136,6 +142,30 @@ static void sync_names(void) {
     if (!ends_in(path, ".lost") && access(path, F_OK)) unlinkat(dirfd(copies), entry->d_name, 0);
   }
   if (copies) closedir(copies);
+}
+
+int open64(const char *file, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  char path[PATH_MAX];
+  int fd = syscall(SYS_openat, AT_FDCWD, file, flags, mode);
+  const char *name = fd >= 0 && flags & O_CREAT ? watched(fd, path) : NULL;
+  int fault = name ? fault_of("open", name) : 0;
+  if (!fault) return fd;
+  close(fd);
+  return fail(fault);
+}
+
+int open(const char *, int, ...) __attribute__((alias("open64")));
+
+int unlink(const char *file) {
+  const char *folder = getenv("DISK_FOLDER");
+  size_t length = folder ? strlen(folder) : 0;
+  int is_watched = length && !strncmp(file, folder, length) && file[length] == '/';
+  int fault = is_watched ? fault_of("unlink", file + length + 1) : 0;
+  return fault ? fail(fault) : syscall(SYS_unlinkat, AT_FDCWD, file, 0);
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
