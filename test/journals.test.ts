@@ -1,0 +1,164 @@
+// A journal that a killed program has left: SQLite plays it back into whatever file is there.
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { v4 } from "uuid";
+import { beforeAll, describe, expect, it } from "vitest";
+import { runRemove } from "../src/remove.ts";
+import { prepareDisks } from "./faults/failing-disk.ts";
+import { copyHere, makeSqlite, openSqlite, runSql, tableOf } from "./support/copying.ts";
+import { sharedFolder, temporaryFolder } from "./support/folder.ts";
+import { end, run, startService } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
+
+/** A backup of 100 records, one in rollback mode, and journals as kills leave them. */
+const left = sharedFolder();
+const count = 100;
+
+/** Changes a file in rollback mode, as far as SQLite writes to it before the end of the transaction. */
+function leaveJournal(path: string, sql: string, name: string): void {
+  const db = new DatabaseSync(path);
+  db.exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN; ${sql}`);
+  copyFileSync(path, join(left, name));
+  copyFileSync(`${path}-journal`, join(left, `${name}-journal`));
+  db.exec("ROLLBACK");
+  db.close();
+}
+
+beforeAll(async () => {
+  await makeSqlite(left, "backup", count);
+  runSql(join(left, "backup"), `VACUUM INTO '${join(left, "vacuumed")}'`);
+  copyFileSync(join(left, "backup"), join(left, "other"));
+  leaveJournal(join(left, "other"), "UPDATE investors SET city = 'Gotham'", "amid a change");
+  // It empties whatever file it is played back into.
+  const rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000)";
+  const fill = `CREATE TABLE t (x); INSERT INTO t ${rows} SELECT i FROM n`;
+  leaveJournal(join(left, "new"), fill, "of a new file");
+});
+
+/** What is in a folder, and what a link in it leads to. */
+function read(folder: string): Record<string, string> {
+  const names = readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath, entry.name));
+  return Object.fromEntries(names.map((name) => [name, readFileSync(name).toString("base64")]));
+}
+
+const uses: [string, (folder: string) => Promise<string>][] = [
+  [
+    "serve",
+    async (folder) => {
+      const { exited, output } = run([], { DATABASE_URL: "sqlite:file.db" }, folder);
+      expect(await exited).toBe(1);
+      return output();
+    },
+  ],
+  ["copy from it", async (folder) => fail(await copyHere(["sqlite:file.db", "-"], { folder }))],
+  [
+    "copy to it",
+    async (folder) => fail(await copyHere([`sqlite:${left}/backup`, "sqlite:file.db"], { folder })),
+  ],
+  [
+    "remove",
+    async (folder) => {
+      let told = "";
+      const database = `sqlite:${join(folder, "file.db")}`;
+      const say = (line: string) => {
+        told += line;
+      };
+      const options = { environment: {}, waitMs: 1_000, vacuum: false, say };
+      expect(await runRemove({ ...options, database, id: v4() })).toBe(false);
+      return told;
+    },
+  ],
+];
+
+function fail({ code, told }: { code: number; told: string }): string {
+  expect(code).toBe(1);
+  return told;
+}
+
+const places: [string, (folder: string) => string][] = [
+  ["a backup", (folder) => put("backup", join(folder, "file.db"))],
+  ["a backup by VACUUM INTO", (folder) => put("vacuumed", join(folder, "file.db"))],
+  ["no file", (folder) => join(folder, "file.db")],
+  [
+    "an empty file",
+    (folder) => {
+      writeFileSync(join(folder, "file.db"), "");
+      return join(folder, "file.db");
+    },
+  ],
+  [
+    "a link to a backup",
+    (folder) => {
+      mkdirSync(join(folder, "elsewhere"));
+      symlinkSync("elsewhere/there.db", join(folder, "file.db"));
+      return put("backup", join(folder, "elsewhere/there.db"));
+    },
+  ],
+];
+
+function put(from: string, to: string): string {
+  copyFileSync(join(left, from), to);
+  return to;
+}
+
+describe.each(places)("a journal of another file beside %s", (place, make) => {
+  it.each(uses)("is refused before anything changes: %s", async (use, attempt) => {
+    for (const journal of ["amid a change", "of a new file"]) {
+      const folder = temporaryFolder();
+      const path = make(folder);
+      put(`${journal}-journal`, `${path}-journal`);
+      const before = read(folder);
+      const told = await attempt(folder);
+      expect(read(folder)).toEqual(before);
+      const isMissing = place === "no file" && /^copy from|^remove/.test(use);
+      if (isMissing) expect(told).toContain("it does not exist");
+      else expect(told).toContain(`the journal ${path}-journal is there`);
+      if (!place.includes("backup")) continue;
+      // As the error says.
+      rmSync(`${path}-journal`);
+      const store = await openSqlite(path);
+      expect(await store.list({ limit: 1_000 })).toHaveLength(count);
+      await store.close();
+    }
+  });
+});
+
+it("a journal of the file itself is played back by SQLite, and the file is as it was", async () => {
+  const folder = temporaryFolder();
+  const path = put("amid a change", join(folder, "file.db"));
+  put("amid a change-journal", `${path}-journal`);
+  const told = String(await openSqlite(path).catch((error) => error));
+  const [, sql = ""] = /sqlite3 '[^']+' '([^']+)' plays it back/.exec(told) ?? [];
+  const db = new DatabaseSync(path);
+  db.prepare(sql).get();
+  db.close();
+  expect(existsSync(`${path}-journal`)).toBe(false);
+  await (await openSqlite(path)).close();
+  expect(tableOf(folder, "file.db")).toEqual(tableOf(left, "backup"));
+});
+
+describe("a start", needs("cc"), () => {
+  const createDisk = prepareDisks();
+
+  it.each(["no file", "vacuumed"])("makes no journal: from %s", async (first) => {
+    const disk = createDisk();
+    mkdirSync(join(disk.folder, "data"), { recursive: true });
+    if (first !== "no file") put(first, join(disk.folder, "data/investors.db"));
+    disk.setRules("open -journal 1 EIO");
+    const service = await startService(disk.env, disk.folder);
+    expect(await end(service)).toBe(0);
+    expect(service.output()).not.toContain("the disk fails");
+  });
+});
