@@ -40,8 +40,10 @@ const copied = (count: number | string, present: number | string) =>
 const idsIn = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.parse(line).id);
 
 /** A folder with an SQLite file of so many records. */
-async function prepare(count: number) {
+async function prepare(count: number, encoding = "UTF-8") {
   const folder = temporaryFolder();
+  const choice = `PRAGMA encoding = '${encoding}'; CREATE TABLE t (x); DROP TABLE t`;
+  if (encoding !== "UTF-8") runSql(join(folder, "a.db"), choice);
   return { folder, investors: await makeSqlite(folder, "a.db", count) };
 }
 
@@ -140,20 +142,29 @@ describe("a source", () => {
   });
 });
 
-it("text in SQLite that is not UTF-8 ends the copy and names its record, which is not changed", async () => {
-  const { folder, investors } = await prepare(2);
-  const [first, second] = investors;
-  const db = new DatabaseSync(join(folder, "a.db"));
-  const update = db.prepare("UPDATE investors SET city = CAST(? AS TEXT) WHERE id = unhex(?, '-')");
-  update.run("\ufffd is a character", first?.id ?? "");
-  expect((await copyHere(["sqlite:a.db", "whole.ndjson"], { folder })).code).toBe(0);
-  update.run(Buffer.from("London\xff", "latin1"), second?.id ?? "");
-  db.close();
-  expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual({
-    code: 1,
-    told: `error: cannot read sqlite:a.db: the text of ${second?.id} is not UTF-8; out.ndjson was not made\n`,
-  });
-});
+it.each([
+  ["UTF-8", "London\xff"],
+  // Half of a character.
+  ["UTF-16le", "\0\xd8"],
+])(
+  "text in SQLite that is not valid %s ends the copy and names its record, which is not changed",
+  async (encoding, wrong) => {
+    const { folder, investors } = await prepare(2, encoding);
+    const [first, second] = investors;
+    const db = new DatabaseSync(join(folder, "a.db"));
+    const update = db.prepare(
+      "UPDATE investors SET city = CAST(? AS TEXT) WHERE id = unhex(?, '-')",
+    );
+    update.run("\ufffd is a character", first?.id ?? "");
+    expect((await copyHere(["sqlite:a.db", "whole.ndjson"], { folder })).code).toBe(0);
+    update.run(Buffer.from(wrong, "latin1"), second?.id ?? "");
+    db.close();
+    expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual({
+      code: 1,
+      told: `error: cannot read sqlite:a.db: the text of ${second?.id} is not valid Unicode; out.ndjson was not made\n`,
+    });
+  },
+);
 
 describe("a file to copy to", () => {
   it("is for its owner alone, and whole over what a killed copy has left", async () => {

@@ -17,7 +17,7 @@ import { runRemove } from "../src/remove.ts";
 import { prepareDisks } from "./faults/failing-disk.ts";
 import { copyHere, makeSqlite, openSqlite, runSql, tableOf } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
-import { end, run, startService } from "./support/service.ts";
+import { end, run, startService, untilWritten } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** A backup of 100 records, one in rollback mode, and journals as kills leave them. */
@@ -57,12 +57,17 @@ const uses: [string, (folder: string) => Promise<string>][] = [
   [
     "serve",
     async (folder) => {
-      const { exited, output } = run([], { DATABASE_URL: "sqlite:file.db" }, folder);
-      expect(await exited).toBe(1);
-      return output();
+      const env = { DATABASE_URL: "sqlite:file.db", GRPC_PORT: "0", HTTP_PORT: "0" };
+      const service = run([], env, folder);
+      await untilWritten(service, "serving");
+      expect(await end(service)).toBe(1);
+      return service.output();
     },
   ],
-  ["copy from it", async (folder) => fail(await copyHere(["sqlite:file.db", "-"], { folder }))],
+  [
+    "copy from it",
+    async (folder) => fail(await copyHere(["sqlite:file.db", "out.ndjson"], { folder })),
+  ],
   [
     "copy to it",
     async (folder) => fail(await copyHere([`sqlite:${left}/backup`, "sqlite:file.db"], { folder })),

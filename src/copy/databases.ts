@@ -80,7 +80,8 @@ function openSqlite(path: string): Reader {
       // What SQLite's driver shows for bytes that are no text.
       if (!text.includes("\ufffd")) continue;
       const compared = compare.get(investor.type + text, investor.id);
-      if (compared?.isSame === 0) throw new Error(`the text of ${investor.id} is not UTF-8`);
+      if (compared?.isSame === 0)
+        throw new Error(`the text of ${investor.id} is not valid Unicode`);
     }
     return page;
   }

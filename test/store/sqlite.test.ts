@@ -13,13 +13,14 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { pragma } from "../../src/store/commit-count.ts";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { type StoreObserver, StoreUnavailableError } from "../../src/store/store.ts";
-import { runSql } from "../support/copying.ts";
+import { copyHere, lineOf, runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
@@ -244,6 +245,102 @@ describe("SQLite", () => {
     await expect(open(path)).rejects.toThrow(`its log ${path}-wal is there without it`);
   });
 
+  const keep = "ALTER TABLE investors RENAME TO kept";
+  const texts = "'', '', '', '', '', '', '', '', '', ''";
+  const insert = (id: string) => (path: string) =>
+    runSql(
+      path,
+      `PRAGMA ignore_check_constraints = ON; INSERT INTO investors VALUES (${id}, 1, ${texts})`,
+    );
+  const change = (sql: string) => (path: string) => {
+    const db = new DatabaseSync(path, { defensive: false });
+    db.exec(sql);
+    db.close();
+  };
+
+  it.each<[why: string, change: (path: string) => void]>([
+    [
+      "its investors is another view: another program has changed it",
+      change(`${keep}; CREATE VIEW investors AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i FROM n)
+        SELECT zeroblob(16) AS id, kept.* FROM n, kept`),
+    ],
+    [
+      "its investors is another table",
+      change(`${keep}; CREATE TABLE investors AS SELECT lower(hex(id)) AS id, type FROM kept`),
+    ],
+    [
+      "its investors is another table",
+      change(`PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql =
+        replace(sql, ' CHECK (length(id) = 16)', '') WHERE name = 'investors'`),
+    ],
+    ["it has no table investors", change(keep)],
+    [
+      "it has a trigger, Louder, which can change records: drop it",
+      change(`CREATE TRIGGER Louder AFTER INSERT ON Investors BEGIN
+        UPDATE investors SET city = upper(city) WHERE id = new.id; END`),
+    ],
+    ["a record whose id, the first, is 3 bytes", insert("x'000001'")],
+    ["a record whose id, the last, is 17 bytes", insert(`x'${"ff".repeat(17)}'`)],
+    [
+      "a record whose id, the first, is text",
+      change(`PRAGMA writable_schema = ON; CREATE TEMP TABLE was AS SELECT sql FROM sqlite_schema;
+        DROP TABLE investors; CREATE TABLE investors (id PRIMARY KEY NOT NULL) WITHOUT ROWID;
+        INSERT INTO investors VALUES ('123'); UPDATE sqlite_schema SET sql = (SELECT sql FROM was)
+          WHERE name = 'investors'`),
+    ],
+  ])("looks at what has its mark, and refuses it as it is: %s", async (why, spoil) => {
+    const folder = temporaryFolder();
+    const path = join(folder, "investors.db");
+    const { store } = await open(path);
+    await store.insert(anInvestor());
+    await store.close();
+    spoil(path);
+    const before = readFileSync(path);
+    await expect(open(path)).rejects.toThrow(why);
+    for (const sides of [
+      ["sqlite:investors.db", "out.ndjson"],
+      ["in.ndjson", "sqlite:investors.db"],
+    ] as const) {
+      writeFileSync(join(folder, "in.ndjson"), `${lineOf({ id: v4() })}\n`);
+      expect(await copyHere([...sides], { folder })).toEqual({
+        code: 1,
+        told: expect.stringContaining(why),
+      });
+    }
+    expect(readFileSync(path)).toEqual(before);
+  });
+
+  it("tells an id of another size between others as damage, where it is met", async () => {
+    const folder = temporaryFolder();
+    const path = join(folder, "investors.db");
+    const { store } = await open(path);
+    const ids = ["00", "ff"].map((head) => `${head}${v4().slice(2)}`);
+    for (const id of ids) await store.insert(anInvestor({ id }));
+    await store.close();
+    insert("x'800001'")(path);
+    const damage = `damaged after the id ${ids[0]}`;
+    const again = (await open(path)).store;
+    expect(await again.find(ids[1] ?? "")).toMatchObject({ id: ids[1] });
+    await expect(again.list({ limit: 10 })).rejects.toThrow(damage);
+    const result = await copyHere(["sqlite:investors.db", "out.ndjson"], { folder });
+    expect(result).toEqual({ code: 1, told: expect.stringContaining(damage) });
+  });
+
+  it("takes a file whose table was renamed and renamed back", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const record = anInvestor();
+    const first = (await open(path)).store;
+    await first.insert(record);
+    await first.close();
+    runSql(
+      path,
+      `${keep}; ALTER TABLE kept RENAME TO investors; CREATE VIEW v AS SELECT * FROM investors`,
+    );
+    const { store } = await open(path);
+    expect(await store.list({ limit: 10 })).toEqual([record]);
+    await store.insert(anInvestor());
+  });
+
   const foreign = "DROP TABLE investors; CREATE TABLE t (x); PRAGMA application_id = 0";
   const noDatabase = "no database at all".repeat(1_000);
 
@@ -260,23 +357,6 @@ describe("SQLite", () => {
     const before = readFileSync(path);
     await expect(open(path)).rejects.toThrow(why);
     expect(readFileSync(path)).toEqual(before);
-  });
-
-  it("opens without what another program was writing when it was killed", async () => {
-    const folder = temporaryFolder();
-    const path = join(folder, "investors.db");
-    const { store } = await open(path);
-    const records = Array.from({ length: 100 }, () => anInvestor());
-    for (const record of records) await store.insert(record);
-    await store.close();
-    const other = new DatabaseSync(path);
-    other.exec("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN");
-    other.exec("UPDATE investors SET city = 'Gotham'");
-    const left = join(folder, "left.db");
-    for (const suffix of ["", "-journal"]) outside("cp", path + suffix, left + suffix);
-    other.close();
-    const again = await open(left);
-    expect(await again.store.list({ limit: 1_000 })).toEqual(records);
   });
 
   it("refuses a path through a file", async () => {
