@@ -1,3 +1,5 @@
+import { rmSync } from "node:fs";
+import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
@@ -82,5 +84,17 @@ describe("a sync that fails ends the process", needs("cc"), () => {
       hasRetryDelay: false,
       metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
     });
+  });
+
+  it("with the status of files that went away, if that is why it failed", async () => {
+    const disk = createDisk();
+    const service = await startService(disk.env, disk.folder);
+    const client = grpcClient(service);
+    await client.createInvestor(aCreate());
+    disk.setRules("sync -wal 1 EIO");
+    rmSync(join(disk.folder, "data/investors.db-shm"));
+    await expect(client.createInvestor(aCreate())).rejects.toThrow();
+    expect(await service.exited).toBe(3);
+    expect(service.output()).toMatch(/"level":60.*was moved, deleted or replaced/);
   });
 });

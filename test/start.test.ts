@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { chmodSync, chownSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, inject, it, onTestFinished } from "vitest";
@@ -97,6 +97,23 @@ it("starts beside a reader that stays, warns, and shows the log that grows", asy
   for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
   await waitFor(async () => (await size()) > before);
 });
+
+it.each(["that is missing", "that is empty"])(
+  "warns of each new file that it makes, and of no other: from one %s",
+  async (first) => {
+    const folder = temporaryFolder();
+    mkdirSync(join(folder, "data"));
+    if (first === "that is empty") writeFileSync(join(folder, "data/investors.db"), "");
+    const warning = /"level":40.*data\/investors.db is a new file without records/;
+    for (const isNew of [true, false]) {
+      const service = await startService({}, folder);
+      expect(await end(service)).toBe(0);
+      expect(warning.test(service.output())).toBe(isNew);
+    }
+    rmSync(join(folder, "data"), { recursive: true });
+    expect((await startService({}, folder)).output()).toMatch(warning);
+  },
+);
 
 it("two services on one file warn of each other", async () => {
   const folder = temporaryFolder();
