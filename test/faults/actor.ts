@@ -9,6 +9,7 @@ import { appendFileSync } from "node:fs";
 import { backup, DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
+import { runCopy } from "../../src/copy/copy.ts";
 import { runRemove } from "../../src/remove.ts";
 import { openSqlite } from "../support/copying.ts";
 import { createRandom } from "../support/random.ts";
@@ -33,6 +34,13 @@ function requestRecords() {
 
 /** The file as another program opens it. */
 const openPlain = () => new DatabaseSync(path, { timeout: 5_000 });
+
+async function copyAll(from: string, to: string): Promise<void> {
+  const { signal } = new AbortController();
+  const sides = { from: `sqlite:${from}`, to: `sqlite:${to}` };
+  const isWhole = await runCopy({ ...sides, environment: {}, signal, say: console.error });
+  process.exit(isWhole ? 0 : 1);
+}
 
 const roles: Record<string, () => unknown> = {
   async service() {
@@ -93,6 +101,16 @@ const roles: Record<string, () => unknown> = {
       vacuum: false,
       say() {},
     });
+  },
+
+  "copy to": () => copyAll(`${journal}.source`, path),
+  "copy from": () => copyAll(path, `${path}.copy`),
+
+  /** Another program, killed amid a change in rollback mode: it leaves a journal. */
+  "rollback mode"() {
+    openPlain().exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN;
+      UPDATE investors SET city = 'Gotham'`);
+    process.kill(process.pid, "SIGKILL");
   },
 
   // In one step: it begins again whenever a service commits between two.

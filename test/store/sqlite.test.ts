@@ -20,7 +20,7 @@ import { pragma } from "../../src/store/commit-count.ts";
 import { createSqliteStore } from "../../src/store/sqlite.ts";
 import { openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
 import { type StoreObserver, StoreUnavailableError } from "../../src/store/store.ts";
-import { copyHere, lineOf, runSql } from "../support/copying.ts";
+import { copyHere, makeSqlite, runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
@@ -295,13 +295,13 @@ describe("SQLite", () => {
     await store.insert(anInvestor());
     await store.close();
     spoil(path);
+    await makeSqlite(folder, "from.db", 1);
     const before = readFileSync(path);
     await expect(open(path)).rejects.toThrow(why);
     for (const sides of [
       ["sqlite:investors.db", "out.ndjson"],
-      ["in.ndjson", "sqlite:investors.db"],
+      ["sqlite:from.db", "sqlite:investors.db"],
     ] as const) {
-      writeFileSync(join(folder, "in.ndjson"), `${lineOf({ id: v4() })}\n`);
       expect(await copyHere([...sides], { folder })).toEqual({
         code: 1,
         told: expect.stringContaining(why),
