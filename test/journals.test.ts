@@ -25,9 +25,9 @@ const left = sharedFolder();
 const count = 100;
 
 /** Changes a file in rollback mode, as far as SQLite writes to it before the end of the transaction. */
-function leaveJournal(path: string, sql: string, name: string): void {
+function leaveJournal(path: string, sql: string, name: string, cacheSize = 1): void {
   const db = new DatabaseSync(path);
-  db.exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN; ${sql}`);
+  db.exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = ${cacheSize}; BEGIN; ${sql}`);
   copyFileSync(path, join(left, name));
   copyFileSync(`${path}-journal`, join(left, `${name}-journal`));
   db.exec("ROLLBACK");
@@ -38,7 +38,10 @@ beforeAll(async () => {
   await makeSqlite(left, "backup", count);
   runSql(join(left, "backup"), `VACUUM INTO '${join(left, "vacuumed")}'`);
   copyFileSync(join(left, "backup"), join(left, "other"));
-  leaveJournal(join(left, "other"), "UPDATE investors SET city = 'Gotham'", "amid a change");
+  const change = "UPDATE investors SET city = 'Gotham'";
+  leaveJournal(join(left, "other"), change, "amid a change");
+  // SQLite plays back none that it has not synced, and leaves it where it is.
+  leaveJournal(join(left, "other"), change, "before a change", 1_000);
   // It empties whatever file it is played back into.
   const rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000)";
   const fill = `CREATE TABLE t (x); INSERT INTO t ${rows} SELECT i FROM n`;
@@ -140,19 +143,20 @@ describe.each(places)("a journal of another file beside %s", (place, make) => {
   });
 });
 
-it("a journal of the file itself is played back by SQLite, and the file is as it was", async () => {
-  const folder = temporaryFolder();
-  const path = put("amid a change", join(folder, "file.db"));
-  put("amid a change-journal", `${path}-journal`);
-  const told = String(await openSqlite(path).catch((error) => error));
-  const [, sql = ""] = /sqlite3 '[^']+' '([^']+)' plays it back/.exec(told) ?? [];
-  const db = new DatabaseSync(path);
-  db.prepare(sql).get();
-  db.close();
-  expect(existsSync(`${path}-journal`)).toBe(false);
-  await (await openSqlite(path)).close();
-  expect(tableOf(folder, "file.db")).toEqual(tableOf(left, "backup"));
-});
+it.each(["amid a change", "before a change"])(
+  "a journal of the file itself is played back by SQLite, and the file is as it was: %s",
+  async (name) => {
+    const folder = temporaryFolder();
+    const path = put(name, join(folder, "file.db"));
+    put(`${name}-journal`, `${path}-journal`);
+    const told = String(await openSqlite(path).catch((error) => error));
+    const [, sql = ""] = /sqlite3 '[^']+' '([^']+)'$/.exec(told) ?? [];
+    runSql(path, sql);
+    expect(existsSync(`${path}-journal`)).toBe(false);
+    await (await openSqlite(path)).close();
+    expect(tableOf(folder, "file.db")).toEqual(tableOf(left, "backup"));
+  },
+);
 
 describe("a start", needs("cc"), () => {
   const createDisk = prepareDisks();

@@ -26,7 +26,8 @@ export function refuseLeftovers(path: string): void {
       throw new Error(
         `the journal ${journal} is there, which SQLite would play back into the file. ` +
           "Nothing has been changed. If you have put a backup in the place of the file, move the journal away; " +
-          `if a killed program left it of this very file: sqlite3 '${file}' 'PRAGMA user_version' plays it back`,
+          "if a killed program left it of this very file, this plays it back and deletes it: " +
+          `sqlite3 '${file}' 'PRAGMA journal_mode = PERSIST; PRAGMA journal_mode = DELETE'`,
       );
     }
     const log = `${name}-wal`;
