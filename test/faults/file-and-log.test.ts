@@ -5,7 +5,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { openSqliteFile, openSqliteFileToRead } from "../../src/store/sqlite-file.ts";
-import { copyHere } from "../support/copying.ts";
+import { copyHere, runSql } from "../support/copying.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { hasEnded, type Run, run, untilWritten, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
@@ -18,12 +18,17 @@ const maxFiles = minutes > 0 ? 16 : 3;
 
 const pageSize = 4_096;
 
+/** Plays a journal back, and deletes it. */
+const playBack = "PRAGMA journal_mode = PERSIST; PRAGMA journal_mode = DELETE";
+
 /** A file and its log at one instant, as a kill leaves them, and what was known then. */
 interface Image {
   kind: string;
   world: number;
   file: Buffer;
   log: Buffer;
+  /** What another program in rollback mode has left of its journal. */
+  rollback: Buffer;
   journal: string;
   /** How many commits without a count there were so far, in which other programs write. */
   uncounted: number;
@@ -49,7 +54,14 @@ describe("a file and its log", needs("cc"), () => {
       const { images, copies } = await live(createDisk(), world, random);
       const contents = new Map<Image, string>();
       for (const image of images) {
-        const content = await open(folder, image, image);
+        const isRefused = image.rollback.length > 0;
+        if (isRefused) {
+          for (const file of random.shuffle([...images, ...copies, ...others]).slice(0, maxFiles)) {
+            expect(await open(folder, file, image), "beside a journal").toBeUndefined();
+            count(`${kindOf(file, image, images)} beside a journal: refused`);
+          }
+        }
+        const content = await open(folder, image, image, isRefused);
         expect(problemsOf(image, content), image.kind).toEqual([]);
         contents.set(image, content ?? "");
         count(image.kind);
@@ -113,10 +125,11 @@ function tear(log: Image, images: Image[], random: Random): Image {
 }
 
 /** Puts the file of an image beside the log of one, in a folder of their own. */
-function put(parent: string, { file }: Image, { log }: Image): string {
+function put(parent: string, { file }: Image, { log, rollback }: Image): string {
   const path = join(mkdtempSync(join(parent, "pair-")), "investors.db");
   writeFileSync(path, file);
   if (log.length > 0) writeFileSync(`${path}-wal`, log);
+  if (rollback.length > 0) writeFileSync(`${path}-journal`, rollback);
   return path;
 }
 
@@ -131,13 +144,21 @@ function hasCommit(parent: string, image: Image): boolean {
 }
 
 /**
- * Opens the file of an image beside the log of one.
+ * Opens the file of an image beside the log or the journal of one.
  *
+ * @param isPlayedBack whether SQLite plays the journal back before
  * @returns the result of a check and all records, or undefined if it is refused as it is
  */
-async function open(parent: string, from: Image, beside: Image): Promise<string | undefined> {
+async function open(
+  parent: string,
+  from: Image,
+  beside: Image,
+  isPlayedBack = false,
+): Promise<string | undefined> {
   const path = put(parent, from, beside);
-  const apart = "do not belong together";
+  if (isPlayedBack) runSql(path, playBack);
+  const hasJournal = beside.rollback.length > 0 && !isPlayedBack;
+  const apart = hasJournal ? "-journal is there" : "do not belong together";
   let told = "";
   try {
     openSqliteFileToRead(path).close();
@@ -149,8 +170,7 @@ async function open(parent: string, from: Image, beside: Image): Promise<string 
     (error) => void expect(String(error)).toContain(apart),
   );
   expect(told.includes(apart)).toBe(db === undefined);
-  if (!db)
-    expect(read(path).equals(from.file) && read(`${path}-wal`).equals(beside.log)).toBe(true);
+  if (!db) expect([read(path), read(`${path}-wal`)]).toEqual([from.file, beside.log]);
   const check = db && String(db.prepare("PRAGMA integrity_check(1)").get()?.integrity_check);
   const query = "SELECT lower(hex(id)) AS id, first_name, city FROM investors";
   const rows = check === "ok" ? db?.prepare(query).all() : [];
@@ -221,7 +241,8 @@ async function live(disk: FailingDisk, world: number, random: Random) {
     // How many frames are brought in, and up to which of them that was begun (wal.c, WalCkptInfo).
     const isTorn = index.length > 0 && index.readUInt32LE(96) !== index.readUInt32LE(128);
     const told = read(journal).toString();
-    images.push({ kind, world, file, log, journal: told, uncounted, isTorn });
+    const rollback = read(`${path}-journal`);
+    images.push({ kind, world, file, log, rollback, journal: told, uncounted, isTorn });
     for (const { child } of actors) child.kill("SIGCONT");
   }
 
@@ -239,7 +260,8 @@ async function live(disk: FailingDisk, world: number, random: Random) {
 
   function keepCopy(kind: string): void {
     const file = read(copy);
-    copies.push({ kind, world, file, log: Buffer.of(), journal: "", uncounted, isTorn: false });
+    const none = { log: Buffer.of(), rollback: Buffer.of(), journal: "", isTorn: false };
+    copies.push({ kind, world, file, uncounted, ...none });
     rmSync(copy, { force: true });
   }
 
@@ -305,6 +327,14 @@ async function live(disk: FailingDisk, world: number, random: Random) {
       disk.setRules("");
     },
     "another program": () => act("writer"),
+    async "another program in rollback mode"(name) {
+      await kill();
+      uncounted += 1;
+      await start("rollback mode").exited;
+      await take(name);
+      runSql(path, playBack);
+      uncounted += 1;
+    },
     "a compaction": () => act("VACUUM"),
     "a removal": () => act("remove"),
     "a copy by another program": () => act(random.pick(["backup", "VACUUM INTO"])),
@@ -313,6 +343,8 @@ async function live(disk: FailingDisk, world: number, random: Random) {
       keepCopy(name);
     },
   };
+  await hang("the first start", "service");
+  await kill();
   if (random.int(0, 2) === 0) await act("older");
   for (const [name, step] of random.shuffle(Object.entries(steps)).slice(0, maxSteps)) {
     if (actors.length === 0) await startServices();
