@@ -135,6 +135,7 @@ function put(parent: string, { file }: Image, { log, rollback }: Image): string 
 
 /** Whether SQLite finds a commit in the log of an image. */
 function hasCommit(parent: string, image: Image): boolean {
+  if (image.log.length === 0) return false;
   const path = put(parent, image, image);
   const db = new DatabaseSync(path, { readOnly: true });
   const frames = db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log;
