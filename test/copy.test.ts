@@ -228,7 +228,7 @@ describe("a file to copy to", () => {
       expect(await copyHere(["sqlite:a.db", "disk/out.ndjson"], { folder })).toEqual({
         code: 1,
         told: expect.stringMatching(
-          /^error: cannot write to disk\/out.ndjson: ENOSPC[^\n]*was not made\n$/,
+          /^error: cannot write to disk\/out.ndjson: its disk is full[^\n]*was not made\n$/,
         ),
       });
       const { child, exited, output } = startCopy(["-", "disk/out.ndjson"], { folder });
