@@ -160,6 +160,8 @@ export async function startServer(
       routes.endWatches();
       for (const listener of listeners) listener.close();
       connections.retire();
+      // Clients that do not read their last status would hold up the end.
+      void delay(flushMs).then(gate.cutWatches);
       let lastCallAt = performance.now();
       await waitUntil(() => {
         if (gate.inFlight > 0) lastCallAt = performance.now();

@@ -223,6 +223,13 @@ describe("pages", () => {
       const [headers] = await once(session.request({ ":path": path }), "response");
       return headers[":status"];
     };
+    // Clients that leave give back what they held, once.
+    for (let i = 0; i < 20; i += 1) {
+      const socket = connectTls({ port: service.httpPort, rejectUnauthorized: false });
+      socket.on("error", () => {}).write(http1("GET", "/swagger-ui-bundle.js", {}).repeat(8));
+      await once(socket, "data");
+      socket.destroy();
+    }
     const unread = Array.from({ length: 8 }, () => connect({ initialWindowSize: 0 }));
     for (const session of unread) {
       for (let i = 0; i < 8; i += 1) expect(await statusOf(session, "/openapi.json")).toBe(200);
@@ -232,9 +239,7 @@ describe("pages", () => {
     const session = connect();
     for (const path of ["/openapi.json", "/metrics"])
       expect(await statusOf(session, path)).toBe(503);
-    for (let i = 0; i < 20; i += 1) {
-      expect(await statusOf(unread[0] as ClientHttp2Session, "/healthz")).toBe(200);
-    }
+    for (let i = 0; i < 20; i += 1) expect(await statusOf(session, "/healthz")).toBe(200);
     for (const each of unread) each.destroy();
     for (const path of ["/openapi.json", "/metrics"]) {
       await waitFor(async () => (await statusOf(session, path)) === 200);
@@ -264,7 +269,61 @@ describe("pages", () => {
   });
 });
 
+describe("what is of no call", () => {
+  it("has at most 16 unread replies on a connection, which is closed after half a minute", async () => {
+    const authority = await createAuthority();
+    const files = await writeServerFiles(temporaryFolder(), authority);
+    const service = await startService({ ...fast, ...files });
+    const session = connectHttp2(`https://localhost:${service.httpPort}`, {
+      ca: authority.ca,
+      settings: { initialWindowSize: 0 },
+    });
+    onTestFinished(() => session.destroy());
+    session.on("error", () => {});
+    const closed = once(session, "close");
+    const statuses: unknown[] = [];
+    for (let i = 0; i < 20; i += 1) {
+      const stream = session.request({ ":path": i % 2 === 0 ? "/nothing" : "/healthz" });
+      stream.on("error", () => {}).once("response", (headers) => statuses.push(headers[":status"]));
+      stream.once("close", () => statuses.push("reset"));
+    }
+    await expect.poll(() => statuses.length).toBe(20);
+    expect(statuses.filter((each) => each === "reset")).toHaveLength(4);
+    await closed;
+    await expect.poll(service.output).toContain('"reason":"unread_reply"');
+  });
+
+  it("is no longer counted once clients have left, at whatever moment, and so are calls", async () => {
+    const service = await startService();
+    const json = { "content-type": "application/json; charset=utf-8" };
+    const pipeline = [
+      http1("GET", "/swagger-ui-bundle.js", {}),
+      ...Array(8).fill(http1("POST", list, { ...json, "content-length": 2 }, "{}")),
+      "CONNECT localhost:1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ].join("");
+    for (let i = 0; i < 60; i += 1) {
+      const { socket } = openWire(service.httpPort, pipeline);
+      await delay(i % 5);
+      socket.destroy();
+    }
+    await untilInFlight(service, 0);
+    expect((await ask(service, "/v1/investors?pageSize=1")).status).toBe(200);
+  });
+});
+
 describe("lists", () => {
+  it("that fail and are not read hold up no other list", async () => {
+    const service = await startService(patient);
+    const session = unreadSession(service.grpcPort);
+    const negative = frame(Buffer.from([8, ...Array(9).fill(0xff), 1]));
+    const web = { "content-type": "application/grpc-web" };
+    for (let i = 0; i < 8; i += 1) {
+      const stream = openCall(session, list, web).end(negative);
+      await once(stream, "response");
+    }
+    expect((await rawCall(rawConnection(service.grpcPort), list, empty)).status).toBe(0);
+  });
+
   it("are 64 on their way, and more are refused until one is read or cancelled", async () => {
     const service = await startService(patient, await makeFullFolder(130));
     const session = unreadSession(service.grpcPort);
@@ -536,9 +595,12 @@ describe("a connection of HTTP/2", () => {
 });
 
 describe("requests by HTTP/1.1", () => {
-  it("have headers of at most 16 KiB", async () => {
+  it("have headers of at most 16 KiB, and one that has more is said", async () => {
     const headers = { "x-large": "x".repeat(17_000) };
-    expect((await ask(await startInProcess(), "/healthz", { headers })).status).toBe(431);
+    const service = await startInProcess();
+    expect((await ask(service, "/healthz", { headers })).status).toBe(431);
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="http1_error"}')).toBe(1);
   });
 
   it("may be 16 unanswered on a connection, which one more closes", async () => {

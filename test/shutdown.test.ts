@@ -100,8 +100,10 @@ it("is not held up by watches, open reflection, idle clients or silent connectio
   await grpcClient(service).createInvestor(aCreate());
   const watch = healthClient(service).watch({})[Symbol.asyncIterator]();
   await watch.next();
-  const unread = openCall(rawConnection(service.grpcPort, { initialWindowSize: 0 }), paths.watch);
+  const session = rawConnection(service.grpcPort, { initialWindowSize: 0 });
+  const unread = openCall(session, paths.watch);
   await once(unread.end(messages.empty), "response");
+  await once(openCall(session, paths.get).end(messages.empty), "close");
   // Its client stays, and ignores that the connection is to end.
   const call = [openStream(1, fieldsOf(paths.watch)), sendData(1, messages.empty, true)];
   const staying = openWire(service.grpcPort, Buffer.concat([clientPreface, ...call]));

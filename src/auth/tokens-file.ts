@@ -8,6 +8,9 @@ import { allScopes, type Caller, scopeNames } from "./caller.ts";
 /** The fewest characters of a token, which nobody may guess. */
 const minTokenLength = 16;
 
+/** More characters than a name, a token and scopes have. */
+const maxLineLength = 64 * 1024;
+
 /** How many lines are read in a turn of the event loop. */
 const linesAtOnce = 256;
 
@@ -35,16 +38,22 @@ export async function readTokensFile(
 ): Promise<Map<string, Caller>> {
   const text = String(await readSettingFile("--auth-tokens-file", path));
   const callers = new Map<string, Caller>();
-  for (const [i, line] of text.split("\n").entries()) {
+  for (let i = 0, start = 0, end = 0; start < text.length; i += 1, start = end + 1) {
     // A large file takes long, and calls are served meanwhile.
     if (i % linesAtOnce === 0) await setImmediate();
-    const words = line.trim().split(/\s+/);
-    if (words[0] === "" || words[0]?.startsWith("#")) continue;
+    end = text.indexOf("\n", start);
+    if (end === -1) end = text.length;
+    const line = text.slice(start, end).trim();
+    if (line === "" || line.startsWith("#")) continue;
+    const words = line.length > maxLineLength ? [] : line.split(/\s+/);
     const [name = "", token = name, ...scopes] = words;
     const digest = digestOf(token);
-    const fault = callers.has(digest)
-      ? "the token is on an earlier line too"
-      : findFault(name, token, scopes);
+    const fault =
+      words.length === 0
+        ? "the line is too long"
+        : callers.has(digest)
+          ? "the token is on an earlier line too"
+          : findFault(name, token, scopes);
     if (fault) throw new ConfigError(`--auth-tokens-file ${path}, line ${i + 1}: ${fault}`);
     callers.set(digest, {
       principal: `token ${name}`,

@@ -120,6 +120,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    * of the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.
    */
   recordFailure(error: unknown): ConnectError {
+    this.#endWork();
     const reply = this.#toReply(error);
     this.failure ??= reply;
     return reply;
@@ -133,7 +134,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Calls back once, when what there is of its reply can be sent, or never will be. */
   onceWorked(listener: () => void): void {
-    if (this.#isClosed) listener();
+    if (this.#isClosed || this.#abortReason) listener();
     else this.#onWorked = listener;
   }
 

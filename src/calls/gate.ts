@@ -5,8 +5,9 @@ import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/pr
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import { createPeerLookup, type Scope } from "../auth/caller.ts";
-import type { EndReason } from "../http/connection.ts";
+import { type EndReason, readTimeoutMs } from "../http/connection.ts";
 import type { Connections } from "../http/connections.ts";
+import type { HttpResponse } from "../http/reply.ts";
 import { principalKey } from "../service/context.ts";
 import { scopeMissing } from "../service/errors.ts";
 import { createQueue } from "../turns.ts";
@@ -30,7 +31,9 @@ export interface Gate {
   admit(call: Call): void | Promise<void>;
   /**
    * Has a list wait until few other pages are being read. It resolves when the page can be read, which
-   * ends with {@link Call.startReplyTimeout}; undefined if the call is no list.
+   * ends with {@link Call.startReplyTimeout} or a failure; undefined if the call is no list.
+   *
+   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
    */
   waitForPage(call: Call): Promise<void> | undefined;
   /**
@@ -40,8 +43,17 @@ export interface Gate {
    *   OVERLOADED
    */
   authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void>;
+  /**
+   * Follows the reply to a request that is no call: its connection is ended if it is not read in time.
+   *
+   * @param bytes how long it is at most
+   * @returns false if too many such replies of its connection are unread, and it must not be sent
+   */
+  followReply(socket: Socket, response: HttpResponse, bytes?: number): boolean;
   /** Ends the connection of a request. */
   endConnection(socket: Socket, reason: EndReason): void;
+  /** Cuts off the watches that have not ended by themselves. */
+  cutWatches(): void;
   /** How many calls are being admitted, or were and have not ended. */
   readonly inFlight: number;
 }
@@ -59,6 +71,9 @@ const maxChecks = 512;
 const maxReflections = 512;
 const maxWatches = 1_024;
 const maxOfConnection = 64;
+
+/** How many replies that are of no call may be unread on a connection. */
+const maxRepliesOfConnection = 16;
 
 /** The longest that a reflection stream may take, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
@@ -87,6 +102,7 @@ export function createGate(options: GateOptions): Gate {
   const checks = createPublicCalls(maxChecks, maxOfConnection, "oldest");
   const reflections = createPublicCalls(maxReflections, maxOfConnection, "oldest");
   const watches = createPublicCalls(maxWatches, maxOfConnection, "youngest");
+  const replies = createSlots(Infinity, maxRepliesOfConnection);
   let admitting = 0;
   const peerOf = createPeerLookup();
 
@@ -129,6 +145,12 @@ export function createGate(options: GateOptions): Gate {
     }
   }
 
+  function endConnection(socket: Socket, reason: EndReason): void {
+    const connection = connections.of(socket);
+    if (connection) connection.end(reason);
+    else socket.destroy();
+  }
+
   return {
     begin(head) {
       const call = new Call(head, peerOf(head.socket), connections.of(head.socket), options);
@@ -146,7 +168,9 @@ export function createGate(options: GateOptions): Gate {
         });
     },
     waitForPage(call) {
-      return isList(call.head.method) ? beginPage().then((end) => call.onceWorked(end)) : undefined;
+      return isList(call.head.method)
+        ? call.unlessAborted(beginPage().then((end) => call.onceWorked(end)))
+        : undefined;
     },
     async authenticate(socket, headers) {
       if (authenticate === undefined) return;
@@ -158,11 +182,21 @@ export function createGate(options: GateOptions): Gate {
         throw error;
       }
     },
-    endConnection(socket, reason) {
-      const connection = connections.of(socket);
-      if (connection) connection.end(reason);
-      else socket.destroy();
+    followReply(socket, response, bytes = 0) {
+      // Nothing would tell of the end of one whose client has left.
+      if ("stream" in response ? response.stream.closed : response.destroyed) return true;
+      const { address } = peerOf(socket);
+      if (replies.heldBy(address) >= maxRepliesOfConnection) return false;
+      const release = replies.acquire(address);
+      const timer = setTimeout(() => endConnection(socket, "unread_reply"), readTimeoutMs(bytes));
+      response.once("close", () => {
+        clearTimeout(timer);
+        release();
+      });
+      return true;
     },
+    endConnection,
+    cutWatches: watches.endAll,
     get inFlight() {
       return admitting + slots.held;
     },

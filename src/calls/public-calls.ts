@@ -23,6 +23,10 @@ export function createPublicCalls(count: number, share: number, yielding: "oldes
   }
 
   return {
+    /** Ends all of them. */
+    endAll(): void {
+      for (const calls of byHost.values()) for (const call of calls.keys()) call.giveWay();
+    },
     /** Counts a call until it closes. @throws {ConnectError} OVERLOADED, if its connection has its share */
     add(call: Call): void {
       const { address } = call.peer;

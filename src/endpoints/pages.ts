@@ -4,17 +4,20 @@ import { packageFolder } from "../build.ts";
 import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
-import { readTimeoutMs } from "../http/connection.ts";
 import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
+import { overloaded } from "../service/errors.ts";
 import { createReference } from "./reference.ts";
 
 /** How many requests for pages there may be at once, in all and on a connection, and for metrics. */
 const maxPages = 64;
 const maxPagesOfConnection = 8;
 const maxMetrics = 2;
+
+/** No page is larger, in bytes. */
+const maxPageBytes = 2 ** 21;
 
 interface PagesOptions {
   isReady(): boolean;
@@ -54,13 +57,13 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
   function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
     return (req, res, socket) => {
-      res.on("close", pageSlots.acquire(`${socket.remoteAddress}:${socket.remotePort}`));
+      res.once("close", pageSlots.acquire(`${socket.remoteAddress}:${socket.remotePort}`));
       return page(req, res);
     };
   }
 
   async function sendMetrics(req: HttpRequest, res: HttpResponse, socket: Socket): Promise<void> {
-    const closed = new Promise<void>((resolve) => res.on("close", resolve));
+    const closed = new Promise<void>((resolve) => res.once("close", resolve));
     await gate.authenticate(socket, req.headers);
     const release = metricsSlots.acquire("");
     void closed.then(release);
@@ -76,12 +79,7 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
     const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    // No page is larger than 2 MiB.
-    const timer = setTimeout(
-      () => gate.endConnection(socket, "unread_reply"),
-      readTimeoutMs(2 ** 21),
-    );
-    res.on("close", () => clearTimeout(timer));
+    if (!gate.followReply(socket, res, maxPageBytes)) throw overloaded();
     return Promise.resolve(reply(req, res, socket));
   };
 }

@@ -26,6 +26,7 @@ export type EndReason =
   | "idle_replaced"
   | "watch_replaced"
   | "refused"
+  | "no_handshake"
   | "no_settings"
   | "no_ping_reply"
   | "not_closed"
@@ -33,6 +34,7 @@ export type EndReason =
   | "unfinished_request"
   | "pipelining"
   | "too_many_streams"
+  | "http1_error"
   | "http2_error"
   | "age";
 
@@ -44,8 +46,8 @@ export class Connection {
   session: ServerHttp2Session | undefined;
   readonly retiresAt: number;
   readonly openedAt = performance.now();
-  /** Reports why it ends, if that is not its client's doing. */
-  readonly report: (reason: EndReason, cause?: string) => void;
+  readonly #report: (reason: EndReason, cause?: string) => void;
+  #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
   #readBy = Number.NEGATIVE_INFINITY;
   #calls = 0;
@@ -57,12 +59,19 @@ export class Connection {
 
   /**
    * @param retiresAt when it is too old, by performance.now()
-   * @param report see {@link Connection.report}
+   * @param report called if it ends before its client ends it
    */
   constructor(socket: Socket, retiresAt: number, report: Connection["report"]) {
     this.socket = socket;
     this.retiresAt = retiresAt;
-    this.report = report;
+    this.#report = report;
+  }
+
+  /** Reports, once, why it ends before its client ends it. */
+  report(reason: EndReason, cause?: string): void {
+    if (this.#isReported) return;
+    this.#isReported = true;
+    this.#report(reason, cause);
   }
 
   /** Until when its client may still be reading what it was sent, by performance.now(). */

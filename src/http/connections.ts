@@ -2,7 +2,6 @@ import { existsSync, readFileSync } from "node:fs";
 import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { Connection, type EndReason } from "./connection.ts";
-import { ignore } from "./reply.ts";
 import { createPaces, guardSession, type Pace } from "./session-guard.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
@@ -68,7 +67,8 @@ export function createConnections(limits: ConnectionLimits) {
   const ageTimer = maxAgeMs < Infinity ? setInterval(checkAges, ageCheckMs).unref() : undefined;
 
   function add(socket: Socket): void {
-    socket.on("error", ignore);
+    let added: Connection | undefined;
+    socket.on("error", (error) => reportHttp1(added, error));
     // It has no address if its client was gone before it was accepted.
     if (socket.remoteAddress === undefined) {
       socket.destroy();
@@ -84,6 +84,7 @@ export function createConnections(limits: ConnectionLimits) {
     const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
     const report: Connection["report"] = (reason, cause) => onEnd(reason, peer, cause);
     const connection = new Connection(socket, performance.now() + lifeMs, report);
+    added = connection;
     if (closesAfterReply) connection.closeAfterReply();
     all.set(key, connection);
     bySocket.set(socket, connection);
@@ -150,18 +151,21 @@ export function createConnections(limits: ConnectionLimits) {
       // Before Node.js itself begins a session on it.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
-        socket.on("error", ignore);
         const connection = find(socket);
+        socket.on("error", (error) => reportHttp1(connection, error));
         if (connection) connection.socket = socket;
         else socket.destroy();
+      });
+      server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket: Socket) => {
+        if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
       });
       server.on("session", (session: ServerHttp2Session) => {
         const connection = find(session.socket);
         if (connection === undefined) return;
         connection.session = session;
-        session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
+        session.on("error", ({ code = "", message }: NodeJS.ErrnoException) => {
           // Others are of the socket, such as a reset by the client.
-          if (code === "ERR_HTTP2_ERROR") connection.report("http2_error", message);
+          if (code.startsWith("ERR_HTTP2_")) connection.report("http2_error", message);
         });
         guardSession(session, connection);
         paces.set(session, paced.ofSession(session, connection));
@@ -206,4 +210,11 @@ export function createConnections(limits: ConnectionLimits) {
 /** The same for a socket and the one that encrypts it. */
 function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
   return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
+}
+
+/** Reports a connection of HTTP/1.1 that Node.js has ended, as its errors tell, and not its client. */
+function reportHttp1(connection: Connection | undefined, error: NodeJS.ErrnoException): void {
+  const { code = "" } = error;
+  if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection?.report("unfinished_request");
+  else if (code.startsWith("HPE_")) connection?.report("http1_error", code);
 }

@@ -108,10 +108,13 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   }
 
   return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
-    const isOver = () => ("stream" in res ? res.stream.closed : res.destroyed);
-    await turnsOf(rpc)(isOver);
+    let hasLeft = false;
+    res.once("close", () => {
+      hasLeft = true;
+    });
+    await turnsOf(rpc)(() => hasLeft);
     // Nothing would tell of the end of a call whose client has left by now.
-    if (isOver()) return;
+    if (hasLeft) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;
