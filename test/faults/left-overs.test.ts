@@ -193,15 +193,28 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     possible = new Set();
   }
 
+  /** Leaves the journal of another program; mostly, a backup is put beside it. */
+  async function rollBack(): Promise<void> {
+    await verify();
+    await endOf("rollback mode", start("rollback mode"));
+    if (random.int(0, 2) > 0) await restore();
+  }
+
+  /** Begins with no file; what a kill amid the first start leaves is beside the backup. */
+  async function beginAnew(): Promise<void> {
+    rmSync(dirname(path), { recursive: true });
+    mkdirSync(dirname(path));
+    [certain, possible] = [new Set(), new Set()];
+    await killAmid(random.pick(["start", "service"]));
+    await restore();
+  }
+
   const kinds: (() => Promise<unknown>)[] = [
     () => killAmid("service"),
     () => killAmid("service"),
     () => killAmid("start"),
     async () => certain.size > 0 && killAmid("remove"),
-    async () => {
-      await verify();
-      await killAmid("rollback mode");
-    },
+    rollBack,
     async () => {
       rmSync(`${journal}.source`, { force: true });
       const ids = (await makeSqlite(disk.folder, "journal.source", 50)).map(({ id }) => id);
@@ -223,19 +236,15 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     },
     restore,
     restore,
-    async () => {
-      // Begun anew, and killed amid the first start.
-      rmSync(dirname(path), { recursive: true });
-      mkdirSync(dirname(path));
-      [certain, possible] = [new Set(), new Set()];
-      await killAmid(random.pick(["start", "service"]));
-      await restore();
-    },
+    beginAnew,
   ];
   await verify();
   await killAmid("service");
   await verify();
   await keepBackup(random.pick(["backup", "VACUUM INTO"]));
+  await killAmid("service");
+  await rollBack();
+  await beginAnew();
   for (let step = 0; step < steps; step += 1) {
     const act = random.pick(kinds);
     if (act === restore || random.int(0, 2) > 0) await act();
