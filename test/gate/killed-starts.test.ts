@@ -113,6 +113,8 @@ describe("a start that is killed at any of its system calls", needs("cc"), () =>
       };
       const told: string[] = [];
       for await (const { at, left } of killAtEach(createDisk(), prepare)) {
+        // The index of the log is not among what is left: the calls before it leave the same.
+        if (at.includes("-shm ")) continue;
         const results: string[] = [];
         for (const [kind, from] of Object.entries(backups)) {
           results.push(`${kind} ${await restore(left, from, `${at}, ${kind}`)}`);
