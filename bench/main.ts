@@ -13,6 +13,7 @@ import { measureCopies, measureProcess } from "./alone.ts";
 import { compareOnMongo, compareOnSqlite } from "./comparisons.ts";
 import { judge } from "./goals.ts";
 import { measureGrowth } from "./growth.ts";
+import { measureNeighbours } from "./neighbours.ts";
 import type { Plan } from "./plan.ts";
 import { type Results, tabulate, write } from "./report.ts";
 import { buildGoPeers } from "./server.ts";
@@ -25,6 +26,7 @@ const amounts = values.quick
       seconds: 0.3,
       copied: [1_000, 10_000] as const,
       grown: [1_000, 10_000] as const,
+      beside: 10_000,
       listed: 10_000,
       starts: 1,
     }
@@ -33,6 +35,7 @@ const amounts = values.quick
       seconds: 1.5,
       copied: [10_000, 1_000_000] as const,
       grown: [100_000, 20_000_000] as const,
+      beside: 100_000,
       listed: 2_000_000,
       starts: 10,
     };
@@ -63,7 +66,11 @@ const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: await describeMachine(),
   outcomes: [...onMongo, ...onSqlite],
-  figures: [...alone, ...(await measureCopies(plan, mongoUrl))],
+  figures: [
+    ...alone,
+    ...(await measureCopies(plan, mongoUrl)),
+    ...(await measureNeighbours(plan, mongoUrl)),
+  ],
 };
 
 if (values.quick) {

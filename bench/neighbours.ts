@@ -4,11 +4,12 @@ import { once } from "node:events";
 import { join } from "node:path";
 import { createHistogram, type RecordableHistogram } from "node:perf_hooks";
 import { setTimeout as delay } from "node:timers/promises";
+import { type Database, fillSqlite, mongoDatabase, sqliteDatabase } from "./database.ts";
 import { openGrpc } from "./load/http2.ts";
-import type { Plan } from "./plan.ts";
-import { type Contestant, measure, type Store, usualCallers } from "./race.ts";
+import type { MongoUrl, Plan } from "./plan.ts";
+import { type Contestant, measure, type Store, toContestant, usualCallers } from "./race.ts";
 import type { Figure } from "./report.ts";
-import type { Server } from "./server.ts";
+import { runService, type Server, startService } from "./server.ts";
 import { creates, gets } from "./work.ts";
 
 const root = join(import.meta.dirname, "..");
@@ -27,24 +28,35 @@ const remote = [
 /** Work beside which calls are measured, until it is stopped. */
 type Neighbour = () => Promise<{ stop(): Promise<void> }>;
 
+/** Measures on SQLite, and on a copy in MongoDB. */
+export async function measureNeighbours(plan: Plan, toUrl: MongoUrl): Promise<Figure[]> {
+  const path = join(plan.folder, "neighbours.db");
+  await fillSqlite(path, plan.beside);
+  const figures = await measureOn("SQLite", `sqlite:${path}`, () => sqliteDatabase(path), plan);
+  const url = toUrl("neighbours");
+  await runService("copy", `sqlite:${path}`, url);
+  return [...figures, ...(await measureOn("MongoDB", url, () => mongoDatabase(url), plan))];
+}
+
 /** Measures gets and health checks beside each neighbour, and creates beside a whole list. */
-export async function measureNeighbours(
+async function measureOn(
   store: Store,
-  contestant: Contestant,
   url: string,
+  open: () => Database | Promise<Database>,
   plan: Plan,
 ): Promise<Figure[]> {
-  const { server } = contestant;
+  const server = await startService(url);
+  const database = await open();
+  const contestant = toContestant(server, database, plan.beside);
+  contestant.known = await database.sample(2_000);
   const neighbours = new Map<string, Neighbour>([
     ["nobody", async () => ({ stop: async () => {} })],
     ...remote.map((kind): [string, Neighbour] => [kind, () => startNeighbour(kind, server)]),
     ["a copy to NDJSON", () => repeat(() => ["copy", url, "-"])],
     ["a removal", () => repeat(() => ["remove", url, takeId(contestant)])],
-    ["a reload a second", () => reloadAgain(server)],
   ]);
   const figures: Figure[] = [];
   for (const [name, start] of neighbours) {
-    if (process.env.ONLY && !name.includes(process.env.ONLY)) continue;
     plan.say(`${store}: a lone caller beside ${name}`);
     const { stop } = await start();
     const { p99, longest } = await callAlone(contestant, plan.seconds * plan.rounds);
@@ -75,6 +87,8 @@ export async function measureNeighbours(
     unit: "×",
     goal: { is: "at least", must: 0.5, aim: 0.7 },
   });
+  await server.stop();
+  await database.close();
   return figures;
 }
 
@@ -133,11 +147,6 @@ async function repeat(args: () => string[]) {
       await running;
     },
   };
-}
-
-async function reloadAgain(server: Server) {
-  const timer = setInterval(() => server.signal("SIGHUP"), 1_000);
-  return { stop: async () => clearInterval(timer) };
 }
 
 function takeId(contestant: Contestant): string {

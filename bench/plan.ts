@@ -12,6 +12,8 @@ export interface Plan {
   copied: Amounts;
   /** How many there are in files of SQLite that are made for it: few and many. */
   grown: Amounts;
+  /** How many records there are beside others who ask for much. */
+  beside: number;
   /** How many records are listed in one reply. */
   listed: number;
   /** How often the service is started to tell how long that takes. */

@@ -16,8 +16,6 @@ export interface Server {
   cpuTime(): number;
   /** Resident memory in MiB, now and at its peak; NaN except on Linux. */
   memory(): { now: number; peak: number };
-  /** Sends it a signal. */
-  signal(name: NodeJS.Signals): void;
   /** Ends it, by SIGTERM unless told otherwise. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
@@ -98,7 +96,6 @@ async function start(
       const mib = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
       return { now: mib("VmRSS"), peak: mib("VmHWM") };
     },
-    signal: (name) => void child.kill(name),
     async stop(signal) {
       const gone = new Promise((resolve) => child.once("exit", resolve));
       child.kill(signal);

@@ -63,7 +63,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #abortReason: ConnectError | undefined;
   #onAbort: ((reason: ConnectError) => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
-  #onWorked: (() => void) | undefined;
+  #onRead: (() => void) | undefined;
   #isClosed = false;
   #wasSent = false;
   #sentBytes = 0;
@@ -102,13 +102,13 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    */
   startReplyTimeout(sentBytes = 0): void {
     this.#sentBytes = sentBytes;
-    this.#endWork();
+    this.#endRead();
     if (sentBytes > 0) this.#connection?.awaitReader(sentBytes);
     // How much of it is unsent is known only after it was written.
     this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
   }
 
-  /** Ends early, for other callers: OVERLOADED, or cut off if the reply has begun and is not read. */
+  /** Ends early, for other callers: OVERLOADED. If the reply has begun, its end gets a turn, and then it is cut. */
   giveWay(): void {
     this.#abort(gaveWay);
     const { response } = this.head;
@@ -120,7 +120,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    * of the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.
    */
   recordFailure(error: unknown): ConnectError {
-    this.#endWork();
+    this.#endRead();
     const reply = this.#toReply(error);
     this.failure ??= reply;
     return reply;
@@ -132,10 +132,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     else this.#closeListeners.push(listener);
   }
 
-  /** Calls back once, when what there is of its reply can be sent, or never will be. */
-  onceWorked(listener: () => void): void {
+  /** Calls back once, when its page has been read, or never will be. */
+  onceRead(listener: () => void): void {
     if (this.#isClosed || this.#abortReason) listener();
-    else this.#onWorked = listener;
+    else this.#onRead = listener;
   }
 
   /** Keeps its connection from being replaced by a new one until it closes. */
@@ -194,9 +194,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (!this.#isClosed && ms <= maxTimerMs) this.#timer = setTimeout(onTimeout, ms);
   }
 
-  #endWork(): void {
-    this.#onWorked?.();
-    this.#onWorked = undefined;
+  #endRead(): void {
+    this.#onRead?.();
+    this.#onRead = undefined;
   }
 
   #waitForUnsent(): void {
@@ -213,7 +213,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (this.#isClosed) return;
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    this.#endWork();
+    this.#endRead();
     const { headersSent, writableFinished, stream, aborted } = this.head.response;
     // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
     this.#wasSent = headersSent && writableFinished && !(stream ? stream.aborted : aborted);

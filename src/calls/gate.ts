@@ -47,9 +47,8 @@ export interface Gate {
    * Follows the reply to a request that is no call: its connection is ended if it is not read in time.
    *
    * @param bytes how long it is at most
-   * @returns false if too many such replies of its connection are unread, and it must not be sent
    */
-  followReply(socket: Socket, response: HttpResponse, bytes?: number): boolean;
+  followReply(socket: Socket, response: HttpResponse, bytes?: number): void;
   /** Ends the connection of a request. */
   endConnection(socket: Socket, reason: EndReason): void;
   /** Cuts off the watches that have not ended by themselves. */
@@ -64,16 +63,13 @@ const maxWholeLists = 8;
 const maxWholeListsOfCaller = 6;
 
 /** How many pages are read at once. More would have their records live long enough to reach V8's old generation. */
-const maxPagesAtOnce = 4;
+const maxPagesAtOnce = 8;
 
 /** How many public calls of a kind there may be, in all and on a connection. */
 const maxChecks = 512;
 const maxReflections = 512;
 const maxWatches = 1_024;
 const maxOfConnection = 64;
-
-/** How many replies that are of no call may be unread on a connection. */
-const maxRepliesOfConnection = 16;
 
 /** The longest that a reflection stream may take, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
@@ -102,7 +98,6 @@ export function createGate(options: GateOptions): Gate {
   const checks = createPublicCalls(maxChecks, maxOfConnection, "oldest");
   const reflections = createPublicCalls(maxReflections, maxOfConnection, "oldest");
   const watches = createPublicCalls(maxWatches, maxOfConnection, "youngest");
-  const replies = createSlots(Infinity, maxRepliesOfConnection);
   let admitting = 0;
   const peerOf = createPeerLookup();
 
@@ -169,7 +164,7 @@ export function createGate(options: GateOptions): Gate {
     },
     waitForPage(call) {
       return isList(call.head.method)
-        ? call.unlessAborted(beginPage().then((end) => call.onceWorked(end)))
+        ? call.unlessAborted(beginPage().then((end) => call.onceRead(end)))
         : undefined;
     },
     async authenticate(socket, headers) {
@@ -184,16 +179,9 @@ export function createGate(options: GateOptions): Gate {
     },
     followReply(socket, response, bytes = 0) {
       // Nothing would tell of the end of one whose client has left.
-      if ("stream" in response ? response.stream.closed : response.destroyed) return true;
-      const { address } = peerOf(socket);
-      if (replies.heldBy(address) >= maxRepliesOfConnection) return false;
-      const release = replies.acquire(address);
+      if ("stream" in response ? response.stream.closed : response.destroyed) return;
       const timer = setTimeout(() => endConnection(socket, "unread_reply"), readTimeoutMs(bytes));
-      response.once("close", () => {
-        clearTimeout(timer);
-        release();
-      });
-      return true;
+      response.once("close", () => clearTimeout(timer));
     },
     endConnection,
     cutWatches: watches.endAll,

@@ -7,8 +7,8 @@ import { createSlots } from "./slots.ts";
  *
  * @param count how many there may be
  * @param share how many of them on one connection
- * @param yielding which call of that host ends: the oldest waits for its client, or the youngest is
- *   that of a client that comes again and again
+ * @param yielding which call of that host ends: the oldest, where it is one whose client stalls, or
+ *   the youngest, where it is most likely of a client that keeps coming back
  */
 export function createPublicCalls(count: number, share: number, yielding: "oldest" | "youngest") {
   const slots = createSlots(count, share);

@@ -8,7 +8,6 @@ import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
-import { overloaded } from "../service/errors.ts";
 import { createReference } from "./reference.ts";
 
 /** How many requests for pages there may be at once, in all and on a connection, and for metrics. */
@@ -79,7 +78,7 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
     const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    if (!gate.followReply(socket, res, maxPageBytes)) throw overloaded();
+    gate.followReply(socket, res, maxPageBytes);
     return Promise.resolve(reply(req, res, socket));
   };
 }

@@ -51,7 +51,10 @@ function serve(name: string, type: string) {
   let asset: ReturnType<typeof readAsset> | undefined;
   return async (req: HttpRequest, res: HttpResponse): Promise<void> => {
     const { headers } = req;
-    asset ??= readAsset(name);
+    asset ??= readAsset(name).catch((error) => {
+      asset = undefined;
+      throw error;
+    });
     const { plain, packed, etag } = await asset;
     const known = headers["if-none-match"];
     if (known === "*" || known?.includes(etag.replace("W/", ""))) {

@@ -45,7 +45,7 @@ export class Connection {
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;
   readonly retiresAt: number;
-  readonly openedAt = performance.now();
+  readonly #openedAt = performance.now();
   readonly #report: (reason: EndReason, cause?: string) => void;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
@@ -87,7 +87,7 @@ export class Connection {
   /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
   get idleSince(): number | undefined {
     if (this.#calls > 0 || this.#watches > 0) return undefined;
-    return Math.max(this.openedAt, this.#repliedAt);
+    return Math.max(this.#openedAt, this.#repliedAt);
   }
 
   /** Whether it carries nothing but watches. */

@@ -164,8 +164,9 @@ export function createConnections(limits: ConnectionLimits) {
         if (connection === undefined) return;
         connection.session = session;
         session.on("error", ({ code = "", message }: NodeJS.ErrnoException) => {
-          // Others are of the socket, such as a reset by the client.
-          if (code.startsWith("ERR_HTTP2_")) connection.report("http2_error", message);
+          // Others are of the socket, such as a reset by the client, or of a GOAWAY that it has sent.
+          const isOurs = code.startsWith("ERR_HTTP2_") && code !== "ERR_HTTP2_SESSION_ERROR";
+          if (isOurs) connection.report("http2_error", message);
         });
         guardSession(session, connection);
         paces.set(session, paced.ofSession(session, connection));

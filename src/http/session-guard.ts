@@ -66,12 +66,13 @@ export type Pace = (stream: ServerHttp2Stream, serve: () => void) => void;
 /**
  * Creates what paces the requests to a server: after many in one turn of the event loop, others wait
  * for the next. New streams that were reset are counted, too, and too many end their session: Node.js
- * frees the memory of streams that were reset, and limits resets, only after the turn. After a turn that
- * was long, one client alone can have had cause for many.
+ * frees the memory of streams that were reset, and limits resets, only after the turn. After a long turn
+ * a single good client may have many, so a session is ended only while all of them have too many.
  */
 export function createPaces() {
   const takeTurn = createTurns(maxServedAtOnce);
   let ofAll = 0;
+  let waiting = 0;
   const endTurn = () => {
     ofAll = 0;
   };
@@ -80,11 +81,13 @@ export function createPaces() {
   function pace(own: number, isOver: () => boolean, serve: () => void): void {
     if (ofAll === 0) setImmediate(endTurn);
     ofAll += 1;
-    if (ofAll <= maxServedAtOnce && own <= maxServedOfSession) {
+    if (waiting === 0 && ofAll <= maxServedAtOnce && own <= maxServedOfSession) {
       serve();
       return;
     }
+    waiting += 1;
     void takeTurn(isOver).then(() => {
+      waiting -= 1;
       if (!isOver()) serve();
     });
   }

@@ -90,6 +90,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
       const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
       if (body === undefined) throw messageTooLarge(maxBytes);
       await turnsOf(rpc)(() => call.isClosed);
+      call.throwIfAborted();
       const { headers } = req;
       if (call.head.transport === "connect") {
         await compressionOf(headers["content-encoding"])?.decompress(body, maxBytes);
@@ -103,6 +104,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
     for await (const [bytes] of on(req, "data", limits)) {
       await turnsOf(rpc)(() => call.isClosed);
+      call.throwIfAborted();
       for (let at = 0; at < bytes.length; at += partBytes) yield bytes.subarray(at, at + partBytes);
     }
   }
@@ -201,8 +203,8 @@ const runCall =
   async (req) => {
     const call = req.contextValues.get(callKey);
     call.wasInvoked = true;
-    await gate.waitForPage(call);
-    const res = await recordFailure(call, () => {
+    const res = await recordFailure(call, async () => {
+      await gate.waitForPage(call);
       call.throwIfAborted();
       return next(req);
     });

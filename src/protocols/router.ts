@@ -150,9 +150,8 @@ export function createRouter(options: RouterOptions) {
         const end = () => options.gate.endConnection(socket, "unfinished_request");
         sent.on("finish", () => dropRest(req, end));
         const sendError = (error: ConnectError) => {
-          if (!options.gate.followReply(socket, res)) res.destroy();
-          else if ("stream" in res && isGrpc(req.headers))
-            sendStatus(res.stream, req.headers, error);
+          options.gate.followReply(socket, res);
+          if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);
         };
         guard(() => route(socket, req, res, handlers), res, sendError);

@@ -41,7 +41,8 @@ const maxPageBytes = 1024 * 1024 - 64;
 /** The most that is read or written in a turn of the event loop, about, in bytes: some milliseconds. */
 const maxPieceBytes = 128 * 1024;
 
-/** The fewest and the most records to read at once: so many of the largest weigh 4 MiB. */
+/** How many records of a page are read first, whatever they weigh, and the fewest and the most then. */
+const firstRead = 32;
 const minRead = 16;
 const maxRead = 493;
 
@@ -59,25 +60,24 @@ export function createInvestorService(
 ): ServiceImpl<typeof InvestorService> {
   // Reading a page takes milliseconds, and so does what is done with it: other calls come between.
   const takeTurn = createTurns();
-  /** What a record weighs, by those read last, in bytes. */
-  let usualBytes = 1_024;
 
   /**
    * A page of at most `limit` records and a bounded size, read in pieces of as many as are
-   * {@link maxPieceBytes} at their usual size. Of the largest records it holds 126.
+   * {@link maxPieceBytes} at the average size so far. Of the largest records it holds 126.
    */
   async function listPage({ after, limit }: Range, signal: AbortSignal) {
     const investors: Investor[] = [];
     let last: Investor | undefined;
     let bytes = 0;
     for (;;) {
-      const wanted = Math.max(minRead, Math.ceil(maxPieceBytes / usualBytes));
+      const room = Math.min(maxPieceBytes, maxPageBytes - bytes);
+      const fitting = Math.ceil((room / bytes) * investors.length);
+      const wanted = bytes === 0 ? firstRead : Math.max(minRead, fitting);
       // One record more than the page may have shows whether there is a next one.
       const count = Math.min(wanted, maxRead, limit + 1 - investors.length);
       await takeTurn();
       const range = { after: last?.id ?? after, limit: count };
       const found = await store.list(range, signal).catch(rethrow);
-      const before = bytes;
       for (const investor of found) {
         checkStored(investor);
         bytes += maxSerialisedSize(investor);
@@ -88,7 +88,6 @@ export function createInvestorService(
         last = investor;
       }
       if (found.length < count) return endPage(investors, bytes);
-      usualBytes = (bytes - before) / found.length;
     }
   }
 

@@ -132,7 +132,7 @@ export function createMongoStore(
     const { firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
     const investors: Investor[] = [];
     for (const [i, document] of (firstBatch as Uint8Array[]).entries()) {
-      if (i > 0 && i % decodedAtOnce === 0) await takeTurn();
+      if (i % decodedAtOnce === 0 && firstBatch.length > 1) await takeTurn();
       investors.push(fromDocument(BSON.deserialize(document) as InvestorDocument));
     }
     return investors;
