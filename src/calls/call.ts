@@ -28,6 +28,9 @@ export interface CallOptions {
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 const maxTimerMs = 2 ** 31 - 1;
 
+/** How long the last status of a call that gives way has to leave, in milliseconds. */
+const lastStatusMs = 1_000;
+
 // One for all calls, since the stack of an error is costly.
 const clientLeft = interrupted(undefined, "nobody waits for the reply");
 const deadlinePassed = interrupted(
@@ -108,11 +111,11 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
   }
 
-  /** Ends early, for other callers: OVERLOADED. If the reply has begun, its end gets a turn, and then it is cut. */
+  /** Ends early, for other callers: OVERLOADED. If the reply has begun, that has a second to be read. */
   giveWay(): void {
     this.#abort(gaveWay);
     const { response } = this.head;
-    if (response.headersSent) setImmediate(() => response.destroy());
+    if (response.headersSent) setTimeout(() => response.destroy(), lastStatusMs).unref();
   }
 
   /**

@@ -163,9 +163,9 @@ export function createConnections(limits: ConnectionLimits) {
         const connection = find(session.socket);
         if (connection === undefined) return;
         connection.session = session;
-        session.on("error", ({ code = "", message }: NodeJS.ErrnoException) => {
+        session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
           // Others are of the socket, such as a reset by the client, or of a GOAWAY that it has sent.
-          const isOurs = code.startsWith("ERR_HTTP2_") && code !== "ERR_HTTP2_SESSION_ERROR";
+          const isOurs = /^ERR_HTTP2_(?!SESSION_ERROR$)/.test(String(code));
           if (isOurs) connection.report("http2_error", message);
         });
         guardSession(session, connection);
@@ -215,7 +215,8 @@ function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): 
 
 /** Reports a connection of HTTP/1.1 that Node.js has ended, as its errors tell, and not its client. */
 function reportHttp1(connection: Connection | undefined, error: NodeJS.ErrnoException): void {
-  const { code = "" } = error;
+  // Anything can end a socket, also what has a number as its code.
+  const code = String(error.code);
   if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection?.report("unfinished_request");
   else if (code.startsWith("HPE_")) connection?.report("http1_error", code);
 }

@@ -39,7 +39,7 @@ it(
   needs("Go"),
   async () => {
     const service = await startService();
-    holdWatches(1_024, () => openWire(service.grpcPort, watch));
+    holdWatches(1_100, () => openWire(service.grpcPort, watch));
     await waitFor(() => service.output().includes("watch_replaced"));
     const config = {
       loadBalancingConfig: [{ round_robin: {} }],
