@@ -60,8 +60,12 @@ program
     "<from>",
     "sqlite:PATH, mongodb://HOST, env:NAME of a variable with such a URL, PATH.ndjson, or - for standard input",
   )
-  .argument("<to>", "the same; - is standard output")
-  .action(async (from: string, to: string) => {
+  .argument("[to]", "the same; - is standard output")
+  .option("--check", "only read FROM, and name each line or record that is wrong")
+  .option("--no-check", "do not search an SQLite file that is copied for damage")
+  .action(async (from: string, to: string | undefined, { check }: { check?: boolean }) => {
+    if (check && to !== undefined) program.error("error: --check takes no argument 'to'");
+    if (!check && to === undefined) program.error("error: missing required argument 'to'");
     const { runCopy } = await import("./copy/copy.ts");
     const stop = new AbortController();
     const { signal } = stop;
@@ -72,7 +76,8 @@ program
         exit(statusOf(name));
       }, stopMs);
     });
-    const options = { from, to, environment: process.env, signal, say };
+    const findsDamage = check !== false;
+    const options = { from, to, findsDamage, environment: process.env, signal, say };
     const isWhole = await runCopy(options).catch(refuse);
     exit(isWhole ? 0 : signal.aborted ? statusOf(signal.reason) : 1);
   });

@@ -1,13 +1,15 @@
+import { once } from "node:events";
 import { rmSync, statSync } from "node:fs";
+import { type AddressInfo, createServer, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { ObjectId, UUID } from "mongodb";
-import { expect, it } from "vitest";
+import { expect, it, onTestFinished } from "vitest";
 import { copy, copyHere, makeSqlite, rowsOf, startCopy, tableOf } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { connectTo, describeWithMongo, findMembers } from "./support/mongodb.ts";
 import { createRandom, seedOf } from "./support/random.ts";
-import type { Run } from "./support/service.ts";
+import { end, type Run, run } from "./support/service.ts";
 
 const records = 10_000;
 const bytesOfLine = 310;
@@ -76,16 +78,39 @@ describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
   });
 
-  it.each([
-    ["0123456789abcdef01234567", { _id: new ObjectId("0123456789abcdef01234567") }],
-    ["01234567-89ab-cdef-0123-456789abcdef", { _id: new UUID("0123456789abcdef0123456789abcdef") }],
-  ])("ends at a document that is no record, and names it: %s", async (id, document) => {
+  it("names and leaves out a record that is wrong, and copies the others", async () => {
+    const folder = temporaryFolder();
+    const [first, second] = await makeSqlite(folder, "a.db", 5);
+    const url = mongo.url();
+    await copyHere(["sqlite:a.db", url], { folder });
+    const client = await connectTo(url);
+    const collection = client.db().collection<{ _id: UUID }>("investors");
+    const key = (id = "") => ({ _id: new UUID(id) });
+    await collection.updateOne(key(first?.id), { $set: { zipCode: 12345, type: "fund" } });
+    await collection.updateOne(key(second?.id), { $unset: { city: 1 } });
+    expect(await copyHere([url, "sqlite:b.db"], { folder })).toEqual({
+      code: 1,
+      told:
+        `error: record ${first?.id}: type must be individual or institution; zipCode must be a string\n` +
+        `error: record ${second?.id}: city is required\n` +
+        "error: left out 2 wrong records; copied 3 records, and found 0 already there\n",
+    });
+    // As the page says.
+    const at = (id = "") => ["remove", url, id];
+    for (const record of [first, second])
+      expect(await run(at(record?.id), {}, folder).exited).toBe(0);
+    expect(await copyHere([url], { folder })).toMatchObject({ code: 0 });
+  });
+
+  it("ends at a document that is no record, and names it", async () => {
+    const id = "0123456789abcdef01234567";
+    const document = { _id: new ObjectId(id) };
     const folder = temporaryFolder();
     await makeSqlite(folder, "a.db", 3);
     const url = mongo.url();
     await copyHere(["sqlite:a.db", url], { folder });
     const client = await connectTo(url);
-    await client.db().collection<{ _id: unknown }>("investors").insertOne(document);
+    await client.db().collection("investors").insertOne(document);
     const { code, told } = await copyHere([url, "sqlite:b.db"], { folder });
     expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is no record[^\n]*\n$/);
     expect(told).toContain(id);
@@ -149,4 +174,27 @@ it("says in one line, without secrets, that MongoDB cannot be reached", async ()
     { code: 1, told: `error: cannot read ${why}` },
     { code: 1, told: `error: cannot write to ${why}` },
   ]);
+});
+
+it("is stopped by a signal at once while MongoDB does not reply", async () => {
+  const silent = createServer().listen(0, "127.0.0.1");
+  onTestFinished(() => void silent.close());
+  await once(silent, "listening");
+  const { port } = silent.address() as AddressInfo;
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 1);
+  const url = `mongodb://127.0.0.1:${port}/x`;
+  for (const args of [
+    ["sqlite:a.db", url],
+    [url, "sqlite:b.db"],
+  ]) {
+    const running = startCopy(args, { folder });
+    const [socket] = (await once(silent, "connection")) as [Socket];
+    const start = performance.now();
+    expect(await end(running)).toBe(143);
+    // Less than what it waits for MongoDB.
+    expect(performance.now() - start).toBeLessThan(10_000);
+    expect(running.output()).toBe("stopped by SIGTERM\n");
+    socket.destroy();
+  }
 });

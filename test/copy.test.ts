@@ -13,8 +13,10 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, inject, it } from "vitest";
 import { ConfigError } from "../src/config.ts";
+import { prepareDisks } from "./faults/failing-disk.ts";
 import {
   copy,
   copyHere,
@@ -25,6 +27,7 @@ import {
   runSql,
   startCopy,
   startWriters,
+  tableAlone,
   tableOf,
 } from "./support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
@@ -142,29 +145,110 @@ describe("a source", () => {
   });
 });
 
-it.each([
-  ["UTF-8", "London\xff"],
-  // Half of a character.
-  ["UTF-16le", "\0\xd8"],
-])(
-  "text in SQLite that is not valid %s ends the copy and names its record, which is not changed",
-  async (encoding, wrong) => {
-    const { folder, investors } = await prepare(2, encoding);
-    const [first, second] = investors;
+describe("a record that is wrong", () => {
+  it.each([
+    ["UTF-8", "London\xff"],
+    // Half of a character.
+    ["UTF-16le", "\0\xd8"],
+  ])("is named and left out, and the others are copied: %s", async (encoding, wrong) => {
+    const { folder, investors } = await prepare(6, encoding);
+    const ids = investors.map(({ id }) => id);
     const db = new DatabaseSync(join(folder, "a.db"));
-    const update = db.prepare(
-      "UPDATE investors SET city = CAST(? AS TEXT) WHERE id = unhex(?, '-')",
-    );
-    update.run("\ufffd is a character", first?.id ?? "");
-    expect((await copyHere(["sqlite:a.db", "whole.ndjson"], { folder })).code).toBe(0);
-    update.run(Buffer.from(wrong, "latin1"), second?.id ?? "");
+    const edit = (at: number, field: string, value: string | number | Buffer) => {
+      const text = field === "type" ? "?" : "CAST(? AS TEXT)";
+      const sql = `UPDATE investors SET ${field} = ${text} WHERE id = unhex(?, '-')`;
+      db.prepare(sql).run(value, ids[at] ?? "");
+    };
+    edit(0, "city", "\ufffd is a character");
+    edit(1, "type", 7);
+    edit(2, "zip_code", "1\u0000");
+    edit(2, "country", "GB");
+    edit(4, "city", "x".repeat(257));
+    edit(5, "city", Buffer.from(wrong, "latin1"));
     db.close();
-    expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual({
+    const named =
+      `error: record ${ids[1]}: type must be individual or institution\n` +
+      `error: record ${ids[2]}: zipCode must not contain control characters; country must be two or three lower-case letters (a-z)\n` +
+      `error: record ${ids[4]}: city must be at most 256 characters long\n` +
+      `error: record ${ids[5]}: its text is not valid Unicode\n`;
+    const left = "left out 4 wrong records; copied 2 records, and found 0 already there";
+    for (const to of ["sqlite:b.db", "out.ndjson"]) {
+      expect(await copyHere(["sqlite:a.db", to], { folder })).toEqual({
+        code: 1,
+        told: `${named}error: ${left}\n`,
+      });
+    }
+    expect(idsIn(readFileSync(join(folder, "out.ndjson"), "utf8"))).toEqual([ids[0], ids[3]]);
+    expect(rowsOf(folder, "b.db")).toBe(2);
+    expect(await copyHere(["sqlite:a.db"], { folder })).toEqual({
       code: 1,
-      told: `error: cannot read sqlite:a.db: the text of ${second?.id} is not valid Unicode; out.ndjson was not made\n`,
+      told: `${named}error: found 4 wrong records; read 2 records\n`,
     });
-  },
-);
+  });
+
+  it.each([
+    ["an id of 3 bytes", "x'616263'", /^error: record 616263-*: id must have 16 bytes\n/],
+    ["text for its id", "'abc'", /under an id of type text is no record/],
+  ])("is noticed in the table of another program: %s", async (_, id, told) => {
+    const { folder, investors } = await prepare(3);
+    const path = join(folder, "a.db");
+    runSql(
+      path,
+      `CREATE TABLE t AS SELECT * FROM investors; UPDATE t SET id = ${id} WHERE hex(id) = '${investors[2]?.id.replaceAll("-", "").toUpperCase()}'; DROP TABLE investors; ALTER TABLE t RENAME TO investors`,
+    );
+    const ended = await copyHere(["sqlite:a.db", "out.ndjson"], { folder });
+    expect(ended).toEqual({ code: 1, told: expect.stringMatching(told) });
+  });
+});
+
+describe("a copy that only checks", () => {
+  it("says that all is right, and writes nothing", async () => {
+    const { folder } = await prepare(1_200);
+    await copyHere(["sqlite:a.db", "a.ndjson"], { folder });
+    const before = readdirSync(folder);
+    for (const from of ["sqlite:a.db", "a.ndjson"]) {
+      expect(await copy(["--check", from], { folder })).toEqual({
+        code: 0,
+        told: expect.stringMatching(/^read 1,200 records, in [\d.]+ s \(.* a second\)\n$/),
+        written: "",
+      });
+    }
+    expect(readdirSync(folder)).toEqual(before);
+  });
+
+  it.each([
+    [["--check", "sqlite:a.db", "b.ndjson"], "--check takes no argument 'to'"],
+    [["--no-check", "sqlite:a.db"], "missing required argument 'to'"],
+  ])("has no target, which others need: %j", async (args, fault) => {
+    const { code, told } = await copy(args, { folder: temporaryFolder() });
+    expect({ code, told }).toEqual({ code: 2, told: `error: ${fault}\n` });
+  });
+});
+
+describe("damage that a list does not meet", () => {
+  it("ends a copy with 1, unless it is not looked for", async () => {
+    const { folder } = await prepare(2_000);
+    const path = join(folder, "a.db");
+    const file = readFileSync(path);
+    const isLeaf = (at: number) => file.readUInt8(at) === 10 && file.readUInt16BE(at + 3) > 5;
+    const pages = Array.from({ length: file.length / 4_096 - 1 }, (_, i) => (i + 1) * 4_096);
+    const leaf = pages.findLast(isLeaf) ?? 0;
+    // The last record of a page is gone.
+    const cells = file.readUInt16BE(leaf + 3);
+    file.writeUInt16BE(cells - 1, leaf + 3);
+    writeFileSync(path, file);
+    const damaged = /^error: cannot read sqlite:a.db: it is damaged: [^\n]+/;
+    for (const args of [["sqlite:a.db", "out.ndjson"], ["sqlite:a.db"]] as [string, string?][]) {
+      const { code, told } = await copyHere(args, { folder });
+      expect({ code, told }).toEqual({ code: 1, told: expect.stringMatching(damaged) });
+    }
+    expect(existsSync(join(folder, "out.ndjson"))).toBe(false);
+    expect(await copy(["--no-check", "sqlite:a.db", "out.ndjson"], { folder })).toMatchObject({
+      code: 0,
+      told: expect.stringMatching(copied("1,999", 0)),
+    });
+  });
+});
 
 describe("a file to copy to", () => {
   it("is for its owner alone, and whole over what a killed copy has left", async () => {
@@ -239,6 +323,44 @@ describe("a file to copy to", () => {
       expect(readdirSync(join(folder, "disk"))).toEqual([]);
     },
   );
+});
+
+describe("a disk that fails", needs("cc"), () => {
+  const createDisk = prepareDisks();
+
+  it("leaves no file whose name it may lose, so that the copy can be repeated", async () => {
+    const { folder, env, setRules } = createDisk();
+    await makeSqlite(folder, "a.db", 3);
+    setRules("sync . 2 EIO");
+    const args = ["sqlite:a.db", "data/out.ndjson"];
+    const { code, told } = await copy(args, { folder, env });
+    expect(told).toMatch(
+      /^error: cannot write to data\/out.ndjson: EIO[^\n]*; data\/out.ndjson was not made$/m,
+    );
+    expect(code).toBe(1);
+    expect(readdirSync(join(folder, "data"))).toEqual([]);
+    setRules("");
+    expect((await copy(args, { folder, env })).code).toBe(0);
+  });
+
+  it("ends a copy with 1 if the file needs its WAL still", async () => {
+    const { folder, env, setRules } = createDisk();
+    await makeSqlite(folder, "a.db", 300);
+    const copyTo = (name: string) => copy(["sqlite:a.db", `sqlite:data/${name}`], { folder, env });
+    let last = "";
+    for (let first = 1; ; first += 1) {
+      setRules(`sync -wal ${first} EIO`);
+      const { code, told } = await copyTo(`${first}.db`);
+      if (!told.includes("the disk fails")) break;
+      expect(code).toBe(1);
+      last = told;
+    }
+    const [, name = ""] =
+      /is whole only with .*(\d+.db)-wal, which cannot be brought into it/.exec(last) ?? [];
+    setRules("");
+    expect((await copyTo(name)).code).toBe(0);
+    expect(tableAlone(folder, `data/${name}`)).toEqual(tableOf(folder, "a.db"));
+  });
 });
 
 describe("standard output", () => {
@@ -317,6 +439,35 @@ describe("a store to copy to", () => {
     rmSync(join(disk, "ballast"));
     expect((await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder })).code).toBe(0);
     expect(tableOf(folder, "disk/b.db")).toEqual(tableOf(folder, "a.db"));
+  });
+
+  it("on a disk with room for little more than it is whole after a 0", needs("mount"), async () => {
+    const { folder } = await prepare(1_000);
+    const whole = tableOf(folder, "a.db");
+    const { size } = statSync(join(folder, "a.db"));
+    const codes = [1.2, 1.6, 2, 4].map(async (times) => {
+      const disk = `disk ${times}`;
+      temporaryDisk(join(folder, disk), 0, Math.ceil(size * times));
+      const { code } = await copy(["sqlite:a.db", `sqlite:${disk}/b.db`], { folder });
+      if (code === 0) expect(tableAlone(folder, `${disk}/b.db`)).toEqual(whole);
+      return code;
+    });
+    expect((await Promise.all(codes)).slice(-1)).toEqual([0]);
+  });
+
+  it("that others read holds all records by itself after a 0", async () => {
+    const { folder } = await prepare(500);
+    await startService({}, folder);
+    const path = "data/investors.db";
+    using reader = new DatabaseSync(join(folder, path), { readOnly: true });
+    reader.exec("BEGIN; SELECT * FROM investors");
+    const { exited } = startCopy(["sqlite:a.db", `sqlite:${path}`], { folder });
+    await waitFor(async () => rowsOf(folder, path) === 500);
+    // Time in which it must not end.
+    await Promise.race([exited, delay(500)]);
+    reader.exec("COMMIT");
+    expect(await exited).toBe(0);
+    expect(tableAlone(folder, path)).toEqual(tableOf(folder, "a.db"));
   });
 
   it.each([

@@ -1,11 +1,13 @@
+import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { copy, copyHere, lineOf, openSqlite } from "./support/copying.ts";
+import { copy, copyHere, lineOf, openSqlite, startCopy } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import { grpcClient, startService } from "./support/service.ts";
+import { needs } from "./support/tools.ts";
 
 /** Imports a file into a new store, and shows what the store has then. */
 async function importFile(content: string | Buffer) {
@@ -42,19 +44,18 @@ describe("a line of NDJSON", () => {
     ["is not UTF-8", invalidBytes],
     ["is longer than 65536 bytes", lineOf({ city: "" }).padEnd(65_537)],
     ["is longer than 65536 bytes", lineOf({ lastName: "x".repeat(10_000_000) })],
-  ])("ends the import, and what comes before it is stored, if it %s", async (why, line) => {
-    const before = [lineOf(), lineOf()];
-    const content = [`${before.join("\n")}\n\r\n`, line, `\n${lineOf()}\n`];
+  ])("is named and left out, and the others are stored, if it %s", async (why, line) => {
+    const [first, second, last] = [lineOf(), lineOf(), lineOf()];
+    const content = [`${first}\n${second}\n\r\n`, line, `\n${last}\n`];
     const { code, told, stored } = await importFile(
       Buffer.concat(content.map((each) => Buffer.from(each))),
     );
     expect(told).toBe(
-      `error: cannot read a.ndjson: line 4: ${why}; copied 2 records, and found 0 already there; the same command goes on from there\n`,
+      `error: line 4: ${why}\nerror: left out 1 wrong line; copied 3 records, and found 0 already there\n`,
     );
     expect(code).toBe(1);
-    expect(stored.map(({ id }) => id)).toEqual(
-      before.map((each) => JSON.parse(each).id).toSorted(),
-    );
+    const ids = [first, second, last].map((each) => JSON.parse(each ?? "").id);
+    expect(stored.map(({ id }) => id)).toEqual(ids.toSorted());
   });
 
   it("may end in CRLF, be empty, lack its end, follow a byte order mark or be 64 KiB", async () => {
@@ -102,5 +103,42 @@ describe("a line of NDJSON", () => {
     expect((await copyHere(["sqlite:a.db", "a.ndjson"], { folder })).code).toBe(0);
     const again = await importFile(readFileSync(join(folder, "a.ndjson")));
     expect(again.stored).toEqual(stored);
+  });
+});
+
+describe("a file that is none", () => {
+  it("has its first hundred wrong lines named, and is not imported if it has no other", async () => {
+    const { code, told, stored } = await importFile("x\n".repeat(129));
+    const lines = told.trimEnd().split("\n");
+    expect(lines.slice(0, -1)).toEqual(
+      Array.from({ length: 100 }, (_, i) => `error: line ${i + 1}: is not valid JSON`),
+    );
+    expect(lines.at(-1)).toBe(
+      "error: cannot read a.ndjson: it holds no records; left out 129 wrong lines, of which the first 100 are named above; copied 0 records, and found 0 already there",
+    );
+    expect({ code, stored }).toEqual({ code: 1, stored: [] });
+  });
+
+  it("takes constant memory, if it is empty lines", async () => {
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "a.ndjson"), `${"\n".repeat(16 * 1024 ** 2)}${lineOf()}`);
+    const env = { NODE_OPTIONS: "--max-old-space-size=128" };
+    expect(await copy(["a.ndjson", "b.ndjson"], { folder, env })).toMatchObject({ code: 0 });
+  });
+
+  it("takes constant memory, if it is one endless line", needs("Linux"), async () => {
+    const folder = temporaryFolder();
+    const { child, exited, output } = startCopy(["-", "b.ndjson"], { folder });
+    const { stdin } = child;
+    const chunk = Buffer.alloc(1024 ** 2, "x");
+    for (let i = 0; i < 256; i += 1) if (!stdin?.write(chunk)) await once(stdin ?? child, "drain");
+    const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
+    stdin?.end(`\n${lineOf()}`);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(
+      /error: line 1: is longer than 65536 bytes\n(.*\n)*error: left out 1 wrong line; copied 1 record, /,
+    );
+    // Node.js alone takes some 70 MB.
+    expect(Number(/VmHWM:\s+(\d+) kB/.exec(status)?.[1])).toBeLessThan(200_000);
   });
 });

@@ -5,16 +5,32 @@ import { DatabaseUrlError } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
-import { readSide, type Side, type Source, type Tally, type Target } from "./sides.ts";
+import {
+  type OnFault,
+  readSide,
+  type Side,
+  type Source,
+  type Tally,
+  type Target,
+} from "./sides.ts";
 
 /** How often it says how far it is, in milliseconds. */
 const progressIntervalMs = 5_000;
 
+/** Where the records go that are only checked. */
+const nowhere: Side = { name: "nowhere" };
+
+/** How many faults of the source are named. */
+const maxFaults = 100;
+
 interface CopyOptions {
   from: string;
-  to: string;
+  /** Nowhere if it is absent: the source is only checked. */
+  to?: string | undefined;
+  /** Whether an SQLite file is searched for damage before its copy is called whole. */
+  findsDamage: boolean;
   environment: NodeJS.ProcessEnv;
-  /** Stops it between two batches. */
+  /** Stops it. */
   signal: AbortSignal;
   /** Prints a line for the user. */
   say(line: string): void;
@@ -22,55 +38,70 @@ interface CopyOptions {
 
 /**
  * Copies all records from one store or file to another, in constant memory. What was written to a
- * store stays, also if the rest fails.
+ * store stays, also if the rest fails. What is no record, or breaks the rules, is named and left
+ * out.
  *
- * @returns whether all of them are there
+ * @returns whether all of them are there, and nothing was left out
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runCopy(options: CopyOptions): Promise<boolean> {
   const { environment, signal, say } = options;
   const from = readSide("FROM", options.from, environment);
-  const to = readSide("TO", options.to, environment);
+  const to = options.to === undefined ? nowhere : readSide("TO", options.to, environment);
   const reading = failAs(`cannot read ${from.name}`, from);
   const writing = failAs(`cannot write to ${to.name}`, to);
-  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [] };
+  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [], faults: 0 };
   const warn = (message: string) => say(`warning: ${message}`);
   const start = performance.now();
+  let source: Source | undefined;
   let target: Target | undefined;
+  let isRead = false;
+  const progress = setInterval(sayProgress, progressIntervalMs);
   try {
-    const source = await reading(openSource(from));
-    target = await writing(openTarget(to, warn));
-    const progress = setInterval(sayProgress, progressIntervalMs, source);
-    await copyRecords(source, target).finally(() => clearInterval(progress));
-    await writing(target.finish());
+    source = await unlessAborted(reading(openSource(from, onFault)), signal);
+    const opening = writing(openTarget(to, warn));
+    // A file is opened at once, and has to be removed again.
+    target = await (to.url === undefined ? opening : unlessAborted(opening, signal));
+    await copyRecords(source, target);
+    isRead = true;
+    const { findDamage } = source;
+    if (options.findsDamage && findDamage) await reading(findDamage(signal));
+    await unlessAborted(writing(target.finish()), signal);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
     const why = signal.aborted
       ? `stopped by ${signal.reason}`
       : `error: ${(error as Error).message}`;
     const next = to.url && countAll(tally) > 0 && "the same command goes on from there";
-    const rest = [why, target && describeRest(tally, to), next];
+    const rest = [why, target && describeRest(target), next];
     say(rest.filter(Boolean).join("; "));
     return false;
   } finally {
+    clearInterval(progress);
     // A failure here changes neither what was printed nor what is durable.
     await target?.close().catch(() => {});
   }
   const others = (target.before ?? 0) - tally.present - tally.conflicts;
   if (others > 0) say(`warning: ${to.name} has ${countOf(others)} that ${from.name} does not have`);
-  if (tally.conflicts > 0) {
-    say(`error: ${describe(tally)}`);
-    return false;
-  }
+  const isWhole = tally.conflicts === 0 && tally.faults === 0;
   const takenMs = performance.now() - start;
-  say(`${describe(tally)}, in ${formatDuration(takenMs)} (${rateOf(tally, takenMs)})`);
-  return true;
+  const taken = `, in ${formatDuration(takenMs)} (${rateOf(tally, takenMs)})`;
+  say(isWhole ? describe() + taken : `error: ${describe()}`);
+  return isWhole;
 
-  function sayProgress({ partRead }: Source): void {
+  function onFault(which: string, why: string): void {
+    tally.faults += 1;
+    const unit = from.url === undefined ? "line" : "record";
+    if (tally.faults <= maxFaults) say(`error: ${unit} ${which}: ${why}`);
+  }
+
+  function sayProgress(): void {
+    if (source === undefined || target === undefined) return;
     const takenMs = performance.now() - start;
-    const part = partRead() ?? 0;
+    const part = source.partRead() ?? 0;
     const left = part > 0 ? formatDuration(takenMs / part - takenMs) : "unknown";
-    say(`${countOf(countAll(tally))}, ${rateOf(tally, takenMs)}, time left: ${left}`);
+    const step = isRead ? "finishing" : `${rateOf(tally, takenMs)}, time left: ${left}`;
+    say(`${countOf(countAll(tally))}, ${step}`);
   }
 
   /** Reads each batch while the two before it are written. */
@@ -94,6 +125,23 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       void batches.return(undefined);
     }
   }
+
+  function describe(): string {
+    const { faults } = tally;
+    const named = faults > maxFaults ? `, of which the first ${maxFaults} are named above` : "";
+    const unit = from.url === undefined ? "line" : "record";
+    const verb = to === nowhere ? "found" : "left out";
+    const left = faults > 0 ? `${verb} ${countOf(faults, `wrong ${unit}`)}${named}; ` : "";
+    return left + (to === nowhere ? `read ${countOf(tally.copied)}` : describeCopied(tally));
+  }
+
+  function describeRest({ isThere }: Target): string {
+    if (to.url !== undefined) return describe();
+    if (to.path === undefined)
+      return `${to === nowhere ? "read" : "wrote"} ${countOf(tally.copied)}`;
+    if (!isThere?.()) return `${to.name} was not made`;
+    return `${to.name} is there and whole, but may not survive a power cut: move it away to repeat`;
+  }
 }
 
 /** Has an error say first what has failed. */
@@ -107,17 +155,30 @@ function failAs(what: string, { path }: Side) {
     });
 }
 
-async function openSource({ url, path }: Side): Promise<Source> {
-  if (url !== undefined) return openStoreSource(url);
-  return path === undefined ? createNdjsonSource(process.stdin) : openNdjsonSource(path);
+async function openSource({ url, path }: Side, onFault: OnFault): Promise<Source> {
+  if (url !== undefined) return openStoreSource(url, onFault);
+  if (path === undefined) return createNdjsonSource(process.stdin, onFault);
+  return openNdjsonSource(path, onFault);
 }
 
-async function openTarget({ url, path }: Side, warn: (message: string) => void): Promise<Target> {
-  if (url !== undefined) return openStoreTarget(url, warn);
-  return path === undefined ? openStdoutTarget() : openNdjsonTarget(path);
+async function openTarget(to: Side, warn: (message: string) => void): Promise<Target> {
+  if (to === nowhere) return createCounter();
+  if (to.url !== undefined) return openStoreTarget(to.url, warn);
+  return to.path === undefined ? openStdoutTarget() : openNdjsonTarget(to.path);
 }
 
-function describe({ copied, present, conflicts, conflictingIds }: Tally): string {
+/** Writes nothing. */
+function createCounter(): Target {
+  return {
+    async write(investors, tally) {
+      tally.copied += investors.length;
+    },
+    async finish() {},
+    async close() {},
+  };
+}
+
+function describeCopied({ copied, present, conflicts, conflictingIds }: Tally): string {
   const done = `copied ${countOf(copied)}, and found ${formatNumber(present)} already there`;
   if (conflicts === 0) return done;
   const more = conflicts - conflictingIds.length;
@@ -129,13 +190,8 @@ function describe({ copied, present, conflicts, conflictingIds }: Tally): string
   return `left ${left} (${ids}); ${done}`;
 }
 
-function describeRest(tally: Tally, { name, url, path }: Side): string {
-  if (url !== undefined) return describe(tally);
-  return path === undefined ? `wrote ${countOf(tally.copied)}` : `${name} was not made`;
-}
-
-function countOf(records: number): string {
-  return records === 1 ? "1 record" : `${formatNumber(records)} records`;
+function countOf(count: number, unit = "record"): string {
+  return count === 1 ? `1 ${unit}` : `${formatNumber(count)} ${unit}s`;
 }
 
 function countAll({ copied, present, conflicts }: Tally): number {

@@ -1,18 +1,24 @@
+import { existsSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
+import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promises";
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { checkStored, textFields } from "../investor/investor.ts";
+import { isUuid } from "../investor/ids.ts";
+import { findViolations, textFields } from "../investor/investor.ts";
+import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/range.ts";
 import { settleInsert } from "../service/replay.ts";
 import { openStore, sqlitePathOf } from "../store/database-url.ts";
 import { createMongoStore } from "../store/mongodb.ts";
 import { createMongoClient } from "../store/mongodb-client.ts";
 import { collectionName } from "../store/mongodb-documents.ts";
+import { bringInWal } from "../store/sqlite-checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite-file.ts";
 import { columns, createSqliteReader } from "../store/sqlite-reader.ts";
 import { DuplicateIdError, OutcomeUnknownError, type Store } from "../store/store.ts";
-import type { Source, Tally, Target } from "./sides.ts";
+import { checkIntegrity } from "./integrity.ts";
+import { describeViolations, type OnFault, type Source, type Tally, type Target } from "./sides.ts";
 
 /**
  * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter, which
@@ -23,46 +29,72 @@ const attemptMs = requestTimeoutMs / 4;
 
 const pageSize = 1_000;
 
+/** How many records are written at once to an SQLite file that others use. */
+const politeSize = 500;
+
+/** How long other processes may keep the WAL of a file that was copied to, in milliseconds. */
+const walTimeoutMs = 30_000;
+
 /** How many ids of conflicts are shown. */
 const maxIds = 10;
 
 interface Reader {
   list(range: Range): Investor[] | Promise<Investor[]>;
   count(): Promise<number>;
+  /** What is wrong with a record whose fields break no rule. */
+  faultOf?(investor: Investor): string | undefined;
+  /** See {@link Source.findDamage}. */
+  findDamage?(signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
 }
 
 /**
  * Opens a database to copy from. An SQLite file is never made or changed, and each page is read in
- * a transaction of its own, so that a service which uses it can bring in its log. MongoDB shows
+ * a transaction of its own, so that a service which uses it can bring in its WAL. MongoDB shows
  * every record that was acknowledged before.
  *
+ * @param onFault called with the id of each record that is left out
  * @throws {Error} if it cannot be used; if MongoDB holds no records, or documents that are none
  */
-export async function openStoreSource(url: string): Promise<Source> {
+export async function openStoreSource(url: string, onFault: OnFault): Promise<Source> {
   const path = sqlitePathOf(url);
-  const { list, count, close } = path === undefined ? await openMongo(url) : openSqlite(path);
+  const reader = path === undefined ? await openMongo(url) : openSqlite(path);
   // Where a file is damaged, the pages before that are copied.
-  const total = await count().catch(() => undefined);
+  const total = await reader.count().catch(() => undefined);
   let done = 0;
 
   async function* read() {
     try {
       let after: string | undefined;
       for (;;) {
-        const page = await list({ after, limit: pageSize });
-        page.forEach(checkStored);
+        const page = await reader.list({ after, limit: pageSize });
         after = page.at(-1)?.id;
         if (after === undefined) return;
         done += page.length;
-        yield page;
+        yield page.filter(isRight);
       }
     } finally {
-      await close();
+      await reader.close();
     }
   }
 
-  return { batches: read(), partRead: () => total && Math.min(1, done / total) };
+  function isRight(investor: Investor): boolean {
+    const { id } = investor;
+    const violations = findViolations(investor);
+    const named = violations.map((each) => ({ ...each, field: toMember(each.field) }));
+    // Another program may have made the table.
+    if (!isUuid(id)) named.unshift({ field: "id", description: "must have 16 bytes" });
+    const why = describeViolations(named) || reader.faultOf?.(investor);
+    if (why) onFault(id, why);
+    return !why;
+  }
+
+  const { findDamage } = reader;
+  return {
+    batches: read(),
+    partRead: () => total && Math.min(1, done / total),
+    ...(findDamage && { findDamage }),
+  };
 }
 
 function openSqlite(path: string): Reader {
@@ -72,21 +104,26 @@ function openSqlite(path: string): Reader {
       FROM investors WHERE id = unhex(?, '-')`,
   );
   const { list } = createSqliteReader(db, db, () => {});
-
-  function listWhole(range: Range): Investor[] {
-    const page = list(range);
-    for (const investor of page) {
-      const text = textFields.map((field) => investor[field]).join("");
-      // What SQLite's driver shows for bytes that are no text.
-      if (!text.includes("\ufffd")) continue;
-      const compared = compare.get(investor.type + text, investor.id);
-      if (compared?.isSame === 0)
-        throw new Error(`the text of ${investor.id} is not valid Unicode`);
-    }
-    return page;
+  // A list begins behind the ids that are no blobs, which SQLite orders before all others.
+  const other = db.prepare("SELECT typeof(id) AS type FROM investors WHERE id < x'' LIMIT 1").get();
+  if (other !== undefined) {
+    db.close();
+    throw new Error(`what it has under an id of type ${other.type} is no record`);
   }
 
-  return { list: listWhole, count: async () => countRows(db), close: async () => db.close() };
+  return {
+    list,
+    faultOf(investor) {
+      const text = textFields.map((field) => investor[field]).join("");
+      // What SQLite's driver shows for bytes that are no text.
+      if (!text.includes("\ufffd")) return undefined;
+      const isSame = compare.get(investor.type + text, investor.id)?.isSame !== 0;
+      return isSame ? undefined : "its text is not valid Unicode";
+    },
+    count: () => countRows(db),
+    findDamage: (signal) => checkIntegrity(path, signal),
+    close: async () => db.close(),
+  };
 }
 
 async function openMongo(url: string): Promise<Reader> {
@@ -122,21 +159,49 @@ export async function openStoreTarget(
   url: string,
   onWarning: (message: string) => void,
 ): Promise<Target> {
+  const path = sqlitePathOf(url);
+  // It is there while a process uses the file, and after a crash.
+  const isInUse = path !== undefined && existsSync(`${path}-wal`);
   const ignore = () => {};
   // A fatal error also fails the write that meets it.
   const callbacks = { observe: ignore, onWritable: ignore, onLogSize: ignore, onWarning };
   const store = await openStore(url, { requestTimeoutMs, ...callbacks, onFatal: ignore });
   // One of MongoDB is not connected yet.
   await store.ping();
+
+  async function writeAll(investors: Investor[], tally: Tally): Promise<void> {
+    const writes = investors.map((investor) => write(store, investor, tally));
+    await Promise.allSettled(writes);
+    await Promise.all(writes);
+  }
+
   return {
     before: await countRecords(url),
-    async write(investors, tally) {
-      const writes = investors.map((investor) => write(store, investor, tally));
-      await Promise.allSettled(writes);
-      await Promise.all(writes);
+    write: isInUse ? giveWay(writeAll) : writeAll,
+    async finish() {
+      await store.close();
+      // A copy of the file without its WAL has to be whole.
+      if (path !== undefined) await bringInWal(path, walTimeoutMs);
     },
-    finish: () => store.close(),
     close: () => store.close(),
+  };
+}
+
+/**
+ * Writes little at once, and then leaves the write lock to others for as long as it took: whoever
+ * waits for it in SQLite only tries now and then.
+ */
+function giveWay(write: Target["write"]): Target["write"] {
+  let last: Promise<void> = Promise.resolve();
+  return (investors, tally) => {
+    last = last.then(async () => {
+      for (let i = 0; i < investors.length; i += politeSize) {
+        const start = performance.now();
+        await write(investors.slice(i, i + politeSize), tally);
+        await delay(performance.now() - start);
+      }
+    });
+    return last;
   };
 }
 
@@ -149,15 +214,21 @@ async function countRecords(url: string): Promise<number> {
     return collection.estimatedDocumentCount().finally(() => client.close());
   }
   const db = new DatabaseSync(path, { readOnly: true });
-  try {
-    return countRows(db);
-  } finally {
-    db.close();
-  }
+  return countRows(db).finally(() => db.close());
 }
 
-function countRows(db: DatabaseSync): number {
-  return Number(db.prepare("SELECT count(*) AS rows FROM investors").get()?.rows);
+/** How many records a file has, counted in parts, between which signals have their turn. */
+async function countRows(db: DatabaseSync): Promise<number> {
+  const next = "SELECT id FROM investors WHERE id > ? ORDER BY id LIMIT 10000";
+  const countPart = db.prepare(`SELECT count(*) AS rows, max(id) AS last FROM (${next})`);
+  let total = 0;
+  for (let after = new Uint8Array(); ; await nextTurn()) {
+    const { rows, last } = countPart.get(after) as { rows: number; last: Uint8Array | null };
+    total += rows;
+    // On a damaged page it need not ascend.
+    if (last === null || Buffer.compare(last, after) <= 0) return total;
+    after = last as Uint8Array<ArrayBuffer>;
+  }
 }
 
 async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {

@@ -7,7 +7,7 @@ import { deriveId, isUuid } from "../investor/ids.ts";
 import type { Violation } from "../investor/investor.ts";
 import { findViolations, toInvestor } from "../investor/investor.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
-import type { Source } from "./sides.ts";
+import { describeViolations, type OnFault, type Source } from "./sides.ts";
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;
@@ -17,45 +17,46 @@ const chunkBytes = 16 * 1024 * 1024;
 
 const batchSize = 1_000;
 
+const lineFeed = 10;
+
 /**
  * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec), as it
  * is now. Empty lines count and are passed over, a byte order mark is too.
  *
+ * @param onFault called with the number of each line that is none
  * @throws {Error} if it cannot be opened
  */
-export async function openNdjsonSource(path: string): Promise<Source> {
+export async function openNdjsonSource(path: string, onFault: OnFault): Promise<Source> {
   const found = await stat(path);
   // A named pipe would be waited for where no signal ends it.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
   const size = Math.max(1, found.size);
   const options = { highWaterMark: chunkBytes, end: size - 1 };
   const stream = (await open(path)).createReadStream(options);
-  return { ...createNdjsonSource(stream), partRead: () => stream.bytesRead / size };
+  return { ...createNdjsonSource(stream, onFault), partRead: () => stream.bytesRead / size };
 }
 
 /** The same from a stream, such as standard input. */
-export function createNdjsonSource(stream: Readable): Source {
+export function createNdjsonSource(stream: Readable, onFault: OnFault): Source {
   async function* read() {
     let count = 0;
     let isEmpty = true;
     for await (const lines of splitLines(stream)) {
       const records: Investor[] = [];
-      try {
-        for (const line of lines) {
-          count += 1;
+      for (const line of lines) {
+        count += 1;
+        try {
           const record = readLine(line, count === 1);
           if (record !== undefined) records.push(record);
-          // Signals and the database's replies have their turn meanwhile.
-          if (count % batchSize === 0) await setImmediate();
+        } catch (error) {
+          onFault(String(count), (error as Error).message);
         }
-      } catch (error) {
-        throw new Error(`line ${count}: ${(error as Error).message}`);
-      } finally {
-        // SQLite writes each page that a batch changes, and neighbours share one.
-        records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
-        // Those before an invalid line are stored.
-        for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
+        // Signals and the database's replies have their turn meanwhile.
+        if (count % batchSize === 0) await setImmediate();
       }
+      // SQLite writes each page that a batch changes, and neighbours share one.
+      records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
+      for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
       isEmpty &&= records.length === 0;
     }
     if (isEmpty) throw new Error("it holds no records");
@@ -64,20 +65,20 @@ export function createNdjsonSource(stream: Readable): Source {
   return { batches: read(), partRead: () => undefined };
 }
 
-/** The lines of a stream, by chunks; one that is too long without its end. */
-async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer[]> {
+/** The lines of a stream, by chunks; of one that is too long, no more than shows it. */
+async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Iterable<Buffer>> {
   let rest: Buffer = Buffer.alloc(0);
-  for await (const chunk of stream) {
-    const bytes = Buffer.concat([rest, chunk]);
-    const lines: Buffer[] = [];
+
+  function* split(bytes: Buffer): Generator<Buffer> {
     let start = 0;
-    for (let end = bytes.indexOf("\n"); end !== -1; end = bytes.indexOf("\n", start)) {
-      lines.push(bytes.subarray(start, end));
+    for (let end = bytes.indexOf(lineFeed); end !== -1; end = bytes.indexOf(lineFeed, start)) {
+      yield bytes.subarray(start, end);
       start = end + 1;
     }
-    rest = bytes.subarray(start);
-    yield rest.length > maxLineBytes ? [...lines, rest] : lines;
+    rest = bytes.subarray(start, start + maxLineBytes + 1);
   }
+
+  for await (const chunk of stream) yield split(Buffer.concat([rest, chunk]));
   if (rest.length > 0) yield [rest];
 }
 
@@ -96,7 +97,7 @@ function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
   if (typeof requestId === "string") request.requestId = requestId;
   const others = findViolations(request).map((each) => ({ ...each, field: toMember(each.field) }));
   const all = [...findIdViolations(id, requestId), ...addViolations(violations, others)];
-  if (all.length > 0) throw new Error(all.map(describeViolation).join("; "));
+  if (all.length > 0) throw new Error(describeViolations(all));
   const investor = toInvestor(request);
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId("", String(requestId));
   return investor;
@@ -110,16 +111,4 @@ function findIdViolations(id: unknown, requestId: unknown): Violation[] {
   }
   if (requestId !== undefined) return wrong("requestId", "must not be given beside id");
   return typeof id === "string" && isUuid(id) ? [] : wrong("id", "must be a UUID");
-}
-
-function describeViolation({ field, description }: Violation): string {
-  // The name of a member can be anything.
-  const name = /^\w{1,32}$/.test(field) ? field : showName(field.slice(0, 32));
-  return `${name} ${description}`;
-}
-
-/** A name in quotes, with what cannot be seen in it as JSON escapes it, such as U+FEFF. */
-function showName(name: string): string {
-  const toEscape = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  return JSON.stringify(name).replaceAll(/(?! )[\p{C}\p{Z}]/gv, toEscape);
 }

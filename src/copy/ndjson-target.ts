@@ -1,4 +1,4 @@
-import { fstatSync, fsync, lstatSync, renameSync, writeFile } from "node:fs";
+import { fstatSync, fsync, lstatSync, renameSync, rmSync, writeFile } from "node:fs";
 import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
@@ -22,18 +22,26 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   const file = await open(partial, "wx", 0o600);
   const { ino } = await file.stat();
   // While the file is open, no other has its inode number.
-  const isOurs = () => lstatSync(partial, { throwIfNoEntry: false })?.ino === ino;
+  const isOurs = (name: string) => lstatSync(name, { throwIfNoEntry: false })?.ino === ino;
   return {
     write: createLineWriter((text) => file.writeFile(text)),
     async finish() {
       await file.sync();
-      if (!isOurs()) throw new Error(`another copy writes to it, or ${partial} was moved`);
+      if (!isOurs(partial)) throw new Error(`another copy writes to it, or ${partial} was moved`);
       refuseExisting(path);
       renameSync(partial, path);
-      syncFolder(dirname(path));
+      try {
+        syncFolder(dirname(path));
+      } catch (error) {
+        // So that it can be repeated: a power cut could take the name away again.
+        renameSync(path, partial);
+        throw error;
+      }
     },
+    isThere: () => isOurs(path),
     async close() {
-      if (isOurs()) await rm(partial);
+      // At once, so that a sync which is in flight does not end in between.
+      if (isOurs(partial)) rmSync(partial);
       await file.close();
     },
   };

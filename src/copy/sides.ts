@@ -1,6 +1,7 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../config.ts";
 import { databaseNames, readVariable } from "../database-argument.ts";
+import type { Violation } from "../investor/investor.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "../store/database-url.ts";
 
 /** Where records come from. */
@@ -13,7 +14,18 @@ export interface Source {
   readonly batches: AsyncGenerator<Investor[]>;
   /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
   partRead(): number | undefined;
+  /**
+   * Looks for damage that reading it does not show.
+   *
+   * @throws {Error} for operators, if there is any, or it could not be looked for
+   */
+  findDamage?(signal: AbortSignal): Promise<void>;
 }
+
+/**
+ * Called with each line or record that is left out: its number or id, and why, without any value.
+ */
+export type OnFault = (which: string, why: string) => void;
 
 /** Where records go. */
 export interface Target {
@@ -32,6 +44,8 @@ export interface Target {
    * @throws {Error} for operators
    */
   finish(): Promise<void>;
+  /** Whether its file is there under its name. */
+  isThere?(): boolean;
   /** Releases everything. Nothing stays of a file that was not finished. */
   close(): Promise<void>;
 }
@@ -44,6 +58,8 @@ export interface Tally {
   /** Records whose id another record has, and the first of these ids. */
   conflicts: number;
   conflictingIds: string[];
+  /** What was left out, since it is no record or breaks the rules. */
+  faults: number;
 }
 
 /** What an argument of a copy names. */
@@ -75,4 +91,21 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
   }
   // The value may hold a password, and is not repeated.
   throw new ConfigError(`${argument} ${fault}`);
+}
+
+/** Says all rules that a record breaks, without any of its values. */
+export function describeViolations(violations: Violation[]): string {
+  return violations
+    .map(({ field, description }) => {
+      // The name of a member can be anything.
+      const name = /^\w{1,32}$/.test(field) ? field : showName(field.slice(0, 32));
+      return `${name} ${description}`;
+    })
+    .join("; ");
+}
+
+/** A name in quotes, with what cannot be seen in it as JSON escapes it, such as U+FEFF. */
+function showName(name: string): string {
+  const toEscape = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(name).replaceAll(/(?! )[\p{C}\p{Z}]/gv, toEscape);
 }

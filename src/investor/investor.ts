@@ -52,8 +52,10 @@ export function toInvestor(request: CreateInvestorRequest): Investor {
   return investor;
 }
 
-/** Every rule that a request to create breaks, in the order of its fields. */
-export function findViolations(request: CreateInvestorRequest): Violation[] {
+/** Every rule that a request to create, or a record, breaks, in the order of its fields. */
+export function findViolations(
+  request: Partial<Pick<CreateInvestorRequest, "type" | TextField | "requestId">>,
+): Violation[] {
   const violations: Violation[] = [];
   const note = (key: keyof typeof CreateInvestorRequestSchema.field, description?: string) => {
     if (description === undefined) return;
@@ -64,7 +66,10 @@ export function findViolations(request: CreateInvestorRequest): Violation[] {
   for (const key of textFields) {
     const value = request[key];
     const isCode = key === "country" || key === "language";
-    note(key, value === undefined ? "is required" : isCode ? wrongCode(value) : wrongText(value));
+    if (value === undefined) note(key, "is required");
+    // Of a record that another program has stored.
+    else if (typeof value !== "string") note(key, "must be a string");
+    else note(key, isCode ? wrongCode(value) : wrongText(value));
   }
   if (request.requestId !== undefined) note("requestId", wrongRequestId(request.requestId));
   return violations;

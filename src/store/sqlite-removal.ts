@@ -1,7 +1,7 @@
 import { closeSync, openSync, readSync, realpathSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
-import { setTimeout as delay } from "node:timers/promises";
 import { countCommit, frameHeaderSize, logHeaderSize, pragma } from "./commit-count.ts";
+import { emptyWal } from "./sqlite-checkpoint.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./sqlite-file.ts";
 import { sizeOf } from "./sqlite-log.ts";
 
@@ -61,7 +61,12 @@ export async function removeFromSqlite(
         say(`found some on ${pages.length} pages: the whole file is written again`);
         db.exec("VACUUM");
       }
-      await emptyLog(db, waitMs);
+      if (!(await emptyWal(db, waitMs))) {
+        throw new Error(
+          "another process reads the file, and so keeps its log, which may hold a copy of the record: " +
+            "end it and repeat the command, or raise --wait",
+        );
+      }
     } finally {
       db.close();
     }
@@ -90,23 +95,6 @@ function deleteRecord(db: DatabaseSync, key: Buffer): boolean {
     db.exec("DROP TABLE IF EXISTS removed");
     return db.prepare("DELETE FROM investors WHERE id = ?").run(key).changes === 1;
   });
-}
-
-/** Brings all of the log into the file. */
-async function emptyLog(db: DatabaseSync, waitMs: number): Promise<void> {
-  // A checkpoint that waits for others keeps those out that write.
-  db.exec("PRAGMA busy_timeout = 0");
-  const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
-  const end = performance.now() + waitMs;
-  while (checkpoint.get()?.busy !== 0) {
-    if (performance.now() > end) {
-      throw new Error(
-        "another process reads the file, and so keeps its log, which may hold a copy of the record: " +
-          "end it and repeat the command, or raise --wait",
-      );
-    }
-    await delay(20);
-  }
 }
 
 /** The parts of a file, if it is there, all of one size, that hold some bytes. */

@@ -38,7 +38,13 @@ const openPlain = () => new DatabaseSync(path, { timeout: 5_000 });
 async function copyAll(from: string, to: string): Promise<void> {
   const { signal } = new AbortController();
   const sides = { from: `sqlite:${from}`, to: `sqlite:${to}` };
-  const isWhole = await runCopy({ ...sides, environment: {}, signal, say: console.error });
+  const isWhole = await runCopy({
+    ...sides,
+    findsDamage: true,
+    environment: {},
+    signal,
+    say: console.error,
+  });
   process.exit(isWhole ? 0 : 1);
 }
 

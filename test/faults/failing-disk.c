@@ -14,7 +14,7 @@
  *                   OPERATION SUFFIX FIRST ACTION
  *                 from the FIRST OPERATION (write, sync, truncate, unlink, open if it may make the
  *                 file, or any of them) on, ACTION happens to files whose name ends in SUFFIX (* for
- *                 all):
+ *                 all), or to the folder itself, whose name is a dot:
  *                   EIO, ENOSPC  it fails and has no effect, but that a file was made
  *                   hang         it never returns, and has no effect
  *                   kill         it ends the process
@@ -90,7 +90,7 @@ static int fault_of(const char *op, const char *name) {
   read_rules();
   for (struct rule *r = rules; r < rules + rule_count; r++)
     if ((!strcmp(r->op, "any") || !strcmp(r->op, op)) &&
-        (!strcmp(r->suffix, "*") || ends_in(name, r->suffix)) && ++r->seen >= r->first)
+        (!strcmp(r->suffix, "*") || ends_in(*name ? name : ".", r->suffix)) && ++r->seen >= r->first)
       strcpy(action, r->action);
   pthread_mutex_unlock(&lock);
   if (!*action) return 0;

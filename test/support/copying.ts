@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { hash } from "node:crypto";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -37,7 +38,7 @@ export async function copy(args: string[], settings: CopySettings) {
  * @throws {ConfigError} an argument is wrong
  */
 export async function copyHere(
-  [from, to]: [from: string, to: string],
+  [from, to]: [from: string, to?: string],
   { folder, env: environment = {} }: CopySettings,
 ) {
   let told = "";
@@ -48,7 +49,7 @@ export async function copyHere(
   const here = process.cwd();
   process.chdir(folder);
   try {
-    const isWhole = await runCopy({ from, to, environment, signal, say });
+    const isWhole = await runCopy({ from, to, findsDamage: true, environment, signal, say });
     return { code: isWhole ? 0 : 1, told };
   } finally {
     process.chdir(here);
@@ -82,6 +83,14 @@ export function runSql(path: string, sql: string): void {
   const db = new DatabaseSync(path);
   db.exec(sql);
   db.close();
+}
+
+/** The table in an SQLite file alone, as whoever copies it without its WAL would have it. */
+export function tableAlone(folder: string, name: string): ReturnType<typeof tableOf> {
+  // By another process: closing the file here would drop the locks that a store has on it.
+  const alone = temporaryFolder();
+  execFileSync("cp", [join(folder, name), join(alone, "alone.db")]);
+  return tableOf(alone, "alone.db");
 }
 
 /** All rows of the table in an SQLite file, in bytes that are equal only if all rows are. */

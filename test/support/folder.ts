@@ -28,11 +28,15 @@ export function temporaryFile(text: string): string {
   return path;
 }
 
-/** A file system of 2 MiB in memory, until the end of a test that needs `mount`; so many files fit. */
-export function temporaryDisk(folder: string, files = 0): string {
+/**
+ * A file system in memory, until the end of a test that needs `mount`.
+ *
+ * @param files how many files fit, or 0 for any number
+ */
+export function temporaryDisk(folder: string, files = 0, bytes = 2 * 1024 ** 2): string {
   mkdirSync(folder);
   // Its own folder is one more; 0 is any number.
-  const limits = `size=2m,nr_inodes=${files && files + 1}`;
+  const limits = `size=${bytes},nr_inodes=${files && files + 1}`;
   execFileSync("mount", ["-t", "tmpfs", "-o", limits, "tmpfs", folder], { stdio: "ignore" });
   onTestFinished(() => {
     execFileSync("umount", ["-l", folder]);

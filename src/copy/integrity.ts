@@ -1,0 +1,42 @@
+import { execFile } from "node:child_process";
+
+/** The most findings of SQLite that are asked for. */
+const maxFindings = 100;
+
+/** Prints what SQLite finds, or why it cannot look, as JSON. */
+const program = `
+  const { DatabaseSync } = require("node:sqlite");
+  let result;
+  try {
+    const db = new DatabaseSync(process.argv[1], { readOnly: true, timeout: 5000 });
+    const rows = db.prepare("PRAGMA integrity_check(${maxFindings})").all();
+    result = { found: rows.map((row) => row.integrity_check) };
+  } catch ({ message, errcode }) {
+    result = { message, errcode };
+  }
+  console.log(JSON.stringify(result));
+`;
+
+/**
+ * Has SQLite check a file, in a process of its own: it is one call, which nothing but the end of its
+ * process can stop. It is one transaction too, which keeps others from emptying the WAL.
+ *
+ * @param signal ends it
+ * @throws {Error} for operators, if the file is damaged, or could not be checked
+ */
+export async function checkIntegrity(path: string, signal: AbortSignal): Promise<void> {
+  const options = { signal, killSignal: "SIGKILL" } as const;
+  const output = await new Promise<string>((resolve, reject) => {
+    execFile(process.execPath, ["-e", program, path], options, (error, stdout) => {
+      if (error) reject(new Error(`its check has ended (${error.code ?? error.signal})`));
+      else resolve(stdout);
+    });
+  });
+  const { found, ...failure } = JSON.parse(output);
+  if (found === undefined) throw Object.assign(new Error(), failure);
+  if (found[0] === "ok") return;
+  const more = found.length > 1 ? `, and ${found.length - 1} more findings` : "";
+  throw new Error(
+    `it is damaged: ${found[0]}${more}; "sqlite3 FILE 'PRAGMA integrity_check'" shows all`,
+  );
+}
