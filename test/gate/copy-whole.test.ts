@@ -1,0 +1,172 @@
+import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { describe, expect, it } from "vitest";
+import { prepareDisks } from "../faults/failing-disk.ts";
+import { copy, copyHere, makeSqlite, startCopy, tableAlone, tableOf } from "../support/copying.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { createRandom, seedOf } from "../support/random.ts";
+import { aCreate } from "../support/records.ts";
+import { end, grpcClient, startService } from "../support/service.ts";
+import { needs } from "../support/tools.ts";
+
+const pageSize = 4_096;
+
+it(
+  "a copy that ends with 0 is whole on disks of every size between one copy and three",
+  needs("mount"),
+  async () => {
+    const folder = temporaryFolder();
+    for (const count of [100, 2_000]) {
+      await makeSqlite(folder, `${count}.db`, count);
+      const whole = tableOf(folder, `${count}.db`);
+      const { size } = statSync(join(folder, `${count}.db`));
+      const codes = new Set<number>();
+      for (let room = size; room <= 3 * size + 64 * pageSize; room += Math.ceil(size / 20)) {
+        const disk = `disk of ${room} for ${count}`;
+        temporaryDisk(join(folder, disk), room);
+        const { code } = await copyHere([`sqlite:${count}.db`, `sqlite:${disk}/b.db`], { folder });
+        codes.add(code);
+        if (code === 0) expect(tableAlone(folder, `${disk}/b.db`), disk).toEqual(whole);
+      }
+      expect([...codes]).toEqual([1, 0]);
+    }
+  },
+);
+
+describe(
+  "a copy that ends with 0 is whole, and others say the truth, if system calls fail",
+  needs("cc"),
+  () => {
+    const createDisk = prepareDisks();
+
+    it.each(["sqlite:data/b.db", "data/b.ndjson"])("into %s", async (to) => {
+      const { folder, env, setRules } = createDisk();
+      await makeSqlite(folder, "a.db", 300);
+      const whole = tableOf(folder, "a.db");
+      const count = { whole: 0, failed: 0 };
+
+      /** Copies while the disk fails; returns whether it has. */
+      async function copyUnder(rule: string): Promise<boolean> {
+        rmSync(join(folder, "data"), { recursive: true });
+        mkdirSync(join(folder, "data"));
+        setRules(rule);
+        const { code, told } = await copy(["sqlite:a.db", to], { folder, env });
+        setRules("");
+        count[code === 0 ? "whole" : "failed"] += 1;
+        await expectTruth(rule, code, told);
+        return told.includes("the disk fails");
+      }
+
+      async function expectTruth(rule: string, code: unknown, told: string): Promise<void> {
+        if (to.startsWith("sqlite:")) {
+          if (code === 0) expect(tableAlone(folder, "data/b.db"), rule).toEqual(whole);
+          else expect((await copy(["sqlite:a.db", to], { folder })).code, rule).toBe(0);
+          expect(tableAlone(folder, "data/b.db"), rule).toEqual(whole);
+          return;
+        }
+        const isThere = existsSync(join(folder, to));
+        expect(isThere, rule).toBe(code === 0 || told.includes("is there and whole"));
+        if (!isThere) expect((await copy(["sqlite:a.db", to], { folder })).code, rule).toBe(0);
+        expect(readFileSync(join(folder, to), "utf8").match(/\n/g)).toHaveLength(whole.rows);
+      }
+
+      const random = createRandom(seedOf("failing system calls"));
+      const files = to.startsWith("sqlite:") ? ["b.db", "-wal"] : [".partial"];
+      const operations = ["write", "sync"].flatMap((name) =>
+        files.map((file) => `${name} ${file}`),
+      );
+      for (const operation of [...operations, "sync ."]) {
+        const step = () => (operation.startsWith("write") ? random.int(1, 8) : 1);
+        let first = step();
+        while (await copyUnder(`${operation} ${first} ${random.pick(["EIO", "ENOSPC"])}`)) {
+          first += step();
+        }
+      }
+      console.log(`failing system calls, ${to}: ${JSON.stringify(count)}`);
+    });
+  },
+);
+
+it("a copy that ends with 0 has as many records as its source, which is damaged anywhere", async () => {
+  const random = createRandom(seedOf("damaged sources"));
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 1_000);
+  const { rows } = tableOf(folder, "a.db");
+  const file = readFileSync(join(folder, "a.db"));
+  const pages = file.length / pageSize;
+  const count: Record<string, number> = {};
+  for (let round = 0; round < 100; round += 1) {
+    const damaged = Buffer.from(file);
+    const page = random.int(1, pages - 1) * pageSize;
+    const way = random.pick(["bytes", "head", "block", "page over page"]);
+    if (way === "page over page") {
+      file.copy(damaged, page, random.int(1, pages - 1) * pageSize, file.length);
+      file.copy(damaged, page + pageSize, page + pageSize);
+    } else {
+      const [most, room] =
+        { bytes: [3, pageSize], head: [4, 12], block: [512, pageSize] }[way] ?? [];
+      const at = page + random.int(0, (room ?? 0) - 1);
+      for (let i = random.int(1, most ?? 0); i > 0; i -= 1) damaged[at + i] = random.int(0, 255);
+    }
+    writeFileSync(join(folder, "damaged.db"), damaged);
+    const { code, told } = await copyHere(["sqlite:damaged.db", "sqlite:b.db"], { folder });
+    if (code === 0) expect(told, `${way} at ${page}`).toContain("copied 1,000 records");
+    count[`${way}: ${code}`] = (count[`${way}: ${code}`] ?? 0) + 1;
+    for (const name of ["b.db", "b.db-wal", "b.db-shm"])
+      rmSync(join(folder, name), { force: true });
+  }
+  expect(rows).toBe(1_000);
+  console.log(`damaged sources: ${JSON.stringify(count)}`);
+});
+
+it("a signal ends a copy at any time, and leaves no part of a file", async () => {
+  const random = createRandom(seedOf("stopped copies"));
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 30_000);
+  const codes: Record<string, number> = {};
+  for (const to of ["sqlite:b.db", "b.ndjson", undefined]) {
+    const args = to === undefined ? ["--check", "sqlite:a.db"] : ["sqlite:a.db", to];
+    const start = performance.now();
+    expect((await copy(args, { folder })).code).toBe(0);
+    const takenMs = performance.now() - start;
+    for (let round = 0; round < 6; round += 1) {
+      for (const name of ["b.db", "b.db-wal", "b.db-shm", "b.ndjson"]) {
+        rmSync(join(folder, name), { force: true });
+      }
+      const running = startCopy(args, { folder });
+      await delay(random.int(0, takenMs));
+      const code = await end(running);
+      expect([0, 143, "SIGTERM"]).toContain(code);
+      codes[code] = (codes[code] ?? 0) + 1;
+      if (to === "b.ndjson") expect(existsSync(join(folder, to))).toBe(code === 0);
+      expect(existsSync(join(folder, "b.ndjson.partial"))).toBe(false);
+    }
+  }
+  console.log(`stopped copies: ${JSON.stringify(codes)}`);
+});
+
+it("a copy into the file of a service leaves a lone caller more than half of its creates", async () => {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 30_000);
+  const client = grpcClient(await startService({}, folder));
+
+  /** How many creates a second there are while something lasts. */
+  async function rateDuring(work: Promise<unknown>): Promise<number> {
+    const start = performance.now();
+    let isOver = false;
+    const over = work.finally(() => {
+      isOver = true;
+    });
+    let count = 0;
+    for (; !isOver; count += 1) await client.createInvestor(aCreate());
+    await over;
+    return (count / (performance.now() - start)) * 1_000;
+  }
+
+  const before = await rateDuring(delay(2_000));
+  const beside = await rateDuring(copy(["sqlite:a.db", "sqlite:data/investors.db"], { folder }));
+  const after = await rateDuring(delay(2_000));
+  console.log(`creates a second: ${[before, beside, after].map(Math.round)}`);
+  expect(beside).toBeGreaterThan(Math.min(before, after) / 2);
+});
