@@ -185,20 +185,6 @@ describe("a record that is wrong", () => {
       told: `${named}error: found 4 wrong records; read 2 records\n`,
     });
   });
-
-  it.each([
-    ["an id of 3 bytes", "x'616263'", /^error: record 616263-*: id must have 16 bytes\n/],
-    ["text for its id", "'abc'", /under an id of type text is no record/],
-  ])("is noticed in the table of another program: %s", async (_, id, told) => {
-    const { folder, investors } = await prepare(3);
-    const path = join(folder, "a.db");
-    runSql(
-      path,
-      `CREATE TABLE t AS SELECT * FROM investors; UPDATE t SET id = ${id} WHERE hex(id) = '${investors[2]?.id.replaceAll("-", "").toUpperCase()}'; DROP TABLE investors; ALTER TABLE t RENAME TO investors`,
-    );
-    const ended = await copyHere(["sqlite:a.db", "out.ndjson"], { folder });
-    expect(ended).toEqual({ code: 1, told: expect.stringMatching(told) });
-  });
 });
 
 describe("a copy that only checks", () => {

@@ -4,7 +4,6 @@ import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promi
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { isUuid } from "../investor/ids.ts";
 import { findViolations, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/range.ts";
@@ -82,8 +81,6 @@ export async function openStoreSource(url: string, onFault: OnFault): Promise<So
     const { id } = investor;
     const violations = findViolations(investor);
     const named = violations.map((each) => ({ ...each, field: toMember(each.field) }));
-    // Another program may have made the table.
-    if (!isUuid(id)) named.unshift({ field: "id", description: "must have 16 bytes" });
     const why = describeViolations(named) || reader.faultOf?.(investor);
     if (why) onFault(id, why);
     return !why;
@@ -104,12 +101,6 @@ function openSqlite(path: string): Reader {
       FROM investors WHERE id = unhex(?, '-')`,
   );
   const { list } = createSqliteReader(db, db, () => {});
-  // A list begins behind the ids that are no blobs, which SQLite orders before all others.
-  const other = db.prepare("SELECT typeof(id) AS type FROM investors WHERE id < x'' LIMIT 1").get();
-  if (other !== undefined) {
-    db.close();
-    throw new Error(`what it has under an id of type ${other.type} is no record`);
-  }
 
   return {
     list,

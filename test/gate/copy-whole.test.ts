@@ -24,7 +24,7 @@ it(
       const codes = new Set<number>();
       for (let room = size; room <= 3 * size + 64 * pageSize; room += Math.ceil(size / 20)) {
         const disk = `disk of ${room} for ${count}`;
-        temporaryDisk(join(folder, disk), room);
+        temporaryDisk(join(folder, disk), 0, room);
         const { code } = await copyHere([`sqlite:${count}.db`, `sqlite:${disk}/b.db`], { folder });
         codes.add(code);
         if (code === 0) expect(tableAlone(folder, `${disk}/b.db`), disk).toEqual(whole);
