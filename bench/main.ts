@@ -69,7 +69,7 @@ const results: Results = {
   figures: [
     ...alone,
     ...(await measureCopies(plan, mongoUrl)),
-    ...(await measureNeighbours(plan, mongoUrl)),
+    ...(await measureNeighbours(plan, go, mongoUrl)),
   ],
 };
 

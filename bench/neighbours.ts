@@ -1,6 +1,7 @@
 /** Measures the calls of a lone caller beside others who ask for much. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createHistogram, type RecordableHistogram } from "node:perf_hooks";
 import { setTimeout as delay } from "node:timers/promises";
@@ -9,7 +10,7 @@ import { openGrpc } from "./load/http2.ts";
 import type { MongoUrl, Plan } from "./plan.ts";
 import { type Contestant, measure, type Store, toContestant, usualCallers } from "./race.ts";
 import type { Figure } from "./report.ts";
-import { runService, type Server, startService } from "./server.ts";
+import { type GoPeers, runService, type Server, startProgram, startService } from "./server.ts";
 import { creates, gets } from "./work.ts";
 
 const root = join(import.meta.dirname, "..");
@@ -28,14 +29,28 @@ const remote = [
 /** Work beside which calls are measured, until it is stopped. */
 type Neighbour = () => Promise<{ stop(): Promise<void> }>;
 
-/** Measures on SQLite, and on a copy in MongoDB. */
-export async function measureNeighbours(plan: Plan, toUrl: MongoUrl): Promise<Figure[]> {
+/** How many callers the tokens file has that is reloaded. */
+const tokens = 10_000;
+const token = "t0ken-of-the-lone-caller";
+
+/** Measures on SQLite, and on a copy in MongoDB, beside grpc-go, which can only serve pages. */
+export async function measureNeighbours(
+  plan: Plan,
+  go: GoPeers,
+  toUrl: MongoUrl,
+): Promise<Figure[]> {
   const path = join(plan.folder, "neighbours.db");
   await fillSqlite(path, plan.beside);
-  const figures = await measureOn("SQLite", `sqlite:${path}`, () => sqliteDatabase(path), plan);
+  const ofSqlite = await measureOn(
+    "SQLite",
+    `sqlite:${path}`,
+    () => sqliteDatabase(path),
+    go,
+    plan,
+  );
   const url = toUrl("neighbours");
   await runService("copy", `sqlite:${path}`, url);
-  return [...figures, ...(await measureOn("MongoDB", url, () => mongoDatabase(url), plan))];
+  return [...ofSqlite, ...(await measureOn("MongoDB", url, () => mongoDatabase(url), go, plan))];
 }
 
 /** Measures gets and health checks beside each neighbour, and creates beside a whole list. */
@@ -43,34 +58,29 @@ async function measureOn(
   store: Store,
   url: string,
   open: () => Database | Promise<Database>,
+  go: GoPeers,
   plan: Plan,
 ): Promise<Figure[]> {
   const server = await startService(url);
   const database = await open();
   const contestant = toContestant(server, database, plan.beside);
-  contestant.known = await database.sample(2_000);
+  const sample = await database.sample(2_000);
+  const removable = sample.splice(0, 500);
+  contestant.known = sample;
   const neighbours = new Map<string, Neighbour>([
     ["nobody", async () => ({ stop: async () => {} })],
     ...remote.map((kind): [string, Neighbour] => [kind, () => startNeighbour(kind, server)]),
     ["a copy to NDJSON", () => repeat(() => ["copy", url, "-"])],
-    ["a removal", () => repeat(() => ["remove", url, takeId(contestant)])],
+    ["a removal", () => repeat(() => ["remove", url, removable.pop()?.id ?? ""])],
   ]);
   const figures: Figure[] = [];
+  const seconds = plan.seconds * plan.rounds;
   for (const [name, start] of neighbours) {
     plan.say(`${store}: a lone caller beside ${name}`);
     const { stop } = await start();
-    const { p99, longest } = await callAlone(contestant, plan.seconds * plan.rounds);
+    const times = await callAlone(contestant, seconds);
     await stop();
-    const title = `Get or health check beside ${name}, ${store}`;
-    figures.push(
-      { title: `${title}: p99`, value: p99, unit: "ms", goal: { is: "at most", must: 25, aim: 8 } },
-      {
-        title: `${title}: longest`,
-        value: longest,
-        unit: "ms",
-        goal: { is: "at most", must: 150, aim: 50 },
-      },
-    );
+    figures.push(...toFigures(`Get or health check beside ${name}, ${store}`, times));
   }
   const create = () => measure(contestant, creates("grpc"), usualCallers.grpc, plan.seconds);
   const ratios: number[] = [];
@@ -88,17 +98,56 @@ async function measureOn(
     goal: { is: "at least", must: 0.5, aim: 0.7 },
   });
   await server.stop();
+
+  plan.say(`${store}: a lone caller beside a reload a second`);
+  const file = join(plan.folder, "tokens");
+  const others = Array.from({ length: tokens }, (_, i) => `caller-${i} t0ken-of-the-caller-${i}`);
+  writeFileSync(file, [`lone ${token}`, ...others].join("\n"), { mode: 0o600 });
+  const reloaded = await startService(url, "--auth-tokens-file", file);
+  const timer = setInterval(() => reloaded.signal("SIGHUP"), 1_000);
+  const ofReload = await callAlone({ ...contestant, server: reloaded }, seconds, `Bearer ${token}`);
+  clearInterval(timer);
+  await reloaded.stop();
+  figures.push(...toFigures(`Get or health check beside a reload a second, ${store}`, ofReload));
+
+  if (store === "SQLite") figures.push(...(await measurePeer(contestant, url, go, plan)));
   await database.close();
   return figures;
 }
 
+/** Measures grpc-go, whose table is that of the service, beside pages. */
+async function measurePeer(contestant: Contestant, url: string, go: GoPeers, plan: Plan) {
+  const kind = "pages of 1,000, 32 callers";
+  plan.say(`SQLite: a lone caller of grpc-go beside ${kind}`);
+  const peer = { ...contestant, server: await startProgram("grpc-go", go.grpc, url) };
+  const { stop } = await startNeighbour(kind, peer.server);
+  const times = await callAlone(peer, plan.seconds * plan.rounds, undefined, []);
+  await stop();
+  await peer.server.stop();
+  const figures = toFigures(`grpc-go: get beside ${kind}, SQLite`, times);
+  return figures.map(({ title, value, unit }) => ({ title, value, unit }));
+}
+
+function toFigures(title: string, { p99, longest }: { p99: number; longest: number }): Figure[] {
+  const atMost = (must: number, aim: number) => ({ is: "at most", must, aim }) as const;
+  return [
+    { title: `${title}: p99`, value: p99, unit: "ms", goal: atMost(25, 8) },
+    { title: `${title}: longest`, value: longest, unit: "ms", goal: atMost(150, 50) },
+  ];
+}
+
 /** Calls one after the other: gets and, by another connection, health checks. */
-async function callAlone({ server, known }: Contestant, seconds: number) {
+async function callAlone(
+  { server, known }: Contestant,
+  seconds: number,
+  authorization?: string,
+  others = ["/grpc.health.v1.Health/Check"],
+) {
   const { grpcPath = "", next } = gets("grpc", known);
-  const histograms = [createHistogram(), createHistogram()];
   const end = performance.now() + seconds * 1_000;
-  async function callAgain(path: string, message: () => Buffer, histogram: RecordableHistogram) {
-    const connection = openGrpc(server.port, path);
+  async function callAgain(path: string, message: () => Buffer): Promise<RecordableHistogram> {
+    const histogram = createHistogram();
+    const connection = openGrpc(server.port, path, authorization);
     while (performance.now() < end) {
       const begun = performance.now();
       const reply = await connection.call(message());
@@ -107,14 +156,11 @@ async function callAlone({ server, known }: Contestant, seconds: number) {
       await delay(pauseMs);
     }
     connection.close();
+    return histogram;
   }
-  await Promise.all([
-    callAgain(grpcPath, () => next().message, histograms[0] as RecordableHistogram),
-    callAgain(
-      "/grpc.health.v1.Health/Check",
-      () => Buffer.alloc(0),
-      histograms[1] as RecordableHistogram,
-    ),
+  const histograms = await Promise.all([
+    callAgain(grpcPath, () => next().message),
+    ...others.map((path) => callAgain(path, () => Buffer.alloc(0))),
   ]);
   return {
     p99: Math.max(...histograms.map((each) => each.percentile(99))) / 1_000,
@@ -147,11 +193,6 @@ async function repeat(args: () => string[]) {
       await running;
     },
   };
-}
-
-function takeId(contestant: Contestant): string {
-  contestant.created -= 1;
-  return contestant.known.pop()?.id ?? "";
 }
 
 async function failOnExit(child: ChildProcess, kind: string): Promise<never> {

@@ -16,6 +16,7 @@ export interface Server {
   cpuTime(): number;
   /** Resident memory in MiB, now and at its peak; NaN except on Linux. */
   memory(): { now: number; peak: number };
+  signal(name: NodeJS.Signals): void;
   /** Ends it, by SIGTERM unless told otherwise. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
@@ -31,9 +32,9 @@ export function runService(...args: string[]): Promise<unknown> {
   return promisify(execFile)(bin, args);
 }
 
-/** Starts the service on a database. */
-export function startService(databaseUrl: string): Promise<Server> {
-  const options = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0"];
+/** Starts the service on a database, with more settings if there are any. */
+export function startService(databaseUrl: string, ...more: string[]): Promise<Server> {
+  const options = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0", ...more];
   const ports = /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/;
   return start("Investor Records", bin, ["serve", ...options], ports);
 }
@@ -96,6 +97,7 @@ async function start(
       const mib = (key: string) => Number(new RegExp(`${key}:\\s*(\\d+)`).exec(status)?.[1]) / 1024;
       return { now: mib("VmRSS"), peak: mib("VmHWM") };
     },
+    signal: (name) => void child.kill(name),
     async stop(signal) {
       const gone = new Promise((resolve) => child.once("exit", resolve));
       child.kill(signal);

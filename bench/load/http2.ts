@@ -16,10 +16,10 @@ interface Exchange extends PromiseWithResolvers<Buffer> {
  * it. Flow control is left out, which is right for small messages and few of them at once. The
  * headers of replies are not decoded: a call that fails has no message.
  */
-export function openGrpc(port: number, path: string) {
+export function openGrpc(port: number, path: string, authorization?: string) {
   const socket = connect({ port, host: "127.0.0.1", noDelay: true });
   const exchanges = new Map<number, Exchange>();
-  const headers = requestHeaders(path);
+  const headers = requestHeaders(path, authorization);
   let nextStream = 1;
   let rest: Buffer = Buffer.alloc(0);
   let outgoing: Buffer[] = [];
@@ -103,7 +103,7 @@ export function openGrpc(port: number, path: string) {
 }
 
 /** The headers of a call, by the static table or as literals (RFC 7541, 6). */
-function requestHeaders(path: string): Buffer {
+function requestHeaders(path: string, authorization?: string): Buffer {
   const literal = (text: string) => Buffer.concat([Buffer.from([text.length]), Buffer.from(text)]);
   return Buffer.concat([
     // :method POST, :scheme http, :path
@@ -118,6 +118,9 @@ function requestHeaders(path: string): Buffer {
     Buffer.from([0x00]),
     literal("te"),
     literal("trailers"),
+    ...(authorization === undefined
+      ? []
+      : [Buffer.from([0x00]), literal("authorization"), literal(authorization)]),
   ]);
 }
 

@@ -83,6 +83,16 @@ func (s *service) GetInvestor(ctx context.Context, r *pb.GetInvestorRequest) (*p
 	return toInvestor(id, found), nil
 }
 
+// ListInvestors returns the first page; on SQLite alone, whose table is that of the service.
+func (s *service) ListInvestors(_ context.Context, r *pb.ListInvestorsRequest) (*pb.ListInvestorsResponse, error) {
+	db, isSQLite := s.records.(*sqlite)
+	if !isSQLite {
+		return nil, status.Error(codes.Unimplemented, "no lists")
+	}
+	found, err := db.list(r.GetPageSize())
+	return &pb.ListInvestorsResponse{Investors: found}, err
+}
+
 func toInvestor(id uuid.UUID, c *content) *pb.Investor {
 	return &pb.Investor{
 		Id:           id.String(),

@@ -8,9 +8,11 @@ import (
 
 	"github.com/google/uuid"
 	_ "github.com/mattn/go-sqlite3"
+
+	pb "investor-records/bench/gen/investor/v1"
 )
 
-type sqlite struct{ insertion, selection *sql.Stmt }
+type sqlite struct{ insertion, selection, page *sql.Stmt }
 
 // openSQLite opens one connection that writes, each insert a commit of its own, and some that
 // read.
@@ -39,10 +41,14 @@ func openSQLite(path string) (*sqlite, error) {
 	}
 	readers.SetMaxOpenConns(2 * runtime.NumCPU())
 	readers.SetMaxIdleConns(2 * runtime.NumCPU())
-	selection, err := readers.Prepare(`SELECT type, first_name, middle_name, last_name,
-		address_line1, address_line2, city, state, zip_code, country, language
-		FROM investors WHERE id = ?`)
-	return &sqlite{insertion, selection}, err
+	const columns = `type, first_name, middle_name, last_name,
+		address_line1, address_line2, city, state, zip_code, country, language`
+	selection, err := readers.Prepare("SELECT " + columns + " FROM investors WHERE id = ?")
+	if err != nil {
+		return nil, err
+	}
+	page, err := readers.Prepare("SELECT id, " + columns + " FROM investors ORDER BY id LIMIT ?")
+	return &sqlite{insertion, selection, page}, err
 }
 
 func (s *sqlite) insert(ctx context.Context, id uuid.UUID, c *content) error {
@@ -61,4 +67,23 @@ func (s *sqlite) find(_ context.Context, id uuid.UUID) (*content, error) {
 		return nil, nil
 	}
 	return &c, err
+}
+
+func (s *sqlite) list(limit int32) ([]*pb.Investor, error) {
+	rows, err := s.page.Query(limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []*pb.Investor
+	for rows.Next() {
+		var id []byte
+		var c content
+		if err := rows.Scan(&id, &c.Type, &c.FirstName, &c.MiddleName, &c.LastName,
+			&c.AddressLine1, &c.AddressLine2, &c.City, &c.State, &c.ZipCode, &c.Country, &c.Language); err != nil {
+			return nil, err
+		}
+		found = append(found, toInvestor(uuid.UUID(id), &c))
+	}
+	return found, rows.Err()
 }
