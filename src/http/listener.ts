@@ -132,8 +132,8 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     }
     const isOver = connections.of(req.socket)?.followResponse(res as ServerResponse) === false;
     // Node.js parses what it has read, also after the connection was closed.
-    const hasLeft = () => res.destroyed || !req.socket?.writable;
-    if (!isOver && !hasLeft()) connections.paceRequest(hasLeft, () => serve(req, res));
+    const isGone = () => res.destroyed || !req.socket?.writable;
+    if (!isOver && !isGone()) connections.paceRequest(isGone, () => serve(req, res));
   };
   server.on("request", take);
   server.on("checkContinue", take);

@@ -110,13 +110,13 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   }
 
   return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
-    let hasLeft = false;
+    let isGone = false;
     res.once("close", () => {
-      hasLeft = true;
+      isGone = true;
     });
-    await turnsOf(rpc)(() => hasLeft);
+    await turnsOf(rpc)(() => isGone);
     // Nothing would tell of the end of a call whose client has left by now.
-    if (hasLeft) return;
+    if (isGone) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;

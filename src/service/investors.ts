@@ -75,7 +75,7 @@ export function createInvestorService(
       const wanted = bytes === 0 ? firstRead : Math.max(minRead, fitting);
       // One record more than the page may have shows whether there is a next one.
       const count = Math.min(wanted, maxRead, limit + 1 - investors.length);
-      await takeTurn();
+      await takeTurn(() => signal.aborted);
       const range = { after: last?.id ?? after, limit: count };
       const found = await store.list(range, signal).catch(rethrow);
       for (const investor of found) {
