@@ -20,7 +20,7 @@ import { temporaryFolder } from "../support/folder.ts";
 import type { Fields } from "../support/http2-frames.ts";
 import type { Random } from "../support/random.ts";
 import { textOfAll } from "../support/records.ts";
-import { hasEnded, startService } from "../support/service.ts";
+import { hasEnded, startService, waitFor } from "../support/service.ts";
 
 export type Kind = "plain" | "TLS";
 export type Port = "grpc" | "http";
@@ -79,8 +79,13 @@ export type Target = Awaited<ReturnType<typeof startTarget>>;
 /** The memory of a container that the manifests allow, in bytes. */
 const memoryLimit = 768 * 2 ** 20;
 
-/** Has a process end if it takes more memory than in a container, where this user may set that (cgroup v1 or v2). */
-function limitMemory(pid: number): void {
+/**
+ * Has a process end if it takes more memory than in a container, where this user may set that (cgroup
+ * v1 or v2).
+ *
+ * @returns the folder of its group, which can be removed once it has ended
+ */
+function limitMemory(pid: number): string | undefined {
   const kinds = [
     ["/sys/fs/cgroup/memory", "memory.limit_in_bytes"],
     ["/sys/fs/cgroup", "memory.max"],
@@ -91,11 +96,20 @@ function limitMemory(pid: number): void {
       mkdirSync(group);
       writeFileSync(join(group, limit), String(memoryLimit));
       writeFileSync(join(group, "cgroup.procs"), String(pid));
-      onTestFinished(() => rmdirSync(group));
-      return;
+      return group;
     } catch {
       if (existsSync(group)) rmdirSync(group);
     }
+  }
+  return undefined;
+}
+
+function isRemoved(folder: string): boolean {
+  try {
+    rmdirSync(folder);
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -123,9 +137,12 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     Object.assign(env, await writeServerFiles(folder, authority));
     setDefaultCACertificates([authority.ca]);
   }
+  let group: string | undefined;
+  // After the service has ended, since it was registered before.
+  onTestFinished(async () => void (await waitFor(() => group === undefined || isRemoved(group))));
   const service = await startService(env, folder);
   const { child, exited, output } = service;
-  if (child.pid !== undefined) limitMemory(child.pid);
+  if (child.pid !== undefined) group = limitMemory(child.pid);
   const throwOnceEnded = exited.then(() => {
     throw new Error(`the process ended: ${output().slice(-2_000)}`);
   });
