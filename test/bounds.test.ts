@@ -567,7 +567,12 @@ describe("a connection of HTTP/2", () => {
     // The batch that goes over is answered, too, and each second that begins gives 1,500 back.
     const allowed = 2_000 + 100 + 1_500 * Math.ceil((performance.now() - start) / 1_000);
     expect(100 * replies(), "resets").toBeLessThanOrEqual(allowed);
-    await expect.poll(service.output).toContain('"reason":"http2_error"');
+    const name = "investor_records_connections_closed_total";
+    const errors = ["http2_error", "http2_idle_error"];
+    const counts = await Promise.all(
+      errors.map((reason) => metric(service, name, `{reason="${reason}"}`)),
+    );
+    expect(counts.reduce((sum, count) => sum + count)).toBe(1);
   });
 
   it("carries 100 streams, and serves all of them", async () => {

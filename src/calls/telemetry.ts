@@ -162,7 +162,9 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     /** Counts and logs a connection that was ended before its client ended it; not each in a flood. */
     noteEnd(reason: EndReason, peer: string, cause?: string): void {
       ended.inc({ reason });
-      logEnded("warn", { reason, peer, cause }, "connection closed");
+      // So end the connections of some good clients, too.
+      const level = reason === "http2_idle_error" ? "debug" : "warn";
+      logEnded(level, { reason, peer, cause }, "connection closed");
     },
     /** The same for one that was refused for its credentials. */
     logCredentialRefusal(peer: string, error: unknown): void {

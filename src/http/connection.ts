@@ -36,6 +36,7 @@ export type EndReason =
   | "too_many_streams"
   | "http1_error"
   | "http2_error"
+  | "http2_idle_error"
   | "age";
 
 /** A client's connection to one of the ports. */

@@ -166,7 +166,9 @@ export function createConnections(limits: ConnectionLimits) {
         session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
           // Others are of the socket, such as a reset by the client, or of a GOAWAY that it has sent.
           const isOurs = /^ERR_HTTP2_(?!SESSION_ERROR$)/.test(String(code));
-          if (isOurs) connection.report("http2_error", message);
+          // nghttp2 takes the GOAWAY for an error that clients in Go send when they close.
+          const isIdle = connection.idleSince !== undefined;
+          if (isOurs) connection.report(isIdle ? "http2_idle_error" : "http2_error", message);
         });
         guardSession(session, connection);
         paces.set(session, paced.ofSession(session, connection));
