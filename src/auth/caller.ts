@@ -1,6 +1,7 @@
 import { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
+import { peerAddressOf } from "../http/request.ts";
 
 /** What a caller can be allowed to do. */
 export const scopeNames = ["investors:read", "investors:write"] as const;
@@ -51,8 +52,7 @@ export function createPeerLookup(): (socket: Socket) => Peer {
 }
 
 function describe(socket: Socket): Peer {
-  const { remoteAddress: host = "", remotePort } = socket;
-  const address = `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;
+  const address = peerAddressOf(socket);
   const { authorized, getPeerCertificate } = socket as Partial<TLSSocket>;
   // getPeerX509Certificate() never frees the rest of the chain.
   const raw = getPeerCertificate?.call(socket)?.raw;

@@ -5,7 +5,7 @@ import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
-import { type HttpRequest, pathOf } from "../http/request.ts";
+import { type HttpRequest, pathOf, peerAddressOf } from "../http/request.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { createReference } from "./reference.ts";
@@ -56,7 +56,7 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
   function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
     return (req, res, socket) => {
-      res.once("close", pageSlots.acquire(`${socket.remoteAddress}:${socket.remotePort}`));
+      res.once("close", pageSlots.acquire(peerAddressOf(socket)));
       return page(req, res);
     };
   }

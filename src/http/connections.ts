@@ -2,6 +2,7 @@ import { existsSync, readFileSync } from "node:fs";
 import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { Connection, type EndReason } from "./connection.ts";
+import { peerAddressOf } from "./request.ts";
 import { createPaces, guardSession, type Pace } from "./session-guard.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
@@ -74,7 +75,7 @@ export function createConnections(limits: ConnectionLimits) {
       socket.destroy();
       return;
     }
-    const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+    const peer = peerAddressOf(socket);
     if (all.size >= max && !makeRoom()) {
       onEnd("refused", peer);
       socket.destroy();

@@ -27,6 +27,11 @@ export function socketOf(request: HttpRequest): Socket {
   return session?.socket ?? request.socket;
 }
 
+/** The address and port of the other side, that of IPv6 in brackets (RFC 3986, 3.2.2). */
+export function peerAddressOf({ remoteAddress: host = "", remotePort }: Socket): string {
+  return `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;
+}
+
 /**
  * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. It is
  * pending if the client leaves.

@@ -7,7 +7,7 @@ import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
 import { type HttpResponse, ignore } from "../http/reply.ts";
-import { dropRest, type HttpRequest, pathOf, socketOf } from "../http/request.ts";
+import { dropRest, type HttpRequest, pathOf, peerAddressOf, socketOf } from "../http/request.ts";
 import { internal } from "../service/errors.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
@@ -77,7 +77,7 @@ export function createRouter(options: RouterOptions) {
   function requireKnownHost(headers: IncomingHttpHeaders, socket: Socket): void {
     const crossOrigin = hosts && findCrossOrigin(headers, hosts, corsOrigins);
     if (crossOrigin === undefined) return;
-    const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+    const peer = peerAddressOf(socket);
     const host = namesHost.exec(authorityOf(headers))?.[0];
     const origin = namesHost.exec(headers.origin ?? "")?.[0];
     options.onRefusal?.({ reason: "CROSS_ORIGIN", peer, host, origin, detail: crossOrigin });
