@@ -3,7 +3,7 @@
 import * as module from "node:module";
 import { constants } from "node:os";
 import { setFlagsFromString } from "node:v8";
-import { readBuild } from "./build.ts";
+import { readBuild } from "./version.ts";
 
 const { oldestNode } = readBuild();
 const { node } = process.versions;

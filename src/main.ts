@@ -4,14 +4,14 @@ import { constants } from "node:os";
 import { isatty } from "node:tty";
 import { Command, Option } from "commander";
 import type { Logger } from "pino";
-import { readBuild } from "./build.ts";
-import { addSettings, ConfigError, nameAsGiven, readConfig } from "./config.ts";
 import { createLog } from "./log.ts";
 import type { RunningServer } from "./server.ts";
-import { duration } from "./setting-values.ts";
+import { addSettings, ConfigError, nameAsGiven, readConfig } from "./settings/config.ts";
+import { duration } from "./settings/values.ts";
 import { openStandardError } from "./standard-error.ts";
 import { withoutSecrets } from "./store/database-url.ts";
 import { FilesGoneError } from "./store/store.ts";
+import { readBuild } from "./version.ts";
 
 /** How often certificates and tokens are checked for changes, in milliseconds. */
 const reloadIntervalMs = 30_000;

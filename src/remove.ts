@@ -1,11 +1,11 @@
-import { ConfigError } from "./config.ts";
-import { databaseNames, readVariable } from "./database-argument.ts";
 import { isUuid } from "./investor/ids.ts";
+import { ConfigError } from "./settings/config.ts";
+import { databaseNames, readVariable } from "./settings/database-argument.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./store/database-url.ts";
-import { createMongoClient } from "./store/mongodb-client.ts";
-import { collectionName, toKey } from "./store/mongodb-documents.ts";
-import { explainError } from "./store/sqlite-errors.ts";
-import { type RemovalOptions, removeFromSqlite } from "./store/sqlite-removal.ts";
+import { createMongoClient } from "./store/mongodb/client.ts";
+import { collectionName, toKey } from "./store/mongodb/documents.ts";
+import { explainError } from "./store/sqlite/errors.ts";
+import { type RemovalOptions, removeFromSqlite } from "./store/sqlite/removal.ts";
 import { DatabaseUrlError } from "./store/store.ts";
 
 /** The time that MongoDB may take to be found, and to make the removal durable, in milliseconds. */

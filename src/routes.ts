@@ -8,7 +8,7 @@ import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import type { Gate } from "./calls/gate.ts";
 import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
-import { createPages } from "./endpoints/pages.ts";
+import { createPages } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
 import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";

@@ -4,12 +4,17 @@ import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";
-import { type Config, ConfigError, isLoopback } from "./config.ts";
-import { createConnections, withinDescriptors } from "./http/connections.ts";
+import { createConnections, withinDescriptors } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { createReload, type FollowedFiles, followFiles, type Reloaded } from "./setting-files.ts";
+import { type Config, ConfigError, isLoopback } from "./settings/config.ts";
+import {
+  createReload,
+  type FollowedFiles,
+  followFiles,
+  type Reloaded,
+} from "./settings/reloaded-files.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 

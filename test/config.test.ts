@@ -1,6 +1,6 @@
 import { Command, CommanderError } from "commander";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { addSettings, ConfigError, nameAsGiven, readConfig } from "../src/config.ts";
+import { addSettings, ConfigError, nameAsGiven, readConfig } from "../src/settings/config.ts";
 import { sqlitePathOf, withoutSecrets } from "../src/store/database-url.ts";
 import { readSettings } from "./support/settings.ts";
 

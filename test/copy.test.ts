@@ -15,8 +15,8 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, inject, it } from "vitest";
-import { ConfigError } from "../src/config.ts";
-import { prepareDisks } from "./faults/failing-disk.ts";
+import { ConfigError } from "../src/settings/config.ts";
+import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import {
   copy,
   copyHere,

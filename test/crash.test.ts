@@ -5,7 +5,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import type { Investor } from "../gen/investor/v1/investor_pb.js";
-import { prepareDisks } from "./faults/failing-disk.ts";
+import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";

@@ -14,7 +14,7 @@ import { DatabaseSync } from "node:sqlite";
 import { Code } from "@connectrpc/connect";
 import { v4 } from "uuid";
 import { beforeAll, describe, expect, it } from "vitest";
-import { openSqliteFileToRead } from "../src/store/sqlite-file.ts";
+import { openSqliteFileToRead } from "../src/store/sqlite/file.ts";
 import { copyHere, openSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { sharedFolder, temporaryDisk, temporaryFolder } from "./support/folder.ts";

@@ -4,7 +4,7 @@ import { closeSync, constants, openSync, readFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { beforeAll, describe, expect, inject, it } from "vitest";
-import { prepareDisks } from "./faults/failing-disk.ts";
+import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { makeSqlite } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";

@@ -14,7 +14,7 @@ import { DatabaseSync } from "node:sqlite";
 import { v4 } from "uuid";
 import { beforeAll, describe, expect, it } from "vitest";
 import { runRemove } from "../src/remove.ts";
-import { prepareDisks } from "./faults/failing-disk.ts";
+import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import { copyHere, makeSqlite, openSqlite, runSql, tableOf } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { end, run, startService, untilWritten } from "./support/service.ts";

@@ -1,7 +1,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, it, onTestFinished } from "vitest";
-import { createMongoStore } from "../src/store/mongodb.ts";
+import { createMongoStore } from "../src/store/mongodb/mongodb.ts";
 import { createAuthority } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { describeWithMongo, findMembers, startServer } from "./support/mongodb.ts";

@@ -2,8 +2,8 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { type CreateInvestorRequestSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { codes } from "../src/errors.ts";
 import { textFields, typeNames } from "../src/investor/investor.ts";
-import { codes } from "../src/service/errors.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
 import {
   compile,

@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
-import type { AuthenticationSources } from "../config.ts";
-import { credentialsInvalid, credentialsMissing } from "../service/errors.ts";
+import { credentialsInvalid, credentialsMissing } from "../errors.ts";
+import type { AuthenticationSources } from "../settings/config.ts";
 import { allScopes, type Caller, InvalidCredentialsError, type Peer } from "./caller.ts";
 import { digestOf, readTokensFile } from "./tokens-file.ts";
 

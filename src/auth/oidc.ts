@@ -11,8 +11,8 @@ import {
   type JWTVerifyGetKey,
   jwtVerify,
 } from "jose";
-import { isSecureUrl, type OidcOptions } from "../config.ts";
-import { issuerUnavailable, overloaded } from "../service/errors.ts";
+import { issuerUnavailable, overloaded } from "../errors.ts";
+import { isSecureUrl, type OidcOptions } from "../settings/config.ts";
 import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
 
 /** How many tokens may be checked at once, each of which can wait for the issuer. */

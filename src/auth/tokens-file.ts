@@ -1,8 +1,8 @@
 import { hash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import { setImmediate } from "node:timers/promises";
-import { ConfigError } from "../config.ts";
-import { readSettingFile } from "../setting-files.ts";
+import { ConfigError } from "../settings/config.ts";
+import { readSettingFile } from "../settings/reloaded-files.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
 /** The fewest characters of a token, which nobody may guess. */

@@ -8,9 +8,9 @@ import {
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Caller, Peer } from "../auth/caller.ts";
+import { internal, interrupted, overloaded } from "../errors.ts";
 import { type Connection, readTimeoutMs } from "../http/connection.ts";
-import { internal, interrupted, overloaded } from "../service/errors.ts";
-import { type CallHead, parentTraceOf } from "./head.ts";
+import { type CallHead, parentTraceOf } from "./call-head.ts";
 
 /** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
 export type StartSpan = (call: Call) => string;

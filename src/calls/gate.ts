@@ -5,14 +5,14 @@ import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/pr
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import { createPeerLookup, type Scope } from "../auth/caller.ts";
+import { scopeMissing } from "../errors.ts";
 import { type EndReason, readTimeoutMs } from "../http/connection.ts";
-import type { Connections } from "../http/connections.ts";
+import type { Connections } from "../http/connection-set.ts";
 import type { HttpResponse } from "../http/reply.ts";
 import { principalKey } from "../service/context.ts";
-import { scopeMissing } from "../service/errors.ts";
 import { createQueue } from "../turns.ts";
 import { Call, type CallOptions } from "./call.ts";
-import type { CallHead } from "./head.ts";
+import type { CallHead } from "./call-head.ts";
 import { createPublicCalls } from "./public-calls.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";

@@ -1,4 +1,4 @@
-import { overloaded } from "../service/errors.ts";
+import { overloaded } from "../errors.ts";
 
 /** Creates `count` slots, of which each holder has at most `share`. */
 export function createSlots(count: number, share: number) {

@@ -2,14 +2,14 @@ import { ConnectError } from "@connectrpc/connect";
 import type { Level, Logger } from "pino";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { InvalidCredentialsError } from "../auth/caller.ts";
-import { readBuild } from "../build.ts";
+import { type Reason, reasonOf } from "../errors.ts";
 import type { EndReason } from "../http/connection.ts";
 import { touchedKey } from "../service/context.ts";
-import { type Reason, reasonOf } from "../service/errors.ts";
 import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
+import { readBuild } from "../version.ts";
 import { createBoundedLines, type LogLine } from "./bounded-lines.ts";
 import type { Call } from "./call.ts";
-import { methodNameOf } from "./head.ts";
+import { methodNameOf } from "./call-head.ts";
 
 /** The logging of calls and the metrics, for operators. */
 export type Telemetry = ReturnType<typeof createTelemetry>;

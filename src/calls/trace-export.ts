@@ -9,7 +9,7 @@ import {
 } from "@opentelemetry/resources";
 import { BasicTracerProvider, BatchSpanProcessor } from "@opentelemetry/sdk-trace-base";
 import type { Logger } from "pino";
-import { readBuild } from "../build.ts";
+import { readBuild } from "../version.ts";
 
 /** How long the last spans may take to leave, in milliseconds. */
 const shutdownTimeoutMs = 1_000;

@@ -10,7 +10,7 @@ import {
 } from "@opentelemetry/api";
 import { isUuid } from "../investor/ids.ts";
 import type { Call, StartSpan } from "./call.ts";
-import { type CallHead, type HttpCall, methodNameOf } from "./head.ts";
+import { type CallHead, type HttpCall, methodNameOf } from "./call-head.ts";
 
 const tracerName = "investor-records";
 

@@ -1,6 +1,6 @@
-import { ConfigError } from "../config.ts";
+import { ConfigError } from "../settings/config.ts";
 import { unlessAborted } from "../store/abort.ts";
-import { explainError } from "../store/sqlite-errors.ts";
+import { explainError } from "../store/sqlite/errors.ts";
 import { DatabaseUrlError } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
@@ -12,7 +12,7 @@ import {
   type Source,
   type Tally,
   type Target,
-} from "./sides.ts";
+} from "./source-and-target.ts";
 
 /** How often it says how far it is, in milliseconds. */
 const progressIntervalMs = 5_000;

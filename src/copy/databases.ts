@@ -6,18 +6,24 @@ import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { findViolations, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
-import type { Range } from "../investor/range.ts";
+import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
 import { openStore, sqlitePathOf } from "../store/database-url.ts";
-import { createMongoStore } from "../store/mongodb.ts";
-import { createMongoClient } from "../store/mongodb-client.ts";
-import { collectionName } from "../store/mongodb-documents.ts";
-import { bringInWal } from "../store/sqlite-checkpoint.ts";
-import { openSqliteFileToRead } from "../store/sqlite-file.ts";
-import { columns, createSqliteReader } from "../store/sqlite-reader.ts";
+import { createMongoClient } from "../store/mongodb/client.ts";
+import { collectionName } from "../store/mongodb/documents.ts";
+import { createMongoStore } from "../store/mongodb/mongodb.ts";
+import { bringInWal } from "../store/sqlite/checkpoint.ts";
+import { openSqliteFileToRead } from "../store/sqlite/file.ts";
+import { columns, createSqliteReader } from "../store/sqlite/reader.ts";
 import { DuplicateIdError, OutcomeUnknownError, type Store } from "../store/store.ts";
 import { checkIntegrity } from "./integrity.ts";
-import { describeViolations, type OnFault, type Source, type Tally, type Target } from "./sides.ts";
+import {
+  describeViolations,
+  type OnFault,
+  type Source,
+  type Tally,
+  type Target,
+} from "./source-and-target.ts";
 
 /**
  * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter, which

@@ -7,7 +7,7 @@ import { deriveId, isUuid } from "../investor/ids.ts";
 import type { Violation } from "../investor/investor.ts";
 import { findViolations, toInvestor } from "../investor/investor.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
-import { describeViolations, type OnFault, type Source } from "./sides.ts";
+import { describeViolations, type OnFault, type Source } from "./source-and-target.ts";
 
 /** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
 const maxLineBytes = 64 * 1024;

@@ -3,8 +3,8 @@ import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../investor/json.ts";
-import { syncFolder } from "../store/folder.ts";
-import type { Target } from "./sides.ts";
+import { syncFolder } from "../store/sqlite/folder.ts";
+import type { Target } from "./source-and-target.ts";
 
 /**
  * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.

@@ -11,10 +11,10 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import { type AddressInfo, Server as NetServer } from "node:net";
-import type { Connections } from "./connections.ts";
+import type { Connections } from "./connection-set.ts";
+import { maxStreams } from "./http2-session.ts";
 import { type HttpResponse, ignore } from "./reply.ts";
 import type { HttpRequest } from "./request.ts";
-import { maxStreams } from "./session-guard.ts";
 import type { Tls } from "./tls.ts";
 
 /** What the ports have in common. */

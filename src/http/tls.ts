@@ -1,7 +1,7 @@
 import { constants, X509Certificate } from "node:crypto";
 import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
-import { ConfigError, type TlsFiles } from "../config.ts";
-import { readSettingFile } from "../setting-files.ts";
+import { ConfigError, type TlsFiles } from "../settings/config.ts";
+import { readSettingFile } from "../settings/reloaded-files.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;

@@ -3,7 +3,7 @@ import { brotliCompress, constants } from "node:zlib";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import { malformedRequest, messageTooLarge } from "../service/errors.ts";
+import { malformedRequest, messageTooLarge } from "../errors.ts";
 import { createQueue } from "../turns.ts";
 
 /** How many messages are compressed or unpacked at once, each of which can take some megabytes. */

@@ -13,9 +13,9 @@ import {
   errorToJsonBytes,
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
+import { malformedRequest } from "../errors.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
-import { malformedRequest } from "../service/errors.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { jsonHeaders } from "./problem.ts";
 import { readObject } from "./rest-request.ts";

@@ -12,7 +12,7 @@ import {
 } from "@connectrpc/connect/protocol";
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
-import { malformedRequest, reasonOf } from "../service/errors.ts";
+import { malformedRequest, reasonOf } from "../errors.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { type Codec, decodeBinary } from "./unary.ts";
 

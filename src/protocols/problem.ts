@@ -5,9 +5,9 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
+import { errorDomain } from "../errors.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
-import { errorDomain } from "../service/errors.ts";
 
 /** The headers of a reply in JSON, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };

@@ -5,6 +5,7 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
+import { invalidFields, malformedRequest } from "../errors.ts";
 import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { findViolations, type Violation } from "../investor/investor.ts";
 import {
@@ -14,8 +15,7 @@ import {
   parseObject,
   toMember,
 } from "../investor/json.ts";
-import { findListViolations } from "../investor/range.ts";
-import { invalidFields, malformedRequest } from "../service/errors.ts";
+import { findListViolations } from "../investor/paging.ts";
 import { httpError, type Location } from "./problem.ts";
 
 /** Where the investors are. */

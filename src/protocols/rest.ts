@@ -9,7 +9,7 @@ import {
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
-import type { HttpCall } from "../calls/head.ts";
+import type { HttpCall } from "../calls/call-head.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { toJson } from "../investor/json.ts";

@@ -10,10 +10,10 @@ import {
 } from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
 import type { Call } from "../calls/call.ts";
+import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
-import type { CallHead, HttpCall, TransportName } from "../calls/head.ts";
+import { malformedRequest, messageTooLarge } from "../errors.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
-import { malformedRequest, messageTooLarge } from "../service/errors.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
 export const maxPublicBytes = 4 * 1024;

@@ -7,23 +7,6 @@ import {
   type InvestorService,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { deriveId, isUuid } from "../investor/ids.ts";
-import {
-  checkStored,
-  findViolations,
-  maxSerialisedSize,
-  toInvestor,
-  type Violation,
-} from "../investor/investor.ts";
-import { encodePageToken, findListViolations, type Range, toRange } from "../investor/range.ts";
-import {
-  DuplicateIdError,
-  OutcomeUnknownError,
-  type Store,
-  StoreUnavailableError,
-} from "../store/store.ts";
-import { createTurns } from "../turns.ts";
-import { principalKey, touchedKey } from "./context.ts";
 import {
   interrupted,
   invalidFields,
@@ -32,7 +15,24 @@ import {
   outcomeUnknownFor,
   requestIdReused,
   storeUnavailable,
-} from "./errors.ts";
+} from "../errors.ts";
+import { deriveId, isUuid } from "../investor/ids.ts";
+import {
+  checkStored,
+  findViolations,
+  maxSerialisedSize,
+  toInvestor,
+  type Violation,
+} from "../investor/investor.ts";
+import { encodePageToken, findListViolations, type Range, toRange } from "../investor/paging.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  type Store,
+  StoreUnavailableError,
+} from "../store/store.ts";
+import { createTurns } from "../turns.ts";
+import { principalKey, touchedKey } from "./context.ts";
 import { settleInsert } from "./replay.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */

@@ -55,9 +55,9 @@ export function withoutSecrets(databaseUrl: string): string {
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
   const path = sqlitePathOf(databaseUrl);
   if (path === undefined) {
-    const { createMongoStore } = await import("./mongodb.ts");
+    const { createMongoStore } = await import("./mongodb/mongodb.ts");
     return createMongoStore(databaseUrl, options);
   }
-  const { createSqliteStore } = await import("./sqlite.ts");
+  const { createSqliteStore } = await import("./sqlite/sqlite.ts");
   return createSqliteStore(path, options);
 }

@@ -1,5 +1,5 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
-import type { Range } from "../investor/range.ts";
+import type { Range } from "../investor/paging.ts";
 
 /**
  * Where records live. Every implementation keeps all of these promises; the

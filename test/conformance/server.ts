@@ -10,9 +10,9 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
 import type { Gate } from "../../src/calls/gate.ts";
-import type { TlsFiles } from "../../src/config.ts";
+import { reasonOf } from "../../src/errors.ts";
 import { readTls } from "../../src/http/tls.ts";
-import { reasonOf } from "../../src/service/errors.ts";
+import type { TlsFiles } from "../../src/settings/config.ts";
 import { startEngine } from "../support/engine.ts";
 import type { TLSCreds } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {

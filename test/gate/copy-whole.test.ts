@@ -2,13 +2,13 @@ import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } 
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { prepareDisks } from "../faults/failing-disk.ts";
 import { copy, copyHere, makeSqlite, startCopy, tableAlone, tableOf } from "../support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import { end, grpcClient, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
+import { prepareDisks } from "./faults/failing-disk.ts";
 
 const pageSize = 4_096;
 

@@ -12,7 +12,6 @@ import {
 import { join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { type FailingDisk, type Files, prepareDisks } from "../faults/failing-disk.ts";
 import { copyHere, makeSqlite, openSqlite, runSql } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { listAll } from "../support/pages.ts";
@@ -20,8 +19,9 @@ import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import { end, grpcClient, run, type Service, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
+import { type FailingDisk, type Files, prepareDisks } from "./faults/failing-disk.ts";
 
-const actor = resolve(import.meta.dirname, "../faults/actor.ts");
+const actor = resolve(import.meta.dirname, "./faults/actor.ts");
 
 const count = 1_000;
 

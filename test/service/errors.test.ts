@@ -2,12 +2,12 @@ import { IncomingMessage, ServerResponse } from "node:http";
 import { Socket } from "node:net";
 import type { ConnectError } from "@connectrpc/connect";
 import { describe, expect, it } from "vitest";
+import type { Reason } from "../../src/errors.ts";
 import { sendProblem } from "../../src/protocols/problem.ts";
-import type { Reason } from "../../src/service/errors.ts";
 import { failureOf } from "../support/errors.ts";
 import { failures, secret } from "./failures.ts";
 
-/** The errors of service/errors.ts: reason, code, status by REST, whether to repeat the call. */
+/** The errors of errors.ts: reason, code, status by REST, whether to repeat the call. */
 const table: [reason: Reason, code: string, status: number, hasRetryInfo: boolean][] = [
   ["INVALID_FIELDS", "InvalidArgument", 400, false],
   ["MALFORMED_REQUEST", "InvalidArgument", 400, false],

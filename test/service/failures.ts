@@ -17,7 +17,7 @@ import {
   requestIdReused,
   scopeMissing,
   storeUnavailable,
-} from "../../src/service/errors.ts";
+} from "../../src/errors.ts";
 
 /** What no caller may learn. */
 export const secret = "the cause";

@@ -4,8 +4,8 @@ import { Binary, ObjectId } from "mongodb";
 import { v4, v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
-import { createMongoStore } from "../../src/store/mongodb.ts";
-import { toDocument } from "../../src/store/mongodb-documents.ts";
+import { toDocument } from "../../src/store/mongodb/documents.ts";
+import { createMongoStore } from "../../src/store/mongodb/mongodb.ts";
 import {
   DatabaseUrlError,
   OutcomeUnknownError,

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { runCopy } from "../../src/copy/copy.ts";
-import { createSqliteStore } from "../../src/store/sqlite.ts";
+import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
 import { aCreate, anInvestor, largest } from "./records.ts";

@@ -3,7 +3,7 @@ import { type Logger, pino } from "pino";
 import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 import { createTracing } from "../../src/calls/tracing.ts";
-import { createConnections } from "../../src/http/connections.ts";
+import { createConnections } from "../../src/http/connection-set.ts";
 import { listenForHttp, listenForHttp2 } from "../../src/http/listener.ts";
 import type { Tls } from "../../src/http/tls.ts";
 import { createRest } from "../../src/protocols/rest.ts";

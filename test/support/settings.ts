@@ -1,5 +1,5 @@
 import { Command } from "commander";
-import { addSettings, type Config, readConfig, settings } from "../../src/config.ts";
+import { addSettings, type Config, readConfig, settings } from "../../src/settings/config.ts";
 
 /** Reads settings as flags of the command line. */
 export function readSettings(flags: Record<string, string>): Config {

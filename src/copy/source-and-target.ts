@@ -1,0 +1,111 @@
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import type { Violation } from "../investor/investor.ts";
+import { ConfigError } from "../settings/config.ts";
+import { databaseNames, readVariable } from "../settings/database-argument.ts";
+import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "../store/database-url.ts";
+
+/** Where records come from. */
+export interface Source {
+  /**
+   * The records; those that are added meanwhile may be missing. Its end releases the source.
+   *
+   * @throws {Error} for operators, after the last batch that could be read
+   */
+  readonly batches: AsyncGenerator<Investor[]>;
+  /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
+  partRead(): number | undefined;
+  /**
+   * Looks for damage that reading it does not show.
+   *
+   * @throws {Error} for operators, if there is any, or it could not be looked for
+   */
+  findDamage?(signal: AbortSignal): Promise<void>;
+}
+
+/**
+ * Called with each line or record that is left out: its number or id, and why, without any value.
+ */
+export type OnFault = (which: string, why: string) => void;
+
+/** Where records go. */
+export interface Target {
+  /** How many records a database had at first. */
+  readonly before?: number;
+  /**
+   * Writes records, and adds them to the tally, also if others of the batch fail. A database has
+   * them on the disk when it resolves.
+   *
+   * @throws {Error} for operators
+   */
+  write(investors: Investor[], tally: Tally): Promise<void>;
+  /**
+   * Makes durable, and shows under its name, what was written.
+   *
+   * @throws {Error} for operators
+   */
+  finish(): Promise<void>;
+  /** Whether its file is there under its name. */
+  isThere?(): boolean;
+  /** Releases everything. Nothing stays of a file that was not finished. */
+  close(): Promise<void>;
+}
+
+/** The records of a copy so far. */
+export interface Tally {
+  copied: number;
+  /** Records that were there already, with the same content. */
+  present: number;
+  /** Records whose id another record has, and the first of these ids. */
+  conflicts: number;
+  conflictingIds: string[];
+  /** What was left out, since it is no record or breaks the rules. */
+  faults: number;
+}
+
+/** What an argument of a copy names. */
+export interface Side {
+  /** What it is called, without what its URL may hold of secrets. */
+  name: string;
+  /** The database, if it is one. */
+  url?: string;
+  /** The file, if it is one; standard input or output if it is neither. */
+  path?: string | undefined;
+}
+
+/**
+ * Reads an argument.
+ *
+ * @param argument what the argument is called
+ * @throws {ConfigError} it names nothing that can be copied from or to
+ */
+export function readSide(argument: string, text: string, environment: NodeJS.ProcessEnv): Side {
+  const value = readVariable(argument, text, environment);
+  const fault = databaseUrlFault(value, `${databaseNames}, a file PATH.ndjson, or -`);
+  if (fault === undefined) {
+    return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
+  }
+  if (value === "-") return { name: argument === "FROM" ? "standard input" : "standard output" };
+  // What begins like a URL is not meant as a file.
+  if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
+    return { name: value, path: value };
+  }
+  // The value may hold a password, and is not repeated.
+  throw new ConfigError(`${argument} ${fault}`);
+}
+
+/** Says all rules that a record breaks, without any of its values. */
+export function describeViolations(violations: Violation[]): string {
+  return violations
+    .map(({ field, description }) => {
+      // The name of a member can be anything.
+      const name = /^\w{1,32}$/.test(field) ? field : showName(field.slice(0, 32));
+      return `${name} ${description}`;
+    })
+    .join("; ");
+}
+
+/** A name in quotes, with what cannot be seen in it as JSON escapes it, such as U+FEFF. */
+function showName(name: string): string {
+  const toEscape = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(name).replaceAll(/(?! )[\p{C}\p{Z}]/gv, toEscape);
+}

@@ -1,0 +1,84 @@
+import { readFileSync } from "node:fs";
+import type { Socket } from "node:net";
+import type { Gate } from "../calls/gate.ts";
+import { createSlots } from "../calls/slots.ts";
+import type { Telemetry } from "../calls/telemetry.ts";
+import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
+import { type HttpRequest, pathOf, peerAddressOf } from "../http/request.ts";
+import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
+import type { Handler } from "../protocols/router.ts";
+import { packageFolder } from "../version.ts";
+import { createReference } from "./reference.ts";
+
+/** How many requests for pages there may be at once, in all and on a connection, and for metrics. */
+const maxPages = 64;
+const maxPagesOfConnection = 8;
+const maxMetrics = 2;
+
+/** No page is larger, in bytes. */
+const maxPageBytes = 2 ** 21;
+
+interface PagesOptions {
+  isReady(): boolean;
+  /** Asks for credentials before the metrics are shown. */
+  gate: Gate;
+  telemetry: Telemetry;
+}
+
+type Reply = (req: HttpRequest, res: HttpResponse, socket: Socket) => void | Promise<void>;
+
+/** Serves the probes, the metrics, the OpenAPI document and the reference page. */
+export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler {
+  const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
+  let rendering: Promise<string> | undefined;
+  const pageSlots = createSlots(maxPages, maxPagesOfConnection);
+  const metricsSlots = createSlots(maxMetrics, maxMetrics);
+  const pages = { ...createReference(), "/openapi.json": sendOpenApi };
+  const replies: Record<string, Reply> = {
+    ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),
+    // Probes take no slot, so that nobody keeps them out.
+    "/healthz": (_, res) => sendJson(res, 200, '{"status":"alive"}'),
+    "/readyz": (_, res) => {
+      if (isReady()) sendJson(res, 200, '{"status":"ready"}');
+      else sendJson(res, 503, '{"status":"not ready"}');
+    },
+    "/metrics": sendMetrics,
+  };
+
+  function sendJson(res: HttpResponse, status: number, body: string): void {
+    send(res, status, { ...jsonHeaders }, body);
+  }
+
+  function sendOpenApi(req: HttpRequest, res: HttpResponse): Promise<void> {
+    return sendInParts(req, res, { ...jsonHeaders }, openApi);
+  }
+
+  /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
+  function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
+    return (req, res, socket) => {
+      res.once("close", pageSlots.acquire(peerAddressOf(socket)));
+      return page(req, res);
+    };
+  }
+
+  async function sendMetrics(req: HttpRequest, res: HttpResponse, socket: Socket): Promise<void> {
+    const closed = new Promise<void>((resolve) => res.once("close", resolve));
+    await gate.authenticate(socket, req.headers);
+    const release = metricsSlots.acquire("");
+    void closed.then(release);
+    // Those who ask at once share one text.
+    rendering ??= telemetry.metrics().finally(() => {
+      rendering = undefined;
+    });
+    send(res, 200, { "content-type": telemetry.metricsType }, await rendering);
+  }
+
+  return (socket, req, res) => {
+    const path = pathOf(req);
+    const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
+    if (reply === undefined) return undefined;
+    if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
+    gate.followReply(socket, res, maxPageBytes);
+    return Promise.resolve(reply(req, res, socket));
+  };
+}

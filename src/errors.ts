@@ -1,0 +1,177 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  RetryInfoSchema,
+} from "../gen/google/rpc/error_details_pb.js";
+import type { Violation } from "./investor/investor.ts";
+
+/** The domain of all reasons (google.rpc.ErrorInfo.domain). */
+export const errorDomain = "investor-records";
+
+/**
+ * Every reason for which the service refuses or fails a call, with the code that it
+ * has on every protocol (https://grpc.io/docs/guides/status-codes).
+ */
+export const codes = {
+  INVALID_FIELDS: Code.InvalidArgument,
+  MALFORMED_REQUEST: Code.InvalidArgument,
+  INVESTOR_NOT_FOUND: Code.NotFound,
+  REQUEST_ID_REUSED: Code.AlreadyExists,
+  MESSAGE_TOO_LARGE: Code.ResourceExhausted,
+  CREDENTIALS_MISSING: Code.Unauthenticated,
+  CREDENTIALS_INVALID: Code.Unauthenticated,
+  SCOPE_MISSING: Code.PermissionDenied,
+  ISSUER_UNAVAILABLE: Code.Unavailable,
+  OVERLOADED: Code.Unavailable,
+  STORE_UNAVAILABLE: Code.Unavailable,
+  OUTCOME_UNKNOWN: Code.Unavailable,
+  DEADLINE_EXCEEDED: Code.DeadlineExceeded,
+  CANCELLED: Code.Canceled,
+  INTERNAL: Code.Internal,
+} as const;
+
+/** A stable name for the cause of an error, unique in the {@link errorDomain}. */
+export type Reason = keyof typeof codes;
+
+/** Fields that break rules; all of them, so that a caller can fix them at once. */
+export function invalidFields(violations: Violation[]): ConnectError {
+  const fieldViolations = violations.map(({ field, description }) => ({
+    // A member of JSON can have any name.
+    field: field.toWellFormed(),
+    description,
+  }));
+  const message = `invalid: ${fieldViolations.map(({ field }) => field).join(", ")}`;
+  const error = failure("INVALID_FIELDS", message);
+  error.details.push({ desc: BadRequestSchema, value: { fieldViolations } });
+  return error;
+}
+
+/** Bytes or JSON that are not a message of the type that the method takes. */
+export function malformedRequest(
+  cause?: unknown,
+  description = "the request is not a valid message of this method",
+): ConnectError {
+  // The names in a decoder's message are of use; the values would be personal data.
+  const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]{0,100}" is unknown)?/;
+  const [message = description] = (cause instanceof Error && safe.exec(cause.message)) || [];
+  return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
+}
+
+/** The request is larger than the service takes. */
+export function messageTooLarge(maxBytes: number): ConnectError {
+  return failure("MESSAGE_TOO_LARGE", `the request must be at most ${maxBytes} bytes long`);
+}
+
+/** No record has this id. Text that is no UUID can be of any length, and is not repeated. */
+export function investorNotFound(id: string | undefined): ConnectError {
+  return failure("INVESTOR_NOT_FOUND", "no investor has this id", {
+    metadata: id === undefined ? {} : { id },
+  });
+}
+
+/** The request id belongs to a record with other content. */
+export function requestIdReused(): ConnectError {
+  return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
+}
+
+/** The call carries no credentials. */
+export function credentialsMissing(needed: string): ConnectError {
+  return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
+}
+
+/** The credentials are not valid; why is for the log only. */
+export function credentialsInvalid(needed: string, cause: unknown): ConnectError {
+  const message = `the credentials are not valid here; the call needs ${needed}`;
+  const error = failure("CREDENTIALS_INVALID", message, { cause });
+  return challenge(error, 'error="invalid_token"');
+}
+
+/** The caller lacks a scope. */
+export function scopeMissing(scope: string): ConnectError {
+  const error = failure("SCOPE_MISSING", `the call needs the scope ${scope}`);
+  return challenge(error, `error="insufficient_scope", scope="${scope}"`);
+}
+
+/** The keys to check a token with cannot be fetched from its issuer. */
+export function issuerUnavailable(cause: unknown): ConnectError {
+  const message = "the token cannot be checked now; repeat the call later";
+  return failure("ISSUER_UNAVAILABLE", message, { cause });
+}
+
+/** Too many calls are in flight; this one was not processed. */
+export function overloaded(): ConnectError {
+  return failure("OVERLOADED", "too many calls at once; repeat the call later");
+}
+
+/** The store cannot be reached or cannot write; the call changed nothing. */
+export function storeUnavailable(cause: unknown): ConnectError {
+  const message = "the store is not available and nothing was written; repeat the call later";
+  return failure("STORE_UNAVAILABLE", message, { cause });
+}
+
+/** The outcome of a create that is safe to repeat, since its request id identifies replays. */
+export function outcomeUnknown(cause: unknown): ConnectError {
+  const message = "the record may or may not be stored; repeat the call with the same request id";
+  return failure("OUTCOME_UNKNOWN", message, { cause });
+}
+
+/**
+ * The outcome of a create that must not be repeated: it would store a second record. It is
+ * UNKNOWN without a delay, since clients retry UNAVAILABLE by themselves.
+ */
+export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
+  const message = "the record may or may not be stored; look its id up before you repeat the call";
+  return failure("OUTCOME_UNKNOWN", message, { cause, metadata: { id }, code: Code.Unknown });
+}
+
+/**
+ * The end of a call whose signal aborted: its deadline passed, or its caller left.
+ *
+ * @param reason the reason of the signal
+ * @param effect what the call may have done
+ */
+export function interrupted(reason: unknown, effect: string): ConnectError {
+  const isDeadline = reason instanceof ConnectError && reason.code === Code.DeadlineExceeded;
+  return isDeadline
+    ? failure("DEADLINE_EXCEEDED", `the deadline passed; ${effect}`)
+    : failure("CANCELLED", `the call was cancelled; ${effect}`);
+}
+
+/** A fault of the service, logged under this id; its cause is for the log only. */
+export function internal(id: string, cause: unknown): ConnectError {
+  return failure("INTERNAL", `internal error ${id}`, { cause, metadata: { id } });
+}
+
+/** The reason of an error of this service; undefined if it is none. */
+export function reasonOf(error: unknown): string | undefined {
+  if (!(error instanceof ConnectError)) return undefined;
+  return error.findDetails(ErrorInfoSchema)[0]?.reason;
+}
+
+function failure(
+  reason: Reason,
+  message: string,
+  {
+    cause,
+    metadata = {},
+    code = codes[reason],
+  }: { cause?: unknown; metadata?: Record<string, string>; code?: Code } = {},
+): ConnectError {
+  const value: MessageInitShape<typeof ErrorInfoSchema> = { reason, domain: errorDomain, metadata };
+  const details = [{ desc: ErrorInfoSchema, value }];
+  const error = new ConnectError(message, code, undefined, details, cause);
+  // Nothing was done, or it is safe to repeat.
+  if (code === Code.Unavailable) {
+    error.details.push({ desc: RetryInfoSchema, value: { retryDelay: { seconds: 1n, nanos: 0 } } });
+  }
+  return error;
+}
+
+/** Adds the scheme to authenticate by (RFC 9110, 11.6.1; RFC 6750, 3). */
+function challenge(error: ConnectError, ...parameters: string[]): ConnectError {
+  const value = `Bearer ${['realm="investor-records"', ...parameters].join(", ")}`;
+  error.metadata.set("www-authenticate", value);
+  return error;
+}

@@ -1,0 +1,225 @@
+import { existsSync, readFileSync } from "node:fs";
+import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
+import type { Server, Socket } from "node:net";
+import { Connection, type EndReason } from "./connection.ts";
+import { createPaces, guardSession, type Pace } from "./http2-session.ts";
+import { peerAddressOf } from "./request.ts";
+
+/** The fraction by which the ages of connections differ, so that they do not all end at once. */
+const ageSpread = 0.1;
+
+/** How often ages are looked at, in milliseconds. */
+const ageCheckMs = 500;
+
+/** The time without calls after which a connection makes room before others do, in milliseconds. */
+const idleMs = 5_000;
+
+/** How many file descriptors the process may need besides those of connections. */
+const otherDescriptors = 50;
+
+/**
+ * As many connections as the file descriptors of this process allow, if Linux tells: without one,
+ * a new connection could not even be accepted to replace another.
+ *
+ * @param max the most that are wanted
+ * @param onWarning called if they are fewer
+ */
+export function withinDescriptors(max: number, onWarning: (message: string) => void): number {
+  const file = "/proc/self/limits";
+  const limits = existsSync(file) ? readFileSync(file, "utf8") : "";
+  const descriptors = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity);
+  const allowed = Math.max(1, descriptors - otherDescriptors);
+  if (allowed >= max) return max;
+  onWarning(
+    `the limit of ${descriptors} file descriptors allows ${allowed} connections, not the ${max} of --max-connections`,
+  );
+  return allowed;
+}
+
+/** The connections of a server, on all of its ports. */
+export type Connections = ReturnType<typeof createConnections>;
+
+/** What bounds {@link createConnections connections}. */
+interface ConnectionLimits {
+  /** How many there may be on all ports together. */
+  max: number;
+  /** The age at which a client is asked to reconnect, in milliseconds; never if absent. */
+  maxAgeMs?: number | undefined;
+  /** How long calls have to end after that, in milliseconds. */
+  graceMs: number;
+  /** Called with each connection that is ended before its client ends it, and why. */
+  onEnd(reason: EndReason, peer: string, cause?: string): void;
+}
+
+/**
+ * Creates the set of connections. When it is full, a new one replaces the one that has been without
+ * a call for longest, or one that carries watches alone: of the host that has most of these, the
+ * youngest. A new connection gets some time for its first call before that. If all have calls, the new
+ * one is closed.
+ */
+export function createConnections(limits: ConnectionLimits) {
+  const { max, maxAgeMs = Infinity, graceMs, onEnd } = limits;
+  const all = new Map<string, Connection>();
+  const bySocket = new WeakMap<object, Connection>();
+  const paces = new WeakMap<object, Pace>();
+  const paced = createPaces();
+  let closesAfterReply = false;
+  let isRetiring = false;
+  const ageTimer = maxAgeMs < Infinity ? setInterval(checkAges, ageCheckMs).unref() : undefined;
+
+  function add(socket: Socket): void {
+    let added: Connection | undefined;
+    socket.on("error", (error) => reportHttp1(added, error));
+    // It has no address if its client was gone before it was accepted.
+    if (socket.remoteAddress === undefined) {
+      socket.destroy();
+      return;
+    }
+    const peer = peerAddressOf(socket);
+    if (all.size >= max && !makeRoom()) {
+      onEnd("refused", peer);
+      socket.destroy();
+      return;
+    }
+    const key = keyOf(socket);
+    const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
+    const report: Connection["report"] = (reason, cause) => onEnd(reason, peer, cause);
+    const connection = new Connection(socket, performance.now() + lifeMs, report);
+    added = connection;
+    if (closesAfterReply) connection.closeAfterReply();
+    all.set(key, connection);
+    bySocket.set(socket, connection);
+    socket.once("close", () => {
+      connection.closeResponses();
+      if (all.get(key) === connection) all.delete(key);
+    });
+  }
+
+  /** Retires old connections, and closes them when their calls have had time to end. */
+  function checkAges(): void {
+    for (const connection of all.values()) {
+      const overdueMs = performance.now() - connection.retiresAt;
+      if (overdueMs >= 0) connection.retire();
+      if (overdueMs >= graceMs && !connection.isBusy) connection.end("age");
+    }
+  }
+
+  /** Ends a connection for a new one, unless all carry calls. */
+  function makeRoom(): boolean {
+    const [key, connection] = findIdlest(idleMs) ?? findWatcher() ?? findIdlest() ?? [];
+    if (key === undefined) return false;
+    connection?.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
+    // Its close event comes later, when many more may have come.
+    return all.delete(key);
+  }
+
+  /** The connection that has been without a call for longest, and for at least this time. */
+  function findIdlest(minMs = 0): [string, Connection] | undefined {
+    let idlest: [string, Connection] | undefined;
+    let since = performance.now() - minMs;
+    for (const each of all) {
+      const { idleSince = Infinity } = each[1];
+      if (idleSince > since) continue;
+      idlest = each;
+      since = idleSince;
+    }
+    return idlest;
+  }
+
+  /** The youngest connection with watches alone, of the host that has most of these. */
+  function findWatcher(): [string, Connection] | undefined {
+    const byHost = new Map<string, [string, Connection][]>();
+    for (const each of all) {
+      const [, { onlyWatches, socket }] = each;
+      const host = socket.remoteAddress ?? "";
+      if (!byHost.has(host)) byHost.set(host, []);
+      if (onlyWatches) byHost.get(host)?.push(each);
+    }
+    const [most] = [...byHost.values()].toSorted((a, b) => b.length - a.length);
+    return most?.at(-1);
+  }
+
+  /** Finds a connection by the socket of its TLS or session, which is another object. */
+  function find(socket: Socket): Connection | undefined {
+    const connection = all.get(keyOf(socket));
+    if (connection) bySocket.set(socket, connection);
+    return connection;
+  }
+
+  return {
+    /** Follows the connections to a server. */
+    follow(server: Server): void {
+      // Before Node.js itself begins a session on it.
+      server.prependListener("connection", add);
+      server.on("secureConnection", (socket: Socket) => {
+        const connection = find(socket);
+        socket.on("error", (error) => reportHttp1(connection, error));
+        if (connection) connection.socket = socket;
+        else socket.destroy();
+      });
+      server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket: Socket) => {
+        if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
+      });
+      server.on("session", (session: ServerHttp2Session) => {
+        const connection = find(session.socket);
+        if (connection === undefined) return;
+        connection.session = session;
+        session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
+          // Others are of the socket, such as a reset by the client, or of a GOAWAY that it has sent.
+          const isOurs = /^ERR_HTTP2_(?!SESSION_ERROR$)/.test(String(code));
+          // nghttp2 takes the GOAWAY for an error that clients in Go send when they close.
+          const isIdle = connection.idleSince !== undefined;
+          if (isOurs) connection.report(isIdle ? "http2_idle_error" : "http2_error", message);
+        });
+        guardSession(session, connection);
+        paces.set(session, paced.ofSession(session, connection));
+        if (isRetiring) connection.retire();
+      });
+    },
+    /** The connection of a request's socket; undefined if it was closed before TLS or HTTP/2 began on it. */
+    of: (socket: Socket) => bySocket.get(socket),
+    /** Serves a new stream of HTTP/2, unless its client opens and resets too many. */
+    paceStream(stream: ServerHttp2Stream, serve: () => void): void {
+      const { session } = stream;
+      if (session) paces.get(session)?.(stream, serve);
+    },
+    /** Serves a request of HTTP/1.1, now or soon, unless its client has left by then. */
+    paceRequest: paced.paceRequest,
+    /** From now on, every reply over HTTP/1.1 closes its connection. */
+    closeAfterReplies() {
+      closesAfterReply = true;
+      for (const connection of all.values()) connection.closeAfterReply();
+    },
+    /** Retires those that are open, and those that finish their handshake later. */
+    retire() {
+      isRetiring = true;
+      for (const connection of all.values()) connection.retire();
+    },
+    /** Whether clients may still be reading replies over HTTP/2. */
+    get mayHaveUnreadReplies() {
+      return Array.from(all.values()).some(({ mayHaveUnreadReply }) => mayHaveUnreadReply);
+    },
+    /** Whether none is open. */
+    get isEmpty() {
+      return all.size === 0;
+    },
+    /** Closes what is still open at once. */
+    destroy() {
+      clearInterval(ageTimer);
+      for (const connection of all.values()) connection.destroy();
+    },
+  };
+}
+
+/** The same for a socket and the one that encrypts it. */
+function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
+  return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
+}
+
+/** Reports a connection of HTTP/1.1 that Node.js has ended, as its errors tell, and not its client. */
+function reportHttp1(connection: Connection | undefined, error: NodeJS.ErrnoException): void {
+  // Anything can end a socket, also what has a number as its code.
+  const code = String(error.code);
+  if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection?.report("unfinished_request");
+  else if (code.startsWith("HPE_")) connection?.report("http1_error", code);
+}

@@ -1,0 +1,254 @@
+import { type Command, Option } from "commander";
+import type { Level } from "pino";
+import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
+import { age, duration, host, integer, origins, text, unchecked } from "./values.ts";
+
+/** How a server runs; durations are in milliseconds. */
+export interface Config {
+  databaseUrl: string;
+  listen: ListenAddress;
+  /** Calls are not encrypted if absent. */
+  tls: TlsFiles | undefined;
+  /** Callers need no credentials if absent. */
+  authentication: AuthenticationSources | undefined;
+  /** `*` means any. */
+  corsOrigins: string[];
+  limits: {
+    maxInFlight: number;
+    maxConnections: number;
+    requestTimeoutMs: number;
+    maxConnectionAgeMs: number | undefined;
+  };
+  drain: { delayMs: number; timeoutMs: number };
+  logLevel: Level;
+  /** Calls that succeed are logged at info. */
+  logCalls: boolean;
+  /** Spans of calls are exported, as the variables of OpenTelemetry say; they are not if absent. */
+  traces: { readonly warnings: readonly string[] } | undefined;
+}
+
+/** Where to listen. */
+interface ListenAddress {
+  host: string;
+  grpcPort: number;
+  httpPort: number;
+  /** Other processes may listen on the same ports, and share the connections to them. */
+  reusePort: boolean;
+}
+
+/** PEM files; clients need no certificate without a CA file. */
+export interface TlsFiles {
+  certFile: string;
+  keyFile: string;
+  clientCaFile: string | undefined;
+}
+
+/** How callers can authenticate. */
+export interface AuthenticationSources {
+  tokensFile: string | undefined;
+  oidc: OidcOptions | undefined;
+  clientCertificates: boolean;
+}
+
+/** The issuer and the audience of the access tokens that are accepted. */
+export interface OidcOptions {
+  issuer: string;
+  audience: string;
+}
+
+/** A setting has a wrong value; the message names its flag and says what is accepted. */
+export class ConfigError extends Error {
+  override name = "ConfigError";
+}
+
+const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
+
+const port = integer(0, 65_535);
+const count = integer(1, 1_000_000);
+
+/** All settings. */
+export const settings: readonly Option[] = [
+  setting("--database-url <url>", unchecked, "sqlite:data/investors.db", databaseUrls),
+  setting("--host <host>", host, "127.0.0.1", "address to listen on"),
+  setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
+  setting(
+    "--http-port <port>",
+    port,
+    "8080",
+    "port for JSON, Connect, gRPC-Web, with TLS also gRPC; 0: a free one",
+  ),
+  flag("--reuse-port", "share both ports with other processes, on Linux and with MongoDB"),
+  setting("--tls-cert <file>", text, "", "PEM file of the server's certificate chain"),
+  setting("--tls-key <file>", text, "", "PEM file of its private key, without a passphrase"),
+  setting("--tls-client-ca <file>", text, "", "PEM file of the CAs of client certificates"),
+  setting("--auth-tokens-file <file>", text, "", "file of bearer tokens, one caller a line"),
+  setting("--oidc-issuer <url>", unchecked, "", "URL of the issuer of access tokens to accept"),
+  setting("--oidc-audience <audience>", text, "", "audience of these access tokens"),
+  setting("--cors-origin <origins>", origins, "", "origins whose pages may call; * for all"),
+  flag("--allow-insecure", "listen beyond loopback even without TLS, authentication or both"),
+  setting("--max-in-flight <calls>", count, "1024", "maximum number of calls in flight"),
+  setting("--max-connections <n>", count, "1024", "maximum number of open connections"),
+  setting("--request-timeout <duration>", duration(1), "10s", "timeout for a call: ms, s, m or h"),
+  setting(
+    "--max-connection-age <duration>",
+    age,
+    "",
+    "age of a connection at which its client is asked to reconnect",
+  ),
+  setting("--drain-delay <duration>", duration(0), "0s", "time to serve on while /readyz fails"),
+  setting("--drain-timeout <duration>", duration(0), "20s", "time for calls in flight at shutdown"),
+  setting("--log-level <level>", text, "info", "lowest level to log").choices(logLevels),
+  flag("--log-calls", "log every call that succeeds, with the ids of its records, for audits"),
+];
+
+/** Adds the settings to a command. An environment variable that is empty counts as unset. */
+export function addSettings(command: Command): void {
+  for (const option of settings) {
+    const { envVar = "" } = option;
+    if (process.env[envVar] === "") delete process.env[envVar];
+    command.addOption(option);
+  }
+}
+
+/**
+ * Checks the settings of a command that was parsed, also against each other.
+ *
+ * @throws {ConfigError} for the first that is wrong
+ */
+export function readConfig(command: Command): Config {
+  const values = command.opts();
+  const { databaseUrl, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } = values;
+  const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
+  const databaseFault = databaseUrlFault(databaseUrl, databaseUrls);
+  if (databaseFault) throw new ConfigError(`--database-url ${databaseFault}`);
+  if (oidcIssuer && !isIssuer(oidcIssuer)) {
+    const urls = "an https URL, or an http URL of this machine";
+    throw new ConfigError(`--oidc-issuer must be ${urls}, without user, query and fragment`);
+  }
+  if (!tlsCert !== !tlsKey) throw new ConfigError("--tls-cert and --tls-key go together");
+  if (!oidcIssuer !== !oidcAudience) {
+    throw new ConfigError("--oidc-issuer and --oidc-audience go together");
+  }
+  if (grpcPort === httpPort && httpPort !== 0) {
+    throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
+  }
+  const reusePort = values.reusePort === "true";
+  if (reusePort && sqlitePathOf(databaseUrl) !== undefined) {
+    throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
+  }
+  if (reusePort && process.platform !== "linux") {
+    throw new ConfigError("--reuse-port needs Linux, which spreads connections over processes");
+  }
+  if (tlsClientCa && !tlsCert) {
+    throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  const logCalls = values.logCalls === "true";
+  if (logCalls && !["trace", "debug", "info"].includes(values.logLevel)) {
+    throw new ConfigError(`--log-calls needs --log-level info or lower, not ${values.logLevel}`);
+  }
+  const isAuthenticated = authTokensFile || oidcIssuer || tlsClientCa;
+  const lacking = [
+    !tlsCert && "encrypted (--tls-cert, --tls-key)",
+    !isAuthenticated && "authenticated (--auth-tokens-file, --oidc-issuer or --tls-client-ca)",
+  ].filter(Boolean);
+  if (lacking.length > 0 && !isLoopback(host) && allowInsecure === "false") {
+    throw new ConfigError(
+      `--host ${host} is not a loopback address, and calls are not ` +
+        `${lacking.join(" and not ")}; set --allow-insecure to listen there anyway`,
+    );
+  }
+  return {
+    databaseUrl,
+    listen: { host, grpcPort, httpPort, reusePort },
+    tls: tlsCert
+      ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
+      : undefined,
+    authentication: isAuthenticated
+      ? {
+          tokensFile: authTokensFile || undefined,
+          oidc: oidcIssuer ? { issuer: oidcIssuer, audience: oidcAudience } : undefined,
+          clientCertificates: Boolean(tlsClientCa),
+        }
+      : undefined,
+    corsOrigins: values.corsOrigin ?? [],
+    limits: {
+      maxInFlight: values.maxInFlight,
+      maxConnections: values.maxConnections,
+      requestTimeoutMs: values.requestTimeout,
+      maxConnectionAgeMs: values.maxConnectionAge,
+    },
+    drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
+    logLevel: values.logLevel,
+    logCalls,
+    traces: readTraces(process.env),
+  };
+}
+
+/**
+ * Whether spans are exported, and what of the variables does not count. The SDK reads the others
+ * itself (https://opentelemetry.io/docs/specs/otel/protocol/exporter).
+ */
+function readTraces(env: NodeJS.ProcessEnv): Config["traces"] {
+  const [endpoint = "", protocol = ""] = ["ENDPOINT", "PROTOCOL"].map((what) =>
+    ["TRACES_", ""]
+      .map((signal) => `OTEL_EXPORTER_OTLP_${signal}${what}`)
+      .find((name) => env[name]),
+  );
+  if (!endpoint || env.OTEL_SDK_DISABLED?.toLowerCase() === "true") return undefined;
+  const url = URL.parse(env[endpoint] ?? "");
+  if (!url || !/^https?:\/\//i.test(env[endpoint] ?? "")) {
+    throw new ConfigError(`${endpoint} must be an http or https URL`);
+  }
+  const warnings: string[] = [];
+  if (protocol && env[protocol] !== "http/protobuf") {
+    warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
+  }
+  if (url.port === "4317") {
+    warnings.push(`${endpoint} has port 4317, usually that of gRPC: 4318 is that of HTTP`);
+  }
+  return { warnings };
+}
+
+/** Names each setting in a message as it was given: by its flag, or by its variable. */
+export function nameAsGiven(message: string, command: Command): string {
+  return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
+    const option = command.options.find(({ long }) => long === flag);
+    const source = option && command.getOptionValueSource(option.attributeName());
+    return (source === "env" && option?.envVar) || flag;
+  });
+}
+
+/** Whether an address to listen on is reachable from this machine alone. */
+export function isLoopback(host: string): boolean {
+  return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+/** Whether what comes from a URL comes from its host: by https, or from this machine. */
+export function isSecureUrl(text: string): boolean {
+  const { protocol, hostname = "" } = URL.parse(text) ?? {};
+  const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
+  return protocol === "https:" || (protocol === "http:" && isOfThisMachine);
+}
+
+/** Whether a URL can be an issuer's, whose keys must come from itself. */
+function isIssuer(text: string): boolean {
+  const { href, origin = "", pathname = "" } = URL.parse(text) ?? {};
+  return isSecureUrl(text) && href === origin + pathname && !/\p{Cc}/u.test(text);
+}
+
+function setting(
+  flags: string,
+  read: (value: string) => unknown,
+  fallback: string,
+  help: string,
+): Option {
+  const option = new Option(flags, help).argParser(read);
+  if (fallback !== "") option.default(read(fallback), fallback);
+  return option.env(option.name().replaceAll("-", "_").toUpperCase());
+}
+
+function flag(name: string, help: string): Option {
+  return setting(`${name} [boolean]`, text, "false", help)
+    .choices(["true", "false"])
+    .preset("true");
+}

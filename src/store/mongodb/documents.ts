@@ -1,0 +1,58 @@
+import { create } from "@bufbuild/protobuf";
+import { Binary, type Document } from "mongodb";
+import {
+  type Investor,
+  InvestorSchema,
+  InvestorType,
+} from "../../../gen/investor/v1/investor_pb.js";
+import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../../investor/ids.ts";
+import { type TextField, textFields, typeNames, typesByName } from "../../investor/investor.ts";
+
+/** The collection of the records. */
+export const collectionName = "investors";
+
+/** A record as the collection holds it. */
+export type InvestorDocument = { _id: Binary; type: string } & Pick<Investor, TextField>;
+
+/** The fields of a document that are a record's. */
+export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
+
+/** The range of the keys of records. What other programs keep under keys of another type is none. */
+export const firstKey = toKey(nilUuid);
+export const lastKey = toKey(maxUuid);
+
+/** The key of a record: its id as a UUID (BSON binary of subtype 4). */
+export function toKey(id: string): Binary {
+  return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);
+}
+
+/** The document of a record. */
+export function toDocument(investor: Investor): InvestorDocument {
+  const type = typeNames.get(investor.type) ?? "";
+  const document = { _id: toKey(investor.id), type } as InvestorDocument;
+  for (const field of textFields) document[field] = investor[field];
+  return document;
+}
+
+/** The record of a document. */
+export function fromDocument(document: InvestorDocument): Investor {
+  const investor = create(InvestorSchema);
+  investor.id = uuidFromHex(document._id.toString("hex"));
+  investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;
+  for (const field of textFields) investor[field] = document[field];
+  return investor;
+}
+
+/** What is looked for, in the terms of MongoDB's command `find`. */
+export interface Query {
+  filter: Document;
+  sort?: Document;
+  limit: number;
+}
+
+/** What looks for records by their ids. */
+export function queryOf(ids: string[]): Query {
+  const keys = Array.from(new Set(ids), toKey);
+  // For a single key the server has a shorter way than for a set of one.
+  return { filter: { _id: keys.length === 1 ? keys[0] : { $in: keys } }, limit: keys.length };
+}

@@ -1,0 +1,117 @@
+import {
+  MongoError,
+  MongoNetworkError,
+  MongoServerError,
+  MongoServerSelectionError,
+  MongoWriteConcernError,
+  type ServerDescription,
+} from "mongodb";
+import { DuplicateIdError, OutcomeUnknownError, StoreUnavailableError } from "../store.ts";
+
+/** Codes of MongoDB's errors. */
+const code = {
+  unauthorized: 13,
+  authenticationFailed: 18,
+  documentValidationFailure: 121,
+  userWritesBlocked: 371,
+  notWritablePrimary: 10_107,
+  duplicateKey: 11_000,
+  databaseDifferCase: 13_297,
+  notPrimaryNoSecondaryOk: 13_435,
+};
+
+/** With these a server refuses a command before it writes anything. */
+const refusals: unknown[] = [code.notWritablePrimary, code.unauthorized, code.databaseDifferCase];
+
+/** Whether a command that failed as a whole wrote nothing; anything else leaves it open. */
+export function isSurelyNotWritten(error: unknown): boolean {
+  // It has the code of what ended the wait for a majority, after the write.
+  if (error instanceof MongoWriteConcernError) return false;
+  return (
+    // What the driver says of a connection that it could not make, or not authenticate.
+    (error instanceof MongoNetworkError && error.hasErrorLabel("SystemOverloadedError")) ||
+    (error instanceof MongoError && error.hasErrorLabel("HandshakeError")) ||
+    error instanceof MongoServerSelectionError ||
+    (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
+    (error instanceof MongoServerError && refusals.includes(error.code))
+  );
+}
+
+/** The error of one record that the server did not store. */
+export function toInsertError(failure: {
+  code: number;
+  errmsg: string;
+  /** The index whose key is taken. */
+  keyPattern?: object;
+}): Error {
+  if (failure.code === code.userWritesBlocked) {
+    return new StoreUnavailableError("MongoDB blocks writes");
+  }
+  if (failure.code === code.databaseDifferCase) return new StoreUnavailableError(failure.errmsg);
+  if (failure.code === code.documentValidationFailure) return new Error(failure.errmsg);
+  // Any other code can come of a primary that is deposed, or of a shard that did not reply.
+  if (failure.code !== code.duplicateKey) return new OutcomeUnknownError(failure.errmsg);
+  // The server's message holds the key, and so a part of the record.
+  return "_id" in (failure.keyPattern ?? { _id: 1 })
+    ? new DuplicateIdError()
+    : new Error("a unique index besides that of _id refuses it");
+}
+
+/** The error of a call that surely changed nothing. */
+export function unavailable(error: Error): StoreUnavailableError {
+  return new StoreUnavailableError(explain(error));
+}
+
+/** Says in one line, for operators, which setting or state is wrong; nothing of a record. */
+export function explain(error: Error): string {
+  if (error instanceof MongoServerSelectionError) {
+    const servers: ServerDescription[] = [...(error.reason?.servers.values() ?? [])];
+    // The driver drops those of another set.
+    if (servers.length === 0)
+      return "no host of the URL is in the replica set: check hosts and replicaSet";
+    const isReached = servers.some((server) => server.error === null);
+    const states = servers.map((server) => explainServer(server, error.reason?.setName));
+    return `${isReached ? "no primary" : "cannot reach MongoDB"}: ${states.join("; ")}`;
+  }
+  switch (error instanceof MongoServerError && error.code) {
+    case code.unauthorized:
+      // The server's message repeats the command, and so records.
+      return "MongoDB does not authorize this: check the user in the URL and its roles";
+    case code.authenticationFailed:
+      return "MongoDB refuses the user: check user, password and authSource in the URL";
+    case code.notWritablePrimary:
+    case code.notPrimaryNoSecondaryOk:
+      return "the server is not the primary: name its replica set in the URL, not directConnection";
+    default:
+      return explainConnection(error);
+  }
+}
+
+function explainServer({ address, type, error }: ServerDescription, setName?: string | null) {
+  if (error) return `${address}: ${explainConnection(error)}`;
+  const states: Record<string, string> = {
+    RSSecondary: "is a secondary",
+    RSGhost: "is in no replica set, or in one that is not initiated",
+    Unknown: setName ? "is not in the set that replicaSet names" : "does not reply",
+  };
+  return `${address} ${states[type] ?? `is ${type}`}`;
+}
+
+function explainConnection(error: Error & { code?: unknown }): string {
+  const { cause } = error;
+  const text = error.message.replaceAll(/\s+/g, " ");
+  // The driver wraps what the socket says, and repeats it.
+  if (cause instanceof Error && text.includes(cause.message)) return explainConnection(cause);
+  if (/^query(Srv|Txt) /.test(text)) return `the DNS look-up of mongodb+srv fails: ${text}`;
+  if (/^getaddrinfo /.test(text)) return `the DNS look-up of this host fails: ${text}`;
+  const name = String(error.code);
+  if (name === "ECONNREFUSED") return "it refuses connections (ECONNREFUSED)";
+  if (/SELF_SIGNED|SIGNATURE|GET_ISSUER_CERT/.test(name))
+    return `its certificate is not trusted (${name}): check tlsCAFile`;
+  if (/(PEM|DECODER|Provider) routines|too (small|weak)/.test(text))
+    return `${text}: check tlsCertificateKeyFile`;
+  if (/before secure TLS|SSL routines/.test(text))
+    return "it does not speak TLS: check tls in the URL";
+  if (/^connection .* closed$/.test(text)) return "it closes connections: check its tls options";
+  return text;
+}

@@ -1,0 +1,52 @@
+import { realpathSync } from "node:fs";
+import type { DatabaseSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
+import { explainError } from "./errors.ts";
+import { openSqliteFile } from "./file.ts";
+import { sizeOf } from "./wal.ts";
+
+/** How often a checkpoint that others are in the way of is tried again, in milliseconds. */
+const retryMs = 20;
+
+/**
+ * Brings all of the WAL into the file, and truncates it. What others commit meanwhile is brought in
+ * too; what they read can keep it from that.
+ *
+ * @param timeoutMs how long others may be in the way
+ * @returns whether it is done
+ */
+export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boolean> {
+  // A checkpoint that waits for others keeps those out that write.
+  db.exec("PRAGMA busy_timeout = 0");
+  const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+  const end = performance.now() + timeoutMs;
+  while (checkpoint.get()?.busy !== 0) {
+    if (performance.now() > end) return false;
+    await delay(retryMs);
+  }
+  return true;
+}
+
+/**
+ * Sees to it that a file which this process has closed holds by itself all that was written to it.
+ * SQLite brings the WAL in when the last connection closes, but says nothing if that fails.
+ *
+ * @param timeoutMs how long other processes may be in the way
+ * @throws {Error} for operators, if it needs its WAL still
+ */
+export async function bringInWal(path: string, timeoutMs: number): Promise<void> {
+  const wal = `${realpathSync(path)}-wal`;
+  const fail = (why: string) => {
+    throw new Error(`it is whole only with ${wal}, which cannot be brought into it: ${why}`);
+  };
+  // SQLite truncates or deletes it only once all of it is in the file, and synced.
+  if (sizeOf(wal) === 0) return;
+  let isEmpty = false;
+  try {
+    const { db } = await openSqliteFile(path, () => {}, timeoutMs);
+    isEmpty = await emptyWal(db, timeoutMs).finally(() => db.close());
+  } catch (error) {
+    fail(explainError(error, path));
+  }
+  if (!isEmpty) fail("another process reads the file; end it and repeat the command");
+}

@@ -1,0 +1,171 @@
+/**
+ * The count of commits, by which a file and its log are known to belong together. It is in the header
+ * of the file (PRAGMA user_version), and so on page 1, which every commit to the log then has.
+ */
+import { randomInt } from "node:crypto";
+import { closeSync, openSync, readSync, realpathSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+import { pathToFileURL } from "node:url";
+import { sizeOf } from "./wal.ts";
+
+/** The counts; smaller ones are those of files that have none: 0 of an empty one, 1 of version 0.3 or older. */
+const minCount = 2;
+const maxCount = 2 ** 31 - 1;
+
+/** The sizes of a log's header and of a frame's (https://www.sqlite.org/fileformat2.html#walformat). */
+export const logHeaderSize = 32;
+export const frameHeaderSize = 24;
+
+/** The offsets of the schema cookie and the count on page 1. */
+const cookieAt = 40;
+const countAt = 60;
+
+/** How many frames of a log are read at once. */
+const framesAtOnce = 256;
+
+/** Whether the file's commits are counted. */
+export function isCounted(db: DatabaseSync): boolean {
+  return pragma(db, "user_version") >= minCount;
+}
+
+/** Begins the count, within a transaction, at a number that another file is unlikely to have. */
+export function beginCount(db: DatabaseSync): void {
+  db.exec(`PRAGMA user_version = ${randomInt(minCount, maxCount)}`);
+}
+
+/**
+ * Counts the commit of a transaction. Each one that writes has to call this.
+ *
+ * @param read what reads the count, for whoever commits often to prepare once
+ * @returns the count before it and with it
+ */
+export function countCommit(db: DatabaseSync, read = db.prepare("PRAGMA user_version")) {
+  const before = Number(read.get()?.user_version);
+  const count = following(before);
+  db.exec(`PRAGMA user_version = ${count}`);
+  return { before, count };
+}
+
+function following(count: number): number {
+  return count < maxCount ? count + 1 : minCount;
+}
+
+/**
+ * Refuses a log that is not that of the file, such as one that was left behind when a backup was put
+ * in the place of the file: SQLite would take pages from both, and its first checkpoint would spoil
+ * the file. They belong together if the file has one of the counts in the log, at which a checkpoint
+ * can have left it, or the one before the first, and a schema that is not newer than it was then.
+ * Nothing changes here but the index of the log.
+ *
+ * To be called before this process changes the file or its log.
+ *
+ * @param timeoutMs for a process that locks all others out while it opens or closes the file
+ * @throws {Error} for operators to read, with the way to restore
+ */
+export function refuseForeignLog(path: string, timeoutMs: number): void {
+  const file = realpathSync(path);
+  const log = `${file}-wal`;
+  if (sizeOf(log) <= logHeaderSize) return;
+  // While it is open, no other process can bring later commits into the file, or delete the log.
+  const snapshot = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
+  let descriptor: number | undefined;
+  try {
+    snapshot.exec("BEGIN");
+    // This read takes the snapshot; that of the page size does not.
+    pragma(snapshot, "user_version");
+    const pageSize = pragma(snapshot, "page_size");
+    // SQLite has no locks on the log that closing it could drop.
+    descriptor = openSync(log, "r");
+    for (;;) {
+      const header = readHeader(descriptor);
+      const heads = readHeads(descriptor, countFrames(file, timeoutMs), pageSize);
+      if (belongTogether(file, heads)) return;
+      // If another process has begun the log anew meanwhile, heads of two logs were compared.
+      if (header.equals(readHeader(descriptor))) break;
+    }
+  } finally {
+    if (descriptor !== undefined) closeSync(descriptor);
+    snapshot.close();
+  }
+  throw new Error(
+    `the file and its log ${log} do not belong together. ` +
+      "Nothing has been changed. If you have put a backup in the place of the file, move the log away; " +
+      "else move the file and the log away, and put a backup in their place",
+  );
+}
+
+function belongTogether(file: string, heads: Head[]): boolean {
+  const [first] = heads;
+  // Other programs need not change page 1, and older versions do not count.
+  if (first === undefined) return true;
+  const inFile = readHeadOfFile(file);
+  if ([inFile, ...heads].every(({ count }) => count < minCount)) return true;
+  const versions = heads.filter(({ count }) => count === inFile.count);
+  if (following(inFile.count) === first.count) versions.push(first);
+  // VACUUM INTO copies the count, but its schema cookie is higher.
+  return versions.some(({ cookie }) => inFile.cookie <= cookie);
+}
+
+/** The header of a log, which changes each time that the log is begun anew. */
+function readHeader(log: number): Buffer {
+  const header = Buffer.alloc(logHeaderSize);
+  readSync(log, header, 0, logHeaderSize, 0);
+  return header;
+}
+
+/** What a version of page 1 says. */
+interface Head {
+  count: number;
+  cookie: number;
+}
+
+/** The frames of a log up to its last whole commit. */
+function countFrames(file: string, timeoutMs: number): number {
+  // SQLite does not count them for a connection with a transaction.
+  const db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
+  try {
+    return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
+  } finally {
+    db.close();
+  }
+}
+
+/** What each version of page 1 in a log says, in its order. */
+function readHeads(log: number, frames: number, pageSize: number): Head[] {
+  const frameSize = frameHeaderSize + pageSize;
+  const buffer = Buffer.alloc(framesAtOnce * frameSize);
+  const heads: Head[] = [];
+  for (let done = 0; done < frames; done += framesAtOnce) {
+    const length = Math.min(framesAtOnce, frames - done) * frameSize;
+    const size = readSync(log, buffer, 0, length, logHeaderSize + done * frameSize);
+    for (let at = 0; at + frameSize <= size; at += frameSize) {
+      if (buffer.readUInt32BE(at) !== 1) continue;
+      const page = at + frameHeaderSize;
+      heads.push({
+        count: buffer.readUInt32BE(page + countAt),
+        cookie: buffer.readUInt32BE(page + cookieAt),
+      });
+    }
+  }
+  return heads;
+}
+
+/** What the file says without its log. SQLite reads it: closing it otherwise would drop locks. */
+function readHeadOfFile(file: string): Head {
+  const url = pathToFileURL(file);
+  url.searchParams.set("immutable", "1");
+  const db = new DatabaseSync(url, { readOnly: true, defensive: false });
+  try {
+    // A kill in the middle of a checkpoint leaves a file whose head says more pages than there are,
+    // which SQLite otherwise takes for damaged.
+    db.exec("PRAGMA writable_schema = ON");
+    return { count: pragma(db, "user_version"), cookie: pragma(db, "schema_version") };
+  } finally {
+    db.close();
+  }
+}
+
+/** The number that a pragma returns. */
+export function pragma(db: DatabaseSync, name: string): number {
+  return Number(db.prepare(`PRAGMA ${name}`).get()?.[name]);
+}

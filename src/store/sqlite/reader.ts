@@ -1,0 +1,111 @@
+import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
+import { create } from "@bufbuild/protobuf";
+import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
+import { uuidFromHex } from "../../investor/ids.ts";
+import { type TextField, textFields } from "../../investor/investor.ts";
+import type { Range } from "../../investor/paging.ts";
+import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
+import { resultCode, resultCodeOf } from "./errors.ts";
+
+interface Lookup {
+  id: string;
+  resolve(investor: Investor | undefined): void;
+  reject(error: unknown): void;
+}
+
+/** The columns of a record but its id, in the order of the table. */
+export const columns = `type, first_name, middle_name, last_name, address_line1, address_line2, city,
+  state, zip_code, country, language`;
+
+/**
+ * Reads records on the calling thread; what fails, fails with the error of SQLite. What is looked
+ * up in one turn of the event loop shares a transaction, since its locks take longer than a lookup.
+ *
+ * @param lookups the connection to look records up by
+ * @param pages the one to list them by
+ */
+export function createSqliteReader(
+  lookups: DatabaseSync,
+  pages: DatabaseSync,
+  observe: StoreObserver,
+) {
+  const begin = lookups.prepare("BEGIN");
+  const rollback = lookups.prepare("ROLLBACK");
+  // Ids pass as text: a small buffer for each is slow to make and to collect.
+  const findRow = lookups.prepare(`SELECT ${columns} FROM investors WHERE id = unhex(?, '-')`);
+  const listRows = pages.prepare(
+    `SELECT ${columns}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
+  );
+  findRow.setReturnArrays(true);
+  listRows.setReturnArrays(true);
+  const readHead = pages.prepare("PRAGMA schema_version");
+  let queue: Lookup[] = [];
+
+  function findAll(): void {
+    const batch = queue;
+    queue = [];
+    const start = performance.now();
+    try {
+      if (batch.length > 1) begin.run();
+      batch.forEach(findOne);
+      if (lookups.isTransaction) rollback.run();
+    } catch (error) {
+      // Those that are settled stay as they are.
+      for (const { reject } of batch) reject(error);
+    }
+    observe("find", performance.now() - start, batch.length);
+  }
+
+  function findOne({ id, resolve, reject }: Lookup): void {
+    try {
+      const row = findRow.get(id) as SQLOutputValue[] | undefined;
+      resolve(row && toInvestor(id, row));
+    } catch (error) {
+      reject(error);
+    }
+  }
+
+  return {
+    /** Looks a record up. */
+    find(lookup: Lookup): void {
+      if (queue.push(lookup) === 1) setImmediate(findAll);
+    },
+
+    /** At most `limit` records after `after`. */
+    list({ after, limit }: Range): Investor[] {
+      const start = performance.now();
+      try {
+        // Every id is greater than the empty blob.
+        const rows = listRows.all(after ?? "", limit) as unknown as SQLOutputValue[][];
+        const investors = rows.map((row) => toInvestor(uuidFromHex(row.at(-1) as string), row));
+        expectOrder(investors, after);
+        return investors;
+      } catch (error) {
+        if (resultCodeOf(error) !== resultCode.corrupt) throw error;
+        throw damageAfter(after, error);
+      } finally {
+        observe("list", performance.now() - start);
+      }
+    },
+
+    /** Whether the file can be read at all. */
+    check(): void {
+      const start = performance.now();
+      try {
+        readHead.get();
+      } finally {
+        observe("check", performance.now() - start);
+      }
+    },
+  };
+}
+
+function toInvestor(id: string, row: SQLOutputValue[]): Investor {
+  const investor = create(InvestorSchema);
+  investor.id = id;
+  investor.type = row[0] as number;
+  for (let i = 0; i < textFields.length; i += 1) {
+    investor[textFields[i] as TextField] = row[i + 1] as string;
+  }
+  return investor;
+}

@@ -1,0 +1,200 @@
+import { realpathSync, statSync } from "node:fs";
+import { extname } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { Worker } from "node:worker_threads";
+import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
+import { textFields } from "../../investor/investor.ts";
+import { Batcher } from "../batcher.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  type Store,
+  StoreClosedError,
+  type StoreOptions,
+  StoreUnavailableError,
+} from "../store.ts";
+import { explainError, toFailure, toStoreError } from "./errors.ts";
+import { checkIdentity, makeSqliteFile } from "./file.ts";
+import { createSqliteReader } from "./reader.ts";
+import { sizeOf } from "./wal.ts";
+import type { Outcome, Row, Started } from "./writer.ts";
+
+type Options = Omit<StoreOptions, "requestTimeoutMs">;
+
+/**
+ * The page cache for lookups, in KiB. SQLite's default of 2 MiB does not hold the interior pages of
+ * a large table. Lists, which read each page once, have a connection of their own with the default.
+ */
+const lookupCacheKib = 16 * 1024;
+
+/** Timeout of a read that is locked out, which holds up the event loop, in milliseconds. */
+const readBusyTimeoutMs = 50;
+
+/**
+ * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
+ * reads run on the calling thread. Other processes may use the file too.
+ *
+ * @param path the file; it and its folder are made if they are not there
+ * @throws {Error} for operators to read, if the file cannot be used
+ */
+export async function createSqliteStore(path: string, options: Options): Promise<Store> {
+  const { observe, onWritable, onLogSize } = options;
+  const { writer, connections, reader } = await openFile(path, options).catch((error) => {
+    const message = explainError(error, path);
+    throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
+  });
+  onWritable(true);
+  const log = `${realpathSync(path)}-wal`;
+  const batcher = new Batcher<Investor, undefined>({
+    async run(investors) {
+      const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
+      if (outcomes.includes(undefined)) onWritable(true);
+      else if (outcomes.some((each) => each instanceof StoreUnavailableError)) onWritable(false);
+      return outcomes;
+    },
+    abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
+    observe: (durationMs, size) => observe("insert", durationMs, size),
+  });
+
+  let closing: Promise<void> | undefined;
+
+  async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
+    signal?.throwIfAborted();
+    if (closing !== undefined) throw new StoreClosedError();
+    try {
+      return query();
+    } catch (error) {
+      throw toStoreError(toFailure(error));
+    }
+  }
+
+  return {
+    insert: (investor, signal) => batcher.add(investor, signal),
+    find: (id) =>
+      new Promise((resolve, reject) => {
+        if (closing !== undefined) throw new StoreClosedError();
+        reader.find({ id, resolve, reject: (error) => reject(toStoreError(toFailure(error))) });
+      }),
+    list: (range, signal) => read(() => reader.list(range), signal),
+
+    ping: () =>
+      read(() => {
+        try {
+          checkIdentity(path, writer.identity);
+        } catch (error) {
+          writer.die(error as Error);
+          throw error;
+        }
+        onLogSize(sizeOf(log));
+        reader.check();
+      }),
+
+    close() {
+      closing ??= batcher.close().then(async () => {
+        // Lookups that were accepted wait for the next turn.
+        await nextTurn();
+        for (const db of connections) db.close();
+        // The last connection to close brings the log into the file, off this thread.
+        await writer.close();
+      });
+      return closing;
+    },
+  };
+}
+
+/** Opens the file for the thread that writes, and then for reads on this one. */
+async function openFile(path: string, options: Options) {
+  const { observe, onWarning, onNew } = options;
+  makeSqliteFile(path);
+  const writer = await startWriter(path, options);
+  if (writer.isNew) onNew?.(path);
+  if ((statSync(path).mode & 0o077) !== 0) {
+    onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
+  }
+  const connections: DatabaseSync[] = [];
+  function connect(): DatabaseSync {
+    const db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
+    connections.push(db);
+    db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
+    return db;
+  }
+  try {
+    const lookups = connect();
+    lookups.exec(`PRAGMA cache_size = -${lookupCacheKib}`);
+    return { writer, connections, reader: createSqliteReader(lookups, connect(), observe) };
+  } catch (error) {
+    for (const db of connections) db.close();
+    await writer.close();
+    throw error;
+  }
+}
+
+/** Runs the writer thread once it is ready; at most one batch may be in flight. */
+async function startWriter(path: string, { onWarning, onFatal }: Options) {
+  // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
+  const file = new URL(`./writer${extname(import.meta.url)}`, import.meta.url);
+  const worker = new Worker(file, { workerData: path, execArgv: [] });
+  let cause = new Error("it ended by itself");
+  worker.once("error", (error) => {
+    cause = error as Error;
+  });
+  const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
+  let pending: PromiseWithResolvers<Outcome[]> | undefined;
+  const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
+    worker.on("message", (message: Outcome[] | Started | string) => {
+      if (Array.isArray(message)) pending?.resolve(message);
+      else if (typeof message === "string") onWarning(message);
+      else resolve(message);
+    });
+    void exited.then(() => reject(cause));
+  });
+  /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
+  let unusable: Error | undefined;
+
+  // By the promise: a listener added here can miss an end right after the first message.
+  void exited.then(() => {
+    if (unusable !== undefined) return;
+    try {
+      // A disk that went away can fail a write before the next ping notices.
+      checkIdentity(path, identity);
+      die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
+    } catch (error) {
+      die(error as Error);
+    }
+  });
+
+  /** Takes no more batches, for a cause that has to end the process. */
+  function die(reason: Error): void {
+    if (unusable !== undefined) return;
+    unusable = reason;
+    pending?.reject(new OutcomeUnknownError(reason.message, { cause: reason }));
+    onFatal(reason);
+  }
+
+  return {
+    identity,
+    isNew,
+    die,
+    async send(rows: Row[]): Promise<Outcome[]> {
+      if (unusable !== undefined) throw new StoreClosedError(unusable.message);
+      pending = Promise.withResolvers<Outcome[]>();
+      worker.postMessage(rows);
+      return pending.promise;
+    },
+    async close(): Promise<void> {
+      unusable ??= new Error("the store is closed");
+      worker.postMessage("close");
+      await exited;
+    },
+  };
+}
+
+function toResult(outcome: Outcome): undefined | Error {
+  if (outcome === "written") return undefined;
+  return outcome === "duplicate" ? new DuplicateIdError() : toStoreError(outcome);
+}
+
+function toRow(investor: Investor): Row {
+  return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
+}

@@ -1,0 +1,108 @@
+/**
+ * The thread that writes. It sends {@link Started} once it is ready, and texts that operators should
+ * read. Each message that it gets is a batch of rows, which it commits together; it replies with
+ * their outcomes. A commit whose outcome stays open ends the thread.
+ */
+import type { SQLInputValue } from "node:sqlite";
+import { parentPort, workerData } from "node:worker_threads";
+import { countCommit, pragma } from "./commit-count.ts";
+import { extendedCodeOf, type Failure, resultCode, resultCodeOf, toFailure } from "./errors.ts";
+import { identify, openSqliteFile } from "./file.ts";
+
+/**
+ * The columns of a record in the order of the table. The id is text: a small buffer is part of one
+ * of 64 KiB, all of which would be sent to the thread.
+ */
+export type Row = SQLInputValue[];
+
+/** It is ready; which file it is ({@link identify}), and whether that was empty until now. */
+export interface Started {
+  identity: string;
+  isNew: boolean;
+}
+
+/** The outcome of a row: written, or not because its id is taken, or for another reason. */
+export type Outcome = "written" | "duplicate" | Failure;
+
+/** Interval of the warnings of another process that writes, in milliseconds. */
+const warningIntervalMs = 3_600_000;
+
+const port = parentPort;
+if (port === null) throw new Error("the writer runs as a thread only");
+const path = workerData as string;
+const { db, isNew } = await openSqliteFile(path, warn);
+const readCount = db.prepare("PRAGMA user_version");
+/** The count with the last commit that this process made, or found. */
+let lastCount = pragma(db, "user_version");
+let warnedAt = -Infinity;
+const insert = db.prepare(
+  `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
+);
+
+port.on("message", (message: Row[] | "close") => {
+  if (message === "close") {
+    db.close();
+    port.close();
+  } else {
+    port.postMessage(write(message));
+  }
+});
+
+port.postMessage({ identity: identify(path), isNew } satisfies Started);
+
+function warn(text: string): void {
+  port?.postMessage(text);
+}
+
+/** Warns, at most once an hour, if another process has committed since this one did. */
+function followCount({ before, count }: { before: number; count: number }): void {
+  const isAlone = before === lastCount;
+  lastCount = count;
+  if (isAlone || performance.now() - warnedAt < warningIntervalMs) return;
+  warnedAt = performance.now();
+  warn(
+    `another process writes to ${path} too: a second service, or a command such as copy or remove`,
+  );
+}
+
+/**
+ * Commits rows together, or, if one of them meets a damaged page, each by itself: so damage fails
+ * only the rows that meet it.
+ */
+function write(rows: Row[]): Outcome[] {
+  let committing = false;
+  try {
+    db.exec("BEGIN IMMEDIATE");
+    const changes = rows.map((row) => insert.run(...row).changes);
+    const counts = changes.includes(1) ? countCommit(db, readCount) : undefined;
+    committing = true;
+    db.exec("COMMIT");
+    if (counts) followCount(counts);
+    return changes.map((count) => (count === 1 ? "written" : "duplicate"));
+  } catch (error) {
+    if (isOutcomeUnknown(error, committing)) throw error;
+    if (db.isTransaction) db.exec("ROLLBACK");
+    const isDamaged = resultCodeOf(error) === resultCode.corrupt;
+    if (isDamaged && rows.length > 1) return rows.flatMap((row) => write([row]));
+    return rows.map(() => toFailure(error));
+  }
+}
+
+/**
+ * Whether a failed batch may be on the disk, or its successors may not get there.
+ *
+ * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the log (walFrames in
+ * wal.c). The last bytes so written are those that make the commit frame valid: a write that failed
+ * has not written them, and the next batch overwrites the rest. All other steps come after the
+ * commit frame: the sync, and the entry in the index of the log, which may have to grow. An
+ * automatic checkpoint comes later still and never fails the COMMIT.
+ *
+ * Before COMMIT nothing can be valid. But after a sync that failed, also that of the log's
+ * header, Linux takes the lost pages for clean, and no later sync would write them.
+ */
+function isOutcomeUnknown(error: unknown, committing: boolean): boolean {
+  const code = extendedCodeOf(error);
+  return committing
+    ? code !== resultCode.full && code !== resultCode.writeError
+    : code === resultCode.syncError || code === resultCode.folderSyncError;
+}

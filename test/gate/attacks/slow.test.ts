@@ -1,0 +1,107 @@
+/** Clients that begin and do not go on, or do not read. */
+import { describe, expect, it } from "vitest";
+import { clientPreface, closedWindows, type Fields } from "../../support/http2-frames.ts";
+import { createRandom } from "../../support/random.ts";
+import { messages, paths } from "../../support/raw-grpc.ts";
+import { needs } from "../../support/tools.ts";
+import { calls, http1, json } from "./requests.ts";
+import { type Hostile, type Kind, type Port, startTarget } from "./target.ts";
+
+/** The heads of a record and of a long ClientHello in it (RFC 8446, 5.1 and 4). */
+const clientHello = Buffer.from("160301400001020144", "hex");
+
+/** A connection on which a client stops half-way. */
+interface HalfWay {
+  readonly port: Port;
+  readonly first: Uint8Array;
+  /** What is sent every 200 ms, so that the connection does not look idle. */
+  readonly drip?: string;
+  /** Whether it begins before the handshake of TLS. */
+  readonly isTcp?: boolean;
+  readonly isRead?: boolean;
+  /** In how many seconds the service closes it, if its request timeout is 10 s. */
+  readonly seconds: number;
+}
+
+/** Whether nothing else is tested beside, as by `npm run attack`. */
+const isAlone = process.env.ATTACK_MINUTES !== undefined;
+
+/** Connections that are kept for longer than others. */
+const idle: HalfWay[] = [
+  { port: "http", first: http1("GET", "/healthz", {}), seconds: 80 },
+  // It does not reply to the ping that comes after a minute.
+  { port: "grpc", first: clientPreface, seconds: 90 },
+];
+
+/** Connections of a caller with these credentials that stop half-way. */
+function halfWays(credentials: Fields): HalfWay[] {
+  const post = (fields: Fields) =>
+    http1("POST", "/v1/investors", { ...credentials, ...json, ...fields });
+  const page = http1("POST", paths.list, { ...credentials, ...json }, '{"pageSize":1000}');
+  const pages = calls(8, paths.list, credentials, messages.fullPage, true);
+  const nothing = Buffer.alloc(0);
+  const ports: Port[] = ["grpc", "http"];
+  return [
+    ...ports.flatMap((port) => [
+      { port, first: nothing, seconds: 10 },
+      { port, first: nothing, isTcp: true, seconds: 10 },
+      { port, first: clientHello, isTcp: true, seconds: 10 },
+    ]),
+    { port: "grpc", first: clientPreface.subarray(0, 10), seconds: 10 },
+    // Without the frame of settings, which has nine bytes.
+    { port: "grpc", first: clientPreface.subarray(0, -9), seconds: 10 },
+    { port: "http", first: Buffer.from("GET / HTTP/1.1\r\n"), drip: "x: y\r\n", seconds: 10 },
+    { port: "http", first: post({ "content-length": "60000" }), seconds: 12 },
+    { port: "http", first: post({ "content-length": "60000" }), drip: " ", seconds: 12 },
+    {
+      port: "http",
+      first: post({ "transfer-encoding": "chunked" }),
+      drip: "1\r\n \r\n",
+      seconds: 12,
+    },
+    { port: "grpc", first: Buffer.concat([clientPreface, closedWindows, ...pages]), seconds: 30 },
+    // Without reading, only writing shows the end; empty lines are skipped between requests.
+    {
+      port: "http",
+      first: Buffer.concat(Array(14).fill(page)),
+      drip: "\r\n",
+      isRead: false,
+      seconds: 30,
+    },
+    ...(isAlone ? idle : []),
+  ];
+}
+
+/** Opens a connection, and returns it if the service does not close it in time. */
+async function findLate(hostile: Hostile, halfWay: HalfWay) {
+  const { port, first, drip, isTcp = false, isRead = true, seconds } = halfWay;
+  // The service looks once a second. Beside other tests, it is as late as the machine is busy.
+  const lateMs = isAlone ? 500 * seconds + 5_000 : 300_000;
+  const end = performance.now() + 1_000 * seconds + lateMs;
+  const { socket, tcp, closes } = await (isTcp ? hostile.openTcp : hostile.open)(port);
+  if (!isRead) socket.pause();
+  socket.write(first);
+  while (!tcp.destroyed && performance.now() < end) {
+    await closes(200);
+    if (drip) socket.write(drip);
+  }
+  return tcp.destroyed
+    ? []
+    : [{ ...halfWay, kind: hostile.kind, first: first.toString().slice(0, 200) }];
+}
+
+describe("connections that stop half-way", needs("Linux"), () => {
+  it("are closed in time, and nothing of them is kept", async () => {
+    const kinds: Kind[] = ["plain", "TLS"];
+    const late = kinds.map(async (kind) => {
+      const target = await startTarget(kind, "10s");
+      const initial = await target.holdings();
+      const hostile = target.hostile(createRandom(0), false);
+      const all = halfWays(hostile.credentials).map((halfWay) => findLate(hostile, halfWay));
+      const found = (await Promise.all(all)).flat();
+      await expect.poll(() => target.excess(initial)).toEqual([]);
+      return found;
+    });
+    expect((await Promise.all(late)).flat()).toEqual([]);
+  });
+});

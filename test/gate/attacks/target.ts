@@ -1,0 +1,281 @@
+/** The service under attack, and its hostile clients. */
+import { once } from "node:events";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  writeFileSync,
+} from "node:fs";
+import { connect, type Socket } from "node:net";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls, setDefaultCACertificates } from "node:tls";
+import { onTestFinished } from "vitest";
+import { createAuthority, writeServerFiles } from "../../support/certificates.ts";
+import { makeSqlite } from "../../support/copying.ts";
+import { temporaryFolder } from "../../support/folder.ts";
+import type { Fields } from "../../support/http2-frames.ts";
+import type { Random } from "../../support/random.ts";
+import { textOfAll } from "../../support/records.ts";
+import { hasEnded, startService, waitFor } from "../../support/service.ts";
+
+export type Kind = "plain" | "TLS";
+export type Port = "grpc" | "http";
+
+/** Text by which records are told apart: those of good callers, of the greedy one, of strangers. */
+export const marks = { good: "S3CRET", greedy: "GR33DY", stranger: "STR4NGER" };
+const tokens = {
+  good: `${marks.good}-token-of-the-good-0123456789`,
+  greedy: `${marks.good}-token-of-the-greedy-0123456789`,
+};
+
+/** A connection of a hostile client. */
+export interface Connection {
+  /** Takes what the client sends; encrypts it if the service has TLS. */
+  readonly socket: Socket;
+  /** The connection below TLS; the same socket without TLS. */
+  readonly tcp: Socket;
+  /** Whether the service closes it within this time in ms. */
+  closes(timeoutMs: number): Promise<boolean>;
+}
+
+/** A hostile client: a stranger, or a caller with a token who asks for more than its share. */
+export interface Hostile {
+  readonly kind: Kind;
+  readonly random: Random;
+  /** The fields with its token, if it has one. */
+  readonly credentials: Fields;
+  /** Is in every record that it sends. */
+  readonly mark: string;
+  /** Opens a connection, by default of the port's protocol; the service may have closed it. */
+  open(port: Port, protocol?: "http/1.1" | "h2"): Promise<Connection>;
+  /** Opens a connection before any handshake. */
+  openTcp(port: Port): Promise<Connection>;
+}
+
+/** What the process of the service holds. */
+interface Holdings {
+  readonly calls: number;
+  readonly timers: number;
+  readonly sockets: number;
+  readonly descriptors: number;
+}
+
+/** How much of it comes and goes without any attack. */
+const slack: Holdings = { calls: 0, timers: 10, sockets: 2, descriptors: 5 };
+const all = Object.keys(slack) as (keyof Holdings)[];
+
+/** One connection of a hostile client, from its opening to its end. */
+export type Attack = (hostile: Hostile) => Promise<unknown>;
+
+/** Resolves after this time in ms. */
+const timeout = (ms: number) => delay(ms, undefined, { ref: false });
+
+export type Target = Awaited<ReturnType<typeof startTarget>>;
+
+/** The memory of a container that the manifests allow, in bytes. */
+const memoryLimit = 768 * 2 ** 20;
+
+/**
+ * Has a process end if it takes more memory than in a container, where this user may set that (cgroup
+ * v1 or v2).
+ *
+ * @returns the folder of its group, which can be removed once it has ended
+ */
+function limitMemory(pid: number): string | undefined {
+  const kinds = [
+    ["/sys/fs/cgroup/memory", "memory.limit_in_bytes"],
+    ["/sys/fs/cgroup", "memory.max"],
+  ] as const;
+  for (const [parent, limit] of kinds) {
+    const group = join(parent, `investor-records-${pid}`);
+    try {
+      mkdirSync(group);
+      writeFileSync(join(group, limit), String(memoryLimit));
+      writeFileSync(join(group, "cgroup.procs"), String(pid));
+      return group;
+    } catch {
+      if (existsSync(group)) rmdirSync(group);
+    }
+  }
+  return undefined;
+}
+
+function isRemoved(folder: string): boolean {
+  try {
+    rmdirSync(folder);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Less than Node.js takes by itself in a container of 768 MiB; with more, V8 collects later. */
+const heapOptions = "--max-old-space-size=224";
+
+/** Starts the service as in a container, with tokens. */
+export async function startTarget(kind: Kind, requestTimeout = "3s") {
+  const folder = temporaryFolder();
+  // Two pages.
+  await makeSqlite(
+    folder,
+    "data/investors.db",
+    260,
+    textOfAll("\u{1F600}".repeat(250) + marks.good),
+  );
+  const env: NodeJS.ProcessEnv = {
+    NODE_OPTIONS: heapOptions,
+    AUTH_TOKENS_FILE: "tokens",
+    REQUEST_TIMEOUT: requestTimeout,
+  };
+  writeFileSync(join(folder, "tokens"), `good ${tokens.good}\ngreedy ${tokens.greedy}\n`);
+  const authority = kind === "TLS" ? await createAuthority() : undefined;
+  if (authority) {
+    Object.assign(env, await writeServerFiles(folder, authority));
+    setDefaultCACertificates([authority.ca]);
+  }
+  let group: string | undefined;
+  // After the service has ended, since it was registered before.
+  onTestFinished(async () => void (await waitFor(() => group === undefined || isRemoved(group))));
+  const service = await startService(env, folder);
+  const { child, exited, output } = service;
+  if (child.pid !== undefined) group = limitMemory(child.pid);
+  const throwOnceEnded = exited.then(() => {
+    throw new Error(`the process ended: ${output().slice(-2_000)}`);
+  });
+  throwOnceEnded.catch(() => {});
+  const ports = { grpc: service.grpcPort, http: service.httpPort };
+  const scheme = authority ? "https" : "http";
+  const httpUrl = `${scheme}://127.0.0.1:${ports.http}`;
+  const sockets = new Set<Socket>();
+  const leaks: string[] = [];
+
+  function own(socket: Socket): Socket {
+    sockets.add(socket);
+    return socket.on("error", () => {}).once("close", () => sockets.delete(socket));
+  }
+
+  async function openTcp(port: Port): Promise<Socket> {
+    const tcp = own(connect(ports[port], "127.0.0.1"));
+    await Promise.race([once(tcp, "connect").catch(() => {}), timeout(5_000)]);
+    return tcp;
+  }
+
+  async function openTls(tcp: Socket, protocol: string): Promise<Socket> {
+    const options = { socket: tcp, servername: "localhost", ALPNProtocols: [protocol] };
+    const socket = own(connectTls(options));
+    const settled = ["secureConnect", "close"].map((event) => once(socket, event).catch(() => {}));
+    await Promise.race([...settled, timeout(5_000)]);
+    return socket;
+  }
+
+  /** Looks for what must not come back. */
+  function follow(tcp: Socket, socket: Socket, isStranger: boolean): Connection {
+    const closed = tcp.destroyed ? Promise.resolve() : new Promise((done) => tcp.on("close", done));
+    // A stranger must see neither a record nor a metric, and nobody a token.
+    const leak = new RegExp(isStranger ? `${marks.good}|# TYPE ` : `${marks.good}-token`);
+    let last = "";
+    socket.on("data", (chunk: Buffer) => {
+      const some = last + chunk.toString("latin1");
+      if (leak.test(some)) leaks.push(some.slice(0, 1_000));
+      last = some.slice(-20);
+    });
+    return {
+      socket,
+      tcp,
+      closes: (timeoutMs) =>
+        Promise.race([closed.then(() => true), timeout(timeoutMs).then(() => false)]),
+    };
+  }
+
+  /** What the process holds. */
+  async function holdings(): Promise<Holdings> {
+    const headers = { authorization: `Bearer ${tokens.good}` };
+    const metrics = await (await fetch(`${httpUrl}/metrics`, { headers })).text();
+    const value = (name: RegExp) => Number(name.exec(metrics)?.[1] ?? 0);
+    return {
+      calls: value(/^\w*rpc_server_calls_in_flight (\d+)/m),
+      timers: value(/^nodejs_active_resources{type="Timeout"} (\d+)/m),
+      sockets: value(/^nodejs_active_resources{type="TCPSocketWrap"} (\d+)/m),
+      descriptors: readdirSync(`/proc/${child.pid}/fd`).length,
+    };
+  }
+
+  return {
+    output,
+    /** What good callers have to know. */
+    addresses: {
+      grpcPort: ports.grpc,
+      httpPort: ports.http,
+      httpUrl,
+      ca: authority?.ca,
+      token: tokens.good,
+      mark: marks.good,
+    },
+    /** What hostile clients received that they must not. */
+    leaks,
+    /** Rejects with the last lines of the service once it has ended. */
+    throwOnceEnded,
+    isAlive: () => !hasEnded(child),
+    hostile(random: Random, isStranger = random.int(0, 1) === 0): Hostile {
+      return {
+        kind,
+        random,
+        credentials: isStranger ? {} : { authorization: `Bearer ${tokens.greedy}` },
+        mark: isStranger ? marks.stranger : marks.greedy,
+        async open(port, protocol = port === "grpc" ? "h2" : "http/1.1") {
+          const tcp = await openTcp(port);
+          const socket = authority && !tcp.destroyed ? await openTls(tcp, protocol) : tcp;
+          return follow(tcp, socket, isStranger);
+        },
+        async openTcp(port) {
+          const tcp = await openTcp(port);
+          return follow(tcp, tcp, isStranger);
+        },
+      };
+    },
+    /** Closes all connections of hostile clients. */
+    closeAll() {
+      // The socket of TLS comes after the one below it; Node.js crashes if it is destroyed last.
+      for (const each of [...sockets].reverse()) each.destroy();
+    },
+    holdings,
+    /** What the process holds more of than it did once. */
+    async excess(initial: Holdings, names = all): Promise<string[]> {
+      const now = await holdings();
+      return names
+        .filter((name) => now[name] > initial[name] + slack[name])
+        .map((name) => `${initial[name]} ${name} before, ${now[name]} now`);
+    },
+    /** How long the main thread has run, or had no core to run on, in ms (proc_pid_schedstat). */
+    busyMs() {
+      const [ran, waited] = readFileSync(`/proc/${child.pid}/schedstat`, "utf8").split(" ");
+      return (Number(ran) + Number(waited)) / 1e6;
+    },
+    /** The most memory in MB since it was reset (proc_pid_status(5), proc_pid_clear_refs(5)). */
+    peakMb() {
+      const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
+      return Math.round(Number(/VmHWM:\s*(\d+)/.exec(status)?.[1]) / 1024);
+    },
+    resetPeak: () => writeFileSync(`/proc/${child.pid}/clear_refs`, "5"),
+    /** How many records strangers have stored. */
+    recordsOfStrangers(): number {
+      const db = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
+      const sql = "SELECT count(*) AS count FROM investors WHERE first_name || city LIKE ?";
+      const row = db.prepare(sql).get(`%${marks.stranger}%`);
+      db.close();
+      return Number(row?.count);
+    },
+    /** Ends the service; resolves with its exit code. */
+    async stop(): Promise<number | NodeJS.Signals> {
+      this.closeAll();
+      child.kill("SIGTERM");
+      await Promise.race([exited, timeout(300_000)]);
+      child.kill("SIGKILL");
+      return exited;
+    },
+  };
+}

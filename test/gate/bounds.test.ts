@@ -1,0 +1,655 @@
+/** The bounds of docs/security.md, each reached. */
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  connect as connectHttp2,
+  constants,
+} from "node:http2";
+import { setTimeout as delay, setImmediate } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
+import { describe, expect, inject, it, onTestFinished } from "vitest";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { makeFullFolder } from "../support/copying.ts";
+import { temporaryFile, temporaryFolder } from "../support/folder.ts";
+import {
+  clientPreface,
+  fieldsOf,
+  frameType,
+  http2Frame,
+  openStream,
+  sendData,
+  wideWindows,
+} from "../support/http2-frames.ts";
+import {
+  frame,
+  messages,
+  openCall,
+  paths,
+  rawCall,
+  rawConnection,
+  replyOf,
+} from "../support/raw-grpc.ts";
+import { institution } from "../support/records.ts";
+import { startInProcess } from "../support/server.ts";
+import {
+  ask,
+  createBody,
+  hurry,
+  lockDatabase,
+  metric,
+  readMetrics,
+  runGroup,
+  type Service,
+  startService,
+  untilInFlight,
+  untilStill,
+  waitFor,
+} from "../support/service.ts";
+import { http1, openWire } from "../support/tcp.ts";
+
+const { create, get, list, check, watch, reflect } = paths;
+const { empty, fullPage, listServices } = messages;
+const alive = http1("GET", "/healthz", {});
+
+const greedy = "Bearer t0ken-of-a-greedy-caller";
+const modest = "Bearer t0ken-of-a-modest-caller";
+
+/** No bound, so that a busy machine may take its time. */
+const patient = { REQUEST_TIMEOUT: "10m" };
+
+/** Ten times as fast as it says. */
+const fast = { ...patient, NODE_OPTIONS: hurry(10) };
+
+/** Starts a service with two callers. */
+async function startWithCallers(env: NodeJS.ProcessEnv, folder?: string) {
+  const tokens = "greedy t0ken-of-a-greedy-caller\nmodest t0ken-of-a-modest-caller\n";
+  const settings = { AUTH_TOKENS_FILE: temporaryFile(tokens), ...env };
+  return { ...(await startService(settings, folder)), authorization: modest };
+}
+
+/** A session of HTTP/2 whose client reads nothing that windows count. */
+const unreadSession = (port: number) => rawConnection(port, { initialWindowSize: 0 });
+
+/** Waits until what was sent on a session has arrived. */
+async function untilArrived(session: ClientHttp2Session): Promise<void> {
+  // A ping overtakes requests that wait for the connection, or begin in the same turn.
+  if (session.connecting) await once(session, "connect");
+  await setImmediate();
+  await new Promise((done) => session.ping(done));
+}
+
+/** How many gets a service has replied to, or given up. */
+async function countGets(service: Service): Promise<number> {
+  const text = await readMetrics(service);
+  const counts = text.matchAll(
+    /call_duration_seconds_count{method="[\w.]+\/GetInvestor".*} (\d+)/g,
+  );
+  return Array.from(counts, ([, count]) => Number(count)).reduce((sum, count) => sum + count, 0);
+}
+
+function readStatus({ child }: Service): string {
+  return readFileSync(`/proc/${child.pid}/status`, "utf8");
+}
+
+async function reasonOf(port: number, path: string, body = empty): Promise<string | undefined> {
+  return (await rawCall(rawConnection(port), path, body)).reason;
+}
+
+describe("calls in flight", () => {
+  it("are as many as the limit, beside probes, metrics, the reference and public calls", async () => {
+    const service = await startService({ ...patient, MAX_IN_FLIGHT: "1" });
+    const held = openCall(rawConnection(service.grpcPort), create);
+    await untilInFlight(service, 1);
+    expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
+    const refused = await ask(service, "/v1/investors");
+    expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+    for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+      expect((await ask(service, path)).status, path).toBe(200);
+    }
+    const session = rawConnection(service.grpcPort);
+    expect((await rawCall(session, check, empty)).status).toBe(0);
+    expect((await rawCall(session, reflect, listServices)).status).toBe(0);
+    expect((await replyOf(held.end(createBody()))).status).toBe(0);
+  });
+
+  it("are of one caller at most seven of eight", async () => {
+    const service = await startWithCallers({ ...patient, MAX_IN_FLIGHT: "8" });
+    const session = rawConnection(service.grpcPort);
+    const ended: unknown[] = [];
+    const openBy = (authorization: string) => {
+      const call = openCall(session, create, { authorization });
+      void replyOf(call).then(({ status, reason = status }) => ended.push(reason));
+      return call;
+    };
+    const calls = Array.from({ length: 40 }, () => openBy(greedy));
+    const refused = Array(33).fill("OVERLOADED");
+    await expect.poll(() => ended).toEqual(refused);
+    calls.push(openBy(modest));
+    await untilInFlight(service, 8);
+    for (const call of calls) call.end(createBody());
+    await expect.poll(() => ended).toEqual([...refused, ...Array(8).fill(0)]);
+  });
+});
+
+describe("public calls", () => {
+  it.each<[string, number, string, (stream: ClientHttp2Stream) => unknown]>([
+    ["health checks", 512, check, () => {}],
+    ["watches", 1_024, watch, (stream) => stream.end(empty)],
+    ["reflection streams", 512, reflect, (stream) => stream.write(listServices)],
+  ])(
+    "%s are at most 64 on a connection and %i in all, and another one makes room",
+    async (...of) => {
+      const [, inAll, path, begin] = of;
+      const service = await startService(patient);
+      const { grpcPort } = service;
+      const sessions = Array.from({ length: inAll / 64 }, () => rawConnection(grpcPort));
+      const ended: (string | undefined)[] = [];
+      for (const session of sessions) {
+        for (let i = 0; i < 64; i += 1) {
+          const stream = openCall(session, path);
+          void replyOf(stream).then(({ reason }) => ended.push(reason));
+          begin(stream);
+        }
+        await untilArrived(session);
+      }
+      const [session] = sessions as [ClientHttp2Session];
+      expect((await rawCall(session, path, empty)).reason).toBe("OVERLOADED");
+      expect(ended).toEqual([]);
+      const stream = openCall(rawConnection(grpcPort), path);
+      const answered = path === check ? once(stream.end(empty), "trailers") : once(stream, "data");
+      if (path !== check) begin(stream);
+      await answered;
+      await expect.poll(() => ended).toEqual(["OVERLOADED"]);
+      expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
+    },
+  );
+
+  it("of one kind do not keep out those of another", async () => {
+    const { grpcPort, httpPort } = await startService(patient);
+    for (let i = 0; i < 8; i += 1) {
+      const session = rawConnection(grpcPort);
+      for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(listServices);
+      await untilArrived(session);
+    }
+    expect((await rawCall(rawConnection(grpcPort), check, empty)).status).toBe(0);
+    for (const path of ["/healthz", "/metrics", "/openapi.json"]) {
+      expect((await ask({ httpPort }, path)).status, path).toBe(200);
+    }
+  });
+
+  it("take messages of at most 4 KiB, and reflection ends at its client's deadline", async () => {
+    const { grpcPort } = await startInProcess();
+    expect(await reasonOf(grpcPort, check, frame(Buffer.alloc(5_000)))).toBe("MESSAGE_TOO_LARGE");
+    const stream = openCall(rawConnection(grpcPort), reflect, { "grpc-timeout": "100m" });
+    stream.write(listServices);
+    expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
+  });
+
+  it("of reflection hold little of what is asked and not read", async () => {
+    const { grpcPort, child } = await startService({ NODE_OPTIONS: "--max-old-space-size=80" });
+    const questions = Buffer.concat(Array(1_000).fill(listServices));
+    for (let i = 0; i < 8; i += 1) {
+      const session = unreadSession(grpcPort);
+      for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(questions);
+      await untilArrived(session);
+    }
+    expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
+    expect(child.signalCode).toBe(null);
+  });
+
+  it("of reflection end after a minute", async () => {
+    const { grpcPort } = await startService(fast);
+    const stream = openCall(rawConnection(grpcPort), reflect);
+    stream.write(listServices);
+    expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
+  });
+});
+
+describe("pages", () => {
+  it("are eight on a connection and 64 in all, metrics two, and probes any number", async () => {
+    const authority = await createAuthority();
+    const service = await startService(await writeServerFiles(temporaryFolder(), authority));
+    const connect = (settings = {}) => {
+      const session = connectHttp2(`https://localhost:${service.httpPort}`, {
+        ca: authority.ca,
+        settings,
+      });
+      onTestFinished(() => session.destroy());
+      return session;
+    };
+    const statusOf = async (session: ClientHttp2Session, path: string) => {
+      const [headers] = await once(session.request({ ":path": path }), "response");
+      return headers[":status"];
+    };
+    // Clients that leave give back what they held, once.
+    for (let i = 0; i < 20; i += 1) {
+      const socket = connectTls({ port: service.httpPort, rejectUnauthorized: false });
+      socket.on("error", () => {}).write(http1("GET", "/swagger-ui-bundle.js", {}).repeat(8));
+      await once(socket, "data");
+      socket.destroy();
+    }
+    const unread = Array.from({ length: 8 }, () => connect({ initialWindowSize: 0 }));
+    for (const session of unread) {
+      for (let i = 0; i < 8; i += 1) expect(await statusOf(session, "/openapi.json")).toBe(200);
+      expect(await statusOf(session, "/")).toBe(503);
+    }
+    for (let i = 0; i < 2; i += 1)
+      expect(await statusOf(unread[i] as ClientHttp2Session, "/metrics")).toBe(200);
+    const session = connect();
+    for (const path of ["/openapi.json", "/metrics"])
+      expect(await statusOf(session, path)).toBe(503);
+    for (let i = 0; i < 20; i += 1) expect(await statusOf(session, "/healthz")).toBe(200);
+    for (const each of unread) each.destroy();
+    for (const path of ["/openapi.json", "/metrics"]) {
+      await waitFor(async () => (await statusOf(session, path)) === 200);
+    }
+  });
+
+  it("that are not read take little memory, over TLS with the widest windows", async () => {
+    const authority = await createAuthority();
+    const service = await startService(await writeServerFiles(temporaryFolder(), authority));
+    const memory = () => Number(/VmHWM:\s*(\d+)/.exec(readStatus(service))?.[1]) / 1024;
+    const before = memory();
+    const fields = { ...fieldsOf("/swagger-ui-bundle.js"), ":method": "GET" };
+    const requests = Array.from({ length: 100 }, (_, i) => [
+      openStream(2 * i + 1, fields),
+      sendData(2 * i + 1, Buffer.alloc(0), true),
+    ]);
+    for (let i = 0; i < 10; i += 1) {
+      const options = { port: service.httpPort, ALPNProtocols: ["h2"], ca: authority.ca };
+      const socket = connectTls({ ...options, servername: "localhost" });
+      onTestFinished(() => void socket.destroy());
+      await once(socket, "secureConnect");
+      socket.write(Buffer.concat([clientPreface, wideWindows, ...requests.flat()]));
+      await once(socket, "readable");
+    }
+    await untilStill(memory);
+    expect(memory() - before).toBeLessThan(150);
+  });
+});
+
+describe("what is of no call", () => {
+  it("closes its connection after half a minute if it is not read", async () => {
+    const authority = await createAuthority();
+    const files = await writeServerFiles(temporaryFolder(), authority);
+    const service = await startService({ ...fast, ...files });
+    const session = connectHttp2(`https://localhost:${service.httpPort}`, {
+      ca: authority.ca,
+      settings: { initialWindowSize: 0 },
+    });
+    onTestFinished(() => session.destroy());
+    session.on("error", () => {});
+    const closed = once(session, "close");
+    for (const path of ["/nothing", "/healthz"]) {
+      await once(
+        session.request({ ":path": path }).on("error", () => {}),
+        "response",
+      );
+    }
+    await closed;
+    await expect.poll(service.output).toContain('"reason":"unread_reply"');
+  });
+
+  it("is no longer counted once clients have left, at whatever moment, and so are calls", async () => {
+    const service = await startService();
+    const json = { "content-type": "application/json; charset=utf-8" };
+    const pipeline = [
+      http1("GET", "/swagger-ui-bundle.js", {}),
+      ...Array(8).fill(http1("POST", list, { ...json, "content-length": 2 }, "{}")),
+      "CONNECT localhost:1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ].join("");
+    for (let i = 0; i < 60; i += 1) {
+      const { socket } = openWire(service.httpPort, pipeline);
+      await delay(i % 5);
+      socket.destroy();
+    }
+    await untilInFlight(service, 0);
+    expect((await ask(service, "/v1/investors?pageSize=1")).status).toBe(200);
+  });
+});
+
+describe("lists", () => {
+  it("that fail and are not read hold up no other list", async () => {
+    const service = await startService(patient);
+    const session = unreadSession(service.grpcPort);
+    const negative = frame(Buffer.from([8, ...Array(9).fill(0xff), 1]));
+    const web = { "content-type": "application/grpc-web" };
+    for (let i = 0; i < 8; i += 1) {
+      const stream = openCall(session, list, web).end(negative);
+      await once(stream, "response");
+    }
+    expect((await rawCall(rawConnection(service.grpcPort), list, empty)).status).toBe(0);
+  });
+
+  it("are 64 on their way, and more are refused until one is read or cancelled", async () => {
+    const service = await startService(patient, await makeFullFolder(130));
+    const session = unreadSession(service.grpcPort);
+    const streams = Array.from({ length: 64 }, () => openCall(session, list).end(empty));
+    await untilInFlight(service, 64);
+    expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
+    await untilInFlight(service, 64);
+    streams[0]?.close();
+    await waitFor(async () => (await reasonOf(service.grpcPort, list)) === undefined);
+  });
+
+  it("of one caller are 56 on their way, and others are served", async () => {
+    const service = await startWithCallers(patient, await makeFullFolder(130));
+    const { grpcPort } = service;
+    const session = unreadSession(grpcPort);
+    const callBy = (authorization: string) =>
+      rawCall(rawConnection(grpcPort), list, empty, { authorization });
+    for (let i = 0; i < 56; i += 1) {
+      openCall(session, list, { authorization: greedy }).end(empty);
+    }
+    await untilInFlight(service, 56);
+    expect((await callBy(greedy)).reason).toBe("OVERLOADED");
+    expect((await callBy(modest)).status).toBe(0);
+  });
+
+  it("are eight whole ones on their way, six of one caller, and pages beside them", async () => {
+    // More than the system takes on behalf of clients that do not read.
+    const { httpPort } = await startWithCallers(patient, await makeFullFolder(2_000));
+    const statusOf = async (authorization: string, path = "/v1/investors") => {
+      const request = http1("GET", path, { authorization });
+      const { socket } = openWire(httpPort, request);
+      const [start] = await once(socket, "data");
+      socket.pause();
+      return Number(start.slice(9, 12));
+    };
+    for (let i = 0; i < 6; i += 1) expect(await statusOf(greedy)).toBe(200);
+    expect(await statusOf(greedy)).toBe(503);
+    for (let i = 0; i < 2; i += 1) expect(await statusOf(modest)).toBe(200);
+    expect(await statusOf(modest)).toBe(503);
+    expect(await statusOf(greedy, "/v1/investors?pageSize=1")).toBe(200);
+  });
+
+  it("that are cancelled unread leave their connection of use", async () => {
+    const service = await startService({}, await makeFullFolder(130));
+    const session = unreadSession(service.grpcPort);
+    for (let i = 0; i < 50; i += 1) {
+      const stream = openCall(session, list).end(empty);
+      await once(stream, "response");
+      stream.close();
+    }
+    session.settings({ initialWindowSize: 2 ** 20 });
+    expect((await rawCall(session, check, empty)).status).toBe(0);
+  });
+});
+
+describe("a reply that is not read", () => {
+  it("closes its connection after half a minute and more for its size, as the service's fault", async () => {
+    const service = await startService(fast, await makeFullFolder(130));
+    const session = unreadSession(service.grpcPort);
+    const closed = once(session, "close");
+    const start = performance.now();
+    openCall(session, list).end(empty);
+    await untilInFlight(service, 1);
+    await closed;
+    expect(performance.now() - start).toBeGreaterThan(2_500);
+    await untilInFlight(service, 0);
+    const labels = `{method="${list.slice(1)}",code="DEADLINE_EXCEEDED",transport="grpc"}`;
+    const name = "investor_records_rpc_server_call_duration_seconds_count";
+    expect(await metric(service, name, labels)).toBe(1);
+  });
+
+  it("arrives whole if it is read slowly, over HTTP/1.1 and, beside others, HTTP/2", async () => {
+    const folder = await makeFullFolder(700);
+    const files = await writeServerFiles(folder, await createAuthority());
+    const settings = { ...patient, ...files, NODE_OPTIONS: hurry(2) };
+    const { httpPort } = await startService(settings, folder);
+    const tailOf = async (protocol: string, request: Uint8Array | string) => {
+      const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
+      const socket = connectTls(options);
+      onTestFinished(() => void socket.destroy());
+      socket.write(request);
+      let tail = "";
+      let count = 0;
+      let read = 0;
+      const start = performance.now();
+      for await (const chunk of socket) {
+        count += 1;
+        read += chunk.length;
+        // Its reply waits for what the system buffers of the list.
+        if (protocol === "h2" && count % 100 === 0) socket.write(openGet(count + 1));
+        tail = (tail + chunk.toString("latin1")).slice(-40);
+        if (tail.includes("}]")) break;
+        // 60 KB a second on the clock of the service, as far as the machine allows.
+        const aheadMs = start + read / 120 - performance.now();
+        if (aheadMs > 100) await delay(aheadMs);
+      }
+      return tail;
+    };
+    const openGet = (stream: number) => {
+      const fields = { ...fieldsOf("/v1/investors/none"), ":method": "GET" };
+      return Buffer.concat([openStream(stream, fields), sendData(stream, Buffer.alloc(0), true)]);
+    };
+    const request = Buffer.concat([
+      ...[clientPreface, wideWindows],
+      openStream(1, { ...fieldsOf("/v1/investors"), ":method": "GET" }),
+      sendData(1, Buffer.alloc(0), true),
+    ]);
+    const tails = [tailOf("h2", request), tailOf("http/1.1", http1("GET", "/v1/investors", {}))];
+    for (const tail of await Promise.all(tails)) expect(tail).toContain("}]");
+  });
+});
+
+describe("connections", () => {
+  it("are at most as many as the limit, and the one idle longest is replaced", async () => {
+    const service = await startService({ MAX_CONNECTIONS: "20" });
+    const first = openWire(service.httpPort).socket;
+    await once(first, "connect");
+    const sockets = Array.from({ length: 100 }, () => openWire(service.grpcPort).socket);
+    await Promise.all(sockets.map((socket) => once(socket, "connect").catch(() => {})));
+    const open = () => [first, ...sockets].filter(({ closed }) => !closed).length;
+    await expect.poll(open).toBe(20);
+    expect(first.closed).toBe(true);
+  });
+
+  it("are no more than file descriptors allow, and an idle one makes room", async () => {
+    const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const command = 'ulimit -n 80; exec "$0" "$1"';
+    const args = ["-c", command, process.execPath, inject("bin")];
+    const { output } = runGroup("sh", args, { env, cwd: temporaryFolder() });
+    await expect.poll(output).toContain("serving");
+    expect(output()).toContain("80 file descriptors allows 30 connections, not the 1024 of");
+    const port = Number(/http:\/\/127.0.0.1:(\d+)/.exec(output())?.[1]);
+    for (let i = 0; i < 100; i += 1) {
+      const { received } = openWire(port, alive);
+      await expect.poll(received).toContain("200 OK");
+    }
+  });
+
+  it("that carry calls are not replaced, and one more is refused, which is said", async () => {
+    const service = await startService({ ...patient, MAX_CONNECTIONS: "10" });
+    const sessions = Array.from({ length: 10 }, () => rawConnection(service.grpcPort));
+    const calls = sessions.map((session) => openCall(session, create));
+    for (const session of sessions) await untilArrived(session);
+    await openWire(service.grpcPort).closed;
+    await expect.poll(service.output).toContain('"reason":"refused"');
+    for (const call of calls) expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="refused"}')).toBe(1);
+  });
+
+  it("that carry watches alone make room, the youngest first, after a GOAWAY", async () => {
+    const service = await startService({ ...patient, MAX_CONNECTIONS: "10" });
+    const sessions: ClientHttp2Session[] = [];
+    const open: ClientHttp2Session[] = [];
+    for (let i = 0; i < 10; i += 1) {
+      const session = rawConnection(service.grpcPort);
+      await once(openCall(session, watch).end(empty), "data");
+      sessions.push(session);
+      open.push(session);
+      session.once("close", () => open.splice(open.indexOf(session), 1));
+    }
+    // A call beside its watch keeps a connection.
+    const call = openCall(sessions[9] as ClientHttp2Session, create);
+    await untilArrived(sessions[9] as ClientHttp2Session);
+    const goaway = once(sessions[8] as ClientHttp2Session, "goaway");
+    expect((await ask(service, "/healthz")).status).toBe(200);
+    await goaway;
+    await expect.poll(() => open).toHaveLength(9);
+    expect(open).not.toContain(sessions[8]);
+    expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="watch_replaced"}')).toBe(1);
+    expect(service.output()).toContain('"reason":"watch_replaced"');
+  });
+
+  it("are closed if they do not begin in ten seconds, or do not reply to a ping after a minute", async () => {
+    const { grpcPort, httpPort } = await startService(fast);
+    const wires = [grpcPort, httpPort].flatMap((port) =>
+      ["", "PRI * HT"].map((beginning) => openWire(port, beginning)),
+    );
+    wires.push(openWire(grpcPort, clientPreface));
+    await Promise.all(wires.map(({ closed }) => closed));
+  });
+});
+
+describe("a connection of HTTP/2", () => {
+  /** Calls that are reset at once. */
+  const resetCalls = (count: number, first = 1) =>
+    Buffer.concat(
+      Array.from({ length: count }, (_, i) => [
+        openStream(first + 2 * i, fieldsOf(get)),
+        http2Frame(frameType.resetStream, 0, first + 2 * i, Buffer.from([0, 0, 0, 8])),
+      ]).flat(),
+    );
+
+  it("serves 32 of the streams that its client opens and resets at once", async () => {
+    const service = await startService();
+    const kept = openWire(service.grpcPort, Buffer.concat([clientPreface, resetCalls(230)]));
+    await expect.poll(() => countGets(service)).toBe(32);
+    expect(kept.socket.closed).toBe(false);
+  });
+
+  it("is closed for its new streams once there are more than 2,048 in a turn, which is said", async () => {
+    const service = await startService();
+    const wires = Array.from({ length: 4 }, () => openWire(service.grpcPort, clientPreface));
+    for (const { received } of wires) await expect.poll(received).not.toBe("");
+    // All of them come in one turn.
+    service.child.kill("SIGSTOP");
+    for (const { socket } of wires) socket.write(resetCalls(900));
+    await delay(200);
+    service.child.kill("SIGCONT");
+    await Promise.race(wires.map(({ closed }) => closed));
+    await expect.poll(service.output).toContain('"reason":"too_many_streams"');
+  });
+
+  it("goes on through 1,000 resets a second, and other calls on it", async () => {
+    const service = await startService(patient);
+    const session = rawConnection(service.grpcPort);
+    const goaway = once(session, "goaway").then(() => "goaway");
+    const held = openCall(session, create);
+    for (let i = 0; i < 5_000; i += 1) {
+      const stream = openCall(session, get);
+      stream.close(constants.NGHTTP2_CANCEL);
+      if (i % 50 === 49) await delay(50);
+    }
+    expect((await replyOf(held.end(createBody()))).status).toBe(0);
+    expect(await Promise.race([goaway, delay(0, "open")])).toBe("open");
+  });
+
+  it("is closed after more than 2,000 resets at once, which is said", async () => {
+    const service = await startService();
+    const { socket, received } = openWire(service.grpcPort, clientPreface);
+    const ping = http2Frame(frameType.ping, 0, 0, Buffer.alloc(8));
+    const reply = http2Frame(frameType.ping, 1, 0, Buffer.alloc(8)).toString("latin1");
+    const replies = () => received().split(reply).length - 1;
+    const start = performance.now();
+    for (let i = 0; !socket.closed; i += 1) {
+      socket.write(Buffer.concat([resetCalls(100, 200 * i + 1), ping]));
+      await waitFor(() => socket.closed || replies() > i);
+    }
+    expect(replies(), "batches of 100").toBeGreaterThanOrEqual(19);
+    // The batch that goes over is answered, too, and each second that begins gives 1,500 back.
+    const allowed = 2_000 + 100 + 1_500 * Math.ceil((performance.now() - start) / 1_000);
+    expect(100 * replies(), "resets").toBeLessThanOrEqual(allowed);
+    const name = "investor_records_connections_closed_total";
+    const errors = ["http2_error", "http2_idle_error"];
+    const counts = await Promise.all(
+      errors.map((reason) => metric(service, name, `{reason="${reason}"}`)),
+    );
+    expect(counts.reduce((sum, count) => sum + count)).toBe(1);
+  });
+
+  it("carries 100 streams, and serves all of them", async () => {
+    const service = await startService();
+    const session = rawConnection(service.grpcPort);
+    await once(session, "remoteSettings");
+    expect(session.remoteSettings.maxConcurrentStreams).toBe(100);
+    const web = { "content-type": "application/grpc-web" };
+    const calls = Array.from({ length: 100 }, (_, i) => [
+      openStream(2 * i + 1, fieldsOf(get, i % 2 === 0 ? {} : web)),
+      sendData(2 * i + 1, Buffer.alloc(0), true),
+    ]);
+    openWire(service.grpcPort, Buffer.concat([clientPreface, ...calls.flat()]));
+    await expect.poll(() => countGets(service)).toBe(100);
+  });
+
+  it("is closed after an error, though its client reads nothing of what was sent", async () => {
+    const service = await startService(fast, await makeFullFolder(130));
+    const { socket } = openWire(service.grpcPort, clientPreface);
+    socket.pause().write(wideWindows);
+    for (let stream = 1; stream < 40; stream += 2) {
+      socket.write(openStream(stream, fieldsOf(list)));
+      socket.write(sendData(stream, fullPage, true));
+    }
+    const calls = "investor_records_rpc_server_calls_in_flight";
+    await waitFor(async () => (await metric(service, calls)) > 0);
+    // Until the system takes no more on behalf of the client.
+    await untilStill(async () => metric(service, calls));
+    const garbage = http2Frame(frameType.settings, 0, 1, Buffer.alloc(0));
+    const isClosed = () => {
+      // Without reading, only writing shows it.
+      socket.write(garbage);
+      return socket.closed;
+    };
+    await expect.poll(isClosed, { interval: 500 }).toBe(true);
+  });
+});
+
+describe("requests by HTTP/1.1", () => {
+  it("have headers of at most 16 KiB, and one that has more is said", async () => {
+    const headers = { "x-large": "x".repeat(17_000) };
+    const service = await startInProcess();
+    expect((await ask(service, "/healthz", { headers })).status).toBe(431);
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="http1_error"}')).toBe(1);
+  });
+
+  it("may be 16 unanswered on a connection, which one more closes", async () => {
+    const service = await startService();
+    lockDatabase(service);
+    const json = { "content-type": "application/json" };
+    const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
+    const kept = openWire(service.httpPort, waiting + alive.repeat(15));
+    await openWire(service.httpPort, waiting + alive.repeat(16)).closed;
+    expect(kept.socket.closed).toBe(false);
+  });
+});
+
+describe("an old connection", () => {
+  it("of HTTP/2 is asked to end, and carries its calls to their ends", async () => {
+    const service = await startService({ MAX_CONNECTION_AGE: "1s" });
+    const session = rawConnection(service.grpcPort);
+    const stream = openCall(session, list);
+    await once(session, "goaway");
+    await untilArrived(session);
+    expect((await replyOf(stream.end(empty))).status).toBe(0);
+    if (!session.closed) await once(session, "close");
+  });
+
+  it("of HTTP/1.1 ends with its next reply", async () => {
+    const service = await startService({ MAX_CONNECTION_AGE: "1s", REQUEST_TIMEOUT: "1m" });
+    const { socket, received, closed } = openWire(service.httpPort, alive);
+    await expect.poll(received).toContain("alive");
+    // One after the other grows as old, give or take a tenth.
+    for (let i = 0; i < 2; i += 1) await once(rawConnection(service.grpcPort), "goaway");
+    expect(socket.closed).toBe(false);
+    socket.write(alive);
+    expect(await closed).toMatch(/alive[\s\S]*connection: close[\s\S]*alive/i);
+  });
+});

@@ -1,0 +1,200 @@
+import { once } from "node:events";
+import { rmSync, statSync } from "node:fs";
+import { type AddressInfo, createServer, type Socket } from "node:net";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { ObjectId, UUID } from "mongodb";
+import { expect, it, onTestFinished } from "vitest";
+import { copy, copyHere, makeSqlite, rowsOf, startCopy, tableOf } from "../support/copying.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { connectTo, describeWithMongo, findMembers } from "../support/mongodb.ts";
+import { createRandom, seedOf } from "../support/random.ts";
+import { end, type Run, run } from "../support/service.ts";
+
+const records = 10_000;
+const bytesOfLine = 310;
+
+/** How many records are written so far. */
+type Written = () => Promise<number>;
+
+function inFile(folder: string, name: string): Written {
+  const partial = join(folder, `${name}.partial`);
+  return async () => (statSync(partial, { throwIfNoEntry: false })?.size ?? 0) / bytesOfLine;
+}
+
+async function inMongo(url: string): Promise<Written> {
+  const client = await connectTo(url);
+  const collection = client.db().collection("investors");
+  return () => collection.countDocuments({}, { readPreference: "primaryPreferred" }).catch(() => 0);
+}
+
+/** Waits until a copy has written so many records or has ended. */
+async function reach(count: number, written: Written, { exited }: Run): Promise<void> {
+  let hasEnded = false;
+  exited.then(() => {
+    hasEnded = true;
+  });
+  while (!hasEnded && (await written()) < count) await delay(5);
+}
+
+async function expectToEndWell({ exited, output }: Run): Promise<void> {
+  const told = expect.stringMatching(/^copied .*\n$/m);
+  expect({ code: await exited, told: output() }).toEqual({ code: 0, told });
+}
+
+/** Copies from SQLite to MongoDB, on to a file and back to SQLite, and expects the same table. */
+async function copyAround(
+  url: string,
+  copyOne: (start: () => Run, written: Written) => Promise<void>,
+): Promise<void> {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", records);
+  const copyTo = (from: string, to: string, written: Written) => {
+    const start = () => {
+      // A file that is there would be refused.
+      rmSync(join(folder, to), { force: true });
+      return startCopy([from, to], { folder });
+    };
+    return copyOne(start, written);
+  };
+  await copyTo("sqlite:a.db", url, await inMongo(url));
+  await copyTo(url, "a.ndjson", inFile(folder, "a.ndjson"));
+  await copyTo("a.ndjson", "sqlite:b.db", async () => rowsOf(folder, "b.db"));
+  expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+  expect(tableOf(folder, "b.db").rows).toBe(records);
+}
+
+describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
+  it("keeps what is there, and finds it again", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 1_500);
+    const url = mongo.url();
+    expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({ code: 0 });
+    expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({
+      code: 0,
+      told: expect.stringContaining("copied 0 records, and found 1,500 already there"),
+    });
+    expect((await copyHere([url, "sqlite:b.db"], { folder })).code).toBe(0);
+    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
+  });
+
+  it("names and leaves out a record that is wrong, and copies the others", async () => {
+    const folder = temporaryFolder();
+    const [first, second] = await makeSqlite(folder, "a.db", 5);
+    const url = mongo.url();
+    await copyHere(["sqlite:a.db", url], { folder });
+    const client = await connectTo(url);
+    const collection = client.db().collection<{ _id: UUID }>("investors");
+    const key = (id = "") => ({ _id: new UUID(id) });
+    await collection.updateOne(key(first?.id), { $set: { zipCode: 12345, type: "fund" } });
+    await collection.updateOne(key(second?.id), { $unset: { city: 1 } });
+    expect(await copyHere([url, "sqlite:b.db"], { folder })).toEqual({
+      code: 1,
+      told:
+        `error: record ${first?.id}: type must be individual or institution; zipCode must be a string\n` +
+        `error: record ${second?.id}: city is required\n` +
+        "error: left out 2 wrong records; copied 3 records, and found 0 already there\n",
+    });
+    // As the page says.
+    const at = (id = "") => ["remove", url, id];
+    for (const record of [first, second])
+      expect(await run(at(record?.id), {}, folder).exited).toBe(0);
+    expect(await copyHere([url], { folder })).toMatchObject({ code: 0 });
+  });
+
+  it("ends at a document that is no record, and names it", async () => {
+    const id = "0123456789abcdef01234567";
+    const document = { _id: new ObjectId(id) };
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3);
+    const url = mongo.url();
+    await copyHere(["sqlite:a.db", url], { folder });
+    const client = await connectTo(url);
+    await client.db().collection("investors").insertOne(document);
+    const { code, told } = await copyHere([url, "sqlite:b.db"], { folder });
+    expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is no record[^\n]*\n$/);
+    expect(told).toContain(id);
+    expect(code).toBe(1);
+  });
+
+  it("says that a source without records is none, and does not make it", async () => {
+    const url = mongo.url();
+    expect(await copyHere([url, "out.ndjson"], { folder: temporaryFolder() })).toEqual({
+      code: 1,
+      told: expect.stringMatching(/^error: cannot read mongodb:[^\n]*: it holds no records\n$/),
+    });
+    const client = await connectTo(url);
+    expect(await client.db().listCollections().toArray()).toEqual([]);
+  });
+
+  it("gives the same table, though each copy is killed", async () => {
+    const random = createRandom(seedOf("killed copies"));
+    let killed = 0;
+    await copyAround(mongo.url(), async (start, written) => {
+      const running = start();
+      await reach(random.int(1, records / 2), written, running);
+      running.child.kill("SIGKILL");
+      if ((await running.exited) === "SIGKILL") killed += 1;
+      else await expectToEndWell(running);
+      await expectToEndWell(start());
+    });
+    expect(killed).toBeGreaterThan(0);
+  });
+});
+
+describeWithMongo("a copy to and from a set of three", "set of three", (mongo) => {
+  it("gives the same table, though the primary dies in each copy", async () => {
+    const random = createRandom(seedOf("killed primaries"));
+    let interrupted = 0;
+    await copyAround(mongo.url(), async (start, written) => {
+      const [primary] = await findMembers(mongo);
+      const running = start();
+      await reach(random.int(1, records / 2), written, running);
+      if (running.child.exitCode === null) interrupted += 1;
+      primary?.signal("SIGKILL");
+      await expectToEndWell(running);
+      await mongo.revive();
+    });
+    expect(interrupted).toBeGreaterThan(0);
+  });
+});
+
+it("says in one line, without secrets, that MongoDB cannot be reached", async () => {
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 1);
+  const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };
+  const refused = "cannot reach MongoDB: 127.0.0.1:1: it refuses connections (ECONNREFUSED)";
+  const why = `mongodb://127.0.0.1:1/x: ${refused}\n`;
+  expect(
+    await Promise.all([
+      copy(["env:GONE", "sqlite:b.db"], { folder, env }),
+      copy(["sqlite:a.db", "env:GONE"], { folder, env }),
+    ]),
+  ).toMatchObject([
+    { code: 1, told: `error: cannot read ${why}` },
+    { code: 1, told: `error: cannot write to ${why}` },
+  ]);
+});
+
+it("is stopped by a signal at once while MongoDB does not reply", async () => {
+  const silent = createServer().listen(0, "127.0.0.1");
+  onTestFinished(() => void silent.close());
+  await once(silent, "listening");
+  const { port } = silent.address() as AddressInfo;
+  const folder = temporaryFolder();
+  await makeSqlite(folder, "a.db", 1);
+  const url = `mongodb://127.0.0.1:${port}/x`;
+  for (const args of [
+    ["sqlite:a.db", url],
+    [url, "sqlite:b.db"],
+  ]) {
+    const running = startCopy(args, { folder });
+    const [socket] = (await once(silent, "connection")) as [Socket];
+    const start = performance.now();
+    expect(await end(running)).toBe(143);
+    // Less than what it waits for MongoDB.
+    expect(performance.now() - start).toBeLessThan(10_000);
+    expect(running.output()).toBe("stopped by SIGTERM\n");
+    socket.destroy();
+  }
+});

@@ -1,0 +1,171 @@
+// Each example downloads and compiles what it needs, which takes minutes the first time.
+import { execFile } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
+import { delimiter, join } from "node:path";
+import { promisify, stripVTControlCharacters } from "node:util";
+import { version } from "uuid";
+import { expect, it, type TestOptions } from "vitest";
+import { copyClone, root } from "../support/clone.ts";
+import { copy } from "../support/copying.ts";
+import { sharedFolder, temporaryFolder } from "../support/folder.ts";
+import { readBlocks, readPage } from "../support/markdown.ts";
+import { aCreate } from "../support/records.ts";
+import {
+  end,
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+} from "../support/service.ts";
+import { needs } from "../support/tools.ts";
+
+const execute = promisify(execFile);
+
+const languages: [language: string, options: TestOptions][] = [
+  ["TypeScript with grpc-js", {}],
+  ["TypeScript with Connect", {}],
+  ["Python", needs("Python")],
+  ["Go", needs("Go")],
+  ["Java", needs("Maven")],
+];
+
+const longer = "{ timeoutMs: 300_000, retries: 50 }";
+/** Where the examples have their deadlines, and longer ones: a restart can take more than theirs. */
+const deadlines = [
+  ["proto/investor/v1/investor_grpc_service_config_with_request_ids.json", '"30s"', '"300s"'],
+  ["examples/typescript-grpc-js/investors.ts", "Insecure()", `Insecure(), ${longer}`],
+  ["examples/typescript-connect/investors.ts", '"1.1" })', `"1.1" }), ${longer}`],
+] as const;
+
+/** The commands under a heading of examples/README.md. */
+function stepsOf(language: string): string {
+  const [, section = ""] = readPage("examples/README.md").split(`\n### ${language}\n`);
+  const [, steps] = /```sh.*\n([\s\S]*?)\n```/.exec(section) ?? [];
+  if (steps === undefined) throw new Error(`examples/README.md has no steps for ${language}`);
+  return steps;
+}
+
+/** How the last command of an example ended. */
+type Ended = Promise<{ stdout: string; code: number }>;
+
+/** Examples that nobody replies to, beside the tests that follow. */
+const unanswered: Ended[] = [];
+
+/** Does the steps of an example in a clone, where they would change nothing of the tools that npm uses. */
+async function doSteps(language: string, { grpcPort, httpPort }: Service) {
+  const clone = mkdtempSync(join(clones, "clone-"));
+  copyClone(clone);
+  const toScript = (steps: string) =>
+    steps
+      .replaceAll("localhost:50051", `localhost:${grpcPort}`)
+      .replaceAll("localhost:8080", `localhost:${httpPort}`);
+  const bash = (script: string) =>
+    execute("bash", ["-euo", "pipefail", "-c", script], {
+      cwd: clone,
+      env: { ...process.env, PATH },
+      maxBuffer: 16 * 1024 * 1024,
+    });
+  const steps = stepsOf(language).split("\n");
+  const last = steps.pop() ?? "";
+  const { stdout: first } = await bash(toScript(stepsOf(language)));
+  // Again, with what the first time left behind.
+  const { stdout: second } = await bash(toScript(stepsOf(language)));
+  const prepared = steps.filter((step) => /^(cd|\.) /.test(step)).join("\n");
+  const runThere = (script: string) => bash(toScript(`${prepared}\n${script}`));
+  const runAgain = async (address: string): Ended => {
+    const again = `${last.replace(/localhost:\d+/, address)} 2>&1`;
+    return runThere(again).then(
+      ({ stdout }) => ({ stdout, code: 0 }),
+      ({ stdout, code }) => ({ stdout, code }),
+    );
+  };
+  // It takes connections and says nothing.
+  const silent = createServer((socket) => socket.on("error", () => {})).unref();
+  await once(silent.listen(0, "127.0.0.1"), "listening");
+  unanswered.push(runAgain(`127.0.0.1:${(silent.address() as AddressInfo).port}`));
+  // By then it has read its deadline.
+  await once(silent, "connection");
+  for (const [file, from, to] of deadlines) {
+    const path = join(clone, file);
+    writeFileSync(path, readFileSync(path, "utf8").replaceAll(from, to));
+  }
+  return { first, second, runThere, runAgain };
+}
+
+/** Where they are, until the last test has looked at those that nobody answers. */
+const clones = sharedFolder();
+
+/** The PATH of somebody who has only what the steps install. */
+const PATH = (process.env.PATH ?? "")
+  .split(delimiter)
+  .filter((path) => !path.includes("node_modules"))
+  .join(delimiter);
+
+for (const [language, options] of languages) {
+  it(
+    `the example in ${language} runs as printed on 150 records, and survives a restart of the service`,
+    options,
+    async () => {
+      const service = await startService();
+      const client = grpcClient(service);
+      await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
+      await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
+      const { first, second, runThere, runAgain } = await doSteps(language, service);
+      expectPrinted(first, 151);
+      expectPrinted(second, 152);
+      for (const { language: block, text } of readBlocks("README.md")) {
+        if (block !== language.toLowerCase()) continue;
+        const printed = await runThere(`${block} - <<'END'\n${text}\nEND`);
+        expect(printed.stdout).toContain(`last_name: "${aCreate().lastName}"`);
+      }
+
+      const release = lockDatabase(service);
+      const port = language.endsWith("Connect") ? service.httpPort : service.grpcPort;
+      const running = runAgain(`localhost:${port}`);
+      const inFlight = () => metric(service, "investor_records_rpc_server_calls_in_flight");
+      await expect.poll(inFlight).toBe(1);
+      await end(service, "SIGKILL");
+      release();
+      const ports = { GRPC_PORT: String(service.grpcPort), HTTP_PORT: String(service.httpPort) };
+      await startService(ports, service.folder);
+      expectPrinted((await running).stdout, 153);
+    },
+  );
+}
+
+it("the examples end at their deadlines where nobody replies", async () => {
+  expect(unanswered).toHaveLength(languages.filter(([, { skip }]) => !skip).length);
+  for (const { stdout, code } of await Promise.all(unanswered)) {
+    expect(stdout).toMatch(/deadline.?exceeded/i);
+    expect(code).not.toBe(0);
+  }
+});
+
+/** Expects what examples/README.md shows. */
+function expectPrinted(stdout: string, count: number): void {
+  const printed = stripVTControlCharacters(stdout);
+  const [created, ...lines] = printed.slice(printed.indexOf("created ")).trim().split("\n");
+  expect(created, printed).toMatch(/^created [0-9a-f-]{36}$/);
+  expect(lines).toEqual([
+    created?.replace("created", "replayed"),
+    "refused: INVALID_FIELDS",
+    "country: must be two or three lower-case letters (a-z)",
+    `listed ${count}`,
+  ]);
+}
+
+it("examples/investors.ndjson is imported and served as it is", async () => {
+  const folder = temporaryFolder();
+  const file = join(root, "examples/investors.ndjson");
+  const copied = await copy([file, "sqlite:investors.db"], { folder });
+  expect(copied, copied.told).toMatchObject({ code: 0 });
+  const { httpPort } = await startService({ DATABASE_URL: "sqlite:investors.db" }, folder);
+  const response = await fetch(`http://localhost:${httpPort}/v1/investors`);
+  const records = readFileSync(file, "utf8").trim().split("\n");
+  expect(await response.json()).toEqual(records.map((line) => JSON.parse(line)));
+  expect(records).toHaveLength(20);
+  for (const line of records) expect(version(JSON.parse(line).id), line).toBe(7);
+});

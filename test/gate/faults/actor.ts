@@ -1,0 +1,129 @@
+/**
+ * What uses an SQLite file, as a process that can be stopped and killed at any instant: a store, or
+ * another program. Lines in its journal say which records it asks for (`?ID`), which of them are
+ * acknowledged (`+ID`), which it removes (`-ID`), and that a store is open (`open`).
+ *
+ *   node actor.ts ROLE FILE JOURNAL SEED
+ */
+import { appendFileSync } from "node:fs";
+import { backup, DatabaseSync } from "node:sqlite";
+import { setTimeout as delay } from "node:timers/promises";
+import { v4 } from "uuid";
+import { runCopy } from "../../../src/copy/copy.ts";
+import { runRemove } from "../../../src/remove.ts";
+import { openSqlite } from "../../support/copying.ts";
+import { createRandom } from "../../support/random.ts";
+import { anInvestor } from "../../support/records.ts";
+
+const [role = "", path = "", journal = "", seed] = process.argv.slice(2);
+const random = createRandom(Number(seed));
+const note = (line: string) => appendFileSync(journal, `${line}\n`);
+let isOver = false;
+process.once("SIGTERM", () => {
+  isOver = true;
+});
+
+/** Records of which each is anywhere in the table, some of them large. */
+function requestRecords() {
+  return Array.from({ length: random.int(1, 12) }, () => {
+    const record = anInvestor({ id: v4(), city: random.pick(["", "\u{1F3E0}".repeat(256)]) });
+    note(`?${record.id}`);
+    return record;
+  });
+}
+
+/** The file as another program opens it. */
+const openPlain = () => new DatabaseSync(path, { timeout: 5_000 });
+
+async function copyAll(from: string, to: string): Promise<void> {
+  const { signal } = new AbortController();
+  const sides = { from: `sqlite:${from}`, to: `sqlite:${to}` };
+  const isWhole = await runCopy({
+    ...sides,
+    findsDamage: true,
+    environment: {},
+    signal,
+    say: console.error,
+  });
+  process.exit(isWhole ? 0 : 1);
+}
+
+const roles: Record<string, () => unknown> = {
+  async service() {
+    const store = await openSqlite(path);
+    note("open");
+    while (!isOver) {
+      const insert = (record: ReturnType<typeof anInvestor>) =>
+        store.insert(record).then(() => note(`+${record.id}`));
+      await Promise.allSettled(requestRecords().map(insert));
+      await store.list({ limit: random.int(1, 500) });
+      await delay(random.int(0, 30));
+    }
+    await store.close();
+  },
+
+  /** A start and the end of it. */
+  start: async () => (await openSqlite(path)).close(),
+
+  async reader() {
+    const db = openPlain();
+    while (!isOver) {
+      db.exec("BEGIN; SELECT count(*) FROM investors");
+      await delay(random.int(0, 300));
+      db.exec("ROLLBACK");
+    }
+    db.close();
+  },
+
+  writer() {
+    const values = `unhex(?, '-'), 1, ?${", ''".repeat(10)}`;
+    const insert = openPlain().prepare(`INSERT INTO investors VALUES (${values})`);
+    for (const { id, firstName } of requestRecords()) {
+      insert.run(id, firstName);
+      note(`+${id}`);
+    }
+  },
+
+  /** A file as versions 0.1 to 0.3 made it, and the log of a kill. */
+  async older() {
+    await (await openSqlite(path)).close();
+    const db = openPlain();
+    db.exec("PRAGMA user_version = 1");
+    // The file itself has that number, not only its log.
+    db.close();
+    roles.writer?.();
+    process.kill(process.pid, "SIGKILL");
+  },
+
+  async remove() {
+    const row = openPlain().prepare("SELECT lower(hex(id)) AS id FROM investors LIMIT 1").get();
+    const id = String(row?.id).replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+    note(`-${id}`);
+    await runRemove({
+      database: `sqlite:${path}`,
+      id,
+      environment: {},
+      waitMs: 30_000,
+      vacuum: false,
+      say() {},
+    });
+  },
+
+  "copy to": () => copyAll(`${journal}.source`, path),
+  "copy from": () => copyAll(path, `${path}.copy`),
+
+  /** Another program, killed amid a change in rollback mode: it leaves a journal. */
+  "rollback mode"() {
+    openPlain().exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN;
+      UPDATE investors SET city = 'Gotham'`);
+    process.kill(process.pid, "SIGKILL");
+  },
+
+  // In one step: it begins again whenever a service commits between two.
+  backup: () => backup(openPlain(), `${journal}.copy`, { rate: 1_000_000 }),
+  "VACUUM INTO": () => openPlain().exec(`VACUUM INTO '${journal}.copy'`),
+  VACUUM: () => openPlain().exec("VACUUM"),
+  checkpoint: () => openPlain().exec("PRAGMA wal_checkpoint(PASSIVE)"),
+};
+
+await roles[role]?.();

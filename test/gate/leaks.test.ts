@@ -1,0 +1,167 @@
+/** Calls end in every way that they can, and nothing of them stays in memory. */
+import { once } from "node:events";
+import { constants } from "node:http2";
+import type { Socket } from "node:net";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { expect, it } from "vitest";
+import { CreateInvestorRequestSchema } from "../../gen/investor/v1/investor_pb.js";
+import { frame, messages, openCall, paths, rawConnection } from "../support/raw-grpc.ts";
+import { aCreate, institution } from "../support/records.ts";
+import { ask, lockDatabase, startService, untilInFlight, waitFor } from "../support/service.ts";
+import { http1, openWire } from "../support/tcp.ts";
+
+const { watch, reflect, list, create: createPath } = paths;
+// So short that it is text on the wire.
+const creation = create(CreateInvestorRequestSchema, aCreate({ firstName: "Ada", city: "" }));
+
+/** The calls of RPC: which streams they are, and their messages. */
+const rpcs: [path: string, isStream: boolean, message: Uint8Array][] = [
+  [watch, true, Buffer.alloc(0)],
+  [reflect, true, messages.listServices.subarray(5)],
+  [list, false, messages.fullPage.subarray(5)],
+  [createPath, false, toBinary(CreateInvestorRequestSchema, creation)],
+];
+
+/** All calls in the forms of all RPC protocols. */
+const forms = rpcs.flatMap(([path, isStream, message]) => {
+  const connectType = isStream ? "connect+proto" : "proto";
+  return ["grpc", "grpc-web", connectType].map((type) => {
+    const body = Buffer.from(type === "proto" ? message : frame(message));
+    return { path, isStream, type: `application/${type}`, body };
+  });
+});
+type Form = (typeof forms)[number];
+
+const json = JSON.stringify(institution);
+const requests = [
+  http1("GET", "/v1/investors", {}),
+  http1("GET", "/v1/investors?pageSize=1000", {}),
+  http1("POST", "/v1/investors", { "content-type": "application/json" }, json),
+];
+
+/** What the ends of calls differ in. */
+interface Ending {
+  /** The calls wait: for their ends and the database, or for their client to read the reply. */
+  isHeld?: boolean;
+  headers?: Record<string, string>;
+  maxAge?: string;
+}
+
+/** A call on a connection of its own, and what ends it. */
+interface Opened {
+  readonly responded: Promise<unknown> | false;
+  readonly closed: Promise<unknown>;
+  /** Whether it is held, if calls are: before the end of a create, or by a reply that is not read. */
+  readonly waits: boolean;
+  end(): void;
+  reset(): void;
+  close(): void;
+  kill(): void;
+}
+
+/** Makes a call over HTTP/1.1. */
+function openHttp1(port: number, request: string, { isHeld }: Ending, isWatch = false): Opened {
+  const waits = /^POST \S*(investors|CreateInvestor) /.test(request);
+  const sent = isHeld && waits ? request.length - 1 : request.length;
+  const { socket, closed } = openWire(port, request.slice(0, sent));
+  const end = () => void socket.write(request.slice(sent));
+  const close = () => void socket.destroy();
+  const kill = () => void socket.resetAndDestroy();
+  const responded = isWatch && once(socket, "data");
+  return { responded, closed, waits, end, reset: kill, close, kill };
+}
+
+/** Makes a call over HTTP/2. */
+function openHttp2(port: number, { path, isStream, type, body }: Form, of: Ending): Opened {
+  const isUnread = of.isHeld && [list, reflect].includes(path);
+  const settings = isUnread ? { initialWindowSize: 0 } : {};
+  const session = rawConnection(port, settings);
+  let socket: Socket | undefined;
+  // What the session itself gives may not be reset.
+  session.once("connect", (_, own: Socket) => {
+    socket = own;
+  });
+  const stream = openCall(session, path, { "content-type": type, ...of.headers });
+  stream.write(body);
+  const isCreate = path === createPath;
+  if (path !== reflect && !(of.isHeld && isCreate)) stream.end();
+  if (!isUnread) stream.resume();
+  return {
+    responded: isStream && once(stream, "response"),
+    closed: once(session, "close"),
+    waits: isCreate || path === list,
+    end: () => void stream.end(),
+    reset: () => stream.close(constants.NGHTTP2_CANCEL),
+    close: () => session.destroy(),
+    kill: () => void socket?.resetAndDestroy(),
+  };
+}
+
+/** Has a service say, on SIGUSR2, how much it holds after a garbage collection. */
+const census = [
+  "--import=data:text/javascript,",
+  "import{queryObjects}from'node:v8';import{EventEmitter}from'node:events';",
+  "process.on('SIGUSR2',()=>console.error('holds',...[EventEmitter,EventTarget]",
+  ".map((each)=>queryObjects(each,{format:'count'}))))",
+].join("");
+
+it.each<[string, Ending, (call: Opened) => unknown]>([
+  ["come to their end", {}, ({ end }) => end()],
+  ["are reset", { isHeld: true }, ({ reset }) => reset()],
+  ["lose their connection, which is closed", { isHeld: true }, ({ close }) => close()],
+  ["lose their connection, which is killed", { isHeld: true }, ({ kill }) => kill()],
+  [
+    "reach their deadline",
+    { headers: { "grpc-timeout": "300m", "connect-timeout-ms": "300" } },
+    () => {},
+  ],
+  // A connection that has replied is left to its client for longer.
+  ["have an old connection", { maxAge: "1s" }, ({ responded, closed }) => responded && closed],
+])("calls leave nothing in memory if they %s", async (_, ending, end) => {
+  const { isHeld = false, headers = {}, maxAge = "1h" } = ending;
+  const service = await startService({
+    ...{ MAX_CONNECTION_AGE: maxAge, NODE_OPTIONS: census },
+    // All that are held have to be in flight at once.
+    REQUEST_TIMEOUT: isHeld ? "1h" : "1s",
+  });
+  const { grpcPort, httpPort } = service;
+
+  async function endAll(): Promise<void> {
+    const opened = forms.map((form) => openHttp2(grpcPort, form, ending));
+    for (const request of requests) opened.push(openHttp1(httpPort, request, ending));
+    for (const { path, type, body } of forms) {
+      if (path === reflect || type === "application/grpc") continue;
+      const request = http1("POST", path, { "content-type": type, ...headers }, String(body));
+      opened.push(openHttp1(httpPort, request, ending, path === watch));
+    }
+    await Promise.all(opened.map(({ responded }) => responded));
+    if (isHeld) await untilInFlight(service, opened.filter(({ waits }) => waits).length);
+    const release = isHeld ? lockDatabase(service) : () => {};
+    for (const call of opened) if (isHeld && call.waits) call.end();
+    // Until most have come to the database; they may also fail, if it is locked for too long.
+    await ask(service, "/healthz");
+    await Promise.all(opened.map(end));
+    release();
+    await untilInFlight(service, 0);
+    for (const { close } of opened) close();
+  }
+
+  async function holdings(): Promise<string> {
+    const before = service.output().length;
+    service.child.kill("SIGUSR2");
+    const [line] = await waitFor(() => /holds .*\n/.exec(service.output().slice(before)));
+    return line;
+  }
+
+  // With what is made once, and when all of the first calls has gone.
+  await endAll();
+  let before = "";
+  const isSettled = async () => {
+    const last = before;
+    before = await holdings();
+    return before === last;
+  };
+  await expect.poll(isSettled, { interval: 1_000 }).toBe(true);
+  await endAll();
+  await expect.poll(holdings, { interval: 200 }).toBe(before);
+});

@@ -1,0 +1,156 @@
+// The service dies under callers that have no code to repeat a call.
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Writable } from "node:stream";
+import { v7 } from "uuid";
+import { expect, it, type TestOptions } from "vitest";
+import type { InvestorClient } from "../../client/src/client.ts";
+import {
+  buildGo,
+  buildJava,
+  type Callers,
+  findPythonCallers,
+  startCallers,
+  toLine,
+} from "../support/callers/callers.ts";
+import { root } from "../support/clone.ts";
+import { temporaryFile, temporaryFolder } from "../support/folder.ts";
+import { investorClients } from "../support/investor-clients.ts";
+import { listAll } from "../support/pages.ts";
+import { aCreate, aNew } from "../support/records.ts";
+import {
+  end,
+  grpcClient,
+  lockDatabase,
+  metric,
+  type Service,
+  startService,
+  untilStill,
+} from "../support/service.ts";
+import { needs } from "../support/tools.ts";
+
+const recordsOfEach = 100;
+
+/** Starts callers of one language, with a service config of gRPC. */
+type Start = (target: string, configFile: string) => Callers;
+
+const languages: [string, TestOptions, () => Start | Promise<Start>][] = [
+  ["Go", needs("Go"), () => startBy(buildGo(temporaryFolder()))],
+  ["Python", needs("Python"), async () => startBy(await findPythonCallers())],
+  ["Java", needs("Maven"), () => buildJava(temporaryFolder())],
+];
+
+function startBy(command: string[]): Start {
+  return (target, configFile) => startCallers([...command, "grpc", target, configFile, ""]);
+}
+
+/** Callers in this process, by the client of the package. */
+function startClient(client: InvestorClient): Callers {
+  const created: string[] = [];
+  const failures: string[] = [];
+  const calls: Promise<unknown>[] = [];
+  const call = async () => {
+    const { id } = await client.createInvestor(aNew());
+    created.push((await client.getInvestor({ id })).id);
+  };
+  const { promise: finished, resolve } = Promise.withResolvers<unknown>();
+  const input = new Writable({
+    write(_, __, next) {
+      calls.push(call().catch((error) => failures.push(String(error))));
+      next();
+    },
+    final(next) {
+      resolve(Promise.all(calls));
+      next();
+    },
+  });
+  return { input, created, failures, finished };
+}
+
+/**
+ * Asks each caller for its records, while the service is killed and started again.
+ *
+ * @param amidReplies whether it dies while it replies, or else while all calls wait for it
+ */
+async function killAmid(
+  service: Service,
+  all: Callers[],
+  toRequest: () => string,
+  amidReplies: boolean,
+): Promise<Service> {
+  const ask = () => {
+    for (const { input } of all) {
+      for (let i = 0; i < recordsOfEach / 2; i += 1) input.write(toRequest());
+    }
+  };
+  ask();
+  // Every caller knows the service, then some of its calls wait for it.
+  for (const { created, failures } of all) {
+    await expect.poll(() => created.length + failures.length).toBeGreaterThan(0);
+  }
+  const release = amidReplies ? undefined : lockDatabase(service);
+  ask();
+  if (release) {
+    const inFlight = () => metric(service, "investor_records_rpc_server_calls_in_flight");
+    await expect.poll(inFlight).toBeGreaterThanOrEqual(16 * all.length);
+    await untilStill(() => all.map(({ created }) => created.length).join());
+  }
+  await end(service, "SIGKILL");
+  release?.();
+  const { folder, grpcPort, httpPort } = service;
+  const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
+  return startService(ports, folder);
+}
+
+/** Expects that every create was acknowledged, and its record stored once. */
+async function expectAllStored(service: Service, all: Map<string, Callers>): Promise<void> {
+  const created: string[] = [];
+  for (const [name, { input, finished, ...callers }] of all) {
+    input.end();
+    await finished;
+    expect(callers.failures, name).toEqual([]);
+    expect(callers.created, name).toHaveLength(recordsOfEach);
+    created.push(...callers.created);
+  }
+  const stored = await listAll(grpcClient(service));
+  expect(stored.map(({ id }) => id)).toEqual(created.toSorted());
+}
+
+it("every create of the client, over each transport, is acknowledged and stored once", async () => {
+  const first = await startService();
+  // A restart takes longer than half a minute where much else runs.
+  const clients = Object.entries(investorClients(first, { timeoutMs: 300_000, retries: 50 }));
+  const all = new Map(clients.map(([name, client]) => [name, startClient(client)]));
+  const service = await killAmid(first, [...all.values()], () => "create\n", true);
+  await expectAllStored(service, all);
+});
+
+for (const [language, options, prepare] of languages) {
+  it(
+    `every create by gRPC in ${language} with a request id is acknowledged and stored once, and none without one twice`,
+    options,
+    async () => {
+      const start = await prepare();
+      const by = ({ grpcPort }: Service, config: string) => {
+        const text = readFileSync(join(root, "proto/investor/v1", config), "utf8");
+        const configFile = temporaryFile(text.replaceAll('"30s"', '"300s"'));
+        return start(`127.0.0.1:${grpcPort}`, configFile);
+      };
+      const first = await startService();
+      // gRPC repeats no call whose reply has begun, so that none is cut off here.
+      const repeating = by(first, "investor_grpc_service_config_with_request_ids.json");
+      const toRequest = () => toLine(aCreate({ requestId: v7() }));
+      const service = await killAmid(first, [repeating], toRequest, false);
+      await expectAllStored(service, new Map([[language, repeating]]));
+
+      const other = await startService();
+      const careful = by(other, "investor_grpc_service_config.json");
+      const last = await killAmid(other, [careful], () => toLine(aCreate()), true);
+      careful.input.end();
+      await careful.finished;
+      const stored = await listAll(grpcClient(last));
+      expect(new Set(stored.map(({ firstName }) => firstName)).size).toBe(stored.length);
+      expect(stored.map(({ id }) => id)).toEqual(expect.arrayContaining(careful.created));
+    },
+  );
+}

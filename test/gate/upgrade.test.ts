@@ -1,0 +1,126 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdirSync, readFileSync, statSync, symlinkSync } from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { v7 } from "uuid";
+import { describe, expect, it } from "vitest";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { root } from "../support/clone.ts";
+import { sharedFolder, temporaryFolder } from "../support/folder.ts";
+import { describeWithMongo } from "../support/mongodb.ts";
+import { aCreate } from "../support/records.ts";
+import { end, grpcClient, run, type Service, startService } from "../support/service.ts";
+import { needs } from "../support/tools.ts";
+
+/** Older versions, and the last commit of each. */
+const versions = [
+  ["0.2.0", "4c92f4d"],
+  ["0.3.0", "fad55f1"],
+] as const;
+
+/** What the changelog has operators run on a file that an older version is to serve again. */
+const [, wayBack = ""] =
+  /`sqlite3 data\/investors\.db '(PRAGMA .*)'`/.exec(
+    readFileSync(join(root, "CHANGELOG.md"), "utf8"),
+  ) ?? [];
+
+const parent = sharedFolder();
+
+/** Puts the sources of a version in a folder, if they are not there; returns its program. */
+function unpack(commit: string): string {
+  const source = join(parent, commit);
+  const program = join(source, "src/bin.ts");
+  if (existsSync(program)) return program;
+  mkdirSync(source);
+  execFileSync("sh", ["-c", `git archive ${commit} | tar -x -C "$0"`, source], { cwd: root });
+  symlinkSync(join(root, "node_modules"), join(source, "node_modules"));
+  return program;
+}
+
+/** A request, and the record that was acknowledged. */
+type Created = { request: ReturnType<typeof aCreate>; investor: Investor };
+
+/** Kills a service while callers create records. */
+async function createAndKill(service: Service): Promise<Created[]> {
+  const client = grpcClient(service);
+  const created: Created[] = [];
+  const callers = Array.from({ length: 8 }, async () => {
+    for (;;) {
+      const request = aCreate({ requestId: v7() });
+      created.push({ request, investor: await client.createInvestor(request) });
+      if (created.length >= 100) service.child.kill("SIGKILL");
+    }
+  });
+  await Promise.allSettled(callers);
+  expect(await service.exited).toBe("SIGKILL");
+  return created;
+}
+
+/** That a service has the records, and knows their requests. */
+async function expectServed(service: Service, created: Created[]): Promise<void> {
+  const client = grpcClient(service);
+  const { investors, nextPageToken } = await client.listInvestors({ pageSize: 1_000 });
+  expect(nextPageToken).toBe("");
+  const found = new Map(investors.map((investor) => [investor.id, investor]));
+  const acknowledged = created.map(({ investor }) => investor);
+  expect(acknowledged.map(({ id }) => found.get(id))).toEqual(acknowledged);
+  const repeats = created.map(({ request }) => client.createInvestor(request));
+  expect(await Promise.all(repeats)).toEqual(acknowledged);
+}
+
+describe("SQLite", needs("git", "history"), () => {
+  it.each(versions)(
+    "%s, this version, and the way back that the changelog names, each after a kill",
+    async (_, commit) => {
+      const program = unpack(commit);
+      const folder = temporaryFolder();
+      const startOld = () => startService({}, folder, program);
+      const startCurrent = () => startService({}, folder);
+      const all = await createAndKill(await startOld());
+      expect(statSync(join(folder, "data/investors.db-wal")).size).toBeGreaterThan(0);
+      const upgraded = await startCurrent();
+      await expectServed(upgraded, all);
+      all.push(...(await createAndKill(upgraded)));
+
+      const stopped = await startCurrent();
+      await expectServed(stopped, all);
+      expect(await end(stopped)).toBe(0);
+      const refused = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder, program);
+      expect(await refused.exited).toBe(1);
+      expect(refused.output()).toMatch(/newer version/);
+      const db = new DatabaseSync(join(folder, "data/investors.db"));
+      db.exec(wayBack);
+      db.close();
+      const downgraded = await startOld();
+      await expectServed(downgraded, all);
+      all.push(...(await createAndKill(downgraded)));
+      await expectServed(await startCurrent(), all);
+    },
+  );
+});
+
+describeWithMongo("MongoDB", "set of one", (mongo) => {
+  it.each(versions)(
+    "%s and this version, side by side and after a kill of either",
+    needs("git", "history"),
+    async (_, commit) => {
+      const program = unpack(commit);
+      const env = { DATABASE_URL: mongo.url() };
+      const startOld = () => startService(env, temporaryFolder(), program);
+      const startCurrent = () => startService(env);
+      const [older, newer] = [await startOld(), await startCurrent()];
+      const request = aCreate({ requestId: v7() });
+      const [investor, same] = await Promise.all(
+        [older, newer].map((service) => grpcClient(service).createInvestor(request)),
+      );
+      expect(same).toEqual(investor);
+
+      const all = await createAndKill(older);
+      await expectServed(newer, all);
+      const again = await startOld();
+      all.push(...(await createAndKill(newer)));
+      await expectServed(again, all);
+      await expectServed(await startCurrent(), all);
+    },
+  );
+});
