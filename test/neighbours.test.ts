@@ -6,10 +6,16 @@ import { join } from "node:path";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient, createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
+import { v7 } from "uuid";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
-import { InvestorService, ListInvestorsRequestSchema } from "../gen/investor/v1/investor_pb.js";
+import {
+  CreateInvestorRequestSchema,
+  GetInvestorRequestSchema,
+  InvestorService,
+  ListInvestorsRequestSchema,
+} from "../gen/investor/v1/investor_pb.js";
 import { createHealth } from "../src/endpoints/health.ts";
 import { createReflection } from "../src/endpoints/reflection.ts";
 import { readTls } from "../src/http/tls.ts";
@@ -24,9 +30,9 @@ import { aCreate, anInvestor } from "./support/records.ts";
 
 /**
  * The most pieces of each kind that may begin in a turn of the event loop: reads of the database, pages
- * to write, and streams.
+ * to write, streams, and gets and creates, of which as many that waited may begin as new ones.
  */
-const maxInTurn = { read: 1, page: 1, stream: 8 };
+const maxInTurn = { read: 1, page: 1, stream: 8, call: 128 };
 
 type Kind = keyof typeof maxInTurn;
 
@@ -39,6 +45,12 @@ const pageBytes = toBinary(
   ListInvestorsRequestSchema,
   create(ListInvestorsRequestSchema, { pageSize: 1_000 }),
 );
+const aGet = frame(
+  toBinary(GetInvestorRequestSchema, create(GetInvestorRequestSchema, { id: v7() })),
+);
+const anInsert = frame(
+  toBinary(CreateInvestorRequestSchema, create(CreateInvestorRequestSchema, aCreate())),
+);
 const grpc = { "content-type": "application/grpc", te: "trailers" };
 const wholeList = { path: "/v1/investors" };
 const page = { path: paths.list, body: messages.fullPage };
@@ -49,6 +61,7 @@ const byConnect: Asked = {
   headers: { "content-type": "application/proto" },
   body: pageBytes,
 };
+const inBursts = { over: "gRPC", headers: grpc, connections: 4, calls: 64 } as const;
 const byRest: Asked = { over: "HTTP/1.1", path: "/v1/investors?pageSize=1000", connections: 8 };
 
 /** What they ask for; each is a row of the table. */
@@ -86,6 +99,8 @@ const neighbours: Record<string, Asked> = {
     calls: 8,
     resetAfter: "reply",
   },
+  "256 gets at once": { ...inBursts, path: paths.get, body: aGet },
+  "256 creates at once": { ...inBursts, path: paths.create, body: anInsert },
   "256 reflection streams, again and again": {
     over: "gRPC",
     path: paths.reflect,
@@ -98,7 +113,7 @@ const neighbours: Record<string, Asked> = {
 
 /** Counts pieces of work by the turn of the event loop in which they begin. */
 function createMeter() {
-  const zero = { read: 0, page: 0, stream: 0 };
+  const zero = { read: 0, page: 0, stream: 0, call: 0 };
   let inTurn = { ...zero };
   let most = { ...zero };
   let total = { ...zero };
@@ -135,18 +150,26 @@ async function start() {
   const store = await openSqlite(join(folder, "investors.db"));
   const investors = Array.from({ length: records }, () => anInvestor());
   await Promise.all(investors.map((investor) => store.insert(investor)));
-  const { listInvestors, ...others } = createInvestorService(
+  const { createInvestor, getInvestor, listInvestors } = createInvestorService(
     {
       ...store,
-      list(...range) {
-        meter.count("read");
-        return store.list(...range);
+      list(range, signal) {
+        // A store reads nothing for a call that is over.
+        if (!signal?.aborted) meter.count("read");
+        return store.list(range, signal);
       },
     },
     { requestTimeoutMs: 600_000 },
   );
   const service: ServiceImpl<typeof InvestorService> = {
-    ...others,
+    createInvestor(...call) {
+      meter.count("call");
+      return createInvestor(...call);
+    },
+    getInvestor(...call) {
+      meter.count("call");
+      return getInvestor(...call);
+    },
     async listInvestors(...call) {
       const reply = await listInvestors(...call);
       meter.count("page");
