@@ -225,8 +225,8 @@ export declare const CreateInvestorRequestSchema: GenMessage<CreateInvestorReque
  */
 export declare type GetInvestorRequest = Message<"investor.v1.GetInvestorRequest"> & {
   /**
-   * The id of the record; case does not matter. Empty text is refused, any other
-   * that names no record is NOT_FOUND.
+   * The id of the record; case does not matter. Empty is INVALID_ARGUMENT; any
+   * other without a record is NOT_FOUND.
    *
    * @generated from field: string id = 1;
    */
@@ -334,9 +334,9 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
  *
  * An error of a method carries a google.rpc.ErrorInfo of the domain
  * "investor-records" whose reason is stable and meant for programs; messages are
- * for people and may change. Refusals of the protocol itself, such as of an
- * unknown method or compression, and failures within the client, such as of its
- * own deadline, have no details. Each method can fail with these:
+ * for people and may change. Protocol errors, such as an unknown method or
+ * compression, and client-side failures, such as its own deadline, have no
+ * details. Each method can fail with these:
  *
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
