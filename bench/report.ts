@@ -1,5 +1,6 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { judge } from "./goals.ts";
 import { plot } from "./plot.ts";
 import { type Outcome, toTitle } from "./race.ts";
 import { show, toTable } from "./table.ts";
@@ -32,11 +33,12 @@ export async function write(results: Results): Promise<void> {
   writeFileSync(join(folder, name), `${JSON.stringify(results, undefined, 2)}\n`);
   const { date, machine, outcomes, figures } = results;
   writeFileSync(join(root, "docs/performance.svg"), await plot(machine, outcomes));
-  fill("README.md", { summary: toSummary(results) });
+  fill("README.md", { ratios: toRatios(outcomes) });
   fill("docs/performance.md", {
     machine: `Measured by \`npm run bench\` on ${date.replace("T", " ")} UTC, on ${machine}.`,
-    comparisons: toComparisons(outcomes),
-    figures: tabulate(figures),
+    calls: toCalls(outcomes),
+    goals: judge(results).table,
+    figures: tabulate(figures.filter(({ goal }) => goal === undefined)),
   });
 }
 
@@ -54,37 +56,36 @@ export function tabulate(figures: Figure[]): string {
   return toTable([["figure", ""], ...rows]);
 }
 
-/** The comparisons by gRPC, as README shows them. */
-function toSummary({ outcomes }: Results): string {
-  const servers = ["Investor Records", "grpc-go", "grpc-js"];
+const peers = ["grpc-go", "grpc-js"];
+
+/** What each server by gRPC is compared in. */
+function toRows(
+  outcomes: Outcome[],
+  names: string[],
+  toCell: (standing: Outcome["standings"][number], callers: number) => string,
+): string {
   const rows = outcomes
     .filter(({ api }) => api === "grpc")
     .map((outcome) => [
       toTitle(outcome),
       show(outcome.callers),
-      ...servers.map((server) => {
+      ...names.map((server) => {
         const standing = outcome.standings.find(({ name }) => name === server);
-        if (standing === undefined) return "";
-        const { rate, p50, cpu } = standing;
-        const speed = outcome.callers > 1 ? `${show(rate)}/s` : show(p50, " ms");
-        return `${speed}, ${show(cpu)} µs`;
+        return standing ? toCell(standing, outcome.callers) : "";
       }),
     ]);
-  return `${toTable([["gRPC", "callers", ...servers], ...rows])}
-
-Calls a second, or the median time of a lone caller's call, and the server's CPU time per call, with durable writes: [more](docs/performance.md).`;
+  return toTable([["gRPC", "callers", ...names], ...rows]);
 }
 
-function toComparisons(outcomes: Outcome[]): string {
-  const measured = ["calls/s", "median, ms", "p99, ms", "CPU, µs", "MiB"];
-  const titles = ["call", "callers", "server", ...measured, "× calls/s"];
-  const rows = outcomes.flatMap((outcome) =>
-    outcome.standings.map(({ name, rate, p50, p99, cpu, memory, ratios }, i) => {
-      const figures = [rate, p50, p99, cpu, memory].map((each) => show(each));
-      return i === 0
-        ? [toTitle(outcome), show(outcome.callers), name, ...figures, ""]
-        : ["", "", name, ...figures, show(ratios.rate)];
-    }),
-  );
-  return toTable([titles, ...rows]);
+/** The service's calls a second, × those of each peer. */
+function toRatios(outcomes: Outcome[]): string {
+  return toRows(outcomes, peers, ({ ratios }) => show(ratios.rate, " ×"));
+}
+
+/** The calls a second or a lone caller's median, and the CPU time, of each. */
+function toCalls(outcomes: Outcome[]): string {
+  return toRows(outcomes, ["Investor Records", ...peers], ({ rate, p50, cpu }, callers) => {
+    const speed = callers > 1 ? `${show(rate)}/s` : show(p50, " ms");
+    return `${speed}, ${show(cpu)} µs`;
+  });
 }
