@@ -81,7 +81,7 @@ export function credentialsMissing(needed: string): ConnectError {
   return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
 }
 
-/** The credentials are not valid; why is for the log only. */
+/** The credentials are not valid; the cause is only logged. */
 export function credentialsInvalid(needed: string, cause: unknown): ConnectError {
   const message = `the credentials are not valid here; the call needs ${needed}`;
   const error = failure("CREDENTIALS_INVALID", message, { cause });

@@ -16,7 +16,7 @@ import { readBuild } from "./version.ts";
 /** How often certificates and tokens are checked for changes, in milliseconds. */
 const reloadIntervalMs = 30_000;
 
-/** The same signal again so soon after the first, in milliseconds, is the first one again. */
+/** A repeat within this time counts as the same signal, in milliseconds. */
 const repeatedSignalMs = 1_000;
 
 /** How long a copy that is told to end may take for what it has begun, in milliseconds. */

@@ -46,7 +46,7 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   };
 
   function sendJson(res: HttpResponse, status: number, body: string): void {
-    send(res, status, { ...jsonHeaders }, body);
+    send(res, status, jsonHeaders, body);
   }
 
   function sendOpenApi(req: HttpRequest, res: HttpResponse): Promise<void> {

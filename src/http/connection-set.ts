@@ -18,7 +18,7 @@ const idleMs = 5_000;
 const otherDescriptors = 50;
 
 /**
- * As many connections as the file descriptors of this process allow, if Linux tells: without one,
+ * As many connections as file descriptors allow, where /proc shows the limit: without a free one,
  * a new connection could not even be accepted to replace another.
  *
  * @param max the most that are wanted

@@ -2,7 +2,7 @@ import type { ServerResponse } from "node:http";
 import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 
-/** The slowest that a client may read after {@link readTimeoutMs half a minute}, in bytes a millisecond. */
+/** Minimum read rate after the {@link readTimeoutMs grace period}, in bytes a millisecond. */
 const slowestRead = 16;
 
 /** The most that Linux buffers of a reply; it shows progress only once a third of that is read. */
@@ -41,7 +41,7 @@ export type EndReason =
 
 /** A client's connection to one of the ports. */
 export class Connection {
-  /** Its socket, or the one of TLS above it: Node.js can crash if the one below is closed first. */
+  /** The TLS socket if there is one, else the TCP socket: Node.js can crash if the one below is closed first. */
   socket: Socket;
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;

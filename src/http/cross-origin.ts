@@ -1,12 +1,13 @@
 import type { IncomingHttpHeaders } from "node:http";
-import { cors } from "@connectrpc/connect";
 import { type HttpResponse, send } from "./reply.ts";
 import type { HttpRequest } from "./request.ts";
 
 const allowedMethods = "GET, HEAD, POST";
-const exposedHeaders = [...cors.exposedHeaders, "Link", "Retry-After", "WWW-Authenticate"].join(
-  ", ",
-);
+
+/** What a page may read of a reply: what gRPC-Web and Connect need, and what REST has besides. */
+const exposedHeaders =
+  "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin, Content-Encoding, Connect-Content-Encoding, " +
+  "Link, Retry-After, WWW-Authenticate";
 
 /** How long a browser may keep the reply to a preflight, in seconds. */
 const maxAgeSeconds = "7200";

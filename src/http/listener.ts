@@ -51,7 +51,7 @@ const maxHeaderBytes = 16 * 1024;
 /** Longest time that the headers of a request may take, in milliseconds; a TLS handshake too. */
 const maxHeadersMs = 10_000;
 
-/** How much longer Node.js waits for a request than the service, which replies, in milliseconds. */
+/** Margin before Node's own timeout, so that ours replies first, in milliseconds. */
 const requestGraceMs = 5_000;
 
 /** Longer than common load balancers keep idle connections, so that they never use one that is closing. */

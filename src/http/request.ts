@@ -33,8 +33,8 @@ export function peerAddressOf({ remoteAddress: host = "", remotePort }: Socket):
 }
 
 /**
- * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. It is
- * pending if the client leaves.
+ * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. Never
+ * settles if the client disconnects.
  *
  * @returns undefined if it is longer than `limit` bytes, of which the rest is left unread
  */

@@ -152,7 +152,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
     // Connect calls bytes that are not a message an internal error.
     if (transport === "connect" && response.status === 500 && !call.wasInvoked && !call.failure) {
       const error = call.recordFailure(malformedRequest());
-      send(res, 400, { ...jsonHeaders }, errorToJsonBytes(error, jsonOptions));
+      send(res, 400, jsonHeaders, errorToJsonBytes(error, jsonOptions));
       return;
     }
     await sendReply(recordRefusal(response, call), call, res);

@@ -115,7 +115,7 @@ function requireJson({ headers }: HttpRequest): void {
   }
 }
 
-/** The parameters of a request, as many as mistakes are reported: 16 KiB can have eight thousand. */
+/** The parameters of a request, at most `maxViolations`: 16 KiB can have eight thousand. */
 function parametersOf(request: HttpRequest): URLSearchParams {
   const parameters = queryOf(request).split("&").filter(Boolean);
   return new URLSearchParams(`?${parameters.slice(0, maxViolations).join("&")}`);

@@ -100,7 +100,7 @@ const common = {
   timeoutMs: () => undefined,
   describe: describe(collection),
   reply: (response: HttpResponse, output: Message) =>
-    send(response, 200, { ...jsonHeaders }, toJson(output as Investor)),
+    send(response, 200, jsonHeaders, toJson(output as Investor)),
   fail(response, error, _, request) {
     // Cut, so that nobody takes a part of the list for the whole.
     if (response.headersSent) response.destroy();

@@ -45,7 +45,7 @@ export async function settleInsert(
       if (stored) return stored;
       // Else it could not be read, or the record that took the id was rolled back.
     }
-    // Made only here, since most repeats of a create end above.
+    // Created lazily: most repeats of a create end above.
     if (call.signal === signal) {
       const timeout = AbortSignal.timeout(Math.max(0, Math.ceil(end - performance.now())));
       call = { signal: AbortSignal.any([signal, timeout]) };
