@@ -16,6 +16,8 @@ it.each([
   ["128 bytes, whose length is two", "é".repeat(64)],
   ["the longest that is valid", "\u{1F600}".repeat(256)],
   ["an unpaired surrogate", "a\ud800"],
+  ["16,383 bytes, whose length is two", "x".repeat(16_383)],
+  ["16,384 bytes, whose length is three", "é".repeat(8_192)],
   ["more than is valid", "x".repeat(100_000)],
 ])("a record and a page have the same bytes as by protobuf-es, with texts of %s", (_, text) => {
   const encode = createEncoder();

@@ -4,7 +4,7 @@ import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promi
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { findViolations, textFields } from "../investor/investor.ts";
+import { findViolations, maxRecordBytes, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
@@ -32,7 +32,8 @@ import {
 const requestTimeoutMs = 60_000;
 const attemptMs = requestTimeoutMs / 4;
 
-const pageSize = 1_000;
+/** How many records are read at once; so many of the largest fit in a reply of MongoDB, of 16 MiB. */
+const pageSize = Math.min(1_000, Math.floor((8 * 1024 * 1024) / maxRecordBytes));
 
 /** How many records are written at once to an SQLite file that others use. */
 const politeSize = 500;

@@ -42,7 +42,23 @@ export interface Violation {
   description: string;
 }
 
-const maxTextLength = 256;
+/** The most characters that a text may have, as Unicode code points. */
+export const maxTextLength = 256;
+
+/** The fields that hold a code of at most three letters instead. */
+const codeFields: ReadonlySet<TextField> = new Set(["country", "language"]);
+
+/** What a text takes on the wire besides itself, at most: its tag and length. */
+const textOverhead = 4;
+
+/** What a record takes on the wire besides texts, at most: id, type, and its own tag and length in a list. */
+const recordOverhead = 45;
+
+/** The most that a record takes which breaks no rule, as {@link maxSerialisedSize} counts, in bytes. */
+export const maxRecordBytes = textFields.reduce(
+  (size, key) => size + textOverhead + (codeFields.has(key) ? 3 : 4 * maxTextLength),
+  recordOverhead,
+);
 
 /** The record of a request that breaks no rule, still without an id. */
 export function toInvestor(request: CreateInvestorRequest): Investor {
@@ -65,11 +81,10 @@ export function findViolations(
   note("type", wrongType(request.type));
   for (const key of textFields) {
     const value = request[key];
-    const isCode = key === "country" || key === "language";
     if (value === undefined) note(key, "is required");
     // Of a record that another program has stored.
     else if (typeof value !== "string") note(key, "must be a string");
-    else note(key, isCode ? wrongCode(value) : wrongText(value));
+    else note(key, codeFields.has(key) ? wrongCode(value) : wrongText(value));
   }
   if (request.requestId !== undefined) note("requestId", wrongRequestId(request.requestId));
   return violations;
@@ -112,10 +127,10 @@ export function checkStored(investor: Investor): void {
   throw new Error(`what is stored under the id ${id} is no record`);
 }
 
-/**
- * The most bytes that a record takes in a list on the wire: besides each text at most four for its
- * tag and length, and 45 for the id, the type, and the tag and length of the record itself.
- */
+/** The most bytes that a record takes in a list on the wire. */
 export function maxSerialisedSize(investor: Investor): number {
-  return textFields.reduce((size, key) => size + 4 + Buffer.byteLength(investor[key]), 45);
+  return textFields.reduce(
+    (size, key) => size + textOverhead + Buffer.byteLength(investor[key]),
+    recordOverhead,
+  );
 }

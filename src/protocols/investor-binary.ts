@@ -6,9 +6,10 @@ import {
   type ListInvestorsResponse,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
+import { maxRecordBytes, maxTextLength } from "../investor/investor.ts";
 
-/** More than a valid record takes. */
-const maxBytes = 16 * 1024;
+/** Room for a valid record, whose last text is taken to have three bytes in each unit of UTF-16. */
+const maxBytes = maxRecordBytes + 3 * 2 * maxTextLength;
 
 /** More than the tag of a record in a page takes, and its length. */
 const maxPrefixBytes = 6;
@@ -67,17 +68,16 @@ function createInvestorEncoder(): (investor: Investor) => Uint8Array {
     name: localName as Exclude<keyof Investor, "$typeName" | "$unknown">,
   }));
 
-  /** Writes a text behind its length, a varint of one byte or two; returns where it ends. */
+  /** Writes a text behind its length; returns where it ends. */
   function writeText(text: string, start: number): number {
     const length = memory.write(text, start + 1);
     if (length < 0x80) {
       memory[start] = length;
       return start + 1 + length;
     }
-    memory.copyWithin(start + 2, start + 1, start + 1 + length);
-    memory[start] = (length & 0x7f) | 0x80;
-    memory[start + 1] = length >> 7;
-    return start + 2 + length;
+    const at = start + (length < 0x4000 ? 2 : 3);
+    memory.copyWithin(at, start + 1, start + 1 + length);
+    return writeLength(memory, length, start) + length;
   }
 
   return (investor) => {

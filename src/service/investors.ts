@@ -20,6 +20,7 @@ import { deriveId, isUuid } from "../investor/ids.ts";
 import {
   checkStored,
   findViolations,
+  maxRecordBytes,
   maxSerialisedSize,
   toInvestor,
   type Violation,
@@ -44,7 +45,7 @@ const maxPieceBytes = 128 * 1024;
 /** How many records of a page are read first, whatever they weigh, and the fewest and the most then. */
 const firstRead = 32;
 const minRead = 16;
-const maxRead = 493;
+const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);
 
 /** What a create has done that nobody waits for any more. */
 const mayBeStored = "the record may or may not be stored";
@@ -63,7 +64,7 @@ export function createInvestorService(
 
   /**
    * A page of at most `limit` records and a bounded size, read in pieces of as many as are
-   * {@link maxPieceBytes} at the average size so far. Of the largest records it holds 126.
+   * {@link maxPieceBytes} at the average size so far.
    */
   async function listPage({ after, limit }: Range, signal: AbortSignal) {
     const investors: Investor[] = [];

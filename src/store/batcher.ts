@@ -23,8 +23,8 @@ interface BatcherOptions<Item, Result> {
 }
 
 /**
- * The largest number of items in a batch: so many of the largest records weigh less than
- * 5 MiB, and MongoDB accepts 48 MB at once.
+ * The largest number of items in a batch: so many of the largest records weigh some MiB, and MongoDB
+ * accepts 48 MB at once.
  */
 const maxItems = 512;
 

@@ -6,6 +6,7 @@ import {
   InvestorSchema,
   InvestorType,
 } from "../../gen/investor/v1/investor_pb.js";
+import { maxTextLength } from "../../src/investor/investor.ts";
 
 /** A valid request whose content differs from any other's. */
 export function aCreate(
@@ -20,7 +21,7 @@ export function anInvestor(changes: MessageInitShape<typeof InvestorSchema> = {}
 }
 
 /** The texts of the largest record: 130 of them fill a page. */
-export const largest = textOfAll("\u{1F600}".repeat(256));
+export const largest = textOfAll("\u{1F600}".repeat(maxTextLength));
 
 /** The same text in all fields that take any. */
 export function textOfAll(text: string) {
