@@ -15,6 +15,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, inject, it } from "vitest";
+import { maxTextLength } from "../src/investor/investor.ts";
 import { ConfigError } from "../src/settings/config.ts";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import {
@@ -163,13 +164,13 @@ describe("a record that is wrong", () => {
     edit(1, "type", 7);
     edit(2, "zip_code", "1\u0000");
     edit(2, "country", "GB");
-    edit(4, "city", "x".repeat(257));
+    edit(4, "city", "x".repeat(maxTextLength + 1));
     edit(5, "city", Buffer.from(wrong, "latin1"));
     db.close();
     const named =
       `error: record ${ids[1]}: type must be individual or institution\n` +
       `error: record ${ids[2]}: zipCode must not contain control characters; country must be two or three lower-case letters (a-z)\n` +
-      `error: record ${ids[4]}: city must be at most 256 characters long\n` +
+      `error: record ${ids[4]}: city must be at most ${maxTextLength} characters long\n` +
       `error: record ${ids[5]}: its text is not valid Unicode\n`;
     const left = "left out 4 wrong records; copied 2 records, and found 0 already there";
     for (const to of ["sqlite:b.db", "out.ndjson"]) {

@@ -6,7 +6,7 @@ import {
   InvestorType,
   ListInvestorsResponseSchema,
 } from "../gen/investor/v1/investor_pb.js";
-import { textFields } from "../src/investor/investor.ts";
+import { maxTextLength, textFields } from "../src/investor/investor.ts";
 import { createEncoder } from "../src/protocols/investor-binary.ts";
 
 it.each([
@@ -14,7 +14,7 @@ it.each([
   ["one character", "é"],
   ["127 bytes, whose length is one byte", "x".repeat(127)],
   ["128 bytes, whose length is two", "é".repeat(64)],
-  ["the longest that is valid", "\u{1F600}".repeat(256)],
+  ["the longest that is valid", "\u{1F600}".repeat(maxTextLength)],
   ["an unpaired surrogate", "a\ud800"],
   ["16,383 bytes, whose length is two", "x".repeat(16_383)],
   ["16,384 bytes, whose length is three", "é".repeat(8_192)],

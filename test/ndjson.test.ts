@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
+import { maxTextLength } from "../src/investor/investor.ts";
 import { copy, copyHere, lineOf, openSqlite, startCopy } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
@@ -96,7 +97,15 @@ describe("a line of NDJSON", () => {
   it("that was exported is imported as it was, whatever its text", async () => {
     const folder = temporaryFolder();
     const store = await openSqlite(join(folder, "a.db"));
-    const texts = ['"\\/', "\u2028\u2029", "💶".repeat(256), "é e\u0301", "ß", "</script>", " "];
+    const texts = [
+      '"\\/',
+      "\u2028\u2029",
+      "💶".repeat(maxTextLength),
+      "é e\u0301",
+      "ß",
+      "</script>",
+      " ",
+    ];
     for (const text of texts) await store.insert(anInvestor({ lastName: text, state: text }));
     const stored = await store.list({ limit: 100 });
     await store.close();

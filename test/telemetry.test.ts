@@ -4,6 +4,7 @@ import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
+import { maxTextLength } from "../src/investor/investor.ts";
 import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
@@ -150,7 +151,7 @@ it("nor is a connection that breaks before its replies are written, as by what i
   const service = await startInProcess({ "--log-calls": "true" });
   const client = grpcClient(service);
   // More than a response buffers.
-  const request = aCreate({ addressLine1: "\u{1F3E0}".repeat(256) });
+  const request = aCreate({ addressLine1: "\u{1F3E0}".repeat(maxTextLength) });
   await Promise.all(Array.from({ length: 100 }, () => client.createInvestor(request)));
   const web = { "content-type": "application/grpc-web" };
   const list = http1("POST", paths.list, web, "\0".repeat(5));

@@ -4,7 +4,7 @@ import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promi
 import { equals } from "@bufbuild/protobuf";
 import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
-import { findViolations, maxRecordBytes, textFields } from "../investor/investor.ts";
+import { findViolations, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
@@ -15,7 +15,7 @@ import { createMongoStore } from "../store/mongodb/mongodb.ts";
 import { bringInWal } from "../store/sqlite/checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite/file.ts";
 import { columns, createSqliteReader } from "../store/sqlite/reader.ts";
-import { DuplicateIdError, OutcomeUnknownError, type Store } from "../store/store.ts";
+import { DuplicateIdError, maxListed, OutcomeUnknownError, type Store } from "../store/store.ts";
 import { checkIntegrity } from "./integrity.ts";
 import {
   describeViolations,
@@ -31,9 +31,6 @@ import {
  */
 const requestTimeoutMs = 60_000;
 const attemptMs = requestTimeoutMs / 4;
-
-/** How many records are read at once; so many of the largest fit in a reply of MongoDB, of 16 MiB. */
-const pageSize = Math.min(1_000, Math.floor((8 * 1024 * 1024) / maxRecordBytes));
 
 /** How many records are written at once to an SQLite file that others use. */
 const politeSize = 500;
@@ -73,7 +70,7 @@ export async function openStoreSource(url: string, onFault: OnFault): Promise<So
     try {
       let after: string | undefined;
       for (;;) {
-        const page = await reader.list({ after, limit: pageSize });
+        const page = await reader.list({ after, limit: maxListed });
         after = page.at(-1)?.id;
         if (after === undefined) return;
         done += page.length;

@@ -1,5 +1,9 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { maxRecordBytes } from "../investor/investor.ts";
 import type { Range } from "../investor/paging.ts";
+
+/** The most records that a list may ask for; so many of the largest fit in a reply of MongoDB, of 16 MiB. */
+export const maxListed = Math.min(1_001, Math.floor((8 * 1024 * 1024) / maxRecordBytes));
 
 /**
  * Where records live. Every implementation keeps all of these promises; the
@@ -30,7 +34,7 @@ export interface Store {
   find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
 
   /**
-   * At most `limit` records, strictly ascending by id, starting after the id `after`. It sees
+   * At most `limit` records, which is at most {@link maxListed}, strictly ascending by id, starting after the id `after`. It sees
    * what {@link find} sees, and takes no longer at the end than at the start.
    *
    * @throws {StoreUnavailableError} it could not be read

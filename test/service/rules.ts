@@ -4,6 +4,7 @@ import {
   type CreateInvestorRequestSchema,
   InvestorType,
 } from "../../gen/investor/v1/investor_pb.js";
+import { maxTextLength } from "../../src/investor/investor.ts";
 
 type Change = MessageInitShape<typeof CreateInvestorRequestSchema>;
 type Field = keyof typeof CreateInvestorRequestSchema.field;
@@ -13,8 +14,8 @@ export const refusedChanges: [Field, Change][] = [
   ["type", { type: InvestorType.UNSPECIFIED }],
   ["type", { type: 3 as InvestorType }],
   ["type", { type: -1 as InvestorType }],
-  ["firstName", { firstName: "x".repeat(257) }],
-  ["middleName", { middleName: "\u{1F600}".repeat(257) }],
+  ["firstName", { firstName: "x".repeat(maxTextLength + 1) }],
+  ["middleName", { middleName: "\u{1F600}".repeat(maxTextLength + 1) }],
   ["lastName", { lastName: "a\u0000" }],
   ["addressLine1", { addressLine1: "line\nbreak" }],
   ["addressLine2", { addressLine2: "\u007f" }],
@@ -47,8 +48,8 @@ export const acceptedChanges: Change[] = [
   { firstName: "" },
   { middleName: " " },
   { lastName: "  padded  " },
-  { addressLine1: "\u{1F600}".repeat(256) },
-  { addressLine2: "x".repeat(256) },
+  { addressLine1: "\u{1F600}".repeat(maxTextLength) },
+  { addressLine2: "x".repeat(maxTextLength) },
   { city: "e\u0301" },
   { city: "\u00e9" },
   { state: "\u202e<b>" },

@@ -10,6 +10,7 @@ import { backup, DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
 import { runCopy } from "../../../src/copy/copy.ts";
+import { maxTextLength } from "../../../src/investor/investor.ts";
 import { runRemove } from "../../../src/remove.ts";
 import { openSqlite } from "../../support/copying.ts";
 import { createRandom } from "../../support/random.ts";
@@ -26,7 +27,10 @@ process.once("SIGTERM", () => {
 /** Records of which each is anywhere in the table, some of them large. */
 function requestRecords() {
   return Array.from({ length: random.int(1, 12) }, () => {
-    const record = anInvestor({ id: v4(), city: random.pick(["", "\u{1F3E0}".repeat(256)]) });
+    const record = anInvestor({
+      id: v4(),
+      city: random.pick(["", "\u{1F3E0}".repeat(maxTextLength)]),
+    });
     note(`?${record.id}`);
     return record;
   });

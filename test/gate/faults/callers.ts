@@ -7,6 +7,7 @@ import {
   InvestorSchema,
   InvestorType,
 } from "../../../gen/investor/v1/investor_pb.js";
+import { maxTextLength } from "../../../src/investor/investor.ts";
 import { failureOf } from "../../support/errors.ts";
 import { listAll } from "../../support/pages.ts";
 import { createRandom, type Random } from "../../support/random.ts";
@@ -219,6 +220,6 @@ function patience(ms = 120_000): { signal: AbortSignal } {
 
 function aRequest(random: Random, changes: CreateRequest = {}): CreateRequest {
   const type = random.pick([InvestorType.INDIVIDUAL, InvestorType.INSTITUTION]);
-  const city = random.pick(["", "Łódź", "𝔘𝔫𝔦 \u{1F600} \"'\\;", "x".repeat(256)]);
+  const city = random.pick(["", "Łódź", "𝔘𝔫𝔦 \u{1F600} \"'\\;", "x".repeat(maxTextLength)]);
   return aCreate({ type, city, ...changes });
 }

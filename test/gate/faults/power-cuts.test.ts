@@ -7,6 +7,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
+import { maxTextLength } from "../../../src/investor/investor.ts";
 import { listAll } from "../../support/pages.ts";
 import { createRandom, type Random, seedOf } from "../../support/random.ts";
 import { aCreate } from "../../support/records.ts";
@@ -244,7 +245,7 @@ async function live(
 
 /** Some are large, so that the log is brought into the file now and then. */
 function aRequest(random: Random) {
-  const addressLine2 = random.pick(["", "\u{1F3E0}".repeat(256)]);
+  const addressLine2 = random.pick(["", "\u{1F3E0}".repeat(maxTextLength)]);
   const requestId = random.pick([undefined, v4(), v7()]);
   return aCreate({ addressLine1: addressLine2, addressLine2, ...(requestId && { requestId }) });
 }
