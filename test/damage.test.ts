@@ -15,6 +15,7 @@ import { Code } from "@connectrpc/connect";
 import { v4 } from "uuid";
 import { beforeAll, describe, expect, it } from "vitest";
 import { openSqliteFileToRead } from "../src/store/sqlite/file.ts";
+import { clientsOf } from "./support/clients.ts";
 import { copyHere, openSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { sharedFolder, temporaryDisk, temporaryFolder } from "./support/folder.ts";
@@ -222,6 +223,52 @@ describe("a damaged page", () => {
     await waitFor(async () => (await checks()) > before + 1);
     expect(await metric(service, "investor_records_ready")).toBe(1);
     expect(JSON.stringify(service.lines)).not.toContain("not ready");
+  });
+
+  it("is an internal error in the reply, the log and the metric of each list that meets it", async () => {
+    const service = await serve(change((page) => page.fill(0xff)));
+    const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
+    const { gRPC, Connect, "gRPC-Web": grpcWeb } = clientsOf(service);
+
+    /** Lists by pages of REST; resolves with the id in the problem of the last. */
+    async function pageByRest(): Promise<string> {
+      for (let next = "?pageSize=50"; ; ) {
+        const reply = await fetch(new URL(next, url));
+        if (reply.ok) next = /<(.*)>/.exec(reply.headers.get("link") ?? "")?.[1] ?? "";
+        else return (await reply.json()).metadata.id;
+      }
+    }
+
+    /** Lists by Connect's clients; resolves with the id in the error. */
+    const idOf = async (client: typeof gRPC) => (await failureOf(listAll(client, 50))).metadata?.id;
+    const ways: [string, () => Promise<string | undefined>][] = [
+      ["grpc", () => idOf(gRPC)],
+      ["connect", () => idOf(Connect)],
+      ["grpc-web", () => idOf(grpcWeb)],
+      ["rest", pageByRest],
+      // A list that is cut has no room for an id.
+      [
+        "rest",
+        () =>
+          fetch(url)
+            .then((reply) => reply.text())
+            .then(String, () => undefined),
+      ],
+    ];
+    const name = "investor_records_rpc_server_call_duration_seconds_count";
+    const method = "investor.v1.InvestorService/ListInvestors";
+    for (const [transport, list] of ways) {
+      const labels = `{method="${method}",code="INTERNAL",transport="${transport}"}`;
+      const before = await metric(service, name, labels);
+      service.errors.length = 0;
+      const id = await list();
+      await waitFor(() => service.errors.length > 1);
+      const [fault, call] = service.errors;
+      expect(fault).toMatchObject({ msg: "internal error", traceId: id ?? call?.traceId });
+      expect(fault).toHaveProperty("err.message", expect.stringContaining("is damaged after"));
+      expect(call).toMatchObject({ msg: "call failed", code: "INTERNAL", transport });
+      expect(await metric(service, name, labels)).toBe(before + 1);
+    }
   });
 
   it.each([

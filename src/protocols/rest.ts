@@ -59,10 +59,19 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
       if (isLast) return;
       separator = ",";
       call.setDeadline();
+      page = await readNext(call, page.nextPageToken);
+    }
+  }
+
+  async function readNext(call: Call, pageToken: string): Promise<ListInvestorsResponse> {
+    try {
       await options.gate.waitForPage(call);
       call.throwIfAborted();
-      const next = { ...firstPage, pageToken: page.nextPageToken };
-      page = (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
+      const next = { ...firstPage, pageToken };
+      return (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
+    } catch (error) {
+      // Before the pipeline cuts the reply, for which the call would blame its client.
+      throw call.recordFailure(error);
     }
   }
 
