@@ -190,10 +190,10 @@ function stopOnSignal(running: () => RunningServer | undefined, log: Logger): vo
       return killSelf();
     }
     log.info(`shutting down on ${signal}`);
-    const isClean = await server.stop();
-    if (isClean) log.info("stopped");
-    else log.warn("stopped, and cut calls in flight");
-    exit(isClean ? 0 : 1);
+    const unfinished = await server.stop();
+    if (unfinished === undefined) log.info("stopped");
+    else log.warn(`stopped, and ${unfinished}`);
+    exit(unfinished === undefined ? 0 : 1);
   };
   onSignals(["SIGTERM", "SIGINT"], stop, (signal) => {
     log.warn(`stopped at once, by a second signal (${signal})`);

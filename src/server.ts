@@ -33,9 +33,9 @@ export interface RunningServer {
    * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
    * those in flight finish or the drain timeout cuts them, the store is closed.
    *
-   * @returns whether every call in flight has finished
+   * @returns what it could not finish, for the log; undefined if it has finished all
    */
-  stop(): Promise<boolean>;
+  stop(): Promise<string | undefined>;
 }
 
 /** Interval of the checks of the store, in milliseconds. */
@@ -128,6 +128,7 @@ export async function startServer(
       observe: telemetry.observeStore,
       onWritable: telemetry.showWritable,
       onLogSize: telemetry.showLogSize,
+      onCheckpointFailure: telemetry.noteCheckpointFailure,
       onWarning,
       onNew: (path) =>
         onWarning(`${path} is a new file without records; if it had some, its disk may be missing`),
@@ -174,14 +175,17 @@ export async function startServer(
         // A request, or the last bytes of a reply, may be on their way.
         return performance.now() - lastCallAt > flushMs && !connections.mayHaveUnreadReplies;
       }, drain.timeoutMs + flushMs);
-      const isClean = gate.inFlight === 0;
+      let unfinished = gate.inFlight === 0 ? undefined : "cut calls in flight";
       connections.destroy();
-      const closed = Promise.all([store.close(), stopTraces()]);
+      const closeStore = store.close().catch((error: Error) => {
+        unfinished ??= error.message;
+      });
+      const closed = Promise.all([closeStore, stopTraces()]);
       const timeUp = delay(closeMs, "time is up" as const, { ref: false });
       if ((await Promise.race([closed, timeUp])) === "time is up") {
         log.warn("the database did not close in time");
       }
-      return isClean;
+      return unfinished;
     },
   };
 }

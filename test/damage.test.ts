@@ -235,7 +235,7 @@ describe("a damaged page", () => {
       for (let next = "?pageSize=50"; ; ) {
         const reply = await fetch(new URL(next, url));
         if (reply.ok) next = /<(.*)>/.exec(reply.headers.get("link") ?? "")?.[1] ?? "";
-        else return (await reply.json()).metadata.id;
+        else return ((await reply.json()) as { metadata: { id: string } }).metadata.id;
       }
     }
 

@@ -83,6 +83,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     labelNames: ["reason"],
     registers,
   });
+  const checkpointFailures = new Counter({
+    name: "investor_records_sqlite_checkpoint_failures_total",
+    help: "How often the log of the SQLite file (-wal) could not be brought into the file.",
+    registers,
+  });
   // Apart, so that those of strangers cannot push out those of known callers.
   const logStranger = createBoundedLines(log, "were refused");
   const logKnown = createBoundedLines(log, "were refused");
@@ -183,6 +188,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     /** Shows the size of SQLite's log, in bytes. */
     showLogSize(bytes: number): void {
       set("investor_records_sqlite_log_bytes", "Size of the SQLite file's log (-wal).", bytes);
+    },
+    /** Counts and logs that the log could not be brought into the file; as often as it is tried. */
+    noteCheckpointFailure(cause: string): void {
+      checkpointFailures.inc();
+      log.warn({ cause }, "the WAL cannot be brought into its file, and grows");
     },
     /** Shows how many calls are in flight. */
     showInFlight(count: () => number): void {

@@ -174,9 +174,10 @@ export async function openStoreTarget(
     before: await countRecords(url),
     write: isInUse ? giveWay(writeAll) : writeAll,
     async finish() {
-      await store.close();
-      // A copy of the file without its WAL has to be whole.
-      if (path !== undefined) await bringInWal(path, walTimeoutMs);
+      if (path === undefined) return store.close();
+      // A copy of the file without its WAL has to be whole, which is tried again where this fails.
+      await store.close().catch(() => {});
+      await bringInWal(path, walTimeoutMs);
     },
     close: () => store.close(),
   };

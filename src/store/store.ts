@@ -60,7 +60,9 @@ export interface Store {
 
   /**
    * Finishes the accepted inserts and releases everything. Later calls of the other
-   * methods reject with {@link StoreClosedError}; calling it again resolves with the first.
+   * methods reject with {@link StoreClosedError}; calling it again settles with the first.
+   *
+   * @throws {Error} for operators: the file of SQLite needs its WAL still, since its disk fails
    */
   close(): Promise<void>;
 }
@@ -74,6 +76,8 @@ export interface StoreOptions {
   onWritable(isWritable: boolean): void;
   /** Called by SQLite with the size of its log in bytes, with each {@link Store.ping}. */
   onLogSize(bytes: number): void;
+  /** Called by SQLite with why its WAL could not be brought into the file; records stay in it. */
+  onCheckpointFailure?(why: string): void;
   /** Called with what operators should know and change. */
   onWarning(message: string): void;
   /** Called by SQLite if it has made the file, or found it empty: it has no records. */

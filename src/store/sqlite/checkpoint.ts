@@ -5,6 +5,44 @@ import { explainError } from "./errors.ts";
 import { openSqliteFile } from "./file.ts";
 import { sizeOf } from "./wal.ts";
 
+/** From how many frames on the WAL is brought in, as SQLite would do it by itself. */
+const framesToBringIn = 1_000;
+
+/** How long after one that failed no checkpoint is tried, in milliseconds: each can take seconds. */
+const pauseMs = 10_000;
+
+/**
+ * Creates the checkpoints of a connection that commits, in place of SQLite's own, which say nothing
+ * if they fail. None waits for others, and what they read stays in the WAL.
+ *
+ * @param onFailure called with why the WAL could not be brought in; nothing is lost by that
+ */
+export function createCheckpoints(db: DatabaseSync, onFailure: (why: string) => void) {
+  db.exec("PRAGMA wal_autocheckpoint = 0");
+  const look = db.prepare("PRAGMA wal_checkpoint(NOOP)");
+  const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
+  let notBefore = 0;
+
+  function bringIn(): void {
+    try {
+      checkpoint.get();
+    } catch (error) {
+      notBefore = performance.now() + pauseMs;
+      onFailure(explainError(error));
+    }
+  }
+
+  return {
+    /** Brings the WAL in if it has become large. To be called when a commit has been acknowledged. */
+    afterCommit(): void {
+      if (performance.now() < notBefore) return;
+      if (Number(look.get()?.log) >= framesToBringIn) bringIn();
+    },
+    /** Brings all of it in. To be called before the connection closes, which says nothing of failures. */
+    beforeClose: bringIn,
+  };
+}
+
 /** How often a checkpoint that others are in the way of is tried again, in milliseconds. */
 const retryMs = 20;
 

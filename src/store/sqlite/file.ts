@@ -219,7 +219,10 @@ export function commit<T>(db: DatabaseSync, write: () => T): T {
   }
 }
 
-/** Brings the log into the file as far as those who read it allow, without waiting for them. */
+/**
+ * Brings the WAL into the file as far as those who read it, and the disk, allow, without waiting for
+ * them: what it holds is durable, and can be read, without that.
+ */
 function bringInLog(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
   db.exec("PRAGMA busy_timeout = 0");
   try {
@@ -229,6 +232,10 @@ function bringInLog(db: DatabaseSync, file: string, onWarning: (message: string)
     }
     // Little is left to do for this one, which keeps other writers out.
     db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
+  } catch (error) {
+    const ofDisk: unknown[] = [resultCode.full, resultCode.ioError];
+    if (!ofDisk.includes(resultCodeOf(error))) throw error;
+    onWarning(`the WAL of ${file} cannot be brought into it, and grows: ${explainError(error)}`);
   } finally {
     db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
   }

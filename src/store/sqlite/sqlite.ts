@@ -18,7 +18,7 @@ import { explainError, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { createSqliteReader } from "./reader.ts";
 import { sizeOf } from "./wal.ts";
-import type { Outcome, Row, Started } from "./writer.ts";
+import type { CheckpointFailure, Outcome, Row, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
@@ -45,7 +45,6 @@ export async function createSqliteStore(path: string, options: Options): Promise
     throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
   });
   onWritable(true);
-  const log = `${realpathSync(path)}-wal`;
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
@@ -86,7 +85,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
           writer.die(error as Error);
           throw error;
         }
-        onLogSize(sizeOf(log));
+        onLogSize(sizeOf(writer.wal));
         reader.check();
       }),
 
@@ -95,7 +94,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
         for (const db of connections) db.close();
-        // The last connection to close brings the log into the file, off this thread.
+        // The last connection to close brings the WAL into the file, off this thread.
         await writer.close();
       });
       return closing;
@@ -131,7 +130,8 @@ async function openFile(path: string, options: Options) {
 }
 
 /** Runs the writer thread once it is ready; at most one batch may be in flight. */
-async function startWriter(path: string, { onWarning, onFatal }: Options) {
+async function startWriter(path: string, options: Options) {
+  const { onWarning, onCheckpointFailure, onFatal } = options;
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
   const file = new URL(`./writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
@@ -141,14 +141,21 @@ async function startWriter(path: string, { onWarning, onFatal }: Options) {
   });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
   let pending: PromiseWithResolvers<Outcome[]> | undefined;
+  let isClosing = false;
+  let closeFailure: string | undefined;
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
-    worker.on("message", (message: Outcome[] | Started | string) => {
+    worker.on("message", (message: Outcome[] | Started | CheckpointFailure | string) => {
       if (Array.isArray(message)) pending?.resolve(message);
       else if (typeof message === "string") onWarning(message);
-      else resolve(message);
+      else if ("identity" in message) resolve(message);
+      else {
+        if (isClosing) closeFailure = message.checkpointFailure;
+        onCheckpointFailure?.(message.checkpointFailure);
+      }
     });
     void exited.then(() => reject(cause));
   });
+  const wal = `${realpathSync(path)}-wal`;
   /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
 
@@ -175,6 +182,7 @@ async function startWriter(path: string, { onWarning, onFatal }: Options) {
   return {
     identity,
     isNew,
+    wal,
     die,
     async send(rows: Row[]): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);
@@ -184,8 +192,14 @@ async function startWriter(path: string, { onWarning, onFatal }: Options) {
     },
     async close(): Promise<void> {
       unusable ??= new Error("the store is closed");
+      isClosing = true;
       worker.postMessage("close");
       await exited;
+      // Closing brings it in once more, and deletes it then.
+      if (closeFailure === undefined || sizeOf(wal) === 0) return;
+      throw new Error(
+        `left its latest records in ${wal}, which cannot be brought into the file: ${closeFailure}`,
+      );
     },
   };
 }

@@ -5,6 +5,7 @@
  */
 import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
+import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import { extendedCodeOf, type Failure, resultCode, resultCodeOf, toFailure } from "./errors.ts";
 import { identify, openSqliteFile } from "./file.ts";
@@ -24,6 +25,11 @@ export interface Started {
 /** The outcome of a row: written, or not because its id is taken, or for another reason. */
 export type Outcome = "written" | "duplicate" | Failure;
 
+/** The WAL could not be brought into the file; nothing is lost by that. */
+export interface CheckpointFailure {
+  checkpointFailure: string;
+}
+
 /** Interval of the warnings of another process that writes, in milliseconds. */
 const warningIntervalMs = 3_600_000;
 
@@ -38,13 +44,18 @@ let warnedAt = -Infinity;
 const insert = db.prepare(
   `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
 );
+const checkpoints = createCheckpoints(db, (checkpointFailure) => {
+  port.postMessage({ checkpointFailure } satisfies CheckpointFailure);
+});
 
 port.on("message", (message: Row[] | "close") => {
   if (message === "close") {
+    checkpoints.beforeClose();
     db.close();
     port.close();
   } else {
     port.postMessage(write(message));
+    checkpoints.afterCommit();
   }
 });
 
@@ -94,8 +105,7 @@ function write(rows: Row[]): Outcome[] {
  * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the log (walFrames in
  * wal.c). The last bytes so written are those that make the commit frame valid: a write that failed
  * has not written them, and the next batch overwrites the rest. All other steps come after the
- * commit frame: the sync, and the entry in the index of the log, which may have to grow. An
- * automatic checkpoint comes later still and never fails the COMMIT.
+ * commit frame: the sync, and the entry in the index of the log, which may have to grow.
  *
  * Before COMMIT nothing can be valid. But after a sync that failed, also that of the log's
  * header, Linux takes the lost pages for clean, and no later sync would write them.

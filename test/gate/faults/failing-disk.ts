@@ -41,6 +41,7 @@ function createFailingDisk(library: string) {
 
   return {
     folder,
+    data,
     /** The environment of a process whose files in the folder `data` are on the disk. */
     env: {
       LD_PRELOAD: library,
