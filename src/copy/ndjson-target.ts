@@ -3,7 +3,7 @@ import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../investor/json.ts";
-import { syncFolder } from "../store/sqlite/folder.ts";
+import { syncPath } from "../store/sqlite/folder.ts";
 import type { Target } from "./source-and-target.ts";
 
 /**
@@ -17,7 +17,7 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
   refuseExisting(path);
   const partial = `${path}.partial`;
   // A folder that cannot be synced would fail the copy at its end.
-  syncFolder(dirname(path));
+  syncPath(dirname(path));
   await rm(partial, { force: true });
   const file = await open(partial, "wx", 0o600);
   const { ino } = await file.stat();
@@ -31,7 +31,7 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
       refuseExisting(path);
       renameSync(partial, path);
       try {
-        syncFolder(dirname(path));
+        syncPath(dirname(path));
       } catch (error) {
         // So that it can be repeated: a power cut could take the name away again.
         renameSync(path, partial);

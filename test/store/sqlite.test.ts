@@ -17,9 +17,13 @@ import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { pragma } from "../../src/store/sqlite/commit-count.ts";
-import { openSqliteFileToRead } from "../../src/store/sqlite/file.ts";
+import { checkIdentity, openSqliteFileToRead } from "../../src/store/sqlite/file.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
-import { type StoreObserver, StoreUnavailableError } from "../../src/store/store.ts";
+import {
+  FilesGoneError,
+  type StoreObserver,
+  StoreUnavailableError,
+} from "../../src/store/store.ts";
 import { copyHere, makeSqlite, runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
@@ -357,6 +361,12 @@ describe("SQLite", () => {
     const before = readFileSync(path);
     await expect(open(path)).rejects.toThrow(why);
     expect(readFileSync(path)).toEqual(before);
+  });
+
+  it("does not take a path that cannot be looked up for one that leads elsewhere", () => {
+    const check = () => checkIdentity(join(temporaryFolder(), "x".repeat(300)), "");
+    expect(check).toThrow(StoreUnavailableError);
+    expect(() => checkIdentity(join(temporaryFolder(), "x"), "")).toThrow(FilesGoneError);
   });
 
   it("refuses a path through a file", async () => {

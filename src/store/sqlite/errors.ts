@@ -1,4 +1,5 @@
-import { closeSync, constants, openSync } from "node:fs";
+import { accessSync, closeSync, constants, existsSync, openSync } from "node:fs";
+import { constants as system } from "node:os";
 import { dirname } from "node:path";
 import { StoreUnavailableError } from "../store.ts";
 
@@ -34,9 +35,14 @@ export interface Failure {
   code: number | undefined;
 }
 
+/** SQLite has one code for a page that makes no sense and one that the disk does not return. */
+const orUnreadable = "or its disk cannot be read";
+
 /** The failure of a batch that surely was not written. */
 export function toFailure(error: unknown): Failure {
-  return { message: (error as Error).message, code: resultCodeOf(error) };
+  const { message } = error as Error;
+  const code = resultCodeOf(error);
+  return { message: code === resultCode.corrupt ? `${message}, ${orUnreadable}` : message, code };
 }
 
 /** The error for callers of the store. */
@@ -57,14 +63,33 @@ const shortages: Record<string, string> = {
 const unnamed = constants.O_DIRECTORY | 0o20_000_000;
 
 /** What keeps files from being made beside one, of which SQLite says only that it cannot open them. */
-export function shortageBeside(path: string): string | undefined {
+function shortageBeside(path: string): string | undefined {
   try {
     closeSync(openSync(dirname(path), constants.O_RDWR | unnamed, 0o600));
   } catch (error) {
-    const { code = "" } = error as NodeJS.ErrnoException;
-    return shortages[code] && `${shortages[code]} (${code})`;
+    const name = systemNameOf(error) ?? "";
+    return shortages[name] && `${shortages[name]} (${name})`;
   }
   return undefined;
+}
+
+/** The name of an error of the system, also of one that Node.js does not name, such as EDQUOT. */
+function systemNameOf(error: unknown): string | undefined {
+  const { errno = 0 } = Object(error) as NodeJS.ErrnoException;
+  return Object.entries(system.errno).find(([, number]) => number === -errno)?.[0];
+}
+
+/** Whether this user may use a file and make others beside it. */
+export function isAllowed(path: string): boolean {
+  try {
+    accessSync(dirname(path), constants.R_OK | constants.W_OK | constants.X_OK);
+    for (const name of [path, `${path}-wal`, `${path}-shm`]) {
+      if (existsSync(name)) accessSync(name, constants.R_OK | constants.W_OK);
+    }
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /**
@@ -73,22 +98,33 @@ export function shortageBeside(path: string): string | undefined {
  * @param path the file, if it is one of SQLite
  */
 export function explainError(error: unknown, path?: string): string {
-  const { busy, cannotOpen, readOnly, corrupt, notADatabase, full, writeError, indexSizeError } =
-    resultCode;
+  const { busy, cannotOpen, readOnly, ioError, corrupt, notADatabase, full } = resultCode;
   const code = resultCodeOf(error);
+  const name = systemNameOf(error) ?? "";
+  const message = (error instanceof Error ? error.message : String(error)).replace(
+    /^UNKNOWN: unknown error/,
+    name,
+  );
   if (code === busy) return "another process keeps it in use";
-  if (code === corrupt || code === notADatabase) return "it is damaged, or not an SQLite file";
-  const message = error instanceof Error ? error.message : String(error);
+  if (code === notADatabase) return "it is damaged, or not an SQLite file";
+  if (code === corrupt) return `it is damaged, ${orUnreadable} (${message})`;
   const shortage = code === cannotOpen && path ? shortageBeside(path) : undefined;
   if (shortage) return `SQLite cannot make its -wal and -shm beside it: ${shortage}`;
-  const [, name = ""] = /^(E[A-Z]+):/.exec(message) ?? [];
   if (shortages[name]) return `${shortages[name]} (${message})`;
-  if (code === cannotOpen || code === readOnly || /^(EACCES|EPERM|EROFS):/.test(message)) {
+  const isNotOpen = code === cannotOpen || code === readOnly;
+  if (isNotOpen && path && isAllowed(path)) {
+    return `it or a file beside it cannot be opened, but not for want of rights: its disk fails, or too many files are open (${message})`;
+  }
+  if (isNotOpen || ["EACCES", "EPERM", "EROFS"].includes(name)) {
     const files = "it, its -wal and -shm, and its folder";
     return `it cannot be opened: this user must be able to read and write ${files} (${message})`;
   }
-  const noRoom: unknown[] = [full, writeError, indexSizeError];
-  return noRoom.includes(extendedCodeOf(error))
-    ? `its disk is full, a quota is used up, or the disk fails (${message})`
-    : message;
+  if (code === full || code === ioError) {
+    const mayBeFull: unknown[] = [full, resultCode.writeError, resultCode.indexSizeError];
+    const why = mayBeFull.includes(extendedCodeOf(error))
+      ? "its disk is full, a quota is used up, or the disk fails"
+      : "its disk fails";
+    return `${why} (${message})`;
+  }
+  return message;
 }

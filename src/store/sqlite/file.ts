@@ -11,15 +11,18 @@ import {
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { FilesGoneError } from "../store.ts";
+import { FilesGoneError, StoreUnavailableError } from "../store.ts";
 import { beginCount, isCounted, pragma, refuseForeignLog } from "./commit-count.ts";
-import { explainError, resultCode, resultCodeOf, shortageBeside } from "./errors.ts";
-import { makeFolder, syncFolder } from "./folder.ts";
+import { explainError, isAllowed, resultCode, resultCodeOf } from "./errors.ts";
+import { makeFolder, syncPath } from "./folder.ts";
 import { createTable, isEmpty } from "./schema.ts";
 import { refuseLeftovers, rewriteLog, sizeOf } from "./wal.ts";
 
 /** The size of a log, in bytes, from which a start can take seconds. */
 const largeLogBytes = 128 * 1024 * 1024;
+
+/** How the system says that a path leads nowhere, and no longer to the file that is open. */
+const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
 
 /** Timeout for a lock of another process, in milliseconds. */
 const busyTimeoutMs = 5_000;
@@ -77,7 +80,7 @@ export async function openSqliteFile(
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
     }
-    syncFolder(dirname(realpathSync(path)));
+    syncPath(dirname(realpathSync(path)));
     return { db, isNew };
   } catch (error) {
     db.close();
@@ -153,10 +156,9 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
     return db;
   } catch (error) {
     db.close();
-    if (resultCodeOf(error) !== resultCode.cannotOpen) throw error;
-    const shortage = shortageBeside(path);
-    const lacks = shortage ? `: ${shortage}` : ", without the right to";
-    throw new Error(`SQLite cannot make its -wal and -shm beside it${lacks}`, { cause: error });
+    if (resultCodeOf(error) !== resultCode.cannotOpen || isAllowed(path)) throw error;
+    const why = "SQLite cannot make its -wal and -shm beside it, without the right to";
+    throw new Error(why, { cause: error });
   }
 }
 
@@ -176,12 +178,19 @@ export function identify(path: string): string {
   return [file, ...inodes].join(" ");
 }
 
-/** @throws {FilesGoneError} for operators to read, if the path is no longer that of the {@link identify identity} */
+/**
+ * Checks that the path still has the {@link identify identity}.
+ *
+ * @throws {FilesGoneError} for operators to read, if it has not
+ * @throws {StoreUnavailableError} the disk does not say
+ */
 export function checkIdentity(path: string, identity: string): void {
   let cause: unknown;
   try {
     if (identify(path) === identity) return;
   } catch (error) {
+    const { code = "", message } = error as NodeJS.ErrnoException;
+    if (!goneCodes.includes(code)) throw new StoreUnavailableError(message, { cause: error });
     cause = error;
   }
   throw new FilesGoneError(`${path} or a file beside it was moved, deleted or replaced`, { cause });

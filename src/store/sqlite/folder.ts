@@ -6,13 +6,13 @@ export function makeFolder(folder: string): void {
   const first = mkdirSync(folder, { recursive: true, mode: 0o700 });
   if (first === undefined) return;
   for (let made = folder; made.length >= first.length; made = dirname(made)) {
-    syncFolder(dirname(made));
+    syncPath(dirname(made));
   }
 }
 
-/** Makes the entries of a folder survive a loss of power. */
-export function syncFolder(folder: string): void {
-  const descriptor = openSync(folder, "r");
+/** Makes a file, or the entries of a folder, survive a loss of power as they are. */
+export function syncPath(path: string): void {
+  const descriptor = openSync(path, "r");
   try {
     fsyncSync(descriptor);
   } finally {

@@ -5,7 +5,7 @@ import { uuidFromHex } from "../../investor/ids.ts";
 import { type TextField, textFields } from "../../investor/investor.ts";
 import type { Range } from "../../investor/paging.ts";
 import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
-import { resultCode, resultCodeOf } from "./errors.ts";
+import { resultCode, resultCodeOf, toFailure } from "./errors.ts";
 
 interface Lookup {
   id: string;
@@ -82,7 +82,7 @@ export function createSqliteReader(
         return investors;
       } catch (error) {
         if (resultCodeOf(error) !== resultCode.corrupt) throw error;
-        throw damageAfter(after, error);
+        throw damageAfter(after, toFailure(error));
       } finally {
         observe("list", performance.now() - start);
       }

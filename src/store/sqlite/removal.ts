@@ -1,8 +1,10 @@
-import { closeSync, openSync, readSync, realpathSync } from "node:fs";
+import { closeSync, existsSync, openSync, readSync, realpathSync } from "node:fs";
+import { dirname } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import { emptyWal } from "./checkpoint.ts";
 import { countCommit, frameHeaderSize, logHeaderSize, pragma } from "./commit-count.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./file.ts";
+import { syncPath } from "./folder.ts";
 import { sizeOf } from "./wal.ts";
 
 /** How a removal works on an SQLite file. */
@@ -70,11 +72,15 @@ export async function removeFromSqlite(
     } finally {
       db.close();
     }
+    const file = realpathSync(path);
+    const log = `${file}-wal`;
+    // SQLite truncates or deletes it without a sync: a power cut could bring it back.
+    if (existsSync(log)) syncPath(log);
+    syncPath(dirname(file));
     say("reading the file and its log for copies of the record");
     // This would drop the locks of a connection to the file, but none is open. The log comes second,
     // since it gets what other processes move meanwhile.
-    pages = findParts(realpathSync(path), 0, pageSize, key);
-    const log = `${realpathSync(path)}-wal`;
+    pages = findParts(file, 0, pageSize, key);
     pages.push(...findParts(log, logHeaderSize, frameHeaderSize + pageSize, key));
     if (pages.length === 0) {
       say("found none; a repeat of its create would store it again");

@@ -8,6 +8,7 @@ import { textFields } from "../../investor/investor.ts";
 import { Batcher } from "../batcher.ts";
 import {
   DuplicateIdError,
+  FilesGoneError,
   OutcomeUnknownError,
   type Store,
   StoreClosedError,
@@ -82,7 +83,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
         try {
           checkIdentity(path, writer.identity);
         } catch (error) {
-          writer.die(error as Error);
+          if (error instanceof FilesGoneError) writer.die(error);
           throw error;
         }
         onLogSize(sizeOf(writer.wal));
@@ -162,13 +163,15 @@ async function startWriter(path: string, options: Options) {
   // By the promise: a listener added here can miss an end right after the first message.
   void exited.then(() => {
     if (unusable !== undefined) return;
+    let reason: Error | undefined;
     try {
       // A disk that went away can fail a write before the next ping notices.
       checkIdentity(path, identity);
-      die(new Error(`the thread that writes to ${path} died: ${cause.message}`, { cause }));
     } catch (error) {
-      die(error as Error);
+      if (error instanceof FilesGoneError) reason = error;
     }
+    const why = `the thread that writes to ${path} died: ${explainError(cause, path)}`;
+    die(reason ?? new Error(why, { cause }));
   });
 
   /** Takes no more batches, for a cause that has to end the process. */

@@ -11,11 +11,13 @@
  *                 again.
  *   DISK_RULES    a file of faults. It may be replaced at any time (by a rename); then counting
  *                 starts anew. A line is
- *                   OPERATION SUFFIX FIRST ACTION
- *                 from the FIRST OPERATION (write, sync, truncate, unlink, open if it may make the
- *                 file, or any of them) on, ACTION happens to files whose name ends in SUFFIX (* for
- *                 all), or to the folder itself, whose name is a dot:
- *                   EIO, ENOSPC  it fails and has no effect, but that a file was made
+ *                   OPERATION SUFFIX WHEN ACTION
+ *                 ACTION happens to an OPERATION (write, sync, truncate, unlink, open if it may make
+ *                 the file, or any of them; or read, look, which is another open, rename, or lock)
+ *                 on files whose name ends in SUFFIX (* for all), or on the folder itself, whose name
+ *                 is a dot. WHEN is N from the N-th on, =N for that alone, /N for each N-th:
+ *                   EIO, ENOSPC, EDQUOT, EROFS, EMFILE, EAGAIN
+ *                                it fails and has no effect, but that a file was made
  *                   hang         it never returns, and has no effect
  *                   kill         it ends the process
  *                   lost         a sync that fails with EIO, after which the kernel has the
@@ -25,6 +27,7 @@
  * No sync reaches the real disk.
  */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +40,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, LOST = 1000 /* other faults are an errno, or 0 */ };
@@ -64,7 +68,16 @@ static const char *watched(int fd, char path[PATH_MAX]) {
   return *name ? name + 1 : name;
 }
 
-static struct rule { char op[16], suffix[64], action[32]; long first, seen; } rules[16];
+/* The same for a path, which need not be there. */
+static const char *watched_path(const char *file, char path[PATH_MAX]) {
+  const char *folder = getenv("DISK_FOLDER"), *slash = strrchr(file, '/');
+  char parent[PATH_MAX];
+  snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - file + 1) : 1, slash ? file : ".");
+  if (!folder || !realpath(parent, path) || strcmp(path, folder)) return NULL;
+  return slash ? slash + 1 : file;
+}
+
+static struct rule { char op[16], suffix[64], when[16], action[32]; long seen; } rules[16];
 static int rule_count;
 
 static void read_rules(void) {
@@ -77,10 +90,20 @@ static void read_rules(void) {
   rule_count = 0;
   FILE *file = fopen(path, "re");
   for (struct rule r = {0}; file && rule_count < 16 &&
-       fscanf(file, "%15s %63s %ld %31s", r.op, r.suffix, &r.first, r.action) == 4;)
+       fscanf(file, "%15s %63s %15s %31s", r.op, r.suffix, r.when, r.action) == 4;)
     rules[rule_count++] = r;
   if (file) fclose(file);
 }
+
+/* Whether this is the time, or one of those, that a rule speaks of. */
+static int is_due(struct rule *r) {
+  long number = atol(r->when + !isdigit(*r->when));
+  r->seen++;
+  return *r->when == '=' ? r->seen == number : *r->when == '/' ? !(r->seen % number) : r->seen >= number;
+}
+
+/* Whether an operation is one of those that change the disk, and are meant by "any". */
+static int changes(const char *op) { return strcmp(op, "read") && strcmp(op, "look") && strcmp(op, "rename") && strcmp(op, "lock"); }
 
 /* The fault of an operation; it does not return if that is to hang. */
 static int fault_of(const char *op, const char *name) {
@@ -89,15 +112,19 @@ static int fault_of(const char *op, const char *name) {
   pthread_mutex_lock(&lock);
   read_rules();
   for (struct rule *r = rules; r < rules + rule_count; r++)
-    if ((!strcmp(r->op, "any") || !strcmp(r->op, op)) &&
-        (!strcmp(r->suffix, "*") || ends_in(*name ? name : ".", r->suffix)) && ++r->seen >= r->first)
+    if (((!strcmp(r->op, "any") && changes(op)) || !strcmp(r->op, op)) &&
+        (!strcmp(r->suffix, "*") || ends_in(*name ? name : ".", r->suffix)) && is_due(r))
       strcpy(action, r->action);
   pthread_mutex_unlock(&lock);
   if (!*action) return 0;
   dprintf(2, "the disk fails: %s %s %s\n", op, name, action);
   if (!strcmp(action, "kill")) kill(getpid(), SIGKILL);
   while (!strcmp(action, "hang") || !strcmp(action, "kill")) pause();
-  return !strcmp(action, "EIO") ? EIO : !strcmp(action, "ENOSPC") ? ENOSPC : LOST;
+  static const struct { const char *name; int number; } errors[] = {
+    {"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EMFILE", EMFILE}, {"EAGAIN", EAGAIN}};
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    if (!strcmp(action, errors[i].name)) return errors[i].number;
+  return LOST;
 }
 
 /* Opens a file in the folder of the copies. */
@@ -150,9 +177,13 @@ int open64(const char *file, int flags, ...) {
   mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   char path[PATH_MAX];
+  const char *name = watched_path(file, path);
+  /* To close one that was there would drop the locks that the process has on it. */
+  int is_made = name && flags & O_CREAT && access(file, F_OK);
+  int fault = name && !is_made ? fault_of(flags & O_CREAT ? "open" : "look", name) : 0;
+  if (fault) return fail(fault);
   int fd = syscall(SYS_openat, AT_FDCWD, file, flags, mode);
-  const char *name = fd >= 0 && flags & O_CREAT ? watched(fd, path) : NULL;
-  int fault = name ? fault_of("open", name) : 0;
+  fault = fd >= 0 && is_made ? fault_of("open", name) : 0;
   if (!fault) return fd;
   close(fd);
   return fail(fault);
@@ -161,11 +192,53 @@ int open64(const char *file, int flags, ...) {
 int open(const char *, int, ...) __attribute__((alias("open64")));
 
 int unlink(const char *file) {
-  const char *folder = getenv("DISK_FOLDER");
-  size_t length = folder ? strlen(folder) : 0;
-  int is_watched = length && !strncmp(file, folder, length) && file[length] == '/';
-  int fault = is_watched ? fault_of("unlink", file + length + 1) : 0;
+  char path[PATH_MAX];
+  const char *name = watched_path(file, path);
+  int fault = name ? fault_of("unlink", name) : 0;
   return fault ? fail(fault) : syscall(SYS_unlinkat, AT_FDCWD, file, 0);
+}
+
+int rename(const char *from, const char *to) {
+  char path[PATH_MAX];
+  const char *name = watched_path(to, path);
+  int fault = name ? fault_of("rename", name) : 0;
+  return fault ? fail(fault) : syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
+}
+
+int fcntl64(int fd, int command, ...) {
+  va_list rest;
+  va_start(rest, command);
+  void *argument = va_arg(rest, void *);
+  va_end(rest);
+  char path[PATH_MAX];
+  int locks = (command == F_SETLK || command == F_SETLKW) && ((struct flock *)argument)->l_type != F_UNLCK;
+  const char *name = locks ? watched(fd, path) : NULL;
+  int fault = name ? fault_of("lock", name) : 0;
+  return fault ? fail(fault) : syscall(SYS_fcntl, fd, command, argument);
+}
+int fcntl(int, int, ...) __attribute__((alias("fcntl64")));
+
+ssize_t pread64(int fd, void *data, size_t size, off_t offset) {
+  char path[PATH_MAX];
+  const char *name = watched(fd, path);
+  int fault = name ? fault_of("read", name) : 0;
+  return fault ? fail(fault) : syscall(SYS_pread64, fd, data, size, offset);
+}
+
+static int write_fault(int fd) {
+  char path[PATH_MAX];
+  const char *name = watched(fd, path);
+  return name ? fault_of("write", name) : 0;
+}
+
+ssize_t write(int fd, const void *data, size_t size) {
+  int fault = write_fault(fd);
+  return fault ? fail(fault) : syscall(SYS_write, fd, data, size);
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+  int fault = write_fault(fd);
+  return fault ? fail(fault) : syscall(SYS_writev, fd, parts, count);
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {

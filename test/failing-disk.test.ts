@@ -1,0 +1,133 @@
+import { statSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { type FailingDisk, prepareDisks } from "./gate/faults/failing-disk.ts";
+import { copy } from "./support/copying.ts";
+import { listAll } from "./support/pages.ts";
+import { createRandom, seedOf } from "./support/random.ts";
+import { aCreate, largest } from "./support/records.ts";
+import {
+  end,
+  grpcClient,
+  hasEnded,
+  metric,
+  run,
+  type Service,
+  startService,
+  untilWritten,
+} from "./support/service.ts";
+import { needs } from "./support/tools.ts";
+
+const failures = "investor_records_sqlite_checkpoint_failures_total";
+
+/** A size that the WAL passes only if it is not brought into the file, in bytes. */
+const largeWal = 8 * 1024 ** 2;
+
+describe("where the file cannot be written, but its WAL", needs("cc"), () => {
+  const createDisk = prepareDisks();
+  let disk: FailingDisk;
+  const wal = () => statSync(join(disk.data, "investors.db-wal")).size;
+  const start = () => startService(disk.env, disk.folder);
+
+  /** Creates records, many at once, until the WAL is large; returns how many. */
+  async function fillWal(service: Service): Promise<number> {
+    const client = grpcClient(service);
+    let count = 0;
+    async function create(): Promise<void> {
+      for (; wal() < largeWal; count += 1) await client.createInvestor(aCreate(largest));
+    }
+    await Promise.all(Array.from({ length: 16 }, create));
+    return count;
+  }
+
+  it.each(["EIO", "ENOSPC"])(
+    "a service takes creates, says so, and ends with 1: %s",
+    async (error) => {
+      disk = createDisk();
+      const service = await start();
+      expect(await metric(service, failures)).toBe(0);
+      disk.setRules(`write .db 1 ${error}`);
+      const count = await fillWal(service);
+      expect(await metric(service, failures)).toBeGreaterThan(0);
+      expect(await metric(service, "investor_records_ready")).toBe(1);
+      expect(await metric(service, "investor_records_store_writable")).toBe(1);
+      expect(await end(service)).toBe(1);
+      const said = service
+        .output()
+        .match(/^{"level":40.*the WAL cannot be brought into its file/gm);
+      expect(said?.length).toBeGreaterThan(0);
+      expect(said?.length).toBeLessThan(10);
+      expect(service.output()).toContain("stopped, and left its latest records in");
+      // It starts as it has run, and is over when the disk is well.
+      const next = await start();
+      expect(await listAll(grpcClient(next))).toHaveLength(count);
+      expect(next.output()).toMatch(/"level":40.*the WAL of .* cannot be brought into it/);
+      disk.setRules("");
+      expect(await end(next)).toBe(0);
+      expect(wal).toThrow("ENOENT");
+    },
+  );
+});
+
+describe("an error of the disk", needs("cc"), () => {
+  const createDisk = prepareDisks();
+  const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
+
+  /** A disk with a file and a WAL that a killed service has left. */
+  async function leaveWal(): Promise<FailingDisk> {
+    const disk = createDisk();
+    const service = await startService(disk.env, disk.folder);
+    await grpcClient(service).createInvestor(aCreate());
+    await end(service, "SIGKILL");
+    return disk;
+  }
+
+  it.each([
+    ["read .db =1 EIO", "its disk "],
+    ["read .db 1 EIO", "its disk "],
+    ["read -wal 1 EIO", "its disk "],
+    ["write -wal 1 EDQUOT", "a quota of bytes or of files is used up (EDQUOT, write)"],
+    ["open .db 1 EMFILE", "too many files are open"],
+    ["open -wal 1 EIO", "its disk fails"],
+    ["sync -wal 1 EIO", "EIO: i/o error"],
+  ])(
+    "is named as what it is if it keeps the service or a copy from starting: %s",
+    async (rule, why) => {
+      const disk = await leaveWal();
+      const { folder, env } = disk;
+      disk.setRules(rule);
+      const service = run([], { ...env, ...ports }, folder);
+      const copied = await copy(["sqlite:data/investors.db", "sqlite:other.db"], { folder, env });
+      const told = [copied.told, copied.code === 1];
+      await Promise.race([service.exited, untilWritten(service, "serving")]);
+      for (const [text, failed] of [told, [service.output(), hasEnded(service.child)]]) {
+        if (failed) expect(text).toContain(why);
+        expect(text).not.toMatch(/not an SQLite file|this user must/);
+      }
+    },
+  );
+});
+
+describe("a removal", needs("cc"), () => {
+  const createDisk = prepareDisks();
+
+  it.each(["running", "stopped"])(
+    "outlasts a power cut, also in the WAL, beside a service that is %s",
+    async (state) => {
+      const random = createRandom(seedOf("removals and power cuts"));
+      const { env, folder, afterPowerCut } = createDisk();
+      const service = await startService(env, folder);
+      const client = grpcClient(service);
+      const { id } = await client.createInvestor(aCreate());
+      if (state === "stopped") await end(service);
+      const { exited, output } = run(["remove", "sqlite:data/investors.db", id], env, folder);
+      expect(await exited, output()).toBe(0);
+      const bytes = Buffer.from(id.replaceAll("-", ""), "hex");
+      for (let i = 0; i < 30; i += 1) {
+        for (const [name, content] of afterPowerCut(random)) {
+          expect(content.includes(bytes), name).toBe(false);
+        }
+      }
+    },
+  );
+});
