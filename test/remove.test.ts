@@ -182,9 +182,12 @@ describe("a record that is removed from SQLite", () => {
     }
   });
 
-  it("is removed by two commands at once, also beside a copy", async () => {
+  it("is removed by two commands at once, also beside a copy and columns of others", async () => {
     const folder = temporaryFolder();
     const [one, two] = (await makeOld(folder)).others;
+    const added = "ALTER TABLE investors ADD COLUMN";
+    const computed = `${added} "an ""initial""" TEXT AS (substr(first_name, 1, 1)) VIRTUAL`;
+    runSql(join(folder, "data/investors.db"), `${added} note TEXT; ${computed}`);
     const ids = [one, two, one].map((each) => each?.id ?? "");
     const [copied, ...codes] = await Promise.all([
       copy([file, "out.ndjson"], { folder }),

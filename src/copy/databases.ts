@@ -14,7 +14,8 @@ import { collectionName } from "../store/mongodb/documents.ts";
 import { createMongoStore } from "../store/mongodb/mongodb.ts";
 import { bringInWal } from "../store/sqlite/checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite/file.ts";
-import { columns, createSqliteReader } from "../store/sqlite/reader.ts";
+import { createSqliteReader } from "../store/sqlite/reader.ts";
+import { selected } from "../store/sqlite/schema.ts";
 import { DuplicateIdError, maxListed, OutcomeUnknownError, type Store } from "../store/store.ts";
 import { checkIntegrity } from "./integrity.ts";
 import {
@@ -101,7 +102,7 @@ export async function openStoreSource(url: string, onFault: OnFault): Promise<So
 function openSqlite(path: string): Reader {
   const db = openSqliteFileToRead(path);
   const compare = db.prepare(
-    `SELECT CAST(concat_ws('', ${columns}) AS BLOB) = CAST(? AS BLOB) AS isSame
+    `SELECT CAST(concat_ws('', ${selected}) AS BLOB) = CAST(? AS BLOB) AS isSame
       FROM investors WHERE id = unhex(?, '-')`,
   );
   const { list } = createSqliteReader(db, db, () => {});

@@ -199,14 +199,29 @@ describe("SQLite", () => {
     );
   });
 
-  it("is not open before its writer is, and leaves nothing behind if that fails", async () => {
-    const path = join(temporaryFolder(), "investors.db");
-    await (await open(path)).store.close();
-    runSql(path, "ALTER TABLE investors ADD COLUMN note TEXT");
-    await expect(open(path)).rejects.toThrow(
-      `cannot use the SQLite file ${path}: table investors has 13 columns`,
+  it("serves a table to which columns were added that need no value, also while it runs", async () => {
+    const folder = temporaryFolder();
+    const path = join(folder, "investors.db");
+    const records = Array.from({ length: 3 }, () => anInvestor());
+    const [before, beside, after] = records as [Investor, Investor, Investor];
+    const first = (await open(path)).store;
+    await first.insert(before);
+    runSql(
+      path,
+      `ALTER TABLE investors ADD COLUMN note TEXT; ALTER TABLE investors ADD COLUMN "a ""b" INT NOT NULL DEFAULT 1;
+      ALTER TABLE investors ADD COLUMN initial TEXT AS (substr(first_name, 1, 1)) VIRTUAL`,
     );
-    expect(existsSync(`${path}-wal`)).toBe(false);
+    await first.insert(beside);
+    await first.ping();
+    await first.close();
+    const { store } = await open(path);
+    await store.insert(after);
+    expect(await store.find(after.id)).toEqual(after);
+    expect(await store.list({ limit: 10 })).toEqual(records);
+    await store.close();
+    const { code, told } = await copyHere(["sqlite:investors.db", "sqlite:copy.db"], { folder });
+    expect(told).toContain("copied 3 records");
+    expect(code).toBe(0);
   });
 
   const replacements: [string, (folder: string) => void][] = [
@@ -276,6 +291,11 @@ describe("SQLite", () => {
       "its investors is another table",
       change(`PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql =
         replace(sql, ' CHECK (length(id) = 16)', '') WHERE name = 'investors'`),
+    ],
+    [
+      "another program has added a column, note, that needs a value",
+      change(`PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql =
+        replace(sql, 'language TEXT NOT NULL', 'language TEXT NOT NULL, note TEXT NOT NULL')`),
     ],
     ["it has no table investors", change(keep)],
     [

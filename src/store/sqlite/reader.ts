@@ -1,21 +1,16 @@
 import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
-import { create } from "@bufbuild/protobuf";
-import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
+import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../../investor/ids.ts";
-import { type TextField, textFields } from "../../investor/investor.ts";
 import type { Range } from "../../investor/paging.ts";
 import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
 import { resultCode, resultCodeOf, toFailure } from "./errors.ts";
+import { selected, toInvestor } from "./schema.ts";
 
 interface Lookup {
   id: string;
   resolve(investor: Investor | undefined): void;
   reject(error: unknown): void;
 }
-
-/** The columns of a record but its id, in the order of the table. */
-export const columns = `type, first_name, middle_name, last_name, address_line1, address_line2, city,
-  state, zip_code, country, language`;
 
 /**
  * Reads records on the calling thread; what fails, fails with the error of SQLite. What is looked
@@ -32,13 +27,14 @@ export function createSqliteReader(
   const begin = lookups.prepare("BEGIN");
   const rollback = lookups.prepare("ROLLBACK");
   // Ids pass as text: a small buffer for each is slow to make and to collect.
-  const findRow = lookups.prepare(`SELECT ${columns} FROM investors WHERE id = unhex(?, '-')`);
+  const findRow = lookups.prepare(`SELECT ${selected} FROM investors WHERE id = unhex(?, '-')`);
   const listRows = pages.prepare(
-    `SELECT ${columns}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
+    `SELECT ${selected}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
   );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
-  const readHead = pages.prepare("PRAGMA schema_version");
+  // It needs the table, and none of its pages, which can be damaged.
+  const readNone = pages.prepare(`SELECT ${selected} FROM investors LIMIT 0`);
   let queue: Lookup[] = [];
 
   function findAll(): void {
@@ -88,24 +84,14 @@ export function createSqliteReader(
       }
     },
 
-    /** Whether the file can be read at all. */
+    /** Whether the file and its table can be read at all. */
     check(): void {
       const start = performance.now();
       try {
-        readHead.get();
+        readNone.get();
       } finally {
         observe("check", performance.now() - start);
       }
     },
   };
-}
-
-function toInvestor(id: string, row: SQLOutputValue[]): Investor {
-  const investor = create(InvestorSchema);
-  investor.id = id;
-  investor.type = row[0] as number;
-  for (let i = 0; i < textFields.length; i += 1) {
-    investor[textFields[i] as TextField] = row[i + 1] as string;
-  }
-  return investor;
 }

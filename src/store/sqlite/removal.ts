@@ -5,6 +5,7 @@ import { emptyWal } from "./checkpoint.ts";
 import { countCommit, frameHeaderSize, logHeaderSize, pragma } from "./commit-count.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./file.ts";
 import { syncPath } from "./folder.ts";
+import { columnsOf } from "./schema.ts";
 import { sizeOf } from "./wal.ts";
 
 /** How a removal works on an SQLite file. */
@@ -127,8 +128,12 @@ function findParts(path: string, start: number, partSize: number, bytes: Buffer)
 
 /** Deletes the records of these pages and inserts them again, so that SQLite lays the pages out anew. */
 function writeAgain(db: DatabaseSync, pages: Buffer[]): void {
-  db.exec("CREATE TEMP TABLE again AS SELECT * FROM investors LIMIT 0");
-  const keep = db.prepare("INSERT INTO again SELECT * FROM investors WHERE id = ?");
+  // Other programs can have added columns that are computed, and take no values.
+  const all = columnsOf(db)
+    .map(({ name }) => `"${name.replaceAll('"', '""')}"`)
+    .join(", ");
+  db.exec(`CREATE TEMP TABLE again AS SELECT ${all} FROM investors LIMIT 0`);
+  const keep = db.prepare(`INSERT INTO again SELECT ${all} FROM investors WHERE id = ?`);
   // An id can be anywhere on a page. These lookups take longer than the transaction.
   const find = db.prepare("SELECT 1 FROM investors WHERE id = ?");
   const ids = pages.flatMap((page) =>
@@ -138,6 +143,6 @@ function writeAgain(db: DatabaseSync, pages: Buffer[]): void {
     countCommit(db);
     for (const id of ids) keep.run(id);
     db.exec("DELETE FROM investors WHERE id IN (SELECT id FROM again)");
-    db.exec("INSERT INTO investors SELECT DISTINCT * FROM again");
+    db.exec(`INSERT INTO investors (${all}) SELECT DISTINCT * FROM again`);
   });
 }

@@ -1,29 +1,60 @@
-/** What a file of this service has in it, and what tells it from the files of other programs. */
-import type { DatabaseSync } from "node:sqlite";
+/**
+ * The table of records: how it is made, written and read, and what tells a file that has it from the
+ * files of other programs. Nothing else knows its columns.
+ */
+import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
+import { create } from "@bufbuild/protobuf";
+import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
+import { type TextField, textFields } from "../../investor/investor.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import { resultCode, resultCodeOf } from "./errors.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
 
-const columns = `CREATE TABLE investors (
-  id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
-  type INTEGER NOT NULL,
-  first_name TEXT NOT NULL,
-  middle_name TEXT NOT NULL,
-  last_name TEXT NOT NULL,
-  address_line1 TEXT NOT NULL,
-  address_line2 TEXT NOT NULL,
-  city TEXT NOT NULL,
-  state TEXT NOT NULL,
-  zip_code TEXT NOT NULL,
-  country TEXT NOT NULL,
-  language TEXT NOT NULL`;
+/** The columns that a record needs, in the order of the table: each by its name, and as it is declared. */
+const columns = [
+  ["id", "BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16)"],
+  ["type", "INTEGER NOT NULL"],
+  ...textFields.map((field) => [toSnakeCase(field), "TEXT NOT NULL"]),
+] as const;
+const names = columns.map(([name]) => name);
+const head = `CREATE TABLE investors (
+  ${columns.map((column) => column.join(" ")).join(",\n  ")}`;
 const options = ") STRICT, WITHOUT ROWID";
+
+/** What {@link toInvestor} reads of a record, for SELECT. */
+export const selected = names.slice(1).join(", ");
+
+/** What inserts a {@link Row}, unless its id is taken. */
+export const insertRow = `INSERT INTO investors (${names.join(", ")})
+  VALUES (unhex(?, '-')${", ?".repeat(columns.length - 1)}) ON CONFLICT (id) DO NOTHING`;
+
+/**
+ * A record as {@link insertRow} takes it. The id is text: a small buffer is part of one of 64 KiB, all
+ * of which would be sent to the thread that writes.
+ */
+export type Row = SQLInputValue[];
+
+/** The row of a record. */
+export function toRow(investor: Investor): Row {
+  return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
+}
+
+/** The record with this id, of an array that begins with what is {@link selected}. */
+export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
+  const investor = create(InvestorSchema);
+  investor.id = id;
+  investor.type = row[0] as number;
+  for (let i = 0; i < textFields.length; i += 1) {
+    investor[textFields[i] as TextField] = row[i + 1] as string;
+  }
+  return investor;
+}
 
 /** Makes the table and the mark in an empty file whose commits are counted, within a transaction. */
 export function createTable(db: DatabaseSync): void {
-  db.exec(`${columns}${options}; PRAGMA application_id = ${applicationId}`);
+  db.exec(`${head}${options}; PRAGMA application_id = ${applicationId}`);
   countCommit(db);
 }
 
@@ -50,16 +81,37 @@ export function isEmpty(db: DatabaseSync): boolean {
   const ofTable = "type = 'trigger' AND tbl_name = 'investors' COLLATE NOCASE";
   const trigger = db.prepare(`SELECT name FROM sqlite_schema WHERE ${ofTable}`).get()?.name;
   if (trigger) throw new Error(`it has a trigger, ${trigger}, which can change records: drop it`);
+  const needed = columnsOf(db).find((each) => each.needsValue && !names.includes(each.name));
+  if (needed) {
+    throw new Error(
+      `another program has added a column, ${needed.name}, that needs a value: drop it`,
+    );
+  }
   refuseOtherIds(db);
   return false;
 }
 
-/** Whether a table is made as ours is, perhaps with more columns; its rules then hold for all rows. */
+/** The columns that the table has, with those of other programs that can be written. */
+export function columnsOf(db: DatabaseSync): { name: string; needsValue: boolean }[] {
+  return db
+    .prepare("PRAGMA table_info(investors)")
+    .all()
+    .map((each) => ({
+      name: String(each.name),
+      needsValue: each.notnull === 1 && each.dflt_value === null,
+    }));
+}
+
+/** Whether a table is made as ours is, perhaps with more columns; our rules then hold for all rows. */
 function isOurs(sql: string): boolean {
   const made = plain(sql);
-  const first = plain(columns);
+  const first = plain(head);
   const more = made.slice(first.length);
   return made.startsWith(first) && /^[,)]/.test(more) && more.endsWith(plain(options));
+}
+
+function toSnakeCase(name: string): string {
+  return name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 /** Other programs, and SQLite as it renames a table, write the same with other spaces and quotes. */

@@ -4,7 +4,6 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
-import { textFields } from "../../investor/investor.ts";
 import { Batcher } from "../batcher.ts";
 import {
   DuplicateIdError,
@@ -18,8 +17,9 @@ import {
 import { explainError, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { createSqliteReader } from "./reader.ts";
+import { type Row, toRow } from "./schema.ts";
 import { sizeOf } from "./wal.ts";
-import type { CheckpointFailure, Outcome, Row, Started } from "./writer.ts";
+import type { CheckpointFailure, Outcome, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
@@ -210,8 +210,4 @@ async function startWriter(path: string, options: Options) {
 function toResult(outcome: Outcome): undefined | Error {
   if (outcome === "written") return undefined;
   return outcome === "duplicate" ? new DuplicateIdError() : toStoreError(outcome);
-}
-
-function toRow(investor: Investor): Row {
-  return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
 }

@@ -3,18 +3,12 @@
  * read. Each message that it gets is a batch of rows, which it commits together; it replies with
  * their outcomes. A commit whose outcome stays open ends the thread.
  */
-import type { SQLInputValue } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import { extendedCodeOf, type Failure, resultCode, resultCodeOf, toFailure } from "./errors.ts";
 import { identify, openSqliteFile } from "./file.ts";
-
-/**
- * The columns of a record in the order of the table. The id is text: a small buffer is part of one
- * of 64 KiB, all of which would be sent to the thread.
- */
-export type Row = SQLInputValue[];
+import { insertRow, type Row } from "./schema.ts";
 
 /** It is ready; which file it is ({@link identify}), and whether that was empty until now. */
 export interface Started {
@@ -41,9 +35,7 @@ const readCount = db.prepare("PRAGMA user_version");
 /** The count with the last commit that this process made, or found. */
 let lastCount = pragma(db, "user_version");
 let warnedAt = -Infinity;
-const insert = db.prepare(
-  `INSERT INTO investors VALUES (unhex(?, '-')${", ?".repeat(11)}) ON CONFLICT (id) DO NOTHING`,
-);
+const insert = db.prepare(insertRow);
 const checkpoints = createCheckpoints(db, (checkpointFailure) => {
   port.postMessage({ checkpointFailure } satisfies CheckpointFailure);
 });
