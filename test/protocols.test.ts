@@ -253,6 +253,50 @@ everywhere("ends at its client's timeout if that is sooner", async ({ name, kind
   await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
 });
 
+everywhere(
+  "never begins if its client gives it no time, however fast it is",
+  async ({ name, kind, form }) => {
+    if (!form.timeout) return;
+    let begun = 0;
+    const createInvestor = () => {
+      begun += 1;
+      return { type: 1 };
+    };
+    const begin = open(await serve(kind, { createInvestor }), kind, form);
+    const none = { [form.timeout[0]]: name.startsWith("Connect") ? "0" : "0m" };
+    for (let i = 0; i < 20; i += 1) {
+      const call = begin(none);
+      call.send(form.body);
+      call.end();
+      await expect.poll(call.outcome).toBe("DEADLINE_EXCEEDED");
+    }
+    expect(begun).toBe(0);
+  },
+);
+
+everywhere(
+  "is refused with an Idempotency-Key where that does not count, unless it has a request id",
+  async ({ name, kind, form }) => {
+    const createInvestor: Methods["createInvestor"] = ({ requestId }) => ({ id: requestId ?? "" });
+    const begin = open(await serve(kind, { createInvestor }), kind, form);
+    const outcomeOf = (body: string) => {
+      const call = begin({ "idempotency-key": v7() }, body.length);
+      call.send(body);
+      call.end();
+      return expect.poll(call.outcome);
+    };
+    await outcomeOf(form.body).toBe(name === "REST" ? "OK" : "MALFORMED_REQUEST");
+    if (name === "REST") return;
+    const isFramed = /grpc/.test(form.headers["content-type"] ?? "");
+    const message = isFramed ? form.body.slice(5) : form.body;
+    // Field 12 is request_id.
+    const withId = message.startsWith("{")
+      ? message.replace("{", '{"requestId":"a",')
+      : `${message}\x62\x01a`;
+    await outcomeOf(isFramed ? toFrame(withId) : withId).toBe("OK");
+  },
+);
+
 everywhere("frees its slot when its client leaves, also while it runs", async ({ kind, form }) => {
   const signals: AbortSignal[] = [];
   const createInvestor: Methods["createInvestor"] = (request, context) => {

@@ -151,6 +151,12 @@ describe("REST", () => {
     expect((await post({})).body.errors?.map(({ pointer }) => pointer)).toEqual(pointers);
     const unknown = Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`x${i}`, ""]));
     expect((await post({ ...content(), ...unknown })).body.errors).toHaveLength(100);
+    // What comes behind a hundred others is read, and named, too.
+    const { errors } = (await post({ ...unknown, ...content({ city: 7, state: "\n" }) })).body;
+    expect(errors?.slice(100)).toEqual([
+      { pointer: "#/city", detail: "must be a string" },
+      { pointer: "#/state", detail: "must not contain control characters" },
+    ]);
     expect((await ask(list)).body).toEqual([]);
   });
 
@@ -159,7 +165,11 @@ describe("REST", () => {
     const text = JSON.stringify(content({ city: 'a "b": \\"c\\": d', state: '"state":' }));
     expect((await post(text)).status).toBe(200);
     const repeated = ["city", "ci\\u0074y"].map((name) => text.replace("{", `{"${name}":"x",`));
-    for (const body of ["", "[]", "{", ...repeated]) {
+    const values = ["null", '{"city":"x"}', '[{"city":1}]', '"x"'].flatMap((value) => [
+      text.replace("{", `{"city":${value},`),
+      text.replace(/}$/, `,"city":${value}}`),
+    ]);
+    for (const body of ["", "[]", "{", ...repeated, ...values]) {
       const reply = await post(body);
       expect(reply, body).toMatchObject({ status: 400, body: { reason: "MALFORMED_REQUEST" } });
     }
@@ -170,6 +180,7 @@ describe("REST", () => {
     for (const headers of [
       { "content-type": "text/plain" },
       { "content-type": "application/jsonx" },
+      { "content-type": "application/json; charset=iso-8859-1" },
       { "content-encoding": "gzip" },
     ]) {
       expect(await post(content(), headers)).toMatchObject({
@@ -177,8 +188,10 @@ describe("REST", () => {
         body: { reason: "UNSUPPORTED_MEDIA_TYPE" },
       });
     }
-    const charset = { "content-type": "Application/JSON; charset=utf-8" };
-    expect((await post(content(), charset)).status).toBe(200);
+    for (const parameters of ["; charset=utf-8", ';Charset="UTF-8"', "; version=1"]) {
+      const type = { "content-type": `Application/JSON${parameters}` };
+      expect((await post(content(), type)).status, parameters).toBe(200);
+    }
   });
 
   it("refuses a query that is no page, and names the parameters, at most 100", async () => {
@@ -195,6 +208,7 @@ describe("REST", () => {
       ["pageToken=%ff", ["pageToken"]],
       ["limit=1&offset=2", ["limit", "offset"]],
       [names.join("&"), names.slice(0, 100)],
+      [`${names.join("&")}&pageSize=-1`, [...names.slice(0, 100), "pageSize"]],
     ] as const) {
       const { status, body } = await ask(`${list}?${query}`);
       expect(status, query).toBe(400);

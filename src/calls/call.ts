@@ -91,10 +91,13 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Sets its deadline, in milliseconds from now, instead of the previous one. */
   setDeadline(ms = this.#options.requestTimeoutMs): void {
-    this.#startTimer(ms, () => {
+    const pass = () => {
       this.#abort(deadlinePassed);
       this.startReplyTimeout();
-    });
+    };
+    // A timer takes a millisecond at least, in which a record can be stored.
+    if (ms > 0) this.#startTimer(ms, pass);
+    else pass();
   }
 
   /**

@@ -29,9 +29,9 @@ export function fromMembers(object: Record<string, unknown>) {
   const request = create(CreateInvestorRequestSchema);
   const violations: Violation[] = [];
   for (const member of Object.keys(object)) {
-    if (violations.length === maxViolations) break;
     const value = object[member];
     if (!members.has(member)) {
+      if (violations.length === maxViolations) continue;
       violations.push({ field: member, description: "is not a member of an investor" });
     } else if (typeof value !== "string") {
       violations.push({ field: member, description: "must be a string" });
@@ -47,8 +47,7 @@ export function fromMembers(object: Record<string, unknown>) {
 /**
  * Parses a JSON object.
  *
- * @throws {Error} it is none, or repeats a name among strings (RFC 8259, 4), which the JSON of
- *   protobuf refuses too; the message says which, and nothing of the text but that name
+ * @throws {Error} it is none, or repeats a name (RFC 8259, 4), which the JSON of protobuf refuses too; the message says which, and nothing of the text but that name
  */
 export function parseObject(text: string): Record<string, unknown> {
   let value: unknown;
@@ -64,8 +63,7 @@ export function parseObject(text: string): Record<string, unknown> {
   const names = Object.keys(object);
   // With more names than a line of NDJSON can have, it is refused anyway.
   if (names.length > members.size + 1) return object;
-  const isFlat = names.every((name) => typeof object[name] === "string");
-  const written = isFlat ? namesIn(text) : [];
+  const written = namesIn(text);
   if (written.length <= names.length) return object;
   const repeated = written.find((name, i) => members.has(name) && written.indexOf(name) < i);
   throw new Error(`repeats ${repeated ? `the member ${repeated}` : "a member"}`);
@@ -78,10 +76,16 @@ function placeOf({ message }: SyntaxError): string {
   return ` at ${line === "1" ? "" : `line ${line}, `}column ${column}`;
 }
 
-/** The names in a text of JSON: of its strings, those before a colon. */
+/** The names of an object's members as its text has them: of its own strings, those before a colon. */
 function namesIn(text: string): string[] {
-  const strings = text.match(/"(?:[^"\\]|\\.)*"\s*:?/g) ?? [];
-  return strings.filter((each) => each.endsWith(":")).map((each) => JSON.parse(each.slice(0, -1)));
+  const names: string[] = [];
+  let depth = 0;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"\s*:?|[[\]{}]/g)) {
+    if (token === "{" || token === "[") depth += 1;
+    else if (token === "}" || token === "]") depth -= 1;
+    else if (depth === 1 && token.endsWith(":")) names.push(JSON.parse(token.slice(0, -1)));
+  }
+  return names;
 }
 
 /**

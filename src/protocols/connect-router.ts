@@ -28,7 +28,13 @@ import { createTurns } from "../turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, requireMessages, sendStatus } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
-import { binaryOptions, maxPublicBytes, type ProtocolOptions, type Rpc } from "./unary.ts";
+import {
+  binaryOptions,
+  maxPublicBytes,
+  type ProtocolOptions,
+  type Rpc,
+  refuseIdempotencyKey,
+} from "./unary.ts";
 
 /** Carries a call through Connect's handlers, in its context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
@@ -204,6 +210,7 @@ const runCall =
     const call = req.contextValues.get(callKey);
     call.wasInvoked = true;
     const res = await recordFailure(call, async () => {
+      if (!req.stream) refuseIdempotencyKey(call.head, req.message);
       await gate.waitForPage(call);
       call.throwIfAborted();
       return next(req);

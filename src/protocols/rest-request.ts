@@ -36,7 +36,7 @@ export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvest
   const { request: create, violations: wrongMembers } = fromMembers(readObject(body));
   const key = request.headers["idempotency-key"];
   if (key !== undefined) create.requestId = String(key).replace(/^"(.*)"$/, "$1");
-  const violations = queryViolations(parametersOf(request), []);
+  const violations = queryViolations(new URLSearchParams(`?${queryOf(request)}`), []);
   for (const { field, description } of wrongMembers) {
     violations.push({ field: bodyMark + toPointer(field), description });
   }
@@ -64,7 +64,7 @@ export function readObject(body: Uint8Array): Record<string, unknown> {
  * @throws {ConnectError} MALFORMED_REQUEST, if its escapes are not UTF-8; INVALID_FIELDS
  */
 export function readGet(request: HttpRequest): Message {
-  const violations = queryViolations(parametersOf(request), []);
+  const violations = queryViolations(new URLSearchParams(`?${queryOf(request)}`), []);
   if (violations.length > 0) throw invalidFields(violations);
   try {
     const id = decodeURIComponent(pathOf(request).slice(collection.length + 1));
@@ -80,7 +80,7 @@ export function readGet(request: HttpRequest): Message {
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the query breaks
  */
 export function readList(httpRequest: HttpRequest): Message {
-  const query = parametersOf(httpRequest);
+  const query = new URLSearchParams(`?${queryOf(httpRequest)}`);
   const violations = queryViolations(query, ["pageSize", "pageToken"]);
   const size = query.get("pageSize");
   const pageSize = /^-?\d{1,10}$/.test(size ?? "0") ? Number(size) : Number.NaN;
@@ -106,30 +106,30 @@ export function locate({ method }: HttpRequest, field: string): Location {
 }
 
 function requireJson({ headers }: HttpRequest): void {
-  const [type = ""] = (headers["content-type"] ?? "").split(";");
-  if (type.trim().toLowerCase() !== "application/json") {
-    throw httpError(415, "the body must be application/json");
+  const [type = "", ...parameters] = (headers["content-type"] ?? "").toLowerCase().split(";");
+  const isOther = (parameter: string) => !/^\s*charset=("?)utf-?8\1\s*$/.test(parameter);
+  const charsets = parameters.filter((each) => each.trim().startsWith("charset"));
+  if (type.trim() !== "application/json" || charsets.some(isOther)) {
+    throw httpError(415, "the body must be application/json in UTF-8");
   }
   if ((headers["content-encoding"] ?? "identity") !== "identity") {
     throw httpError(415, "the body must not be compressed", { "accept-encoding": "identity" });
   }
 }
 
-/** The parameters of a request, at most `maxViolations`: 16 KiB can have eight thousand. */
-function parametersOf(request: HttpRequest): URLSearchParams {
-  const parameters = queryOf(request).split("&").filter(Boolean);
-  return new URLSearchParams(`?${parameters.slice(0, maxViolations).join("&")}`);
-}
-
-/** What of a query is not accepted, or given more than once. */
+/** What of a query is not accepted, at most {@link maxViolations} names, or given more than once. */
 function queryViolations(query: URLSearchParams, accepted: string[]): Violation[] {
-  const names = [...query.keys()];
-  return [...new Set(names)].flatMap((name) => {
-    const field = queryMark + name;
-    if (!accepted.includes(name)) return [{ field, description: "is not a parameter" }];
-    const isRepeated = names.indexOf(name) !== names.lastIndexOf(name);
-    return isRepeated ? [{ field, description: "must be given once" }] : [];
+  const names = new Set(query.keys());
+  const unknown = [...names].filter((name) => !accepted.includes(name)).slice(0, maxViolations);
+  const repeated = accepted.filter((name) => query.getAll(name).length > 1);
+  const violation = (description: string) => (name: string) => ({
+    field: queryMark + name,
+    description,
   });
+  return [
+    ...unknown.map(violation("is not a parameter")),
+    ...repeated.map(violation("must be given once")),
+  ];
 }
 
 /** A member's name in a JSON pointer (RFC 6901) in a URI fragment. */

@@ -6,6 +6,7 @@ import {
   type DescMessage,
   type DescMethod,
   fromBinary,
+  isFieldSet,
   type Message,
 } from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
@@ -28,6 +29,20 @@ export function decodeBinary(desc: DescMessage, bytes: Uint8Array): Message {
   } catch (error) {
     throw malformedRequest(error);
   }
+}
+
+/**
+ * Refuses a header that counts for plain JSON alone: who sends it would take a second record for the
+ * replay of the first.
+ *
+ * @throws {ConnectError} MALFORMED_REQUEST
+ */
+export function refuseIdempotencyKey({ method, headers }: CallHead, input: Message): void {
+  const requestId = method.input.field.requestId;
+  if (headers["idempotency-key"] === undefined || !requestId || isFieldSet(input, requestId))
+    return;
+  const description = "the header Idempotency-Key counts for plain JSON alone: set request_id";
+  throw malformedRequest(undefined, description);
 }
 
 /** A method with its implementation, and whether anybody may call it. */
@@ -97,6 +112,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const body = await call.unlessAborted(readBody(request, maxBytes + overhead));
       if (body === undefined) throw messageTooLarge(maxBytes);
       const input = codec.decode(method, body, request, call);
+      refuseIdempotencyKey(head, input);
       const turn = gate.waitForPage(call);
       if (turn) await turn;
       call.throwIfAborted();
