@@ -289,10 +289,10 @@ everywhere(
     if (name === "REST") return;
     const isFramed = /grpc/.test(form.headers["content-type"] ?? "");
     const message = isFramed ? form.body.slice(5) : form.body;
-    // Field 12 is request_id.
+    // Field 13 is request_id.
     const withId = message.startsWith("{")
       ? message.replace("{", '{"requestId":"a",')
-      : `${message}\x62\x01a`;
+      : `${message}\x6a\x01a`;
     await outcomeOf(isFramed ? toFrame(withId) : withId).toBe("OK");
   },
 );

@@ -16,6 +16,7 @@ import { startInProcess } from "./support/server.ts";
 import {
   ask,
   breakDatabase,
+  createBody,
   grpcClient,
   lockDatabase,
   metric,
@@ -205,6 +206,19 @@ it("the log warns of each call that the store fails", async () => {
   for (let i = 0; i < 3; i += 1) await failureOf(grpcClient(service).createInvestor(aCreate()));
   const failed = { level: 40, code: "DEADLINE_EXCEEDED", msg: "call failed" };
   await expect.poll(() => calls(service)).toMatchObject(Array(3).fill(failed));
+});
+
+it("the log warns of no call whose client's own deadline has passed, as early as a timer can be", async () => {
+  const service = await startInProcess({ "--log-level": "debug" });
+  lockDatabase(service);
+  const session = rawConnection(service.grpcPort);
+  const late = { "grpc-timeout": "49999u" };
+  const creates = Array.from({ length: 40 }, () =>
+    rawCall(session, paths.create, createBody(), late),
+  );
+  await Promise.all(creates);
+  const failed = { level: 20, code: "DEADLINE_EXCEEDED", msg: "call failed" };
+  await expect.poll(() => calls(service)).toMatchObject(Array(40).fill(failed));
 });
 
 it("the log names the caller, and by a hash who has a token without a name", async () => {

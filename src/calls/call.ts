@@ -10,6 +10,7 @@ import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Caller, Peer } from "../auth/caller.ts";
 import { internal, interrupted, overloaded } from "../errors.ts";
 import { type Connection, readTimeoutMs } from "../http/connection.ts";
+import { deadlineKey } from "../service/context.ts";
 import { type CallHead, parentTraceOf } from "./call-head.ts";
 
 /** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
@@ -53,6 +54,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly values: ContextValues = createContextValues();
   /** When it began, by performance.now(). */
   readonly startedAt = performance.now();
+  /** Whether its deadline is that of its client, which is no failure of the service. */
+  readonly isDeadlineOfClient: boolean;
   /** Who makes it, once that is known. */
   caller: Caller | undefined;
   /** Why it failed; the first {@link Call.recordFailure} counts. */
@@ -82,9 +85,11 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.peer = peer;
     this.#connection = connection;
     this.#options = options;
-    this.setDeadline(
-      Math.min(head.timeoutMs ?? Number.POSITIVE_INFINITY, options.requestTimeoutMs),
-    );
+    const { timeoutMs = Infinity } = head;
+    this.isDeadlineOfClient = timeoutMs <= options.requestTimeoutMs;
+    const ms = Math.min(timeoutMs, options.requestTimeoutMs);
+    if (timeoutMs < Infinity) this.values.set(deadlineKey, this.startedAt + ms);
+    this.setDeadline(ms);
     head.response.once("close", () => this.#close());
     this.#id = options.startSpan?.(this);
   }

@@ -132,7 +132,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     const method = methodNameOf(head.method);
     callDurations.observe({ method, code, transport }, elapsedMs / 1_000);
     const touched = call.values.get(touchedKey);
-    const usual = levelOf(call, elapsedMs);
+    const usual = levelOf(call);
     // A client that leaves before the end may have got what was read for it.
     const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
     const level = isOfAudit ? "info" : usual;
@@ -236,13 +236,13 @@ function causeOf(failure: unknown): string | undefined {
 }
 
 /** The level to log a call at: faults matter to operators, clients' mistakes do not. */
-function levelOf({ code, head }: Call, elapsedMs: number): Level {
+function levelOf({ code, isDeadlineOfClient }: Call): Level {
   switch (code) {
     case "INTERNAL":
     case "UNKNOWN":
       return "error";
     case "DEADLINE_EXCEEDED":
-      return (head.timeoutMs ?? Infinity) <= elapsedMs ? "debug" : "warn";
+      return isDeadlineOfClient ? "debug" : "warn";
     case "UNAVAILABLE":
     case "UNAUTHENTICATED":
     case "PERMISSION_DENIED":

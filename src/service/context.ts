@@ -3,6 +3,9 @@ import { createContextKey } from "@connectrpc/connect";
 /** The principal of the caller; empty without authentication. */
 export const principalKey = createContextKey("", { description: "principal" });
 
+/** When the caller stops waiting, by performance.now(). */
+export const deadlineKey = createContextKey(Infinity, { description: "deadline" });
+
 /** The records that a call was about, as the log names them. */
 interface TouchedRecords {
   /** The id of the record that it has created. */

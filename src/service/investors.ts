@@ -33,7 +33,7 @@ import {
   StoreUnavailableError,
 } from "../store/store.ts";
 import { createTurns } from "../turns.ts";
-import { principalKey, touchedKey } from "./context.ts";
+import { deadlineKey, principalKey, touchedKey } from "./context.ts";
 import { settleInsert } from "./replay.ts";
 
 /** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
@@ -107,7 +107,9 @@ export function createInvestorService(
       investor.id =
         requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
       // So that the caller gets its reply, with the id, before the deadline.
-      const replayUntil = performance.now() + requestTimeoutMs * 0.75;
+      const now = performance.now();
+      const leftMs = Math.min(requestTimeoutMs, values.get(deadlineKey) - now);
+      const replayUntil = now + leftMs * 0.75;
       values.set(touchedKey, { attempted: investor.id });
       try {
         await store.insert(investor, signal);
@@ -116,8 +118,7 @@ export function createInvestorService(
       } catch (error) {
         const isOpen = error instanceof OutcomeUnknownError;
         if (!isOpen && !(error instanceof DuplicateIdError)) throw toReply(error);
-        const leftMs = replayUntil - performance.now();
-        const stored = await settleInsert(store, investor, error, leftMs, signal);
+        const stored = await settleInsert(store, investor, error, replayUntil, signal);
         if (stored instanceof Error) {
           if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
           if (requestId === undefined) throw outcomeUnknownFor(investor.id, stored);

@@ -22,7 +22,7 @@ const pauseMs = 50;
  * server can hold an attempt back, and a replay under the same id makes it a duplicate.
  *
  * @param failure what the first attempt met
- * @param replayMs how long to send it again, in milliseconds
+ * @param until how long to send it again, by performance.now()
  * @param signal aborts when nobody waits for it any more
  * @returns the record that is stored under the id, or why its outcome stays open
  */
@@ -30,10 +30,9 @@ export async function settleInsert(
   store: Store,
   investor: Investor,
   failure: OutcomeUnknownError | DuplicateIdError,
-  replayMs: number,
+  until: number,
   signal: AbortSignal,
 ): Promise<Investor | Error> {
-  const end = performance.now() + replayMs;
   let call = { signal };
   let last: Error = failure;
   do {
@@ -47,7 +46,7 @@ export async function settleInsert(
     }
     // Created lazily: most repeats of a create end above.
     if (call.signal === signal) {
-      const timeout = AbortSignal.timeout(Math.max(0, Math.ceil(end - performance.now())));
+      const timeout = AbortSignal.timeout(Math.max(0, Math.ceil(until - performance.now())));
       call = { signal: AbortSignal.any([signal, timeout]) };
     }
     try {

@@ -11,10 +11,12 @@ import {
   OutcomeUnknownError,
   StoreUnavailableError,
 } from "../../src/store/store.ts";
+import { clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
 import { serviceOver } from "../support/in-process.ts";
 import { connectTo, describeWithMongo, findMembers, startServer } from "../support/mongodb.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
+import { startInProcess } from "../support/server.ts";
 import { waitFor } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
 import { describeStoreContract } from "./contract.ts";
@@ -130,7 +132,8 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
       const data = { failCommands: [command], ...how };
       return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
-    return { fail, store: open(server.getUri("test"), requestTimeoutMs) };
+    const url = server.getUri("test");
+    return { fail, url, store: open(url, requestTimeoutMs) };
   }
 
   // Attempts of 1.5 s: the driver looks for a primary every 0.5 s.
@@ -192,6 +195,22 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
     expect(await failureOf(service.createInvestor(request))).toMatchObject(unknown);
     await fail("off", {}, "find");
     expect(await service.createInvestor(request)).toEqual(first);
+  });
+
+  it("leaves time to name the id of an open outcome within its caller's deadline", async () => {
+    const { fail, url } = await openFailing();
+    const clients = clientsOf(await startInProcess({ "--database-url": url }));
+    await fail("alwaysOn", { closeConnection: true });
+    const timeoutMs = 2_000;
+    const creates = Object.values(clients).map((client) =>
+      failureOf(client.createInvestor(aCreate(), { timeoutMs })),
+    );
+    for (const failure of await Promise.all(creates)) {
+      expect(failure).toMatchObject({
+        reason: "OUTCOME_UNKNOWN",
+        metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
+      });
+    }
   });
 });
 
