@@ -1,7 +1,6 @@
-import type { DescMessage } from "@bufbuild/protobuf";
 import type { ConnectError, Transport } from "@connectrpc/connect";
 import { createClient, type InvestorClient, type InvestorClientOptions } from "./client.ts";
-import { codeOf, type Detail, InvestorError } from "./error.ts";
+import { codeOf, type Detail, type Failure, parseRetryAfter } from "./error.ts";
 
 export type { CallOptions, InvestorClient, InvestorClientOptions, NewInvestor } from "./client.ts";
 export { type CodeName, InvestorError, type Violation } from "./error.ts";
@@ -23,9 +22,10 @@ export function createInvestorClient(
         // A timeout that is not above 0 is none.
         const ms = timeoutMs > maxTimerMs ? 0 : Math.max(1, Math.ceil(timeoutMs));
         try {
-          return (await transport.unary(method, signal, ms, headers, message)).message;
+          return { reply: (await transport.unary(method, signal, ms, headers, message)).message };
         } catch (error) {
-          throw toError(error, method.input, signal);
+          if (!isConnectError(error)) throw error;
+          return { failure: toFailure(error) };
         }
       },
       close() {},
@@ -34,15 +34,16 @@ export function createInvestorClient(
   );
 }
 
-/** The error of a failed attempt; anything that is no error of Connect, as it is. */
-function toError(error: unknown, input: DescMessage, signal: AbortSignal | undefined): unknown {
-  if (!isConnectError(error)) return error;
-  const { rawMessage: message, details } = error;
+function toFailure(error: ConnectError): Failure {
+  const { code, rawMessage: message, details, metadata } = error;
+  if (isConnectionFailure(error)) {
+    const name = canHeal(error.cause) ? "UNAVAILABLE" : "FAILED_PRECONDITION";
+    return { code: codeOf(name), message, cause: error, isUnanswered: true };
+  }
   // Only what the service sent has details in this form.
   const sent = details.filter((detail): detail is Detail => "type" in detail);
-  const isLost = !signal?.aborted && isConnectionFailure(error);
-  const code = isLost ? codeOf("UNAVAILABLE") : error.code;
-  return new InvestorError({ code, message, details: sent, cause: error }, input);
+  const retryAfterMs = parseRetryAfter(metadata.get("retry-after"));
+  return { code, message, details: sent, cause: error, retryAfterMs };
 }
 
 /** Recognises one of whichever copy of Connect the transport has. */
@@ -58,4 +59,17 @@ function isConnectionFailure({ metadata, rawMessage, cause }: ConnectError): boo
     rawMessage.startsWith("http/2 stream closed") ||
     (cause instanceof Error && ("code" in cause || cause instanceof TypeError))
   );
+}
+
+/** Codes of Node.js for a wrong URL or scheme, TLS, and certificates (https://nodejs.org/api/tls.html). */
+const lasting =
+  /CERT|CRL|^(ERR_INVALID|ERR_TLS|ERR_SSL|ERR_HTTP2_UNSUPPORTED|EPROTO|INVALID|HOSTNAME|UNABLE_TO|PATH_LENGTH)/;
+
+/** Whether a connection that failed can succeed later, by the errors that caused it. */
+function canHeal(cause: unknown): boolean {
+  for (let error = cause; error instanceof Error; error = error.cause) {
+    if ("code" in error) return !lasting.test(String(error.code));
+  }
+  // The fetch of Node.js refuses schemes and redirects without a code; that of browsers says nothing.
+  return !(cause instanceof Error && cause.cause instanceof Error);
 }

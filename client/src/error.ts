@@ -52,11 +52,16 @@ export interface Failure {
   readonly details?: readonly Detail[];
   /** The error of the transport. */
   readonly cause?: unknown;
+  /** The delay that a proxy asks for, in ms. */
+  readonly retryAfterMs?: number | undefined;
+  /** Whether nobody has replied, so that a repeat multiplies nobody's work. */
+  readonly isUnanswered?: boolean;
 }
 
 /**
  * A failed call. The reasons are in the comments of investor.proto. What fails on the way to
- * the service, such as a wrong address or a deadline of the caller, has a code and no reason.
+ * the service, such as a wrong address or a deadline of the caller, has a code and no reason:
+ * FAILED_PRECONDITION if it would fail again, such as a certificate that is not trusted.
  */
 export class InvestorError extends Error {
   override readonly name = "InvestorError";
@@ -70,11 +75,12 @@ export class InvestorError extends Error {
   readonly metadata: Readonly<Record<string, string>>;
   /** The fields that break a rule. */
   readonly violations: readonly Violation[];
-  /** The delay that the service asks for before a repeat, in ms; undefined if it named none. */
+  /** The delay that the service, or a proxy, asks for before a repeat, in ms; undefined if none. */
   readonly retryDelayMs: number | undefined;
 
   /** @param input the type of the request, whose fields violations name */
-  constructor({ code, message, details = [], cause }: Failure, input: DescMessage) {
+  constructor(failure: Failure, input: DescMessage) {
+    const { code, message, details = [], cause, retryAfterMs } = failure;
     const info = findDetail(details, ErrorInfoSchema);
     const { fieldViolations = [] } = findDetail(details, BadRequestSchema) ?? {};
     const { retryDelay } = findDetail(details, RetryInfoSchema) ?? {};
@@ -92,8 +98,20 @@ export class InvestorError extends Error {
     this.reason = reason;
     this.metadata = info?.metadata ?? {};
     this.violations = violations;
-    this.retryDelayMs = retryDelay && durationMs(retryDelay);
+    this.retryDelayMs = retryDelay ? durationMs(retryDelay) : retryAfterMs;
   }
+}
+
+/** The failure of a call whose signal has aborted. */
+export function cancelled({ reason }: AbortSignal): Failure {
+  return { code: codeOf("CANCELLED"), message: "the call was cancelled", cause: reason };
+}
+
+/** The time that a Retry-After header names (RFC 9110, 10.2.3), in ms from now. */
+export function parseRetryAfter(value: unknown): number | undefined {
+  const text = String(value);
+  const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - Date.now();
+  return ms >= 0 ? ms : undefined;
 }
 
 /** The first detail of a type; undefined if there is none that can be read. */

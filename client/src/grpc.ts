@@ -1,14 +1,15 @@
-import { createRequire } from "node:module";
-import { type DescMessage, fromBinary, type MessageShape } from "@bufbuild/protobuf";
-import type {
-  ChannelCredentials,
-  ClientUnaryCall,
-  ClientOptions as GrpcOptions,
-  ServiceError,
+import { fromBinary, type MessageShape } from "@bufbuild/protobuf";
+import {
+  type ChannelCredentials,
+  Client,
+  type ClientUnaryCall,
+  type ClientOptions as GrpcOptions,
+  Metadata,
+  type ServiceError,
 } from "@grpc/grpc-js";
 import { StatusSchema } from "../gen/google/rpc/status_pb.js";
 import { createClient, type InvestorClient, type InvestorClientOptions } from "./client.ts";
-import { type Detail, InvestorError } from "./error.ts";
+import { codeOf, type Detail, type Failure, parseRetryAfter } from "./error.ts";
 
 export type { CallOptions, InvestorClient, InvestorClientOptions, NewInvestor } from "./client.ts";
 export { type CodeName, InvestorError, type Violation } from "./error.ts";
@@ -35,19 +36,18 @@ const channelDefaults = {
  *
  * @param address host and port, such as `localhost:50051`
  * @param credentials those of grpc-js
- * @throws {Error} `@grpc/grpc-js` is not installed, or the address is no address at all
+ * @throws {Error} the address is no address at all
  */
 export function createInvestorClient(
   address: string,
   credentials: ChannelCredentials,
   { channelOptions, ...options }: GrpcClientOptions = {},
 ): InvestorClient {
-  const grpc = loadGrpc();
-  const client = new grpc.Client(address, credentials, { ...channelDefaults, ...channelOptions });
+  const client = new Client(address, credentials, { ...channelDefaults, ...channelOptions });
   return createClient(
     {
-      async call({ parent, name, input, output }, { bytes, headers, timeoutMs, signal }) {
-        const metadata = new grpc.Metadata();
+      async call({ parent, name, output }, { bytes, headers, timeoutMs, signal }) {
+        const metadata = new Metadata();
         for (const [header, value] of Object.entries(headers)) metadata.set(header, value);
         // grpc-js ends the process on a deadline that gRPC cannot write.
         const deadline = timeoutMs < 1e14 ? Date.now() + timeoutMs : Number.POSITIVE_INFINITY;
@@ -55,7 +55,8 @@ export function createInvestorClient(
         const cancel = () => call?.cancel();
         signal?.addEventListener("abort", cancel);
         try {
-          return await new Promise((resolve, reject) => {
+          return await new Promise((resolve) => {
+            let received = new Metadata();
             call = client.makeUnaryRequest(
               `/${parent.typeName}/${name}`,
               (message: Uint8Array) => Buffer.from(message),
@@ -64,10 +65,13 @@ export function createInvestorClient(
               metadata,
               { deadline },
               (error, reply) => {
-                if (error) reject(toError(error, input));
-                else if (reply) resolve(reply);
+                if (error) resolve({ failure: toFailure(error, received) });
+                else if (reply) resolve({ reply });
               },
             );
+            call.on("metadata", (headers) => {
+              received = headers;
+            });
           });
         } finally {
           signal?.removeEventListener("abort", cancel);
@@ -79,28 +83,33 @@ export function createInvestorClient(
   );
 }
 
-/** Loads the peer only here, so that the error can say how to install it. */
-function loadGrpc(): typeof import("@grpc/grpc-js") {
-  try {
-    return createRequire(import.meta.url)("@grpc/grpc-js");
-  } catch (cause) {
-    const message = "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js";
-    throw new Error(message, { cause });
-  }
-}
-
-function toError(cause: ServiceError, input: DescMessage): InvestorError {
+/** @param headers what came before the status */
+function toFailure(cause: ServiceError, headers: Metadata): Failure {
   const { code, details: message, metadata } = cause;
-  const [bytes = ""] = metadata.get("grpc-status-details-bin");
+  headers.merge(metadata);
+  const received = headers.getMap();
+  if (Object.keys(received).length === 0) return { ...toUnanswered(cause), cause };
+  const retryAfterMs = parseRetryAfter(received["retry-after"]);
   let details: Detail[] = [];
   try {
-    const status = fromBinary(StatusSchema, Buffer.from(bytes));
-    details = status.details.map(({ typeUrl, value }) => ({
+    const bytes = Buffer.from(received["grpc-status-details-bin"] ?? "");
+    details = fromBinary(StatusSchema, bytes).details.map(({ typeUrl, value }) => ({
       type: typeUrl.slice(typeUrl.lastIndexOf("/") + 1),
       value,
     }));
   } catch {
     // The code and the message say what there is.
   }
-  return new InvestorError({ code, message, details, cause }, input);
+  return { code, message, details, cause, retryAfterMs };
+}
+
+/** The failure of a call to which nobody has replied. grpc-js says why in its text alone. */
+function toUnanswered({ code, details: message }: ServiceError): Failure {
+  if (!/certificate|SSL routines|options\.servername/.test(message)) {
+    return { code, message, isUnanswered: true };
+  }
+  const hint = message.includes("options.servername")
+    ? 'TLS to an IP address needs a name of the certificate in channelOptions: { "grpc.ssl_target_name_override": … }; '
+    : "";
+  return { code: codeOf("FAILED_PRECONDITION"), message: hint + message };
 }

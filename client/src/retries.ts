@@ -1,4 +1,4 @@
-import { codeOf, type Failure, InvestorError } from "./error.ts";
+import { cancelled, codeOf, type Failure, type InvestorError } from "./error.ts";
 
 /**
  * The longest attempt, in ms, where another one can follow: the service, which gives up after
@@ -9,12 +9,12 @@ const maxAttemptMs = 12_000;
 /** The shortest attempt that another one can follow, in ms. */
 const minAttemptMs = 250;
 
-/** The first and the longest wait between two attempts, before jitter, in ms. */
+/** The shortest and the longest wait between two attempts of a client that nobody asks for one, in ms. */
 const minWaitMs = 200;
 const maxWaitMs = 5_000;
 
 /**
- * How many repeats a client has at once of calls that the service failed, or left without a reply,
+ * How many repeats a client has at once of calls that were failed, or left without a reply,
  * and what each call that succeeds gives back of one.
  */
 const maxTokens = 500;
@@ -35,6 +35,9 @@ export interface Limits {
   toError(failure: Failure): InvestorError;
 }
 
+/** What came of an attempt. */
+export type Outcome<T> = { reply: T } | { failure: Failure };
+
 /** Creates what runs the calls of a client, all with one budget of repeats. */
 export function createRetries() {
   // As in gRPC's retryThrottling: if the service fails for all, repeats do not multiply the load.
@@ -47,7 +50,7 @@ export function createRetries() {
    * @throws {InvestorError} that of the last attempt, or CANCELLED
    */
   return async <T>(
-    attempt: (timeoutMs: number) => Promise<T>,
+    attempt: (timeoutMs: number) => Promise<Outcome<T>>,
     { retries, timeoutMs, signal, toError }: Limits,
   ): Promise<T> => {
     const end = performance.now() + timeoutMs;
@@ -56,32 +59,32 @@ export function createRetries() {
       const leftMs = end - performance.now();
       const isLast = count >= retries;
       const shareMs = Math.min(leftMs, Math.max(leftMs / 2, minAttemptMs), maxAttemptMs);
-      try {
-        const result = await attempt(isLast ? leftMs : shareMs);
+      const outcome = await attempt(isLast ? leftMs : shareMs);
+      if ("reply" in outcome) {
         tokens = Math.min(maxTokens, tokens + tokensPerSuccess);
-        return result;
-      } catch (error) {
-        if (!(error instanceof InvestorError) || signal?.aborted) throw error;
-        const waitMs = toWaitMs(error.retryDelayMs, count);
-        const isHopeless = !retryable.includes(error.code) || end - performance.now() <= waitMs;
-        // A connection that fails costs the service nothing, however long it is down.
-        const cost = error.reason !== undefined || error.code === deadlineExceeded ? 1 : 0;
-        if (isLast || isHopeless || tokens < cost) {
-          if (count > 0) error.message += ` (after ${count + 1} attempts)`;
-          throw error;
-        }
-        tokens -= cost;
-        await wait(waitMs, signal);
+        return outcome.reply;
       }
+      if (signal?.aborted) throw toError(cancelled(signal));
+      const error = toError(outcome.failure);
+      const waitMs = toWaitMs(error.retryDelayMs, count);
+      const isHopeless = !retryable.includes(error.code) || end - performance.now() <= waitMs;
+      // A connection that fails costs nobody anything, however long the service is down.
+      const cost = outcome.failure.isUnanswered && error.code !== deadlineExceeded ? 0 : 1;
+      if (isLast || isHopeless || tokens < cost) {
+        if (count > 0) error.message += ` (after ${count + 1} attempts)`;
+        throw error;
+      }
+      tokens -= cost;
+      await wait(waitMs, signal);
     }
   };
 }
 
-/** The wait after some repeats: twice as long each time, never less than the service asks for. */
+/** The wait after some repeats: twice as long each time, never less than it is asked for. */
 function toWaitMs(askedMs = 0, count: number): number {
-  const backoffMs = Math.min(minWaitMs * 2 ** count, maxWaitMs);
   // Callers that failed together do not come back together.
-  return Math.max(askedMs, backoffMs) * (1 + Math.random());
+  const jitter = 1 + Math.random();
+  return Math.max(askedMs * jitter, Math.min(minWaitMs * 2 ** count * jitter, maxWaitMs));
 }
 
 /** Resolves after a time, or as soon as the signal aborts. */
@@ -95,8 +98,4 @@ function wait(ms: number, signal: AbortSignal | undefined): Promise<void> {
     const timer = setTimeout(end, ms);
     signal?.addEventListener("abort", end);
   });
-}
-
-function cancelled({ reason }: AbortSignal): Failure {
-  return { code: codeOf("CANCELLED"), message: "the call was cancelled", cause: reason };
 }

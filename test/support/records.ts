@@ -47,7 +47,7 @@ export const institution = {
 /** The content of a new record, which differs from any other's. */
 export function aNew() {
   return {
-    type: InvestorType.INDIVIDUAL,
+    type: InvestorType.INDIVIDUAL as const,
     firstName: `Ada ${v4()}`,
     middleName: "",
     lastName: "Lovelace",
