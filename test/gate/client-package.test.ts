@@ -1,7 +1,7 @@
 import { execFile, spawnSync } from "node:child_process";
 import { cpSync, globSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { delimiter, join } from "node:path";
+import { delimiter, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 import { rolldown } from "rolldown";
@@ -71,10 +71,14 @@ export function misuse(connect: typeof overConnect): void {
   connect("localhost:50051");
   // @ts-expect-error
   client.getInvestor({ id: 7 });
-  const { city, ...rest } = { ...text, type: InvestorType.INSTITUTION };
+  const { city, ...rest } = { ...text, type: InvestorType.INSTITUTION as const };
   // @ts-expect-error
   client.createInvestor(rest);
   client.createInvestor({ ...rest, city });
+  // @ts-expect-error
+  client.createInvestor({ ...rest, city: undefined });
+  // @ts-expect-error
+  client.createInvestor({ ...rest, city, type: InvestorType.UNSPECIFIED });
   // @ts-expect-error
   client.createInvestor({ ...rest, city, lastname: "Example Capital" });
   // @ts-expect-error
@@ -86,15 +90,10 @@ export function misuse(connect: typeof overConnect): void {
 main();
 `;
 
-/** Uses the package without grpc-js. */
+/** Uses the package without its peers, as `client` and `connect`. */
 const user = `
 const request = protobuf.fromJson(client.GetInvestorRequestSchema, { id: "1" });
 console.log(JSON.stringify(protobuf.toJson(client.GetInvestorRequestSchema, request)));
-try {
-  grpc.createInvestorClient("localhost:1", {});
-} catch ({ message }) {
-  console.log(message);
-}
 const proto = require.resolve("investor-records-client/investor.proto");
 console.log(require("node:fs").readFileSync(proto, "utf8").includes("package investor.v1;"));
 for (const end of ["", "_with_request_ids"]) {
@@ -102,11 +101,15 @@ for (const end of ["", "_with_request_ids"]) {
   console.log(config.methodConfig.length);
 }
 console.log(typeof connect.createInvestorClient);
+try {
+  require("investor-records-client/grpc");
+} catch ({ message }) {
+  console.log(message.split("\\n")[0]);
+}
 `;
 const names = Object.entries({
   protobuf: "@bufbuild/protobuf",
   client: "investor-records-client",
-  grpc: "investor-records-client/grpc",
   connect: "investor-records-client/connect",
 });
 const required = names.map(([name, path]) => `const ${name} = require("${path}");`);
@@ -114,11 +117,66 @@ const imported = names.map(([name, path]) => `import * as ${name} from "${path}"
 const modules = `import { createRequire } from "node:module";
 const require = createRequire(import.meta.url);`;
 
+/** Compares what `import` and `require` give, and what the parts of the package share. */
+const same = `
+import * as messages from "investor-records-client";
+import * as rpc from "investor-records-client/google/rpc";
+import * as grpc from "investor-records-client/grpc";
+import * as connect from "investor-records-client/connect";
+${modules}
+
+const paths = ["", "/google/rpc", "/grpc", "/connect"];
+for (const [i, imported] of [messages, rpc, grpc, connect].entries()) {
+  const required = require("investor-records-client" + paths[i]);
+  const names = Object.keys(required).filter((name) => required[name] !== imported[name]);
+  console.log(Object.keys(required).length > 1, names.length);
+}
+console.log(grpc.InvestorError === connect.InvestorError);
+`;
+
+/** A test of Jest, which knows no modules. */
+const jestTest = `
+const { credentials } = require("@grpc/grpc-js");
+const { createConnectTransport } = require("@connectrpc/connect-node");
+const { InvestorType } = require("investor-records-client");
+const { createInvestorClient, InvestorError } = require("investor-records-client/grpc");
+const connect = require("investor-records-client/connect");
+
+test("calls, and knows its errors", async () => {
+  const baseUrl = process.env.HTTP_ADDRESS;
+  const clients = [
+    createInvestorClient(process.env.GRPC_ADDRESS, credentials.createInsecure()),
+    connect.createInvestorClient(createConnectTransport({ baseUrl, httpVersion: "1.1" })),
+  ];
+  for (const client of clients) {
+    await expect(client.getInvestor({ id: "" })).rejects.toBeInstanceOf(InvestorError);
+    const { investors } = await client.listInvestors();
+    expect(investors[0].type).toBe(InvestorType.INSTITUTION);
+    client.close();
+  }
+});
+`;
+
+/** What the fetch of Node.js cannot do, by the transport for browsers. */
+const fetchCaller = `
+import { createConnectTransport } from "@connectrpc/connect-web";
+import { createInvestorClient } from "investor-records-client/connect";
+
+for (const baseUrl of process.argv.slice(2)) {
+  const client = createInvestorClient(createConnectTransport({ baseUrl }));
+  const { message } = await client.getInvestor({ id: "1" }).catch((error) => error);
+  console.log(message);
+}
+`;
+
 describe("the package", () => {
   const parent = sharedFolder();
   const [alone, beside] = [join(parent, "alone"), join(parent, "beside others")];
+  const write = (name: string, text: string) => writeFileSync(join(beside, name), text);
+  const bin = (name: string) => join(beside, "node_modules/.bin", name);
+  let packed = "";
 
-  it("brings one other, and is typed", async () => {
+  it("brings one other, and is typed for each kind of project", async () => {
     copyClone(join(parent, "clone"), "client");
     mkdirSync(alone);
     writeFileSync(join(alone, "package.json"), "{}");
@@ -126,7 +184,8 @@ describe("the package", () => {
     const install = (cwd: string, ...names: string[]) =>
       npm(cwd, "install", "--prefer-offline", ...names);
     await npm(alone, "pack", join(parent, "clone/client"));
-    await install(alone, ...globSync("*.tgz", { cwd: alone }).map((name) => `./${name}`));
+    [packed = ""] = globSync("*.tgz", { cwd: alone });
+    await install(alone, `./${packed}`);
     const lock = JSON.parse(readFileSync(join(alone, "package-lock.json"), "utf8"));
     expect(Object.keys(lock.packages)).toEqual([
       "",
@@ -137,49 +196,137 @@ describe("the package", () => {
     writeFileSync(join(alone, "user.mjs"), [modules, ...imported, user].join("\n"));
 
     cpSync(alone, beside, { recursive: true });
-    const write = (name: string, text: string) => writeFileSync(join(beside, name), text);
-    await install(beside, "@grpc/grpc-js@1", "@connectrpc/connect@2", "typescript@5.9");
+    // Those of Connect are the last ones for Node.js 20.
+    const connect = ["connect", "connect-node", "connect-web"].map(
+      (name) => `@connectrpc/${name}@2.1`,
+    );
+    const tools = ["@arethetypeswrong/cli@0.18", "esbuild@0.28", "jest@30", "publint@0.3"];
+    await install(beside, "@grpc/grpc-js@1", ...connect, "typescript@5.9", ...tools);
     for (const name of ["caller.mts", "caller.cts", "caller.ts"]) write(name, caller);
     write("client.mts", recipe.replace('"localhost:50051"', 'process.argv[2] ?? ""'));
     const project = (name: string, options: object, files: string[]) => {
-      const compilerOptions = { target: "es2022", strict: true, types: ["node"], ...options };
+      const strict = { strict: true, exactOptionalPropertyTypes: true };
+      const compilerOptions = { target: "es2022", types: ["node"], ...strict, ...options };
       write(name, JSON.stringify({ compilerOptions, files }));
     };
-    project("nodenext.json", { module: "nodenext" }, ["caller.mts", "caller.cts", "client.mts"]);
+    const both = ["caller.mts", "caller.cts", "client.mts"];
+    project("node16.json", { module: "node16" }, both);
+    project("nodenext.json", { module: "nodenext" }, both);
     const bundler = { module: "esnext", moduleResolution: "bundler", noEmit: true };
     project("bundler.json", bundler, ["caller.ts"]);
-    for (const tsc of [join(root, "node_modules/.bin/tsc"), "node_modules/.bin/tsc"]) {
-      for (const name of ["nodenext.json", "bundler.json"]) {
-        const compiling = execute(tsc, ["-p", name], { cwd: beside });
-        expect((await compiling.catch((error) => error)).stdout, `${tsc} ${name}`).toBe("");
-      }
+    project("node10.json", { module: "commonjs", moduleResolution: "node10" }, ["caller.ts"]);
+    const today = join(root, "node_modules/.bin/tsc");
+    const compile = async (tsc: string, name: string) => {
+      const compiling = execute(tsc, ["-p", name], { cwd: beside });
+      expect((await compiling.catch((error) => error)).stdout, `${tsc} ${name}`).toBe("");
+    };
+    for (const name of ["node16.json", "nodenext.json", "bundler.json"]) {
+      await compile(today, name);
+      await compile(bin("tsc"), name);
     }
+    // TypeScript 7 no longer has it.
+    await compile(bin("tsc"), "node10.json");
+
+    // As a later version may have it.
+    const types = globSync("node_modules/investor-records-client/dist/*/gen/**/investor_pb.d.ts", {
+      cwd: beside,
+    });
+    expect(types).toHaveLength(2);
+    for (const name of types) {
+      const text = readFileSync(join(beside, name), "utf8");
+      write(name, text.replaceAll("  requestId?:", "  note?: string | undefined;\n  requestId?:"));
+      expect(readFileSync(join(beside, name), "utf8")).not.toBe(text);
+    }
+    await compile(today, "nodenext.json");
+  });
+
+  it("is as the tools for packages want it", async () => {
+    const inPlace = { cwd: beside, env };
+    const file = join(alone, packed);
+    // The contract is no module.
+    await execute(bin("attw"), [file, "--exclude-entrypoints", "investor.proto"], inPlace);
+    const { stdout } = await execute(bin("publint"), [file, "--strict"], inPlace);
+    expect(stdout).toContain("All good!");
   });
 
   for (const [name, node, options] of nodes) {
-    it(`calls the service on ${name}, as an ES module and by require`, options, async () => {
-      const run = async (cwd: string, ...args: string[]) =>
-        (await execute(node, args, { cwd })).stdout;
-      for (const file of ["user.cjs", "user.mjs"]) {
-        expect((await run(alone, file)).trim().split("\n"), file).toEqual([
-          '{"id":"1"}',
-          "createInvestorClient needs @grpc/grpc-js: npm install @grpc/grpc-js",
-          "true",
-          "2",
-          "1",
-          "function",
-        ]);
-      }
-      const address = `localhost:${(await startService()).grpcPort}`;
-      for (const file of ["caller.mjs", "caller.cjs"]) {
-        expect(await run(beside, file, address), file).toBe(
-          "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital true " +
-            "true INVALID_FIELDS [ 'id' ]\n",
-        );
-      }
-      expect(await run(beside, "client.mjs", address)).toContain("lastName: 'Example Capital'");
-    });
+    it(
+      `calls the service on ${name}, as an ES module, by require, bundled and in Jest`,
+      options,
+      async () => {
+        const run = async (cwd: string, ...args: string[]) => {
+          const { stdout, stderr } = await execute(node, args, { cwd });
+          expect(stderr).toBe("");
+          return stdout;
+        };
+        for (const file of ["user.cjs", "user.mjs"]) {
+          expect((await run(alone, file)).trim().split("\n"), file).toEqual([
+            '{"id":"1"}',
+            "true",
+            "2",
+            "1",
+            "function",
+            "Cannot find module '@grpc/grpc-js'",
+          ]);
+        }
+        write("same.mjs", same);
+        expect(await run(beside, "same.mjs")).toBe(`${"true 0\n".repeat(4)}true\n`);
+
+        const { grpcPort, httpPort } = await startService();
+        const address = `localhost:${grpcPort}`;
+        for (const format of ["cjs", "esm"]) {
+          const bundled = format === "cjs" ? "bundle.cjs" : "bundle.mjs";
+          // What grpc-js requires of Node.js is not there in a module.
+          const banner = format === "cjs" ? "" : `--banner:js=${modules.replace("\n", "")}`;
+          const how = ["--bundle", "--platform=node", `--format=${format}`, `--outfile=${bundled}`];
+          await execute(bin("esbuild"), ["caller.ts", ...how, banner].filter(Boolean), {
+            cwd: beside,
+          });
+        }
+        // By node10, too.
+        for (const file of ["caller.mjs", "caller.cjs", "caller.js", "bundle.cjs", "bundle.mjs"]) {
+          expect(await run(beside, file, address), file).toBe(
+            "investor.v1.InvestorService google.rpc.ErrorInfo Example Capital true " +
+              "true INVALID_FIELDS [ 'id' ]\n",
+          );
+        }
+        expect(await run(beside, "client.mjs", address)).toContain("lastName: 'Example Capital'");
+        write("calls.test.js", jestTest);
+        const addresses = { GRPC_ADDRESS: address, HTTP_ADDRESS: `http://localhost:${httpPort}` };
+        const jest = ["node_modules/jest/bin/jest.js", "--rootDir", beside];
+        await execute(node, jest, { cwd: beside, env: { ...env, ...addresses } });
+
+        write("fetch.mjs", fetchCaller);
+        const redirect = createServer((_, res) => {
+          res.writeHead(301, { location: `http://localhost:${httpPort}` }).end();
+        });
+        const urls = [
+          "127.0.0.1:8080",
+          "ftp://localhost",
+          `http://localhost:${await listen(redirect)}`,
+        ];
+        const said = (await run(beside, "fetch.mjs", ...urls)).trim().split("\n");
+        expect(said).toEqual(urls.map(() => expect.stringMatching(/^FAILED_PRECONDITION: [^(]*$/)));
+      },
+    );
   }
+
+  const [, , withOldest = {}] = nodes[1] ?? [];
+  it(
+    "is installed beside each package of Connect as its page says for Node.js 20",
+    withOldest,
+    async () => {
+      const page = readFileSync(join(root, "client/README.md"), "utf8");
+      const names = page.match(/@connectrpc\/[\w-]+@[\d.]+/g) ?? [];
+      expect(names).toHaveLength(3);
+      const folder = temporaryFolder();
+      writeFileSync(join(folder, "package.json"), "{}");
+      const PATH = [dirname(oldest ?? ""), env.PATH].join(delimiter);
+      const args = ["install", "--dry-run", "--prefer-offline", join(alone, packed), ...names];
+      const { stdout } = await execute("npm", args, { cwd: folder, env: { ...env, PATH } });
+      expect(stdout).toMatch(/connect-node 2\.1/);
+    },
+  );
 });
 
 /** What a page does with the package, and shows when it is done. */
