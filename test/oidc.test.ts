@@ -1,4 +1,7 @@
 import { generateKeyPairSync } from "node:crypto";
+import type { ServerResponse } from "node:http";
+import { Readable } from "node:stream";
+import { gzipSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { InvalidCredentialsError } from "../src/auth/caller.ts";
 import { createOidcVerifier } from "../src/auth/oidc.ts";
@@ -191,6 +194,16 @@ describe("the keys of the issuer", () => {
     expect(await isValid(before)).toBe(false);
   });
 
+  it("that are new are taken at once after the clock was set back", async () => {
+    const { issuer, isValid } = await start();
+    expect(await isValid(await issuer.sign())).toBe(true);
+    vi.setSystemTime(Date.now() - 60 * minuteMs);
+    vi.advanceTimersByTime(2_000);
+    await issuer.rotate();
+    expect(await isValid(await issuer.sign())).toBe(true);
+    expect(issuer.keyRequests()).toBe(2);
+  });
+
   it("are asked for at most once a second while that fails", async () => {
     const { issuer, isValid, warnings } = await start();
     issuer.isAvailable = false;
@@ -239,4 +252,30 @@ describe("the keys of the issuer", () => {
     expect(await failureOf(isValid(await issuer.sign()))).toMatchObject(unavailable);
     expect(warnings).toEqual([expect.stringContaining(warning)]);
   });
+
+  const packed = gzipSync(Buffer.alloc(64 * 1024 * 1024, " "));
+
+  it.each<[string, string, (res: ServerResponse) => void]>([
+    ["metadata without end", metadataPath, replyEndlessly],
+    ["keys without end", keysPath, replyEndlessly],
+    [
+      "keys that are large once they are unpacked",
+      keysPath,
+      (res) => res.writeHead(200, { "content-encoding": "gzip" }).end(packed),
+    ],
+  ])("are not taken from %s", async (_, path, reply) => {
+    const { issuer, isValid, warnings } = await start();
+    issuer.replies[path] = reply;
+    expect(await failureOf(isValid(await issuer.sign()))).toMatchObject(unavailable);
+    expect(warnings).toEqual([expect.stringContaining(`${path} replied with more than 1 MiB`)]);
+  });
 });
+
+/** Writes until the other side has closed the connection. */
+function replyEndlessly(res: ServerResponse): void {
+  Readable.from(repeat(Buffer.alloc(65_536, " "))).pipe(res);
+}
+
+function* repeat<T>(value: T): Generator<T> {
+  for (;;) yield value;
+}

@@ -118,6 +118,9 @@ function scopesOf({ scope, scp, roles }: JWTPayload): Set<string> {
   return new Set(scopeNames.filter((name) => granted.includes(name)));
 }
 
+/** The most that the issuer may reply with, unpacked, in bytes. */
+const maxReplyBytes = 1024 * 1024;
+
 /** The age at which the keys of the issuer are fetched again, in milliseconds. */
 const refreshMs = 10 * 60_000;
 
@@ -169,7 +172,8 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
     [customFetch]: fetchKeys,
     // While the issuer is down, its last keys serve for a day.
     cacheMaxAge: 24 * 60 * 60_000,
-    cooldownDuration: cooldownMs,
+    // The clock can be set back, and would forbid fetches meanwhile: see below.
+    cooldownDuration: Infinity,
     timeoutDuration: 5_000,
   });
 
@@ -181,7 +185,12 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
       if (keys.fresh && performance.now() - triedAt > refreshMs) {
         await keys.reload().catch(() => {});
       }
-      return await keys(header, token);
+      return await keys(header, token).catch(async (error) => {
+        const isNew = error instanceof errors.JWKSNoMatchingKey;
+        if (!isNew || performance.now() - triedAt < cooldownMs) throw error;
+        await keys.reload();
+        return keys(header, token);
+      });
     } catch (error) {
       const isOfToken =
         (error instanceof errors.JWKSNoMatchingKey && !known) ||
@@ -199,5 +208,13 @@ async function fetchJson(url: string, init: RequestInit): Promise<unknown> {
     await response.body?.cancel();
     throw new Error(`${url} replied with ${response.status}`);
   }
-  return response.json();
+  const parts: Uint8Array[] = [];
+  let bytes = 0;
+  // What throws ends the connection, too.
+  for await (const part of response.body ?? []) {
+    bytes += part.length;
+    if (bytes > maxReplyBytes) throw new Error(`${url} replied with more than 1 MiB`);
+    parts.push(part);
+  }
+  return JSON.parse(Buffer.concat(parts).toString());
 }
