@@ -1,26 +1,44 @@
+import { pbkdf2Sync } from "node:crypto";
 import { defineConfig } from "vitest/config";
-import { reportSkipped } from "./test/support/skipped.ts";
+import { reportRun } from "./test/support/report.ts";
 
-const minute = 60_000;
-
-/** A project: what hangs in it is stopped after some time. */
-function project(name: string, include: string, exclude: string[], timeout: number) {
+/** A project, of which a test or hook may take so many seconds at rest, and a wait for something. */
+function project(
+  name: string,
+  files: { include: string[]; exclude: string[] },
+  { test, wait }: { test: number; wait: number },
+) {
+  const [testMs, waitMs] = [1_000 * test * slowness, 1_000 * wait * slowness];
   return {
     extends: true as const,
-    test: { name, include: [include], exclude, testTimeout: timeout, hookTimeout: timeout },
+    test: {
+      ...{ name, ...files, testTimeout: testMs, hookTimeout: testMs },
+      expect: { poll: { timeout: waitMs, interval: 20 } },
+      provide: { testMs, waitMs },
+    },
   };
 }
+
+/** How many times as long as at rest work takes, because of the machine or of what else runs on it. */
+function measureSlowness(): number {
+  const start = performance.now();
+  pbkdf2Sync("", "", 500_000, 64, "sha512");
+  return Math.max(1, (performance.now() - start) / 400);
+}
+
+const slowness = measureSlowness();
+const all = "test/**/*.test.ts";
+const patient = "test/gate/**/*.test.ts";
 
 export default defineConfig({
   test: {
     projects: [
-      project("quick", "test/**/*.test.ts", ["test/gate/**"], 30 * minute),
-      project("gate", "test/gate/**/*.test.ts", [], 30 * minute),
+      project("quick", { include: [all], exclude: [patient] }, { test: 60, wait: 10 }),
+      project("gate", { include: [patient], exclude: [] }, { test: 480, wait: 120 }),
     ],
     globalSetup: "test/support/global-setup.ts",
-    reporters: ["default", reportSkipped],
-    expect: { poll: { timeout: 500_000, interval: 20 } },
-    // The tests start processes and databases of their own; more at once only get slower.
-    maxWorkers: 3,
+    reporters: ["default", reportRun],
+    // More than cores, since tests wait much for the processes and databases that they start.
+    maxWorkers: 5,
   },
 });

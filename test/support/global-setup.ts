@@ -11,6 +11,9 @@ declare module "vitest" {
     hasMongo: boolean;
     /** The path of the service, as built for all tests. */
     bin: string;
+    /** How long a test may take, and how long it may wait for something, in milliseconds. */
+    testMs: number;
+    waitMs: number;
   }
 }
 

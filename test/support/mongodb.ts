@@ -7,8 +7,8 @@ import { lacking } from "./tools.ts";
 
 const electionTimeoutMs = 2_000;
 
-/** How long a server may take to start, in milliseconds; a slow machine needs more than ten seconds. */
-export const launchTimeout = 300_000;
+/** How long a server may take to start, in milliseconds: less than a test that starts it. */
+export const launchTimeout = inject("testMs") / 2;
 
 /** A member of a set as a process. */
 interface Member {

@@ -137,7 +137,7 @@ export function breakDatabase({ folder }: Pick<Service, "folder">): void {
 
 /** Opens the file beside its service, whose writer is waited for. */
 function openDatabase(folder: string): DatabaseSync {
-  return new DatabaseSync(`${folder}/data/investors.db`, { timeout: 500_000 });
+  return new DatabaseSync(`${folder}/data/investors.db`, { timeout: inject("waitMs") });
 }
 
 /** Whether somebody listens on a port. */
@@ -193,7 +193,7 @@ export async function untilInFlight(service: Measured, count: number): Promise<v
 
 /** Tries until there is a result, for as long as `expect.poll` does. */
 export function waitFor<T>(attempt: () => T | Promise<T>) {
-  return vi.waitUntil(attempt, { timeout: 500_000, interval: 20 });
+  return vi.waitUntil(attempt, { timeout: inject("waitMs"), interval: 20 });
 }
 
 /** Waits until what is read, at intervals of 200 ms, is the same five times. */
@@ -203,7 +203,7 @@ export async function untilStill(read: () => unknown): Promise<void> {
     seen.push(await read());
     return seen.length >= 5 && new Set(seen.slice(-5)).size === 1;
   };
-  await vi.waitUntil(isStill, { timeout: 500_000, interval: 200 });
+  await vi.waitUntil(isStill, { timeout: inject("waitMs"), interval: 200 });
 }
 
 /** The NODE_OPTIONS of a service whose clock and timers, or only some, run so many times as fast. */

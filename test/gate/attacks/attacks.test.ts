@@ -4,7 +4,7 @@
  * the seed of the round, which a failure prints: `SEED=7 npm run attack -- -t TLS` repeats it.
  */
 import { cpus } from "node:os";
-import { describe, expect, it } from "vitest";
+import { describe, expect, inject, it } from "vitest";
 import { createRandom, seedOf } from "../../support/random.ts";
 import { needs } from "../../support/tools.ts";
 import { type Figures, startCallers } from "./callers.ts";
@@ -113,7 +113,7 @@ function expectServed({ calls, failures, p99Ms }: Figures, isTimed: boolean): vo
 const kinds: Kind[] = ["plain", "TLS"];
 
 describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
-  it("withstands every attack", { timeout: minutes * 60_000 + 600_000 }, async () => {
+  it("withstands every attack", { timeout: minutes * 60_000 + inject("testMs") }, async () => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;
     const end = performance.now() + (isReplay ? 0 : (minutes * 60_000) / kinds.length);

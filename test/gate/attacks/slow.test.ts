@@ -1,5 +1,5 @@
 /** Clients that begin and do not go on, or do not read. */
-import { describe, expect, it } from "vitest";
+import { describe, expect, inject, it } from "vitest";
 import { clientPreface, closedWindows, type Fields } from "../../support/http2-frames.ts";
 import { createRandom } from "../../support/random.ts";
 import { messages, paths } from "../../support/raw-grpc.ts";
@@ -76,7 +76,7 @@ function halfWays(credentials: Fields): HalfWay[] {
 async function findLate(hostile: Hostile, halfWay: HalfWay) {
   const { port, first, drip, isTcp = false, isRead = true, seconds } = halfWay;
   // The service looks once a second. Beside other tests, it is as late as the machine is busy.
-  const lateMs = isAlone ? 500 * seconds + 5_000 : 300_000;
+  const lateMs = isAlone ? 500 * seconds + 5_000 : inject("waitMs");
   const end = performance.now() + 1_000 * seconds + lateMs;
   const { socket, tcp, closes } = await (isTcp ? hostile.openTcp : hostile.open)(port);
   if (!isRead) socket.pause();

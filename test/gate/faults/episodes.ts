@@ -1,12 +1,13 @@
 /** Stretches of time in which callers are at work and faults happen, one after the other. */
 import { setTimeout as delay } from "node:timers/promises";
+import { inject } from "vitest";
 import type { Random } from "../../support/random.ts";
 import { ask, type Service, waitFor } from "../../support/service.ts";
 import { type Callers, readBack } from "./callers.ts";
 
 /** How long episodes begin, and the time that a test has for them: the runner's at least. */
 export const minutes = Number(process.env.FAULTS_MINUTES ?? 0);
-export const timeout = minutes * 60_000 + 600_000;
+export const timeout = minutes * 60_000 + inject("testMs");
 
 /** Services, their database and their callers. */
 export interface World {

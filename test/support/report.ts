@@ -1,8 +1,15 @@
 import type { Reporter, TestCase } from "vitest/node";
 import { waysToGet } from "./tools.ts";
 
-/** Says once, after all tests, how many passed, and were skipped for lack of what, and how to get it. */
-export const reportSkipped: Reporter = {
+/**
+ * Names each test that fails at once, and says once, after all tests, how many passed, and were skipped
+ * for lack of what, and how to get it.
+ */
+export const reportRun: Reporter = {
+  onTestCaseResult(test) {
+    if (test.result().state === "failed")
+      console.log(`failed: ${test.module.relativeModuleId} > ${test.fullName}`);
+  },
   onTestRunEnd(modules) {
     const tests = modules.flatMap(({ children }) => [...children.allTests()]);
     const count = (state: string) => tests.filter((test) => test.result().state === state).length;
