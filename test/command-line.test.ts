@@ -1,18 +1,20 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
 import { join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
   ask,
+  freePorts,
   hasEnded,
   run,
   runGroup,
-  startService,
   untilWritten,
   waitFor,
 } from "./support/service.ts";
+import { listen } from "./support/tcp.ts";
 
 const { engines } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
@@ -77,11 +79,12 @@ describe("the command line", () => {
   ])("ends with status 1 and one line by %s", async (_, settings, fault) => {
     const folder = temporaryFolder();
     writeFileSync(join(folder, "broken.db"), "x".repeat(10_000));
-    const taken = String((await startService()).httpPort);
-    const entries = Object.entries({ GRPC_PORT: "0", HTTP_PORT: "0", ...settings });
-    const env = Object.fromEntries(
-      entries.map(([name, text]) => [name, text.replace("taken", taken)]),
-    );
+    const taken = String(await listen(createServer()));
+    const all = Object.entries(settings).map(([name, text]) => [
+      name,
+      text.replace("taken", taken),
+    ]);
+    const env = Object.fromEntries(all);
     const { exited, output } = run([], env, folder);
     expect(await exited).toBe(1);
     expect(output()).toMatch(/^[^\n]+\n$/);
@@ -99,7 +102,7 @@ describe("the command line", () => {
     const script = 'JOURNAL_STREAM=$(stat -L -c %d:%i /dev/fd/2) exec "$0" "$@"';
     const args = ["-c", script, process.execPath, inject("bin")];
     const { PATH } = process.env;
-    const own = { PATH, GRPC_PORT: "0", HTTP_PORT: "0", ...env };
+    const own = { PATH, ...freePorts, ...env };
     const service = runGroup("sh", args, { cwd: temporaryFolder(), env: own });
     await untilWritten(service, '"msg":"serving');
     if (!hasEnded(service.child)) {
@@ -113,8 +116,7 @@ describe("the command line", () => {
   });
 
   it("logs to standard error, and writes nothing to standard output", async () => {
-    const env = { GRPC_PORT: "0", HTTP_PORT: "0", LOG_LEVEL: "trace" };
-    const { child, exited, written } = run([], env, temporaryFolder());
+    const { child, exited, written } = run([], { LOG_LEVEL: "trace" }, temporaryFolder());
     await waitFor(async () => written.stderr.includes("serving"));
     // By which Node.js itself would open a debugger.
     child.kill("SIGUSR1");

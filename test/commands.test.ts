@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
-import { copyClone, toolPath } from "./support/clone.ts";
+import { copyClone } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { pages, readBlocks } from "./support/markdown.ts";
 import { describeWithMongo } from "./support/mongodb.ts";
@@ -24,7 +24,6 @@ function createClone(mongoUrl: string) {
   writeFileSync(join(folder, ".exports"), "");
   const env = {
     ...process.env,
-    PATH: toolPath,
     CURL_HOME: folder,
     npm_config_cache: join(folder, ".npm"),
     npm_config_update_notifier: "false",

@@ -4,13 +4,12 @@ import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
-import { root, toolPath } from "./support/clone.ts";
+import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { readBlocks } from "./support/markdown.ts";
 import { needs } from "./support/tools.ts";
 
 const execute = promisify(execFile);
-const env = { ...process.env, PATH: toolPath };
 
 /** Runs the check of the contract where one text of investor.proto is another. */
 function checkContract(from: string | RegExp, to: string) {
@@ -24,7 +23,7 @@ function checkContract(from: string | RegExp, to: string) {
   if (from !== "") expect(changed).not.toBe(text);
   writeFileSync(file, changed);
   const args = ["run", "-s", "contract"];
-  return spawnSync("npm", args, { cwd: folder, env, encoding: "utf8" });
+  return spawnSync("npm", args, { cwd: folder, encoding: "utf8" });
 }
 
 it("the check of the contract passes as it is, and where something was added", () => {
@@ -92,7 +91,7 @@ it(
     )?.text;
     // The second time with what the first left behind.
     for (let run = 0; run < 2; run++)
-      await execute("bash", ["-euc", steps ?? "false"], { cwd: own, env });
+      await execute("bash", ["-euc", steps ?? "false"], { cwd: own });
     const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
     expect(generated).toContain("type InvestorServiceClient interface");
   },

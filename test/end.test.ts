@@ -11,6 +11,7 @@ import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import {
   end,
+  freePorts,
   grpcClient,
   hurry,
   type Run,
@@ -21,8 +22,6 @@ import {
   waitFor,
 } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
-
-const freePorts = { GRPC_PORT: "0", HTTP_PORT: "0" };
 
 /** The last line that a service has logged. */
 const lastMessage = ({ output }: Run) => JSON.parse(output().trim().split("\n").at(-1) ?? "").msg;
@@ -53,7 +52,7 @@ describe("a FIFO", () => {
   it("as a certificate that nobody writes does not hold up the end of a start", async () => {
     const folder = temporaryFolder();
     const fifo = makeFifo(join(folder, "server.crt"));
-    const service = run([], { ...freePorts, TLS_CERT: fifo, TLS_KEY: fifo }, folder);
+    const service = run([], { TLS_CERT: fifo, TLS_KEY: fifo }, folder);
     // It opens once the service does, and has nothing for it.
     const fd = await waitFor(() => {
       try {
@@ -71,7 +70,7 @@ describe("a FIFO", () => {
 describe("a name server that does not reply", needs("cc"), () => {
   const folder = sharedFolder();
   const library = join(folder, "dns.so");
-  const env = { ...freePorts, LD_PRELOAD: library, DATABASE_URL: "mongodb://db.example/" };
+  const env = { LD_PRELOAD: library, DATABASE_URL: "mongodb://db.example/" };
   const hangs = "getaddrinfo hangs";
 
   beforeAll(() => {

@@ -2,17 +2,16 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, it } from "vitest";
-import { copyClone, root, toolPath } from "./support/clone.ts";
+import { copyClone, root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { runGroup, untilWritten } from "./support/service.ts";
+import { freePorts, runGroup, untilWritten } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** Runs `npm start` in a clone whose packages are installed. */
 function npmStart(env: NodeJS.ProcessEnv = {}, folder = temporaryFolder()) {
   copyClone(folder);
   const { PATH } = process.env;
-  const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
-  return runGroup("npm", ["start"], { cwd: folder, env: { PATH, ...ports, ...env } });
+  return runGroup("npm", ["start"], { cwd: folder, env: { PATH, ...freePorts, ...env } });
 }
 
 it.each([
@@ -35,7 +34,7 @@ it("npm start says in one line what Node.js lacks without libatomic", needs("Lin
   writeFileSync(join(folder, "libatomic.so.1"), "");
   // As npm runs it, which may need the same library itself.
   const script = JSON.parse(readFileSync(join(root, "package.json"), "utf8")).scripts.start;
-  const env = { PATH: toolPath, LD_LIBRARY_PATH: folder };
+  const env = { PATH: process.env.PATH, LD_LIBRARY_PATH: folder };
   const { exited, output } = runGroup("sh", ["-c", script], { cwd: root, env });
   expect(await exited).toBe(1);
   expect(output()).toBe(

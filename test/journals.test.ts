@@ -60,7 +60,7 @@ const uses: [string, (folder: string) => Promise<string>][] = [
   [
     "serve",
     async (folder) => {
-      const env = { DATABASE_URL: "sqlite:file.db", GRPC_PORT: "0", HTTP_PORT: "0" };
+      const env = { DATABASE_URL: "sqlite:file.db" };
       const service = run([], env, folder);
       await untilWritten(service, "serving");
       expect(await end(service)).toBe(1);

@@ -29,6 +29,7 @@ import {
   accepts,
   createBody,
   end,
+  freePorts,
   grpcClient,
   hurry,
   runGroup,
@@ -234,7 +235,7 @@ it("lets calls finish when the terminal of the service closes", needs("Python"),
   const folder = temporaryFolder();
   const program = "import pty, sys; pty.spawn(sys.argv[1:])";
   const args = ["-c", program, process.execPath, inject("bin")];
-  const env = { ...patient, PATH: process.env.PATH, GRPC_PORT: "0", HTTP_PORT: "0" };
+  const env = { ...patient, PATH: process.env.PATH, ...freePorts };
   const { child: terminal, output } = runGroup("python3", args, { cwd: folder, env });
   await waitFor(async () => output().includes("serving"));
   const portOf = (scheme: string) =>
@@ -253,7 +254,7 @@ it.each(["SIGINT", "SIGTERM"] as const)(
   async (signal) => {
     const { PATH } = process.env;
     const url = `sqlite:${temporaryFolder()}/a.db`;
-    const env = { PATH, DATABASE_URL: url, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const env = { PATH, DATABASE_URL: url, ...freePorts };
     const { child, output, exited } = runGroup("npm", ["start"], { cwd: root, env });
     const serving = /"pid":(\d+).*serving .* grpc:\/\/[^ "]*:(\d+)/;
     const [, pid, grpcPort] = await waitFor(async () => serving.exec(output()) ?? undefined);

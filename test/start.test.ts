@@ -10,6 +10,7 @@ import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import {
   end,
+  freePorts,
   grpcClient,
   lockDatabase,
   metric,
@@ -59,7 +60,7 @@ it.each(["SIGTERM", "SIGINT"] as const)(
 );
 
 it("ends by SIGTERM as soon as it runs", async () => {
-  const { child, exited } = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, temporaryFolder());
+  const { child, exited } = run([], {}, temporaryFolder());
   await once(child, "spawn");
   child.kill("SIGTERM");
   expect(await exited).not.toBe(0);
@@ -74,7 +75,7 @@ it("ends by a SIGTERM that comes while it loads its modules", async () => {
       return on.call(this, name, listener);
     };`;
   const options = `--import=data:text/javascript,${encodeURIComponent(script)}`;
-  const environment = { GRPC_PORT: "0", HTTP_PORT: "0", NODE_OPTIONS: options };
+  const environment = { NODE_OPTIONS: options };
   expect(await run([], environment, temporaryFolder()).exited).not.toBe(0);
 });
 
@@ -164,7 +165,7 @@ it.each([
   for (const path of paths) if (id && existsSync(path)) chownSync(path, id, id);
   if (denied === "folder") chmodSync(data, 0o500);
   else chmodSync(file + denied, 0o400);
-  const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
+  const env = { ...process.env, ...freePorts };
   const user = id ? { uid: id, gid: id } : {};
   const args = [inject("bin")];
   const { output, exited } = runGroup(process.execPath, args, { cwd: folder, env, ...user });
@@ -178,7 +179,7 @@ it.each([1, 2])("says that its disk has no inodes beyond %d", needs("mount"), as
   const disk = temporaryDisk(join(folder, "disk"), 2);
   if (files === 1) writeFileSync(join(disk, "other"), "");
   const url = `sqlite:${disk}/a.db`;
-  const env = { GRPC_PORT: "0", HTTP_PORT: "0", DATABASE_URL: url };
+  const env = { DATABASE_URL: url };
   for (const args of [[], ["copy", join(root, "examples/investors.ndjson"), url]]) {
     const { exited, output } = run(args, env, folder);
     expect(await exited).toBe(1);

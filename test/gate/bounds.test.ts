@@ -36,6 +36,7 @@ import { startInProcess } from "../support/server.ts";
 import {
   ask,
   createBody,
+  freePorts,
   hurry,
   lockDatabase,
   metric,
@@ -448,7 +449,7 @@ describe("connections", () => {
   });
 
   it("are no more than file descriptors allow, and an idle one makes room", async () => {
-    const env = { ...process.env, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const env = { ...process.env, ...freePorts };
     const command = 'ulimit -n 80; exec "$0" "$1"';
     const args = ["-c", command, process.execPath, inject("bin")];
     const { output } = runGroup("sh", args, { env, cwd: temporaryFolder() });

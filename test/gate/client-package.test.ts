@@ -6,7 +6,7 @@ import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 import { rolldown } from "rolldown";
 import { describe, expect, it, onTestFinished, type TestOptions } from "vitest";
-import { copyClone, root, toolPath } from "../support/clone.ts";
+import { copyClone, root } from "../support/clone.ts";
 import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import { aNew } from "../support/records.ts";
 import { startService } from "../support/service.ts";
@@ -14,7 +14,7 @@ import { listen } from "../support/tcp.ts";
 import { chromiumOptions, lacking, needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
-const env = { ...process.env, PATH: toolPath };
+const { env } = process;
 
 /** The oldest Node.js that the client is for, where it is installed. */
 const oldest = (process.env.PATH ?? "")

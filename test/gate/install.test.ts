@@ -5,7 +5,7 @@ import { delimiter, join } from "node:path";
 import { expect, it } from "vitest";
 import { root } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { runGroup, untilWritten } from "../support/service.ts";
+import { freePorts, runGroup, untilWritten } from "../support/service.ts";
 import { needs, oldestNpm } from "../support/tools.ts";
 
 const files = ["gen", "proto", "runtime", "src", ".npmrc", "package.json", "package-lock.json"];
@@ -23,7 +23,7 @@ it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10
   const env = { ...process.env, PATH, npm_config_ignore_scripts: "true" };
   const npm = ["exec", "--yes", "--prefer-offline", oldestNpm, "--"];
   execFileSync("npm", [...npm, "ci", "--prefer-offline"], { cwd: folder, env, stdio: "pipe" });
-  const own = { ...env, GRPC_PORT: "0", HTTP_PORT: "0" };
+  const own = { ...env, ...freePorts };
   const service = runGroup("npm", [...npm, "start"], { cwd: folder, env: own });
   await untilWritten(service, "serving");
   expect(service.output()).toContain("serving sqlite:");

@@ -166,8 +166,7 @@ describe("two first starts at once", needs("cc"), () => {
       const disk = createDisk();
       const { DISK_DURABLE: _, ...env } = disk.env;
       disk.setRules(`any * ${random.int(1, 35)} kill`);
-      const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
-      const victim = run([], { ...ports, ...env }, disk.folder);
+      const victim = run([], env, disk.folder);
       await delay(random.int(0, 200));
       const service = await startService({}, disk.folder);
       const created = await Promise.all(createSome(service));

@@ -85,7 +85,7 @@ describe("SQLite", needs("git", "history"), () => {
       const stopped = await startCurrent();
       await expectServed(stopped, all);
       expect(await end(stopped)).toBe(0);
-      const refused = run([], { GRPC_PORT: "0", HTTP_PORT: "0" }, folder, program);
+      const refused = run([], {}, folder, program);
       expect(await refused.exited).toBe(1);
       expect(refused.output()).toMatch(/newer version/);
       const db = new DatabaseSync(join(folder, "data/investors.db"));

@@ -11,7 +11,7 @@ import {
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { inject, onTestFinished } from "vitest";
-import { copyClone, root, toolPath } from "./clone.ts";
+import { copyClone, root } from "./clone.ts";
 import { temporaryFolder } from "./folder.ts";
 import type { Service } from "./service.ts";
 
@@ -44,7 +44,7 @@ export function createMachine(objects: unknown[] = []) {
     writeFileSync(join(tools, tool), script);
     chmodSync(join(tools, tool), 0o755);
   }
-  const env = { ...process.env, PATH: `${tools}:${toolPath}`, MACHINE: folder };
+  const env = { ...process.env, PATH: `${tools}:${process.env.PATH}`, MACHINE: folder };
   const readPids = (): Record<string, number> => {
     const state = join(folder, "state.json");
     return existsSync(state) ? JSON.parse(readFileSync(state, "utf8")).pids : {};

@@ -14,6 +14,9 @@ import { aCreate } from "./records.ts";
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
 
+/** The settings of a service that chooses its ports; the log has them. */
+export const freePorts = { GRPC_PORT: "0", HTTP_PORT: "0" };
+
 /** The command line as a child process, and all that it has written. */
 export interface Run {
   readonly child: ChildProcess;
@@ -31,7 +34,7 @@ export interface Service extends Run {
   readonly folder: string;
 }
 
-/** Runs the command line in a folder, with no setting but those given. */
+/** Runs the command line in a folder, with no setting but those given and, unless they are, free ports. */
 export function run(
   args: string[],
   env: NodeJS.ProcessEnv,
@@ -41,7 +44,7 @@ export function run(
   const { PATH } = process.env;
   const child = spawn(node, [program, ...args], {
     cwd: folder,
-    env: { PATH, ...env },
+    env: { PATH, ...freePorts, ...env },
   });
   return follow(child, () => child.kill("SIGKILL"));
 }
@@ -92,7 +95,7 @@ export async function startService(
   folder = temporaryFolder(),
   program = inject("bin"),
 ): Promise<Service> {
-  const running = run([], { GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
+  const running = run([], env, folder, program);
   const [, grpcPort, httpPort] = await waitFor(async () => {
     const { child, output } = running;
     if (hasEnded(child)) throw new Error(`it ended: ${output()}`);

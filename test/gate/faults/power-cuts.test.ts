@@ -122,13 +122,11 @@ const ends: Record<string, End> = {
 /** Starts a service whose disk fails meanwhile by a rule, and kills it. */
 async function failStart(disk: FailingDisk, rule: string): Promise<void> {
   disk.setRules(rule);
-  const starting = run([], { ...disk.env, ...ports }, disk.folder);
+  const starting = run([], disk.env, disk.folder);
   const { output } = starting;
   await waitFor(async () => output().includes(struck) || output().includes("serving"));
   await end(starting, "SIGKILL");
 }
-
-const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
 
 type Records = ReturnType<typeof createRecords>;
 
