@@ -1,15 +1,10 @@
-import { execFile, spawnSync } from "node:child_process";
-import { copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { promisify } from "node:util";
 import { expect, it } from "vitest";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { readBlocks } from "./support/markdown.ts";
-import { needs } from "./support/tools.ts";
-
-const execute = promisify(execFile);
 
 /** Runs the check of the contract where one text of investor.proto is another. */
 function checkContract(from: string | RegExp, to: string) {
@@ -74,25 +69,3 @@ it.each([
   expect(retryThrottling.maxTokens).toBeLessThanOrEqual(1_000);
   expect(retryThrottling.tokenRatio).toBeGreaterThan(0);
 });
-
-it(
-  "buf generates code by the steps of examples/README.md in a repository of one's own",
-  needs("Go"),
-  async () => {
-    const folder = temporaryFolder();
-    symlinkSync(root, join(folder, "investor-records"));
-    const own = join(folder, "own");
-    mkdirSync(own);
-    for (const name of ["buf.gen.yaml", "go.mod", "go.sum"]) {
-      copyFileSync(join(root, "examples/go", name), join(own, name));
-    }
-    const steps = readBlocks("examples/README.md").find(
-      ({ test }) => test === "test/contract.test.ts",
-    )?.text;
-    // The second time with what the first left behind.
-    for (let run = 0; run < 2; run++)
-      await execute("bash", ["-euc", steps ?? "false"], { cwd: own });
-    const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
-    expect(generated).toContain("type InvestorServiceClient interface");
-  },
-);

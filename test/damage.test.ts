@@ -90,7 +90,8 @@ async function expectRefused(path: string, why: string): Promise<void> {
 async function readIds(path: string): Promise<string[] | undefined> {
   const store = await openSqlite(path);
   const found = await store.list({ limit: 10_000 });
-  for (const record of found) expect(await store.find(record.id)).toEqual(record);
+  for (let i = 0; i < found.length; i += 10)
+    expect(await store.find(found[i]?.id ?? "")).toEqual(found[i]);
   await store.close();
   return found.map(({ id }) => id);
 }

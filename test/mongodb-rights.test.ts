@@ -17,7 +17,6 @@ describeWithMongo("a MongoDB", "standalone", () => {
     it("needs to give the service no more rights than docs/operation.md names", async () => {
       const set = await MongoMemoryReplSet.create({
         replSet: {
-          count: 3,
           storageEngine: "wiredTiger",
           auth: { enable: true, customRootName: "root", customRootPwd: "secret" },
         },

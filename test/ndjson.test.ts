@@ -130,8 +130,8 @@ describe("a file that is none", () => {
 
   it("takes constant memory, if it is empty lines", async () => {
     const folder = temporaryFolder();
-    writeFileSync(join(folder, "a.ndjson"), `${"\n".repeat(16 * 1024 ** 2)}${lineOf()}`);
-    const env = { NODE_OPTIONS: "--max-old-space-size=128" };
+    writeFileSync(join(folder, "a.ndjson"), `${"\n".repeat(6 * 1024 ** 2)}${lineOf()}`);
+    const env = { NODE_OPTIONS: "--max-old-space-size=48" };
     expect(await copy(["a.ndjson", "b.ndjson"], { folder, env })).toMatchObject({ code: 0 });
   });
 
@@ -140,7 +140,7 @@ describe("a file that is none", () => {
     const { child, exited, output } = startCopy(["-", "b.ndjson"], { folder });
     const { stdin } = child;
     const chunk = Buffer.alloc(1024 ** 2, "x");
-    for (let i = 0; i < 256; i += 1) if (!stdin?.write(chunk)) await once(stdin ?? child, "drain");
+    for (let i = 0; i < 160; i += 1) if (!stdin?.write(chunk)) await once(stdin ?? child, "drain");
     const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
     stdin?.end(`\n${lineOf()}`);
     expect(await exited).toBe(1);

@@ -4,12 +4,11 @@ import { Agent, get, type IncomingMessage } from "node:http";
 import { buffer, json } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { fromBinary } from "@bufbuild/protobuf";
-import { ConnectError, createClient } from "@connectrpc/connect";
+import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, inject, it, onTestFinished } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../gen/grpc/health/v1/health_pb.js";
 import { InvestorSchema } from "../gen/investor/v1/investor_pb.js";
-import { root } from "./support/clone.ts";
 import { makeFullFolder } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
@@ -248,37 +247,3 @@ it("lets calls finish when the terminal of the service closes", needs("Python"),
   const pid = /\((\d+)\)/.exec(output())?.[1];
   await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
 });
-
-it.each(["SIGINT", "SIGTERM"] as const)(
-  "leaves no process behind and cuts no call under load, if npm start gets %s",
-  async (signal) => {
-    const { PATH } = process.env;
-    const url = `sqlite:${temporaryFolder()}/a.db`;
-    const env = { PATH, DATABASE_URL: url, ...freePorts };
-    const { child, output, exited } = runGroup("npm", ["start"], { cwd: root, env });
-    const serving = /"pid":(\d+).*serving .* grpc:\/\/[^ "]*:(\d+)/;
-    const [, pid, grpcPort] = await waitFor(async () => serving.exec(output()) ?? undefined);
-    let stored = 0;
-    const callers = Array.from({ length: 16 }, async () => {
-      const client = grpcClient({ grpcPort: Number(grpcPort) });
-      for (;;) {
-        try {
-          await client.createInvestor(aCreate());
-          stored += 1;
-        } catch (error) {
-          return ConnectError.from(error).message;
-        }
-      }
-    });
-    await waitFor(async () => stored > 100);
-    // A terminal signals the whole group, and npm passes the signal on: it comes twice.
-    if (signal === "SIGINT") process.kill(-Number(child.pid), signal);
-    else child.kill(signal);
-    for (const failure of await Promise.all(callers)) {
-      expect(failure).toMatch(/^\[unavailable\]|REFUSED_STREAM/);
-    }
-    const status = await exited;
-    if (signal === "SIGINT") expect(status).toBe(0);
-    await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
-  },
-);

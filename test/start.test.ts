@@ -5,9 +5,10 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, inject, it, onTestFinished } from "vitest";
 import { root } from "./support/clone.ts";
+import { makeSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { aCreate } from "./support/records.ts";
+import { aCreate, anInvestor } from "./support/records.ts";
 import {
   end,
   freePorts,
@@ -25,9 +26,7 @@ import { needs } from "./support/tools.ts";
 /** A folder whose database has a record, and a service on it that another program keeps from starting. */
 async function startLockedOut() {
   const folder = temporaryFolder();
-  const first = await startService({}, folder);
-  const { id } = await grpcClient(first).createInvestor(aCreate());
-  await end(first);
+  const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
   const release = lockDatabase({ folder });
   const [grpcPort, httpPort] = [await freePort(), await freePort()];
   const env = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
@@ -99,22 +98,23 @@ it("starts beside a reader that stays, warns, and shows the log that grows", asy
   await waitFor(async () => (await size()) > before);
 });
 
-it.each(["that is missing", "that is empty"])(
-  "warns of each new file that it makes, and of no other: from one %s",
-  async (first) => {
-    const folder = temporaryFolder();
-    mkdirSync(join(folder, "data"));
-    if (first === "that is empty") writeFileSync(join(folder, "data/investors.db"), "");
-    const warning = /"level":40.*data\/investors.db is a new file without records/;
-    for (const isNew of [true, false]) {
-      const service = await startService({}, folder);
-      expect(await end(service)).toBe(0);
-      expect(warning.test(service.output())).toBe(isNew);
-    }
-    rmSync(join(folder, "data"), { recursive: true });
-    expect((await startService({}, folder)).output()).toMatch(warning);
-  },
-);
+it("warns of each new file that it makes, and of no other", async () => {
+  const folder = temporaryFolder();
+  const data = join(folder, "data");
+  const warns = async () => {
+    const service = await startService({}, folder);
+    expect(await end(service)).toBe(0);
+    return /"level":40.*data\/investors.db is a new file without records/.test(service.output());
+  };
+  expect(await warns()).toBe(true);
+  expect(await warns()).toBe(false);
+  rmSync(data, { recursive: true });
+  expect(await warns()).toBe(true);
+  rmSync(data, { recursive: true });
+  mkdirSync(data);
+  writeFileSync(join(data, "investors.db"), "");
+  expect(await warns()).toBe(true);
+});
 
 it("two services on one file warn of each other", async () => {
   const folder = temporaryFolder();
@@ -133,12 +133,10 @@ it("two services on one file warn of each other", async () => {
 });
 
 it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"), async () => {
-  const first = await startService();
-  const { id } = await grpcClient(first).createInvestor(aCreate());
-  await end(first);
   const folder = temporaryFolder();
+  const [{ id } = anInvestor()] = await makeSqlite(folder, "dumped.db", 1);
   mkdirSync(join(folder, "data"));
-  const input = execFileSync("sqlite3", [`${first.folder}/data/investors.db`, ".dump"]);
+  const input = execFileSync("sqlite3", [`${folder}/dumped.db`, ".dump"]);
   execFileSync("sqlite3", [`${folder}/data/investors.db`], { input });
   const client = grpcClient(await startService({}, folder));
   expect(await client.getInvestor({ id })).toMatchObject({ id });
@@ -147,15 +145,18 @@ it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"),
 
 const options = needs("access for all");
 it.each([
-  ["", "SIGTERM"],
-  ["", "SIGKILL"],
-  ["-shm", "SIGTERM"],
-  ["folder", "SIGTERM"],
-] as const)("says that it may not write its file%s, after %s", options, async (denied, signal) => {
+  ["", "a clean end"],
+  ["", "a kill"],
+  ["-shm", "a clean end"],
+  ["folder", "a clean end"],
+])("says that it may not write its file%s, after %s", options, async (denied, ending) => {
   const folder = temporaryFolder();
-  const first = await startService({}, folder);
-  if (signal === "SIGKILL") await grpcClient(first).createInvestor(aCreate());
-  await end(first, signal);
+  if (ending === "a clean end") await makeSqlite(folder, "data/investors.db", 1);
+  else {
+    const first = await startService({}, folder);
+    await grpcClient(first).createInvestor(aCreate());
+    await end(first, "SIGKILL");
+  }
   const data = join(folder, "data");
   const file = join(data, "investors.db");
   if (denied === "-shm") writeFileSync(`${file}-shm`, Buffer.alloc(32_768));

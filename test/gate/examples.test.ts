@@ -1,7 +1,14 @@
 // Each example downloads and compiles what it needs, which takes minutes the first time.
 import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { delimiter, join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
@@ -157,6 +164,28 @@ function expectPrinted(stdout: string, count: number): void {
     `listed ${count}`,
   ]);
 }
+
+it(
+  "buf generates code by the steps of examples/README.md in a repository of one's own",
+  needs("Go"),
+  async () => {
+    const folder = temporaryFolder();
+    symlinkSync(root, join(folder, "investor-records"));
+    const own = join(folder, "own");
+    mkdirSync(own);
+    for (const name of ["buf.gen.yaml", "go.mod", "go.sum"]) {
+      copyFileSync(join(root, "examples/go", name), join(own, name));
+    }
+    const steps = readBlocks("examples/README.md").find(({ text }) =>
+      /buf generate/.test(text),
+    )?.text;
+    // The second time with what the first left behind.
+    for (let run = 0; run < 2; run++)
+      await execute("bash", ["-euc", steps ?? "false"], { cwd: own });
+    const generated = readFileSync(join(own, "gen/investor/v1/investor_grpc.pb.go"), "utf8");
+    expect(generated).toContain("type InvestorServiceClient interface");
+  },
+);
 
 it("examples/investors.ndjson is imported and served as it is", async () => {
   const folder = temporaryFolder();

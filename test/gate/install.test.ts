@@ -1,11 +1,13 @@
-/** README's first command as the oldest npm that it allows runs it, told to run no scripts. */
+/** README's first command: as the oldest npm that it allows runs it, told to run no scripts, and its end. */
 import { execFileSync } from "node:child_process";
-import { cpSync } from "node:fs";
+import { cpSync, existsSync } from "node:fs";
 import { delimiter, join } from "node:path";
+import { ConnectError } from "@connectrpc/connect";
 import { expect, it } from "vitest";
 import { root } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { freePorts, runGroup, untilWritten } from "../support/service.ts";
+import { aCreate } from "../support/records.ts";
+import { freePorts, grpcClient, runGroup, untilWritten, waitFor } from "../support/service.ts";
 import { needs, oldestNpm } from "../support/tools.ts";
 
 const files = ["gen", "proto", "runtime", "src", ".npmrc", "package.json", "package-lock.json"];
@@ -30,3 +32,37 @@ it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10
   const node = join(folder, "node_modules/.bin/node");
   expect(execFileSync(node, ["--version"], { encoding: "utf8" })).toBe(`${process.version}\n`);
 });
+
+it.each(["SIGINT", "SIGTERM"] as const)(
+  "leaves no process behind and cuts no call under load, if npm start gets %s",
+  async (signal) => {
+    const { PATH } = process.env;
+    const url = `sqlite:${temporaryFolder()}/a.db`;
+    const env = { PATH, DATABASE_URL: url, ...freePorts };
+    const { child, output, exited } = runGroup("npm", ["start"], { cwd: root, env });
+    const serving = /"pid":(\d+).*serving .* grpc:\/\/[^ "]*:(\d+)/;
+    const [, pid, grpcPort] = await waitFor(async () => serving.exec(output()) ?? undefined);
+    let stored = 0;
+    const callers = Array.from({ length: 16 }, async () => {
+      const client = grpcClient({ grpcPort: Number(grpcPort) });
+      for (;;) {
+        try {
+          await client.createInvestor(aCreate());
+          stored += 1;
+        } catch (error) {
+          return ConnectError.from(error).message;
+        }
+      }
+    });
+    await waitFor(async () => stored > 100);
+    // A terminal signals the whole group, and npm passes the signal on: it comes twice.
+    if (signal === "SIGINT") process.kill(-Number(child.pid), signal);
+    else child.kill(signal);
+    for (const failure of await Promise.all(callers)) {
+      expect(failure).toMatch(/^\[unavailable\]|REFUSED_STREAM/);
+    }
+    const status = await exited;
+    if (signal === "SIGINT") expect(status).toBe(0);
+    await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
+  },
+);

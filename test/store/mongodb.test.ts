@@ -214,10 +214,6 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", () => {
   });
 });
 
-describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
-  describeStoreContract("MongoDB, a set of one", databaseOf(mongo));
-});
-
 describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
   describeStoreContract("MongoDB, three members", databaseOf(mongo));
 

@@ -2,12 +2,12 @@ import { spawnSync } from "node:child_process";
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { root } from "./support/clone.ts";
-import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { createManifestReader } from "./support/manifest-reader.ts";
-import { readBlocks } from "./support/markdown.ts";
-import { readVariables } from "./support/settings.ts";
-import { needs } from "./support/tools.ts";
+import { root } from "../support/clone.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { createManifestReader } from "../support/manifest-reader.ts";
+import { readBlocks } from "../support/markdown.ts";
+import { readVariables } from "../support/settings.ts";
+import { needs } from "../support/tools.ts";
 
 const deploy = join(root, "deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");

@@ -12,13 +12,13 @@ import {
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
-import { root } from "./support/clone.ts";
-import { idOf, idsIn, makeSqlite, startWriters, tableOf } from "./support/copying.ts";
-import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { listAll } from "./support/pages.ts";
-import { aCreate } from "./support/records.ts";
-import { end, grpcClient, startService, waitFor } from "./support/service.ts";
-import { needs } from "./support/tools.ts";
+import { root } from "../support/clone.ts";
+import { idOf, idsIn, makeSqlite, startWriters, tableOf } from "../support/copying.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { listAll } from "../support/pages.ts";
+import { aCreate } from "../support/records.ts";
+import { end, grpcClient, startService, waitFor } from "../support/service.ts";
+import { needs } from "../support/tools.ts";
 
 const dayMs = 86_400_000;
 

@@ -5,15 +5,15 @@ import { connect } from "node:http2";
 import { join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
-import { clientsOf } from "./support/clients.ts";
-import { failureOf } from "./support/errors.ts";
-import { temporaryFile, temporaryFolder } from "./support/folder.ts";
-import { messages, openCall, paths } from "./support/raw-grpc.ts";
-import { aCreate } from "./support/records.ts";
-import { hasEnded, runGroup, startService, waitFor } from "./support/service.ts";
-import { freePort } from "./support/tcp.ts";
-import { needs } from "./support/tools.ts";
+import { createAuthority, getOverTls, writeServerFiles } from "../support/certificates.ts";
+import { clientsOf } from "../support/clients.ts";
+import { failureOf } from "../support/errors.ts";
+import { temporaryFile, temporaryFolder } from "../support/folder.ts";
+import { messages, openCall, paths } from "../support/raw-grpc.ts";
+import { aCreate } from "../support/records.ts";
+import { hasEnded, runGroup, startService, waitFor } from "../support/service.ts";
+import { freePort } from "../support/tcp.ts";
+import { needs } from "../support/tools.ts";
 
 /** How each proxy is started with a configuration, and what that needs besides. */
 const proxies = {

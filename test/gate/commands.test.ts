@@ -3,12 +3,12 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
-import { copyClone } from "./support/clone.ts";
-import { temporaryFolder } from "./support/folder.ts";
-import { pages, readBlocks } from "./support/markdown.ts";
-import { describeWithMongo } from "./support/mongodb.ts";
-import { hasEnded, runGroup, waitFor } from "./support/service.ts";
-import { needs } from "./support/tools.ts";
+import { copyClone } from "../support/clone.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import { pages, readBlocks } from "../support/markdown.ts";
+import { describeWithMongo } from "../support/mongodb.ts";
+import { hasEnded, runGroup, waitFor } from "../support/service.ts";
+import { needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
 
