@@ -3,64 +3,64 @@ import { runInNewContext } from "node:vm";
 import { MongoServerError } from "mongodb";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { expect, it, onTestFinished } from "vitest";
 import { failureOf } from "./support/errors.ts";
-import { connectTo, describeWithMongo } from "./support/mongodb.ts";
+import { connectTo, needsMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { ask, end, grpcClient, startService, waitFor } from "./support/service.ts";
 
 const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
 
-describeWithMongo("a MongoDB", "standalone", () => {
-  describe("with authentication on", () => {
-    it("needs to give the service no more rights than docs/operation.md names", async () => {
-      const set = await MongoMemoryReplSet.create({
-        replSet: {
-          storageEngine: "wiredTiger",
-          auth: { enable: true, customRootName: "root", customRootPwd: "secret" },
-        },
-      });
-      onTestFinished(async () => void (await set.stop()));
-      const root = await connectTo(set.getUri("admin"), {
-        auth: { username: "root", password: "secret" },
-      });
-      const { role: createRole, ...rights } = runInNewContext(`(${role})`);
-      const db = root.db("investors");
-      await db.command({ createRole, ...rights });
-      const user = { createUser: "investor-records", pwd: "secret", roles: [createRole] };
-      await db.command(user);
-      const url = set.getUri("investors").replace("//", "//investor-records:secret@");
-
-      const service = await startService({ DATABASE_URL: url });
-      await waitFor(async () => (await ask(service, "/readyz")).ok);
-      const client = grpcClient(service);
-      const request = aCreate({ requestId: v7() });
-      const record = await client.createInvestor(request);
-      expect(await client.createInvestor(request)).toEqual(record);
-      expect(await client.getInvestor({ id: record.id })).toEqual(record);
-      expect(await failureOf(client.getInvestor({ id: v7() }))).toMatchObject({
-        reason: "INVESTOR_NOT_FOUND",
-      });
-      expect((await client.listInvestors({})).investors).toEqual([record]);
-      expect(await end(service)).toBe(0);
-      expect(service.output()).not.toMatch(/"level":[456]0.*(authoriz|privilege)/);
-
-      const own = await connectTo(url);
-      const removal = own.db().collection("investors").deleteMany({});
-      await expect(removal).rejects.toBeInstanceOf(MongoServerError);
-
-      const reader = { role: "read", db: "investors" };
-      await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
-      const unready = await startService({
-        DATABASE_URL: url.replace("investor-records:", "reader:"),
-      });
-      const refusal = "MongoDB does not authorize inserts: check the user";
-      await expect.poll(unready.output).toContain(refusal);
-      const isReady = async () => (await ask(unready, "/readyz")).ok;
-      expect(await isReady()).toBe(false);
-      await db.command({ grantRolesToUser: "reader", roles: ["readWrite"] });
-      await waitFor(isReady);
+it(
+  "MongoDB needs to give the service no more rights than docs/operation.md names",
+  needsMongo(),
+  async () => {
+    const set = await MongoMemoryReplSet.create({
+      replSet: {
+        storageEngine: "wiredTiger",
+        auth: { enable: true, customRootName: "root", customRootPwd: "secret" },
+      },
     });
-  });
-});
+    onTestFinished(async () => void (await set.stop()));
+    const root = await connectTo(set.getUri("admin"), {
+      auth: { username: "root", password: "secret" },
+    });
+    const { role: createRole, ...rights } = runInNewContext(`(${role})`);
+    const db = root.db("investors");
+    await db.command({ createRole, ...rights });
+    const user = { createUser: "investor-records", pwd: "secret", roles: [createRole] };
+    await db.command(user);
+    const url = set.getUri("investors").replace("//", "//investor-records:secret@");
+
+    const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "10m" });
+    await waitFor(async () => (await ask(service, "/readyz")).ok);
+    const client = grpcClient(service);
+    const request = aCreate({ requestId: v7() });
+    const record = await client.createInvestor(request);
+    expect(await client.createInvestor(request)).toEqual(record);
+    expect(await client.getInvestor({ id: record.id })).toEqual(record);
+    expect(await failureOf(client.getInvestor({ id: v7() }))).toMatchObject({
+      reason: "INVESTOR_NOT_FOUND",
+    });
+    expect((await client.listInvestors({})).investors).toEqual([record]);
+    expect(await end(service)).toBe(0);
+    expect(service.output()).not.toMatch(/"level":[456]0.*(authoriz|privilege)/);
+
+    const own = await connectTo(url);
+    const removal = own.db().collection("investors").deleteMany({});
+    await expect(removal).rejects.toBeInstanceOf(MongoServerError);
+
+    const reader = { role: "read", db: "investors" };
+    await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
+    const unready = await startService({
+      DATABASE_URL: url.replace("investor-records:", "reader:"),
+    });
+    const refusal = "MongoDB does not authorize inserts: check the user";
+    await expect.poll(unready.output).toContain(refusal);
+    const isReady = async () => (await ask(unready, "/readyz")).ok;
+    expect(await isReady()).toBe(false);
+    await db.command({ grantRolesToUser: "reader", roles: ["readWrite"] });
+    await waitFor(isReady);
+  },
+);

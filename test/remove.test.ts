@@ -271,7 +271,7 @@ describe("a record that is removed from SQLite", () => {
 describeWithMongo("a record that is removed from MongoDB", "set of three", (mongo) => {
   it("is in no reply, and is there no second time", async () => {
     const url = mongo.url();
-    const service = await startService({ DATABASE_URL: url });
+    const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "10m" });
     const client = grpcClient(service);
     const [{ id }, other] = [
       await client.createInvestor(aCreate()),

@@ -194,8 +194,9 @@ export function describeStoreContract(
 
       await Promise.all(kept);
       const outcomes = await left;
+      const found = await Promise.all(hasty.map(({ id }) => store.find(id)));
       for (const [i, outcome] of outcomes.entries()) {
-        const stored = await store.find(hasty[i]?.id ?? "");
+        const stored = found[i];
         if (outcome.status === "rejected" && outcome.reason === reason) {
           expect(stored).toBeUndefined();
         } else if (outcome.status === "rejected") {

@@ -28,6 +28,9 @@ interface TestMongo {
 /** The deployments to test against; sets are named by the number of their members. */
 type MongoKind = "standalone" | "set of one" | "set of three";
 
+/** The options of a test that starts a MongoDB of its own: it is skipped where there is none. */
+export const needsMongo = () => (inject("hasMongo") ? {} : lacking("MongoDB"));
+
 /** Runs tests against a real MongoDB; they are skipped without it. */
 export function describeWithMongo(
   name: string,
@@ -36,7 +39,7 @@ export function describeWithMongo(
 ): void {
   const start = () =>
     kind === "standalone" ? startStandalone() : startReplicaSet(kind === "set of one" ? 1 : 3);
-  describe(name, inject("hasMongo") ? {} : lacking("MongoDB"), () => {
+  describe(name, needsMongo(), () => {
     let running: Awaited<ReturnType<typeof start>>;
     beforeAll(async () => {
       running = await start();
@@ -80,7 +83,9 @@ export async function startServer(instance: object = {}, auth?: object) {
 }
 
 function createServer(instance: object = {}, auth?: object): Promise<MongoMemoryServer> {
-  const all = { storageEngine: "wiredTiger", launchTimeout, ...instance } as const;
+  // With the commands by which a test has it fail.
+  const args = ["--setParameter", "enableTestCommands=1"];
+  const all = { storageEngine: "wiredTiger", launchTimeout, args, ...instance } as const;
   return MongoMemoryServer.create({ instance: all, ...auth });
 }
 
