@@ -9,6 +9,7 @@ import {
   ask,
   freePorts,
   hasEnded,
+  preload,
   run,
   runGroup,
   untilWritten,
@@ -61,9 +62,9 @@ describe("the command line", () => {
   });
 
   it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
-    const versions = `{value:{...process.versions,node:%22${node}%22}}`;
-    const pretend = `data:text/javascript,Object.defineProperty(process,%22versions%22,${versions})`;
-    const refused = run([], { NODE_OPTIONS: `--import=${pretend}` }, temporaryFolder());
+    const versions = `{ value: { ...process.versions, node: "${node}" } }`;
+    const pretend = preload(`Object.defineProperty(process, "versions", ${versions})`);
+    const refused = run([], { NODE_OPTIONS: pretend }, temporaryFolder());
     expect(await refused.exited).toBe(2);
     expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
     expect(refused.output()).toContain(

@@ -189,11 +189,10 @@ describe("a record that is removed from SQLite", () => {
     const computed = `${added} "an ""initial""" TEXT AS (substr(first_name, 1, 1)) VIRTUAL`;
     runSql(join(folder, "data/investors.db"), `${added} note TEXT; ${computed}`);
     const ids = [one, two, one].map((each) => each?.id ?? "");
-    const [copied, ...codes] = await Promise.all([
-      copy([file, "out.ndjson"], { folder }),
-      ...ids.map((id) => start(folder, id).exited),
-    ]);
-    expect([copied.code, ...codes]).toEqual([0, 0, 0, 0]);
+    const commands = ids.map((id) => start(folder, id));
+    const copied = await copy([file, "out.ndjson"], { folder });
+    expect(copied, copied.told).toMatchObject({ code: 0 });
+    for (const { exited, output } of commands) expect(await exited, output()).toBe(0);
     expect(ids.filter((id) => isOnDisk(folder, id))).toEqual([]);
     expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 2);
   });

@@ -9,6 +9,7 @@ import {
   breakDatabase,
   end,
   lockDatabase,
+  preload,
   readMetrics,
   type Service,
   startService,
@@ -141,9 +142,8 @@ it.each([
 ])(
   "the log has no property of an error but its type, message and stack: %s",
   async (thrown, logged) => {
-    const fail = `{throw(${thrown})}`;
-    const preload = `--import=data:text/javascript,process.once('SIGUSR2',()=>${fail})`;
-    const { child, exited, output } = await startService({ NODE_OPTIONS: preload });
+    const script = `process.once("SIGUSR2", () => { throw ${thrown}; })`;
+    const { child, exited, output } = await startService({ NODE_OPTIONS: preload(script) });
     child.kill("SIGUSR2");
     expect(await exited).toBe(1);
     expect(output()).toContain('"level":60');

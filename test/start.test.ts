@@ -15,6 +15,7 @@ import {
   grpcClient,
   lockDatabase,
   metric,
+  preload,
   run,
   runGroup,
   startService,
@@ -73,9 +74,8 @@ it("ends by a SIGTERM that comes while it loads its modules", async () => {
       if (name === "SIGTERM" && process.listenerCount(name) > 0) process.kill(process.pid, name);
       return on.call(this, name, listener);
     };`;
-  const options = `--import=data:text/javascript,${encodeURIComponent(script)}`;
-  const environment = { NODE_OPTIONS: options };
-  expect(await run([], environment, temporaryFolder()).exited).not.toBe(0);
+  const env = { NODE_OPTIONS: preload(script) };
+  expect(await run([], env, temporaryFolder()).exited).not.toBe(0);
 });
 
 it("starts beside a reader that stays, warns, and shows the log that grows", async () => {

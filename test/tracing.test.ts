@@ -24,6 +24,7 @@ import {
   breakDatabase,
   end,
   hurry,
+  preload,
   run,
   startService,
   untilInFlight,
@@ -236,8 +237,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:1", OTEL_SDK_DISABLED: "true" }, false],
     [{ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://127.0.0.1:1" }, true],
   ])("loads what it needs to export spans only if it does: %j", async (env, isLoaded) => {
-    const preload = `--import=data:text/javascript,${encodeURIComponent(tellPackages)}`;
-    const service = await startService({ ...env, NODE_OPTIONS: preload });
+    const service = await startService({ ...env, NODE_OPTIONS: preload(tellPackages) });
     const names = Array.from(service.output().matchAll(/^loads (.*)$/gm), ([, name]) => name);
     expect(names).toContain(isLoaded ? "sdk-trace" : "api");
     if (!isLoaded) expect(new Set(names)).toEqual(new Set(["api"]));

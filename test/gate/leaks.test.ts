@@ -7,7 +7,14 @@ import { expect, it } from "vitest";
 import { CreateInvestorRequestSchema } from "../../gen/investor/v1/investor_pb.js";
 import { frame, messages, openCall, paths, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate, institution } from "../support/records.ts";
-import { ask, lockDatabase, startService, untilInFlight, waitFor } from "../support/service.ts";
+import {
+  ask,
+  lockDatabase,
+  preload,
+  startService,
+  untilInFlight,
+  waitFor,
+} from "../support/service.ts";
 import { http1, openWire } from "../support/tcp.ts";
 
 const { watch, reflect, list, create: createPath } = paths;
@@ -98,12 +105,11 @@ function openHttp2(port: number, { path, isStream, type, body }: Form, of: Endin
 }
 
 /** Has a service say, on SIGUSR2, how much it holds after a garbage collection. */
-const census = [
-  "--import=data:text/javascript,",
-  "import{queryObjects}from'node:v8';import{EventEmitter}from'node:events';",
-  "process.on('SIGUSR2',()=>console.error('holds',...[EventEmitter,EventTarget]",
-  ".map((each)=>queryObjects(each,{format:'count'}))))",
-].join("");
+const census = preload(`
+  import { EventEmitter } from "node:events";
+  import { queryObjects } from "node:v8";
+  const count = (kind) => queryObjects(kind, { format: "count" });
+  process.on("SIGUSR2", () => console.error("holds", count(EventEmitter), count(EventTarget)));`);
 
 it.each<[string, Ending, (call: Opened) => unknown]>([
   ["come to their end", {}, ({ end }) => end()],

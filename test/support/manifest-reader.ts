@@ -5,7 +5,8 @@ import { sharedFolder } from "./folder.ts";
 import { needs } from "./tools.ts";
 
 /**
- * Builds, before the tests of a file or a group, what reads manifests as those do that they are for.
+ * Builds, before the tests of a file or a group, what reads manifests as those do that they are for. It
+ * is in Go: only their own types refuse a field that they do not know, and Kustomize is a library there.
  *
  * @returns a function that reads the objects in a file or, by kustomize, in a folder
  */

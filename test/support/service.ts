@@ -209,7 +209,18 @@ export async function untilStill(read: () => unknown): Promise<void> {
   await vi.waitUntil(isStill, { timeout: inject("waitMs"), interval: 200 });
 }
 
-/** The NODE_OPTIONS of a service whose clock and timers, or only some, run so many times as fast. */
+/**
+ * The NODE_OPTIONS of a process that runs a module first. What no setting changes can be looked at only
+ * from within: the limits of half a minute and more, the signal between two statements, the heap.
+ */
+export function preload(script: string): string {
+  return `--import=data:text/javascript,${encodeURIComponent(script)}`;
+}
+
+/**
+ * The NODE_OPTIONS of a service whose clock and timers, or only some, run so many times as fast: the
+ * limits of docs/security.md are no settings, and some are minutes.
+ */
 export function hurry(times: number, timers = ["setTimeout", "setInterval"]): string {
   const script = `
     import { syncBuiltinESMExports } from "node:module";
@@ -225,5 +236,5 @@ export function hurry(times: number, timers = ["setTimeout", "setInterval"]): st
     }
     const now = performance.now.bind(performance);
     performance.now = () => ${times} * now();`;
-  return `--import=data:text/javascript,${encodeURIComponent(script)}`;
+  return preload(script);
 }

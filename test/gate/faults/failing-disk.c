@@ -1,6 +1,7 @@
 /*
  * Makes the disk fail under the files of one folder, and keeps what of them would survive a power
- * cut. Loaded by LD_PRELOAD:
+ * cut. It stands between the process and its system calls, since a disk of the kernel's that fails
+ * needs a module and root, and knows nothing of power cuts. Loaded by LD_PRELOAD:
  *
  *   cc -shared -fPIC -O2 -o failing-disk.so failing-disk.c
  *

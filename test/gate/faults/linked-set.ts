@@ -8,7 +8,10 @@ import { launchTimeout, revive } from "../../support/mongodb.ts";
 import { hasEnded, waitFor } from "../../support/service.ts";
 import { listen } from "../../support/tcp.ts";
 
-/** A replica set of three members, two of which can be elected; all links can be cut. */
+/**
+ * A replica set of three members, two of which can be elected; all links can be cut. No failpoint of
+ * MongoDB does that: here a primary goes on that its majority has left, and replies are held back.
+ */
 export type LinkedSet = Awaited<ReturnType<typeof startLinkedSet>>;
 
 /** A connection to a member, from another or from a client. */
