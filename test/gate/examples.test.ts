@@ -1,14 +1,7 @@
 // Each example downloads and compiles what it needs, which takes minutes the first time.
 import { execFile } from "node:child_process";
 import { once } from "node:events";
-import {
-  copyFileSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, symlinkSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { delimiter, join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
@@ -19,14 +12,7 @@ import { copy } from "../support/copying.ts";
 import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import { readBlocks, readPage } from "../support/markdown.ts";
 import { aCreate } from "../support/records.ts";
-import {
-  end,
-  grpcClient,
-  lockDatabase,
-  metric,
-  type Service,
-  startService,
-} from "../support/service.ts";
+import { grpcClient, type Service, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
@@ -38,14 +24,6 @@ const languages: [language: string, options: TestOptions][] = [
   ["Go", needs("Go")],
   ["Java", needs("Maven")],
 ];
-
-const longer = "{ timeoutMs: 300_000, retries: 50 }";
-/** Where the examples have their deadlines, and longer ones: a restart can take more than theirs. */
-const deadlines = [
-  ["proto/investor/v1/investor_grpc_service_config_with_request_ids.json", '"30s"', '"300s"'],
-  ["examples/typescript-grpc-js/investors.ts", "Insecure()", `Insecure(), ${longer}`],
-  ["examples/typescript-connect/investors.ts", '"1.1" })', `"1.1" }), ${longer}`],
-] as const;
 
 /** The commands under a heading of examples/README.md. */
 function stepsOf(language: string): string {
@@ -82,24 +60,17 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
   const { stdout: second } = await bash(toScript(stepsOf(language)));
   const prepared = steps.filter((step) => /^(cd|\.) /.test(step)).join("\n");
   const runThere = (script: string) => bash(toScript(`${prepared}\n${script}`));
-  const runAgain = async (address: string): Ended => {
-    const again = `${last.replace(/localhost:\d+/, address)} 2>&1`;
-    return runThere(again).then(
-      ({ stdout }) => ({ stdout, code: 0 }),
-      ({ stdout, code }) => ({ stdout, code }),
-    );
-  };
   // It takes connections and says nothing.
   const silent = createServer((socket) => socket.on("error", () => {})).unref();
   await once(silent.listen(0, "127.0.0.1"), "listening");
-  unanswered.push(runAgain(`127.0.0.1:${(silent.address() as AddressInfo).port}`));
-  // By then it has read its deadline.
-  await once(silent, "connection");
-  for (const [file, from, to] of deadlines) {
-    const path = join(clone, file);
-    writeFileSync(path, readFileSync(path, "utf8").replaceAll(from, to));
-  }
-  return { first, second, runThere, runAgain };
+  const address = `127.0.0.1:${(silent.address() as AddressInfo).port}`;
+  unanswered.push(
+    runThere(`${last.replace(/localhost:\d+/, address)} 2>&1`).then(
+      ({ stdout }) => ({ stdout, code: 0 }),
+      ({ stdout, code }) => ({ stdout, code }),
+    ),
+  );
+  return { first, second, runThere };
 }
 
 /** Where they are, until the last test has looked at those that nobody answers. */
@@ -112,36 +83,21 @@ const PATH = (process.env.PATH ?? "")
   .join(delimiter);
 
 for (const [language, options] of languages) {
-  it(
-    `the example in ${language} runs as printed on 150 records, and survives a restart of the service`,
-    options,
-    async () => {
-      const service = await startService();
-      const client = grpcClient(service);
-      await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
-      await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
-      const { first, second, runThere, runAgain } = await doSteps(language, service);
-      expectPrinted(first, 151);
-      expectPrinted(second, 152);
-      if (language === "TypeScript with grpc-js") {
-        const { text } = readBlocks("README.md").find((block) => block.language === "ts") ?? {};
-        const node = "../../node_modules/.bin/node";
-        const printed = await runThere(`cat > readme.ts <<'END'\n${text}\nEND\n${node} readme.ts`);
-        expect(printed.stdout).toContain(`lastName: '${aCreate().lastName}'`);
-      }
-
-      const release = lockDatabase(service);
-      const port = language.endsWith("Connect") ? service.httpPort : service.grpcPort;
-      const running = runAgain(`localhost:${port}`);
-      const inFlight = () => metric(service, "investor_records_rpc_server_calls_in_flight");
-      await expect.poll(inFlight).toBe(1);
-      await end(service, "SIGKILL");
-      release();
-      const ports = { GRPC_PORT: String(service.grpcPort), HTTP_PORT: String(service.httpPort) };
-      await startService(ports, service.folder);
-      expectPrinted((await running).stdout, 153);
-    },
-  );
+  it(`the example in ${language} runs as printed on 150 records`, options, async () => {
+    const service = await startService();
+    const client = grpcClient(service);
+    await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
+    await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
+    const { first, second, runThere } = await doSteps(language, service);
+    expectPrinted(first, 151);
+    expectPrinted(second, 152);
+    if (language === "TypeScript with grpc-js") {
+      const { text } = readBlocks("README.md").find((block) => block.language === "ts") ?? {};
+      const node = "../../node_modules/.bin/node";
+      const printed = await runThere(`cat > readme.ts <<'END'\n${text}\nEND\n${node} readme.ts`);
+      expect(printed.stdout).toContain(`lastName: '${aCreate().lastName}'`);
+    }
+  });
 }
 
 it("the examples end at their deadlines where nobody replies", async () => {

@@ -5,6 +5,7 @@ import {
   type OutgoingHttpHeaders,
   type Settings,
 } from "node:http2";
+import { setImmediate } from "node:timers/promises";
 import { fromBinary } from "@bufbuild/protobuf";
 import { anyUnpack } from "@bufbuild/protobuf/wkt";
 import { onTestFinished } from "vitest";
@@ -92,4 +93,12 @@ export function frame(message: Uint8Array, isCompressed = false): Buffer {
   head.writeUInt8(isCompressed ? 1 : 0, 0);
   head.writeUInt32BE(message.length, 1);
   return Buffer.concat([head, message]);
+}
+
+/** Waits until what was sent on a session has arrived. */
+export async function untilArrived(session: ClientHttp2Session): Promise<void> {
+  // A ping overtakes requests that wait for the connection, or begin in the same turn.
+  if (session.connecting) await once(session, "connect");
+  await setImmediate();
+  await new Promise((done) => session.ping(done));
 }

@@ -1,18 +1,17 @@
 /** The bounds of docs/security.md, each reached. */
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import {
   type ClientHttp2Session,
   type ClientHttp2Stream,
   connect as connectHttp2,
   constants,
 } from "node:http2";
-import { setTimeout as delay, setImmediate } from "node:timers/promises";
+import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
-import { createAuthority, writeServerFiles } from "../support/certificates.ts";
-import { makeFullFolder } from "../support/copying.ts";
-import { temporaryFile, temporaryFolder } from "../support/folder.ts";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { makeFullFolder } from "./support/copying.ts";
+import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
   fieldsOf,
@@ -20,8 +19,7 @@ import {
   http2Frame,
   openStream,
   sendData,
-  wideWindows,
-} from "../support/http2-frames.ts";
+} from "./support/http2-frames.ts";
 import {
   frame,
   messages,
@@ -30,9 +28,10 @@ import {
   rawCall,
   rawConnection,
   replyOf,
-} from "../support/raw-grpc.ts";
-import { institution } from "../support/records.ts";
-import { startInProcess } from "../support/server.ts";
+  untilArrived,
+} from "./support/raw-grpc.ts";
+import { institution } from "./support/records.ts";
+import { startInProcess } from "./support/server.ts";
 import {
   ask,
   createBody,
@@ -45,13 +44,12 @@ import {
   type Service,
   startService,
   untilInFlight,
-  untilStill,
   waitFor,
-} from "../support/service.ts";
-import { http1, openWire } from "../support/tcp.ts";
+} from "./support/service.ts";
+import { http1, openWire } from "./support/tcp.ts";
 
 const { create, get, list, check, watch, reflect } = paths;
-const { empty, fullPage, listServices } = messages;
+const { empty, listServices } = messages;
 const alive = http1("GET", "/healthz", {});
 
 const greedy = "Bearer t0ken-of-a-greedy-caller";
@@ -63,35 +61,33 @@ const patient = { REQUEST_TIMEOUT: "10m" };
 /** Ten times as fast as it says. */
 const fast = { ...patient, NODE_OPTIONS: hurry(10) };
 
+/** Starts a service in this process, which is quicker, by settings as environment variables. */
+function startHere(env: Record<string, string> = {}, folder?: string) {
+  const url = folder === undefined ? {} : { DATABASE_URL: `sqlite:${folder}/data/investors.db` };
+  const flags = Object.entries({ ...env, ...url }).map(([name, value]) => [
+    `--${name.toLowerCase().replaceAll("_", "-")}`,
+    value,
+  ]);
+  return startInProcess(Object.fromEntries(flags));
+}
+
 /** Starts a service with two callers. */
-async function startWithCallers(env: NodeJS.ProcessEnv, folder?: string) {
+async function startWithCallers(env: Record<string, string>, folder?: string) {
   const tokens = "greedy t0ken-of-a-greedy-caller\nmodest t0ken-of-a-modest-caller\n";
   const settings = { AUTH_TOKENS_FILE: temporaryFile(tokens), ...env };
-  return { ...(await startService(settings, folder)), authorization: modest };
+  return { ...(await startHere(settings, folder)), authorization: modest };
 }
 
 /** A session of HTTP/2 whose client reads nothing that windows count. */
 const unreadSession = (port: number) => rawConnection(port, { initialWindowSize: 0 });
 
-/** Waits until what was sent on a session has arrived. */
-async function untilArrived(session: ClientHttp2Session): Promise<void> {
-  // A ping overtakes requests that wait for the connection, or begin in the same turn.
-  if (session.connecting) await once(session, "connect");
-  await setImmediate();
-  await new Promise((done) => session.ping(done));
-}
-
 /** How many gets a service has replied to, or given up. */
-async function countGets(service: Service): Promise<number> {
+async function countGets(service: Pick<Service, "httpPort">): Promise<number> {
   const text = await readMetrics(service);
   const counts = text.matchAll(
     /call_duration_seconds_count{method="[\w.]+\/GetInvestor".*} (\d+)/g,
   );
   return Array.from(counts, ([, count]) => Number(count)).reduce((sum, count) => sum + count, 0);
-}
-
-function readStatus({ child }: Service): string {
-  return readFileSync(`/proc/${child.pid}/status`, "utf8");
 }
 
 async function reasonOf(port: number, path: string, body = empty): Promise<string | undefined> {
@@ -100,7 +96,7 @@ async function reasonOf(port: number, path: string, body = empty): Promise<strin
 
 describe("calls in flight", () => {
   it("are as many as the limit, beside probes, metrics, the reference and public calls", async () => {
-    const service = await startService({ ...patient, MAX_IN_FLIGHT: "1" });
+    const service = await startHere({ ...patient, MAX_IN_FLIGHT: "1" });
     const held = openCall(rawConnection(service.grpcPort), create);
     await untilInFlight(service, 1);
     expect(await reasonOf(service.grpcPort, list)).toBe("OVERLOADED");
@@ -143,7 +139,7 @@ describe("public calls", () => {
     "%s are at most 64 on a connection and %i in all, and another one makes room",
     async (...of) => {
       const [, inAll, path, begin] = of;
-      const service = await startService(patient);
+      const service = await startHere(patient);
       const { grpcPort } = service;
       const sessions = Array.from({ length: inAll / 64 }, () => rawConnection(grpcPort));
       const ended: (string | undefined)[] = [];
@@ -168,7 +164,7 @@ describe("public calls", () => {
   );
 
   it("of one kind do not keep out those of another", async () => {
-    const { grpcPort, httpPort } = await startService(patient);
+    const { grpcPort, httpPort } = await startHere(patient);
     for (let i = 0; i < 8; i += 1) {
       const session = rawConnection(grpcPort);
       for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(listServices);
@@ -188,18 +184,6 @@ describe("public calls", () => {
     expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
   });
 
-  it("of reflection hold little of what is asked and not read", async () => {
-    const { grpcPort, child } = await startService({ NODE_OPTIONS: "--max-old-space-size=80" });
-    const questions = Buffer.concat(Array(1_000).fill(listServices));
-    for (let i = 0; i < 8; i += 1) {
-      const session = unreadSession(grpcPort);
-      for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(questions);
-      await untilArrived(session);
-    }
-    expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
-    expect(child.signalCode).toBe(null);
-  });
-
   it("of reflection end after a minute", async () => {
     const { grpcPort } = await startService(fast);
     const stream = openCall(rawConnection(grpcPort), reflect);
@@ -211,7 +195,7 @@ describe("public calls", () => {
 describe("pages", () => {
   it("are eight on a connection and 64 in all, metrics two, and probes any number", async () => {
     const authority = await createAuthority();
-    const service = await startService(await writeServerFiles(temporaryFolder(), authority));
+    const service = await startHere(await writeServerFiles(temporaryFolder(), authority));
     const connect = (settings = {}) => {
       const session = connectHttp2(`https://localhost:${service.httpPort}`, {
         ca: authority.ca,
@@ -247,28 +231,6 @@ describe("pages", () => {
       await waitFor(async () => (await statusOf(session, path)) === 200);
     }
   });
-
-  it("that are not read take little memory, over TLS with the widest windows", async () => {
-    const authority = await createAuthority();
-    const service = await startService(await writeServerFiles(temporaryFolder(), authority));
-    const memory = () => Number(/VmHWM:\s*(\d+)/.exec(readStatus(service))?.[1]) / 1024;
-    const before = memory();
-    const fields = { ...fieldsOf("/swagger-ui-bundle.js"), ":method": "GET" };
-    const requests = Array.from({ length: 100 }, (_, i) => [
-      openStream(2 * i + 1, fields),
-      sendData(2 * i + 1, Buffer.alloc(0), true),
-    ]);
-    for (let i = 0; i < 10; i += 1) {
-      const options = { port: service.httpPort, ALPNProtocols: ["h2"], ca: authority.ca };
-      const socket = connectTls({ ...options, servername: "localhost" });
-      onTestFinished(() => void socket.destroy());
-      await once(socket, "secureConnect");
-      socket.write(Buffer.concat([clientPreface, wideWindows, ...requests.flat()]));
-      await once(socket, "readable");
-    }
-    await untilStill(memory);
-    expect(memory() - before).toBeLessThan(150);
-  });
 });
 
 describe("what is of no call", () => {
@@ -294,7 +256,7 @@ describe("what is of no call", () => {
   });
 
   it("is no longer counted once clients have left, at whatever moment, and so are calls", async () => {
-    const service = await startService();
+    const service = await startHere();
     const json = { "content-type": "application/json; charset=utf-8" };
     const pipeline = [
       http1("GET", "/swagger-ui-bundle.js", {}),
@@ -313,7 +275,7 @@ describe("what is of no call", () => {
 
 describe("lists", () => {
   it("that fail and are not read hold up no other list", async () => {
-    const service = await startService(patient);
+    const service = await startHere(patient);
     const session = unreadSession(service.grpcPort);
     const negative = frame(Buffer.from([8, ...Array(9).fill(0xff), 1]));
     const web = { "content-type": "application/grpc-web" };
@@ -325,7 +287,7 @@ describe("lists", () => {
   });
 
   it("are 64 on their way, and more are refused until one is read or cancelled", async () => {
-    const service = await startService(patient, await makeFullFolder(130));
+    const service = await startHere(patient, await makeFullFolder(130));
     const session = unreadSession(service.grpcPort);
     const streams = Array.from({ length: 64 }, () => openCall(session, list).end(empty));
     await untilInFlight(service, 64);
@@ -351,7 +313,7 @@ describe("lists", () => {
 
   it("are eight whole ones on their way, six of one caller, and pages beside them", async () => {
     // More than the system takes on behalf of clients that do not read.
-    const { httpPort } = await startWithCallers(patient, await makeFullFolder(2_000));
+    const { httpPort } = await startWithCallers(patient, await makeFullFolder(1_000));
     const statusOf = async (authorization: string, path = "/v1/investors") => {
       const request = http1("GET", path, { authorization });
       const { socket } = openWire(httpPort, request);
@@ -367,7 +329,7 @@ describe("lists", () => {
   });
 
   it("that are cancelled unread leave their connection of use", async () => {
-    const service = await startService({}, await makeFullFolder(130));
+    const service = await startHere({}, await makeFullFolder(130));
     const session = unreadSession(service.grpcPort);
     for (let i = 0; i < 50; i += 1) {
       const stream = openCall(session, list).end(empty);
@@ -394,51 +356,11 @@ describe("a reply that is not read", () => {
     const name = "investor_records_rpc_server_call_duration_seconds_count";
     expect(await metric(service, name, labels)).toBe(1);
   });
-
-  it("arrives whole if it is read slowly, over HTTP/1.1 and, beside others, HTTP/2", async () => {
-    const folder = await makeFullFolder(700);
-    const files = await writeServerFiles(folder, await createAuthority());
-    const settings = { ...patient, ...files, NODE_OPTIONS: hurry(2) };
-    const { httpPort } = await startService(settings, folder);
-    const tailOf = async (protocol: string, request: Uint8Array | string) => {
-      const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
-      const socket = connectTls(options);
-      onTestFinished(() => void socket.destroy());
-      socket.write(request);
-      let tail = "";
-      let count = 0;
-      let read = 0;
-      const start = performance.now();
-      for await (const chunk of socket) {
-        count += 1;
-        read += chunk.length;
-        // Its reply waits for what the system buffers of the list.
-        if (protocol === "h2" && count % 100 === 0) socket.write(openGet(count + 1));
-        tail = (tail + chunk.toString("latin1")).slice(-40);
-        if (tail.includes("}]")) break;
-        // 60 KB a second on the clock of the service, as far as the machine allows.
-        const aheadMs = start + read / 120 - performance.now();
-        if (aheadMs > 100) await delay(aheadMs);
-      }
-      return tail;
-    };
-    const openGet = (stream: number) => {
-      const fields = { ...fieldsOf("/v1/investors/none"), ":method": "GET" };
-      return Buffer.concat([openStream(stream, fields), sendData(stream, Buffer.alloc(0), true)]);
-    };
-    const request = Buffer.concat([
-      ...[clientPreface, wideWindows],
-      openStream(1, { ...fieldsOf("/v1/investors"), ":method": "GET" }),
-      sendData(1, Buffer.alloc(0), true),
-    ]);
-    const tails = [tailOf("h2", request), tailOf("http/1.1", http1("GET", "/v1/investors", {}))];
-    for (const tail of await Promise.all(tails)) expect(tail).toContain("}]");
-  });
 });
 
 describe("connections", () => {
   it("are at most as many as the limit, and the one idle longest is replaced", async () => {
-    const service = await startService({ MAX_CONNECTIONS: "20" });
+    const service = await startHere({ MAX_CONNECTIONS: "20" });
     const first = openWire(service.httpPort).socket;
     await once(first, "connect");
     const sockets = Array.from({ length: 100 }, () => openWire(service.grpcPort).socket);
@@ -544,7 +466,7 @@ describe("a connection of HTTP/2", () => {
     const session = rawConnection(service.grpcPort);
     const goaway = once(session, "goaway").then(() => "goaway");
     const held = openCall(session, create);
-    for (let i = 0; i < 5_000; i += 1) {
+    for (let i = 0; i < 3_000; i += 1) {
       const stream = openCall(session, get);
       stream.close(constants.NGHTTP2_CANCEL);
       if (i % 50 === 49) await delay(50);
@@ -577,7 +499,7 @@ describe("a connection of HTTP/2", () => {
   });
 
   it("carries 100 streams, and serves all of them", async () => {
-    const service = await startService();
+    const service = await startHere();
     const session = rawConnection(service.grpcPort);
     await once(session, "remoteSettings");
     expect(session.remoteSettings.maxConcurrentStreams).toBe(100);
@@ -588,27 +510,6 @@ describe("a connection of HTTP/2", () => {
     ]);
     openWire(service.grpcPort, Buffer.concat([clientPreface, ...calls.flat()]));
     await expect.poll(() => countGets(service)).toBe(100);
-  });
-
-  it("is closed after an error, though its client reads nothing of what was sent", async () => {
-    const service = await startService(fast, await makeFullFolder(130));
-    const { socket } = openWire(service.grpcPort, clientPreface);
-    socket.pause().write(wideWindows);
-    for (let stream = 1; stream < 40; stream += 2) {
-      socket.write(openStream(stream, fieldsOf(list)));
-      socket.write(sendData(stream, fullPage, true));
-    }
-    const calls = "investor_records_rpc_server_calls_in_flight";
-    await waitFor(async () => (await metric(service, calls)) > 0);
-    // Until the system takes no more on behalf of the client.
-    await untilStill(async () => metric(service, calls));
-    const garbage = http2Frame(frameType.settings, 0, 1, Buffer.alloc(0));
-    const isClosed = () => {
-      // Without reading, only writing shows it.
-      socket.write(garbage);
-      return socket.closed;
-    };
-    await expect.poll(isClosed, { interval: 500 }).toBe(true);
   });
 });
 
@@ -622,7 +523,7 @@ describe("requests by HTTP/1.1", () => {
   });
 
   it("may be 16 unanswered on a connection, which one more closes", async () => {
-    const service = await startService();
+    const service = await startHere();
     lockDatabase(service);
     const json = { "content-type": "application/json" };
     const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
@@ -634,7 +535,7 @@ describe("requests by HTTP/1.1", () => {
 
 describe("an old connection", () => {
   it("of HTTP/2 is asked to end, and carries its calls to their ends", async () => {
-    const service = await startService({ MAX_CONNECTION_AGE: "1s" });
+    const service = await startHere({ MAX_CONNECTION_AGE: "1s" });
     const session = rawConnection(service.grpcPort);
     const stream = openCall(session, list);
     await once(session, "goaway");
@@ -644,7 +545,7 @@ describe("an old connection", () => {
   });
 
   it("of HTTP/1.1 ends with its next reply", async () => {
-    const service = await startService({ MAX_CONNECTION_AGE: "1s", REQUEST_TIMEOUT: "1m" });
+    const service = await startHere({ MAX_CONNECTION_AGE: "1s", REQUEST_TIMEOUT: "1m" });
     const { socket, received, closed } = openWire(service.httpPort, alive);
     await expect.poll(received).toContain("alive");
     // One after the other grows as old, give or take a tenth.

@@ -1,0 +1,135 @@
+/** Clients that read nothing, or slowly, of what they ask for. */
+
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
+import { expect, it, onTestFinished } from "vitest";
+import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { makeFullFolder } from "../support/copying.ts";
+import { temporaryFolder } from "../support/folder.ts";
+import {
+  clientPreface,
+  fieldsOf,
+  frameType,
+  http2Frame,
+  openStream,
+  sendData,
+  wideWindows,
+} from "../support/http2-frames.ts";
+import {
+  messages,
+  openCall,
+  paths,
+  rawCall,
+  rawConnection,
+  untilArrived,
+} from "../support/raw-grpc.ts";
+import { hurry, metric, startService, untilStill, waitFor } from "../support/service.ts";
+import { http1, openWire } from "../support/tcp.ts";
+
+const { list, reflect } = paths;
+const { empty, fullPage, listServices } = messages;
+
+/** No bound, so that a busy machine may take its time. */
+const patient = { REQUEST_TIMEOUT: "10m" };
+
+/** Ten times as fast as it says. */
+const fast = { ...patient, NODE_OPTIONS: hurry(10) };
+
+it("reflection streams hold little of what is asked and not read", async () => {
+  const { grpcPort, child } = await startService({ NODE_OPTIONS: "--max-old-space-size=80" });
+  const questions = Buffer.concat(Array(1_000).fill(listServices));
+  for (let i = 0; i < 8; i += 1) {
+    const session = rawConnection(grpcPort, { initialWindowSize: 0 });
+    for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(questions);
+    await untilArrived(session);
+  }
+  expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
+  expect(child.signalCode).toBe(null);
+});
+
+it("pages that are not read take little memory, over TLS with the widest windows", async () => {
+  const authority = await createAuthority();
+  const service = await startService(await writeServerFiles(temporaryFolder(), authority));
+  const memory = () =>
+    Number(/VmHWM:\s*(\d+)/.exec(readFileSync(`/proc/${service.child.pid}/status`, "utf8"))?.[1]) /
+    1024;
+  const before = memory();
+  const fields = { ...fieldsOf("/swagger-ui-bundle.js"), ":method": "GET" };
+  const requests = Array.from({ length: 100 }, (_, i) => [
+    openStream(2 * i + 1, fields),
+    sendData(2 * i + 1, Buffer.alloc(0), true),
+  ]);
+  for (let i = 0; i < 10; i += 1) {
+    const options = { port: service.httpPort, ALPNProtocols: ["h2"], ca: authority.ca };
+    const socket = connectTls({ ...options, servername: "localhost" });
+    onTestFinished(() => void socket.destroy());
+    await once(socket, "secureConnect");
+    socket.write(Buffer.concat([clientPreface, wideWindows, ...requests.flat()]));
+    await once(socket, "readable");
+  }
+  await untilStill(memory);
+  expect(memory() - before).toBeLessThan(150);
+});
+
+it("a reply arrives whole if it is read slowly, over HTTP/1.1 and, beside others, HTTP/2", async () => {
+  const folder = await makeFullFolder(700);
+  const files = await writeServerFiles(folder, await createAuthority());
+  const settings = { ...patient, ...files, NODE_OPTIONS: hurry(5) };
+  const { httpPort } = await startService(settings, folder);
+  const tailOf = async (protocol: string, request: Uint8Array | string) => {
+    const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
+    const socket = connectTls(options);
+    onTestFinished(() => void socket.destroy());
+    socket.write(request);
+    let tail = "";
+    let count = 0;
+    let read = 0;
+    const start = performance.now();
+    for await (const chunk of socket) {
+      count += 1;
+      read += chunk.length;
+      // Its reply waits for what the system buffers of the list.
+      if (protocol === "h2" && count % 100 === 0) socket.write(openGet(count + 1));
+      tail = (tail + chunk.toString("latin1")).slice(-40);
+      if (tail.includes("}]")) break;
+      // 60 KB a second on the clock of the service, as far as the machine allows.
+      const aheadMs = start + read / 300 - performance.now();
+      if (aheadMs > 100) await delay(aheadMs);
+    }
+    return tail;
+  };
+  const openGet = (stream: number) => {
+    const fields = { ...fieldsOf("/v1/investors/none"), ":method": "GET" };
+    return Buffer.concat([openStream(stream, fields), sendData(stream, Buffer.alloc(0), true)]);
+  };
+  const request = Buffer.concat([
+    ...[clientPreface, wideWindows],
+    openStream(1, { ...fieldsOf("/v1/investors"), ":method": "GET" }),
+    sendData(1, Buffer.alloc(0), true),
+  ]);
+  const tails = [tailOf("h2", request), tailOf("http/1.1", http1("GET", "/v1/investors", {}))];
+  for (const tail of await Promise.all(tails)) expect(tail).toContain("}]");
+});
+
+it("a connection of HTTP/2 is closed after an error, though its client reads nothing of what was sent", async () => {
+  const service = await startService(fast, await makeFullFolder(130));
+  const { socket } = openWire(service.grpcPort, clientPreface);
+  socket.pause().write(wideWindows);
+  for (let stream = 1; stream < 40; stream += 2) {
+    socket.write(openStream(stream, fieldsOf(list)));
+    socket.write(sendData(stream, fullPage, true));
+  }
+  const calls = "investor_records_rpc_server_calls_in_flight";
+  await waitFor(async () => (await metric(service, calls)) > 0);
+  // Until the system takes no more on behalf of the client.
+  await untilStill(async () => metric(service, calls));
+  const garbage = http2Frame(frameType.settings, 0, 1, Buffer.alloc(0));
+  const isClosed = () => {
+    // Without reading, only writing shows it.
+    socket.write(garbage);
+    return socket.closed;
+  };
+  await expect.poll(isClosed, { interval: 500 }).toBe(true);
+});
