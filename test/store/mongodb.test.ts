@@ -130,7 +130,7 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
       const data = { failCommands: [command], ...how };
       return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
-    return { fail, store: open(url) };
+    return { fail, url, store: open(url) };
   }
 
   // How long a create is sent again. Each attempt may take longer, as on a busy machine.
