@@ -4,9 +4,10 @@ import { databaseNames, readVariable } from "./settings/database-argument.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./store/database-url.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
+import { isSurelyNotWritten, outcomeUnknown, unavailable } from "./store/mongodb/errors.ts";
 import { explainError } from "./store/sqlite/errors.ts";
 import { type RemovalOptions, removeFromSqlite } from "./store/sqlite/removal.ts";
-import { DatabaseUrlError } from "./store/store.ts";
+import { DatabaseUrlError, OutcomeUnknownError } from "./store/store.ts";
 
 /** The time that MongoDB may take to be found, and to make the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
@@ -20,7 +21,7 @@ interface RemoveOptions extends RemovalOptions {
 /**
  * Removes one record from a database for good.
  *
- * @returns whether nothing of it is left; of MongoDB, whether it was there
+ * @returns whether nothing of it is left
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runRemove(options: RemoveOptions): Promise<boolean> {
@@ -35,12 +36,15 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   const path = sqlitePathOf(url);
   try {
     if (path !== undefined) return await removeFromSqlite(path, id, options);
-    const isRemoved = await removeFromMongo(url, id);
-    if (isRemoved) say(`removed ${id} from ${name}; a repeat of its create would store it again`);
-    else say(`error: ${name} has no record ${id}`);
-    return isRemoved;
+    const done = (await removeFromMongo(url, id))
+      ? `removed ${id} from ${name}`
+      : `${name} has no record ${id}`;
+    say(`${done}; a repeat of its create would store it again`);
+    return true;
   } catch (error) {
-    const message = `cannot remove from ${name}: ${explainError(error, path).replaceAll(/\s+/g, " ")}`;
+    const isOpen = error instanceof OutcomeUnknownError;
+    const what = isOpen ? `${id} may or may not be removed from` : "cannot remove from";
+    const message = `${what} ${name}: ${explainError(error, path).replaceAll(/\s+/g, " ")}`;
     if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;
@@ -56,7 +60,10 @@ async function removeFromMongo(url: string, id: string): Promise<boolean> {
       .deleteOne(
         { _id: toKey(id) },
         { writeConcern: { w: "majority", j: true, wtimeoutMS: mongoTimeoutMs } },
-      );
+      )
+      .catch((error) => {
+        throw isSurelyNotWritten(error) ? unavailable(error) : outcomeUnknown(error);
+      });
     return deletedCount === 1;
   } finally {
     await client.close();

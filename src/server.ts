@@ -126,7 +126,7 @@ export async function startServer(
     const opened = await openStore(databaseUrl, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
-      onWritable: telemetry.showWritable,
+      onWritable: telemetry.noteWritable,
       onLogSize: telemetry.showLogSize,
       onCheckpointFailure: telemetry.noteCheckpointFailure,
       onWarning,

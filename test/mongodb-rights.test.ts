@@ -7,7 +7,7 @@ import { expect, it, onTestFinished } from "vitest";
 import { failureOf } from "./support/errors.ts";
 import { connectTo, needsMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { ask, end, grpcClient, startService, waitFor } from "./support/service.ts";
+import { ask, end, grpcClient, metric, startService, waitFor } from "./support/service.ts";
 
 const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
@@ -53,14 +53,16 @@ it(
 
     const reader = { role: "read", db: "investors" };
     await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
-    const unready = await startService({
+    const readOnly = await startService({
       DATABASE_URL: url.replace("investor-records:", "reader:"),
     });
     const refusal = "MongoDB does not authorize inserts: check the user";
-    await expect.poll(unready.output).toContain(refusal);
-    const isReady = async () => (await ask(unready, "/readyz")).ok;
-    expect(await isReady()).toBe(false);
+    await expect.poll(readOnly.output).toContain(refusal);
+    const writable = () => metric(readOnly, "investor_records_store_writable");
+    expect(await writable()).toBe(0);
+    expect((await ask(readOnly, "/readyz")).ok).toBe(true);
+    expect((await grpcClient(readOnly).listInvestors({})).investors).toEqual([record]);
     await db.command({ grantRolesToUser: "reader", roles: ["readWrite"] });
-    await waitFor(isReady);
+    await waitFor(async () => (await writable()) === 1);
   },
 );

@@ -150,7 +150,7 @@ describeWithMongo("A set says so too:", "set of three", (mongo) => {
       ],
       [
         direct,
-        "the server is not the primary: name its replica set in the URL, not directConnection",
+        "the server is not the primary: an election goes on, or the URL lacks its replicaSet or has directConnection",
       ],
     ]);
     primary?.signal("SIGKILL");

@@ -10,7 +10,7 @@ import { ConfigError } from "../src/settings/config.ts";
 import { copy, makeSqlite, runSql, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { describeWithMongo } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import {
   end,
@@ -285,8 +285,28 @@ describeWithMongo("a record that is removed from MongoDB", "set of three", (mong
     expect((await failureOf(client.getInvestor({ id }))).reason).toBe("INVESTOR_NOT_FOUND");
     expect((await client.listInvestors({})).investors).toEqual([other]);
     expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
-      code: 1,
-      told: `error: ${name} has no record ${id}\n`,
+      code: 0,
+      told: `${name} has no record ${id}; ${repeated}`,
     });
+  });
+
+  it("may be removed or not if no majority confirms it, and is by a repeat", async () => {
+    const server = await startServer({ args: ["--setParameter", "enableTestCommands=1"] });
+    const url = server.getUri("investors");
+    const service = await startService({ DATABASE_URL: url });
+    const { id } = await grpcClient(service).createInvestor(aCreate());
+    const writeConcernError = { code: 64, errmsg: "waiting for replication timed out" };
+    await (await connectTo(url)).db("admin").command({
+      configureFailPoint: "failCommand",
+      mode: { times: 1 },
+      data: { failCommands: ["delete"], writeConcernError },
+    });
+    const environment = { MONGODB: url };
+    expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
+      code: 1,
+      told: expect.stringMatching(`^error: ${id} may or may not be removed from [^\n]*error 64`),
+    });
+    const again = await remove(service.folder, "env:MONGODB", id, { environment });
+    expect(again).toMatchObject({ code: 0 });
   });
 });

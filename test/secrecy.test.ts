@@ -1,18 +1,21 @@
+import { join } from "node:path";
 import { ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
 import { InvestorType } from "../gen/investor/v1/investor_pb.js";
 import { clientsOf } from "./support/clients.ts";
+import { runSql } from "./support/copying.ts";
+import { failureOf } from "./support/errors.ts";
 import { temporaryFile } from "./support/folder.ts";
 import {
   ask,
-  breakDatabase,
   end,
   lockDatabase,
   preload,
   readMetrics,
   type Service,
   startService,
+  storeWrong,
 } from "./support/service.ts";
 
 const secret = "S3CRET";
@@ -113,14 +116,19 @@ it("log, metrics and errors hold no field of a record but its id and no token, w
   const release = lockDatabase(service);
   refused.push(...(await callEverything(service)));
   release();
-  breakDatabase(service);
+  const id = storeWrong(service);
+  for (const client of Object.values(clientsOf(service, { authorization }))) {
+    refused.push((await failureOf(client.getInvestor({ id }))).message);
+  }
+  runSql(join(service.folder, "data/investors.db"), "ALTER TABLE investors RENAME TO gone");
   refused.push(...(await callEverything(service)));
   const metrics = await readMetrics({ ...service, authorization });
   await end(service);
   const written = service.output() + metrics;
-  const codes = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "INTERNAL"];
+  const codes = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "UNAVAILABLE"];
   for (const code of codes)
     expect(written.split(`"code":"${code}"`).length, code).toBeGreaterThan(4);
+  expect(written).toContain('"code":"INTERNAL"');
   expect(refused.length).toBeGreaterThan(80);
   for (const text of [written, ...refused]) expect(text).not.toContain(secret);
 });

@@ -15,13 +15,13 @@ import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
   ask,
-  breakDatabase,
   createBody,
   grpcClient,
   lockDatabase,
   metric,
   readMetrics,
   startService,
+  storeWrong,
   untilInFlight,
   untilWritten,
 } from "./support/service.ts";
@@ -267,9 +267,9 @@ it("the log warns of ten refused strangers and callers a second, and counts the 
 
 it("the log names ten faults and ten calls that failed with one a second, and counts the others", async () => {
   const service = await startInProcess();
-  breakDatabase(service);
+  const id = storeWrong(service);
   const client = grpcClient(service);
-  const gets = Array.from({ length: 200 }, () => failureOf(client.getInvestor({ id: v7() })));
+  const gets = Array.from({ length: 200 }, () => failureOf(client.getInvestor({ id })));
   await Promise.all(gets);
   for (const [single, rest] of [
     ["internal error", "more were internal errors in the same second"],
@@ -307,13 +307,12 @@ it("refusals that are below the level of the log are counted", async () => {
 
 it("the log has a fault under the trace of its call, whose caller gets it as an id", async () => {
   const service = await startInProcess();
-  await grpcClient(service).createInvestor(aCreate());
-  breakDatabase(service);
-  const reply = await ask(service, `/v1/investors/${v7()}`, { headers: { traceparent } });
+  const id = storeWrong(service);
+  const reply = await ask(service, `/v1/investors/${id}`, { headers: { traceparent } });
   expect(await reply.json()).toMatchObject({ status: 500, metadata: { id: traceId } });
   const ofTrace = () => service.lines.filter((line) => line.traceId === traceId);
   await expect.poll(ofTrace).toMatchObject([
-    { msg: "internal error", err: { message: expect.stringContaining("no such table") } },
+    { msg: "internal error", err: { message: expect.stringContaining("is no record") } },
     { msg: "call failed", code: "INTERNAL" },
   ]);
 });

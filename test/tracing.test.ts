@@ -21,12 +21,12 @@ import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
   ask,
-  breakDatabase,
   end,
   hurry,
   preload,
   run,
   startService,
+  storeWrong,
   untilInFlight,
   untilWritten,
 } from "./support/service.ts";
@@ -87,8 +87,8 @@ describe("with an SDK in its process, the service", () => {
       expect(refused.attributes).not.toHaveProperty("error.type");
       expect(refused.status.code).toBe(SpanStatusCode.UNSET);
 
-      breakDatabase(server);
-      await failureOf(client.getInvestor({ id: v7() }, { headers }));
+      const wrong = { id: storeWrong(server) };
+      await failureOf(client.getInvestor(wrong, { headers }));
       const failed = await takeSpan();
       const code = nameOf("INTERNAL");
       expect(failed.attributes).toMatchObject({ "rpc.status_code": code, "error.type": code });

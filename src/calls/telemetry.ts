@@ -5,7 +5,7 @@ import { InvalidCredentialsError } from "../auth/caller.ts";
 import { type Reason, reasonOf } from "../errors.ts";
 import type { EndReason } from "../http/connection.ts";
 import { touchedKey } from "../service/context.ts";
-import { type StoreObserver, StoreUnavailableError } from "../store/store.ts";
+import { OutcomeUnknownError, type StoreObserver, StoreUnavailableError } from "../store/store.ts";
 import { readBuild } from "../version.ts";
 import { createBoundedLines, type LogLine } from "./bounded-lines.ts";
 import type { Call } from "./call.ts";
@@ -94,6 +94,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   const logInternal = createBoundedLines(log, "were internal errors");
   const logEnded = createBoundedLines(log, "connections were closed");
   const failed = new Map<string, LogLine>();
+  let areCreatesRefused = false;
 
   /** Sets a value, which is shown from then on. */
   function set(name: string, help: string, value: number): void {
@@ -180,10 +181,15 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       storeDurations.observe({ operation }, durationMs / 1_000);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    /** Shows whether SQLite can write. */
-    showWritable(isWritable: boolean): void {
-      const help = "Whether the SQLite file took what was last written (1) or refused it (0).";
-      set("investor_records_store_writable", help, isWritable ? 1 : 0);
+    /** Shows whether creates pass, and logs when that changes, with why the database refuses them. */
+    noteWritable(refusal?: Error): void {
+      const isRefused = refusal !== undefined;
+      const help = "Whether the database takes creates (1) or refuses them (0).";
+      set("investor_records_store_writable", help, isRefused ? 0 : 1);
+      if (isRefused === areCreatesRefused) return;
+      areCreatesRefused = isRefused;
+      if (isRefused) log.error({ cause: refusal.message }, "the database refuses creates");
+      else log.info("the database takes creates again");
     },
     /** Shows the size of SQLite's log, in bytes. */
     showLogSize(bytes: number): void {
@@ -200,7 +206,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     },
     /** Shows whether the service is ready, as `/readyz` says. */
     showReady(isReady: () => boolean): void {
-      const help = "Whether the service can serve calls (1) or not (0), as /readyz says.";
+      const help = "Whether the service can read records (1) or not (0), as /readyz says.";
       show("investor_records_ready", help, () => (isReady() ? 1 : 0));
     },
     /** Shows when the certificate in use expires. */
@@ -228,11 +234,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   };
 }
 
-/** Why the store was not available, or credentials not valid. Other causes may hold what was sent. */
+/** What kept the store from a call, or is wrong with credentials. Other causes may hold what was sent. */
 function causeOf(failure: unknown): string | undefined {
   const cause = failure instanceof ConnectError ? failure.cause : undefined;
-  const isSafe = cause instanceof StoreUnavailableError || cause instanceof InvalidCredentialsError;
-  return isSafe ? cause.message : undefined;
+  const safe = [StoreUnavailableError, OutcomeUnknownError, InvalidCredentialsError];
+  return safe.some((each) => cause instanceof each) ? (cause as Error).message : undefined;
 }
 
 /** The level to log a call at: faults matter to operators, clients' mistakes do not. */

@@ -2,7 +2,6 @@ import { existsSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promises";
 import { equals } from "@bufbuild/protobuf";
-import { Binary } from "mongodb";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { findViolations, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
@@ -123,25 +122,15 @@ function openSqlite(path: string): Reader {
 }
 
 async function openMongo(url: string): Promise<Reader> {
-  const { client, db, connect } = createMongoClient(url, attemptMs);
+  const store = createMongoStore(url, { requestTimeoutMs, observe() {}, isSource: true });
   try {
-    await connect();
-    const collection = db.collection(collectionName);
-    // A list passes over ids that are no UUIDs, which MongoDB orders before or after all others.
-    for (const order of [1, -1] as const) {
-      const options = { projection: { _id: 1 }, sort: { _id: order } };
-      const document = await collection.findOne({}, options);
-      // A database is not there until something is written to it.
-      if (document === null) throw new Error("it holds no records");
-      const id: unknown = document._id;
-      const isUuid = id instanceof Binary && id.sub_type === Binary.SUBTYPE_UUID;
-      if (!isUuid) throw new Error(`what it has under the id ${id} is no record`);
-    }
-    const estimate = await collection.estimatedDocumentCount().catch(() => 0);
-    const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
-    return { ...store, count: async () => estimate };
-  } finally {
-    await client.close();
+    await store.ping();
+    // A database is not there until something is written to it.
+    if ((await store.list({ limit: 1 })).length === 0) throw new Error("it holds no records");
+    return { ...store, count: () => countRecords(url) };
+  } catch (error) {
+    await store.close();
+    throw error;
   }
 }
 
@@ -160,8 +149,8 @@ export async function openStoreTarget(
   const isInUse = path !== undefined && existsSync(`${path}-wal`);
   const ignore = () => {};
   // A fatal error also fails the write that meets it.
-  const callbacks = { observe: ignore, onWritable: ignore, onLogSize: ignore, onWarning };
-  const store = await openStore(url, { requestTimeoutMs, ...callbacks, onFatal: ignore });
+  const callbacks = { observe: ignore, onWarning, onFatal: ignore };
+  const store = await openStore(url, { requestTimeoutMs, ...callbacks });
   // One of MongoDB is not connected yet.
   await store.ping();
 

@@ -72,10 +72,13 @@ export interface StoreOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
-  /** Called by SQLite, once open and after each batch that wrote or failed: whether it can write. */
-  onWritable(isWritable: boolean): void;
+  /**
+   * Called with why the database refuses creates, or without it if it takes them: when it is open,
+   * after a create that passed, and once a second from one that was refused until one would pass.
+   */
+  onWritable?(refusal?: Error): void;
   /** Called by SQLite with the size of its log in bytes, with each {@link Store.ping}. */
-  onLogSize(bytes: number): void;
+  onLogSize?(bytes: number): void;
   /** Called by SQLite with why its WAL could not be brought into the file; records stay in it. */
   onCheckpointFailure?(why: string): void;
   /** Called with what operators should know and change. */
@@ -83,8 +86,9 @@ export interface StoreOptions {
   /** Called by SQLite if it has made the file, or found it empty: it has no records. */
   onNew?(path: string): void;
   /**
-   * Called once if the store can no longer write and its process has to end: a commit
-   * whose outcome the disk left open, a file that was moved, or a writer thread that died.
+   * Called once if the store can no longer be used and its process has to end: a commit whose
+   * outcome the disk left open, a file that was moved, a writer thread that died, or a collection
+   * of another program.
    */
   onFatal(error: Error): void;
 }
@@ -130,7 +134,7 @@ export class DuplicateIdError extends Error {
   }
 }
 
-/** The store cannot be reached or cannot write; the call changed nothing. */
+/** The store cannot be reached, cannot write, or refuses the record; the call changed nothing. */
 export class StoreUnavailableError extends Error {
   override name = "StoreUnavailableError";
 }

@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
-import { Binary, ObjectId } from "mongodb";
+import { Binary, type Db, ObjectId, UUID } from "mongodb";
 import { v4, v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
@@ -12,17 +12,19 @@ import {
   StoreUnavailableError,
 } from "../../src/store/store.ts";
 import { clientsOf } from "../support/clients.ts";
+import { copyHere, makeSqlite } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { serviceOver } from "../support/in-process.ts";
-import { connectTo, describeWithMongo, findMembers } from "../support/mongodb.ts";
+import { connectTo, describeWithMongo, findMembers, startServer } from "../support/mongodb.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { startInProcess } from "../support/server.ts";
-import { waitFor } from "../support/service.ts";
+import { run, waitFor } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
 import { describeStoreContract } from "./contract.ts";
 
-const open = (url: string, requestTimeoutMs = 600_000) => {
-  const store = createMongoStore(url, { requestTimeoutMs, observe() {} });
+const open = (url: string, requestTimeoutMs = 600_000, callbacks = {}) => {
+  const store = createMongoStore(url, { requestTimeoutMs, observe() {}, ...callbacks });
   onTestFinished(() => store.close());
   return store;
 };
@@ -73,14 +75,86 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     const legacy = (byte: number) => new Binary(Buffer.alloc(16, byte), Binary.SUBTYPE_UUID_OLD);
     const keys = [1, "a", new ObjectId(), legacy(0xff), legacy(0), new Binary(Buffer.alloc(17, 1))];
     const documents = keys.map((key) => ({ ...content, _id: key as ObjectId }));
-    await client.db().collection("investors").insertMany(documents);
     const store = open(url);
+    await store.ping();
+    await client.db().collection("investors").insertMany(documents);
     const ids = [`00000000-0000-7000-8000-000000000000`, v7(), v7()];
     for (const id of ids) await store.insert(anInvestor({ id }));
     await store.ping();
     const first = await store.list({ limit: 1 });
     const rest = await store.list({ after: first[0]?.id ?? "", limit: 10 });
     expect([...first, ...rest].map(({ id }) => id)).toEqual(ids);
+  });
+
+  const keys: [key: unknown, shown: string][] = [
+    [new ObjectId("0123456789abcdef01234567"), '{"$oid":"0123456789abcdef01234567"}'],
+    [
+      new Binary(Buffer.alloc(16, 1), 3),
+      '{"$binary":{"base64":"AQEBAQEBAQEBAQEBAQEBAQ==","subType":"03"}}',
+    ],
+    [
+      new UUID("00000000-0000-4000-8000-000000000000"),
+      '{"$binary":{"base64":"AAAAAAAAQACAAAAAAAAAAA==","subType":"04"}}',
+    ],
+    ["a\u001bb", '"a\\u001bb"'],
+  ];
+  const faults: [what: string, make: (db: Db) => unknown, fault: string][] = [
+    ...keys.map(([key, shown]): (typeof faults)[number] => [
+      `of another program, whose key is ${shown}`,
+      (db) => db.collection("investors").insertOne({ _id: key as ObjectId, name: "Ada" }),
+      `it is another program's: what it has under the key ${shown} is no record`,
+    ]),
+    [
+      "that is capped",
+      (db) => db.createCollection("investors", { capped: true, size: 4_096 }),
+      "it is capped, and drops old records",
+    ],
+    [
+      "that is a view",
+      (db) => db.createCollection("investors", { viewOn: "others", pipeline: [] }),
+      "it is a view",
+    ],
+    [
+      "that is a time series",
+      (db) => db.createCollection("investors", { timeseries: { timeField: "at" } }),
+      "it is a timeseries",
+    ],
+  ];
+
+  it.each(faults)("refuses a collection %s, and so does a copy", async (_, make, fault) => {
+    const url = mongo.url();
+    const db = (await connectTo(url)).db();
+    await make(db);
+    const before = await db.collection("investors").countDocuments();
+    const fatal: Error[] = [];
+    const store = open(url, 60_000, { onFatal: (error: Error) => fatal.push(error) });
+    await expect(store.insert(anInvestor())).rejects.toThrow(
+      `the collection investors of the database ${db.databaseName} cannot be used, since ${fault}: name another one in the URL`,
+    );
+    await expect(store.ping()).rejects.toThrow(fault);
+    expect(fatal).toEqual([expect.objectContaining({ message: expect.stringContaining(fault) })]);
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "from.db", 1);
+    const { code, told } = await copyHere(["sqlite:from.db", url], { folder });
+    expect(told).toContain(fault);
+    expect(code).toBe(1);
+    expect(await db.collection("investors").countDocuments()).toBe(before);
+  });
+
+  it("ends a service whose collection is another program's", async () => {
+    const url = mongo.url();
+    await (await connectTo(url)).db().collection("investors").insertOne({ name: "Ada" });
+    const env = { DATABASE_URL: url, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const { exited, output } = run([], env, temporaryFolder());
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/"level":60.*it is another program's/);
+  });
+
+  it("refuses a server without a journal", async () => {
+    const server = await startServer({ args: ["--nojournal"] });
+    const store = open(server.getUri("test"));
+    await expect(store.ping()).rejects.toThrow("its server keeps no journal (--nojournal)");
+    expect(await (await connectTo(server.getUri("test"))).db().collections()).toEqual([]);
   });
 
   it("takes a page whose ids do not ascend for damage", async () => {
@@ -130,7 +204,10 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
       const data = { failCommands: [command], ...how };
       return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
-    return { fail, url, store: open(url) };
+    const store = open(url);
+    // Once it is connected, it looks at the server no more.
+    await store.ping();
+    return { fail, url, store };
   }
 
   // How long a create is sent again. Each attempt may take longer, as on a busy machine.
@@ -147,6 +224,7 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
       [{ errorCode: 13 }, StoreUnavailableError, false],
       [{ errorCode: 13_297 }, StoreUnavailableError, false],
       [{ errorCode: 189 }, OutcomeUnknownError, false],
+      [{ errorCode: 8_000 }, StoreUnavailableError, false],
     ];
     for (const [how, error, isStored] of cases) {
       const record = anInvestor();
@@ -213,10 +291,62 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
 
 describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
   describeStoreContract("MongoDB, a set of one", databaseOf(mongo));
+
+  it("takes a reply that comes twice for no proof of the next insert", async () => {
+    const url = mongo.url();
+    let next: "pass" | "repeat" | "lose" = "pass";
+    const proxy = createServer((client) => {
+      const upstream = connect(mongo.members()[0]?.port ?? 0, "127.0.0.1");
+      for (const each of [client, upstream]) each.on("error", () => {});
+      client.on("close", () => upstream.destroy());
+      upstream.on("close", () => client.destroy());
+      let isInsert = false;
+      client.on("data", (chunk: Buffer) => {
+        isInsert = chunk.includes("documents");
+        if (isInsert && next === "lose") next = "pass";
+        else upstream.write(chunk);
+      });
+      upstream.on("data", (chunk: Buffer) => {
+        client.write(chunk);
+        if (!isInsert || next !== "repeat") return;
+        next = "lose";
+        setTimeout(() => client.write(chunk), 30);
+      });
+    });
+    const port = await listen(proxy);
+    const direct = url.replace(/:\d+/, `:${port}`).replace(/\?.*/, "?directConnection=true");
+    const { promise: looked, resolve: onWritable } = Promise.withResolvers<void>();
+    const store = open(direct, 8_000, { onWritable });
+    const [first, second, third] = [anInvestor(), anInvestor(), anInvestor()];
+    await store.ping();
+    await looked;
+    next = "repeat";
+    await store.insert(first);
+    await expect(store.insert(second)).rejects.toThrow(OutcomeUnknownError);
+    await store.insert(third);
+    const stored = await open(url).list({ limit: 10 });
+    expect(stored).toEqual([first, third]);
+  });
 });
 
 describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
   describeStoreContract("MongoDB, three members", databaseOf(mongo));
+
+  it("leaves nothing in the oplog by a ping, nor by a look whether creates pass", async () => {
+    const url = mongo.url();
+    const oplog = (await connectTo(url)).db("local").collection("oplog.rs");
+    const proofs = () => oplog.countDocuments({ op: "n", "o.msg": "linearizable read" });
+    const own = { $or: [{ ns: /test-/ }, { "o.applyOps": { $exists: true } }] };
+    const before = [await proofs(), await oplog.countDocuments(own)];
+    const writable: (Error | undefined)[] = [];
+    const store = open(url, 60_000, { onWritable: (refusal?: Error) => writable.push(refusal) });
+    for (let i = 0; i < 5; i += 1) await store.ping();
+    await waitFor(() => writable.length > 0);
+    expect(writable).toEqual([undefined]);
+    expect([await proofs(), await oplog.countDocuments(own)]).toEqual(before);
+    await store.find(v4());
+    expect(await proofs()).toBeGreaterThan(before[0] ?? 0);
+  });
 
   it("says that a miss or a page cannot be proved, never that nothing is there", async () => {
     const url = mongo.url();
@@ -229,7 +359,13 @@ describeWithMongo("MongoDB, three members", "set of three", (mongo) => {
     try {
       await expect(store.find(v4())).rejects.toThrow(StoreUnavailableError);
       await expect(store.list({ limit: 1 })).rejects.toThrow(StoreUnavailableError);
-      await expect(store.ping()).rejects.toThrow(StoreUnavailableError);
+      // The primary steps down once it misses the others for the time of an election.
+      await waitFor(() =>
+        store.ping().then(
+          () => false,
+          (error) => error instanceof StoreUnavailableError,
+        ),
+      );
     } finally {
       for (const each of secondaries) each.signal("SIGCONT");
     }

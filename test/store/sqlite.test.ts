@@ -28,23 +28,20 @@ import { copyHere, makeSqlite, runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
-import { end, grpcClient, metric, startService } from "../support/service.ts";
+import { end, grpcClient, metric, startService, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
 
 async function open(path: string, observe: StoreObserver = () => {}) {
   const fatal: Error[] = [];
   const warnings: string[] = [];
-  const writable: boolean[] = [];
   const store = await createSqliteStore(path, {
     observe,
-    onWritable: (isWritable) => writable.push(isWritable),
-    onLogSize() {},
     onWarning: (message) => warnings.push(message),
     onFatal: (error) => fatal.push(error),
   });
   onTestFinished(() => store.close());
-  return { store, fatal, warnings, writable };
+  return { store, fatal, warnings };
 }
 
 /** Runs a program on files that stores of this process have open, and must alone close here. */
@@ -502,12 +499,11 @@ describe("SQLite", () => {
       })();
       const failure = await failureOf(creating);
       expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
-      expect(await metric(service, "investor_records_store_writable")).toBe(0);
+      await waitFor(async () => (await metric(service, "investor_records_store_writable")) === 0);
       expect((await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status).toBe(200);
 
       limit("unlimited");
-      stored.push(await client.createInvestor(aCreate()));
-      expect(await metric(service, "investor_records_store_writable")).toBe(1);
+      await waitFor(async () => (await metric(service, "investor_records_store_writable")) === 1);
       const { investors } = await client.listInvestors({ pageSize: 1_000 });
       expect(investors).toHaveLength(stored.length);
       expect(investors).toEqual(expect.arrayContaining(stored));

@@ -58,7 +58,7 @@ export async function copyHere(
 
 /** Opens a store on an SQLite file. */
 export function openSqlite(path: string): Promise<Store> {
-  const options = { observe() {}, onWritable() {}, onLogSize() {}, onWarning() {}, onFatal() {} };
+  const options = { observe() {}, onWarning() {}, onFatal() {} };
   return createSqliteStore(path, options);
 }
 

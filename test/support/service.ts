@@ -6,10 +6,15 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { inject, onTestFinished, vi } from "vitest";
-import { CreateInvestorRequestSchema, InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import {
+  CreateInvestorRequestSchema,
+  InvestorService,
+  type InvestorType,
+} from "../../gen/investor/v1/investor_pb.js";
+import { insertRow, toRow } from "../../src/store/sqlite/schema.ts";
 import { temporaryFolder } from "./folder.ts";
 import { frame } from "./raw-grpc.ts";
-import { aCreate } from "./records.ts";
+import { aCreate, anInvestor } from "./records.ts";
 
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
@@ -131,11 +136,13 @@ export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
   return release;
 }
 
-/** Takes the table away from a service, whose calls are INTERNAL from then on. */
-export function breakDatabase({ folder }: Pick<Service, "folder">): void {
+/** Stores what is no record beside a service. A get of this id, and lists that meet it, are INTERNAL. */
+export function storeWrong({ folder }: Pick<Service, "folder">): string {
+  const wrong = anInvestor({ type: 7 as InvestorType });
   const db = openDatabase(folder);
-  db.exec("ALTER TABLE investors RENAME TO gone");
+  db.prepare(insertRow).run(...toRow(wrong));
   db.close();
+  return wrong.id;
 }
 
 /** Opens the file beside its service, whose writer is waited for. */

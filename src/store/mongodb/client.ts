@@ -1,4 +1,4 @@
-import { type Document, MongoClient, type MongoClientOptions } from "mongodb";
+import { type ClientSession, type Document, MongoClient, type MongoClientOptions } from "mongodb";
 import { DatabaseUrlError } from "../store.ts";
 import { unavailable } from "./errors.ts";
 
@@ -13,6 +13,16 @@ const supported = `appName authMechanism authMechanismProperties authSource comp
   zlibCompressionLevel`;
 
 const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
+
+/**
+ * Runs a command on the database of a store.
+ *
+ * @param how without it, within the time of an attempt; `raw` leaves objects within the reply as BSON
+ */
+export type Run = (
+  command: Document,
+  how?: { timeoutMs?: number; raw?: boolean; session?: ClientSession },
+) => Promise<Document>;
 
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
@@ -85,7 +95,7 @@ export function createMongoClient(url: string, attemptMs: number) {
      */
     async run(
       command: Document,
-      { timeoutMs, raw }: { timeoutMs: number; raw: boolean },
+      { timeoutMs, raw, session }: { timeoutMs: number; raw: boolean; session?: ClientSession },
     ): Promise<Document> {
       const control = new AbortController();
       const timer = setTimeout(() => {
@@ -93,7 +103,11 @@ export function createMongoClient(url: string, attemptMs: number) {
       }, timeoutMs);
       if (isKnown) running.add(control);
       try {
-        return await db.command(command, { signal: control.signal, raw });
+        return await db.command(command, {
+          signal: control.signal,
+          raw,
+          ...(session && { session }),
+        });
       } finally {
         clearTimeout(timer);
         running.delete(control);

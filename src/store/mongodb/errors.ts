@@ -13,15 +13,31 @@ const code = {
   unauthorized: 13,
   authenticationFailed: 18,
   documentValidationFailure: 121,
+  viewNotWritable: 166,
   userWritesBlocked: 371,
+  overQuota: 8_000,
   notWritablePrimary: 10_107,
   duplicateKey: 11_000,
   databaseDifferCase: 13_297,
   notPrimaryNoSecondaryOk: 13_435,
+  diskFull: 14_031,
 };
 
-/** With these a server refuses a command before it writes anything. */
-const refusals: unknown[] = [code.notWritablePrimary, code.unauthorized, code.databaseDifferCase];
+/** With these a server refuses a record before it writes it, and all others until somebody changes something. */
+const refusals: unknown[] = [
+  code.unauthorized,
+  code.documentValidationFailure,
+  code.viewNotWritable,
+  code.userWritesBlocked,
+  code.overQuota,
+  code.databaseDifferCase,
+  code.diskFull,
+];
+
+/** Whether it is a server's refusal, for a reason that lasts. */
+export function isRefusal(error: unknown): boolean {
+  return error instanceof MongoServerError && refusals.includes(error.code);
+}
 
 /** Whether a command that failed as a whole wrote nothing; anything else leaves it open. */
 export function isSurelyNotWritten(error: unknown): boolean {
@@ -33,7 +49,8 @@ export function isSurelyNotWritten(error: unknown): boolean {
     (error instanceof MongoError && error.hasErrorLabel("HandshakeError")) ||
     error instanceof MongoServerSelectionError ||
     (error instanceof Error && error.name === "MongoWaitQueueTimeoutError") ||
-    (error instanceof MongoServerError && refusals.includes(error.code))
+    isRefusal(error) ||
+    (error instanceof MongoServerError && error.code === code.notWritablePrimary)
   );
 }
 
@@ -44,17 +61,21 @@ export function toInsertError(failure: {
   /** The index whose key is taken. */
   keyPattern?: object;
 }): Error {
-  if (failure.code === code.userWritesBlocked) {
-    return new StoreUnavailableError("MongoDB blocks writes");
-  }
-  if (failure.code === code.databaseDifferCase) return new StoreUnavailableError(failure.errmsg);
-  if (failure.code === code.documentValidationFailure) return new Error(failure.errmsg);
+  if (refusals.includes(failure.code)) return unavailable(new MongoServerError(failure));
   // Any other code can come of a primary that is deposed, or of a shard that did not reply.
-  if (failure.code !== code.duplicateKey) return new OutcomeUnknownError(failure.errmsg);
+  if (failure.code !== code.duplicateKey) return outcomeUnknown(new MongoServerError(failure));
   // The server's message holds the key, and so a part of the record.
   return "_id" in (failure.keyPattern ?? { _id: 1 })
     ? new DuplicateIdError()
     : new Error("a unique index besides that of _id refuses it");
+}
+
+/** The error of an insert that may have been written. */
+export function outcomeUnknown(error: Error): OutcomeUnknownError {
+  if (!(error instanceof MongoServerError)) return new OutcomeUnknownError(explain(error));
+  // The server's message can repeat what was inserted.
+  const { code, codeName = "" } = error;
+  return new OutcomeUnknownError(`MongoDB replies with the error ${code} ${codeName}`.trim());
 }
 
 /** The error of a call that surely changed nothing. */
@@ -77,11 +98,15 @@ export function explain(error: Error): string {
     case code.unauthorized:
       // The server's message repeats the command, and so records.
       return "MongoDB does not authorize this: check the user in the URL and its roles";
+    case code.userWritesBlocked:
+      return "MongoDB blocks writes";
+    case code.documentValidationFailure:
+      return "a validator of the collection refuses the record";
     case code.authenticationFailed:
       return "MongoDB refuses the user: check user, password and authSource in the URL";
     case code.notWritablePrimary:
     case code.notPrimaryNoSecondaryOk:
-      return "the server is not the primary: name its replica set in the URL, not directConnection";
+      return "the server is not the primary: an election goes on, or the URL lacks its replicaSet or has directConnection";
     default:
       return explainConnection(error);
   }

@@ -1,7 +1,6 @@
-import { BSON, type Document, MongoServerSelectionError } from "mongodb";
+import type { Timestamp } from "mongodb";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../../investor/paging.ts";
-import { createTurns } from "../../turns.ts";
 import { unlessAborted } from "../abort.ts";
 import { Batcher } from "../batcher.ts";
 import {
@@ -12,23 +11,26 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "../store.ts";
-import { createMongoClient } from "./client.ts";
+import { followWritable } from "../writable.ts";
+import { createMongoClient, type Run } from "./client.ts";
+import { whyUnusable } from "./collection.ts";
+import { collectionName, firstKey, lastKey, queryOf, toDocument, toKey } from "./documents.ts";
 import {
-  collectionName,
-  firstKey,
-  fromDocument,
-  type InvestorDocument,
-  lastKey,
-  projection,
-  type Query,
-  queryOf,
-  toDocument,
-  toKey,
-} from "./documents.ts";
-import { explain, isSurelyNotWritten, toInsertError, unavailable } from "./errors.ts";
+  isRefusal,
+  isSurelyNotWritten,
+  outcomeUnknown,
+  toInsertError,
+  unavailable,
+} from "./errors.ts";
+import { lookWhetherWritable } from "./look.ts";
+import { createReads, retryOnce } from "./reads.ts";
 
-/** How many documents are decoded in a turn of the event loop. */
-const decodedAtOnce = 128;
+interface MongoStoreOptions
+  extends Pick<StoreOptions, "requestTimeoutMs" | "observe">,
+    Partial<Pick<StoreOptions, "onWritable" | "onFatal">> {
+  /** Whether records are only read, from what need not keep more. */
+  isSource?: boolean;
+}
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
@@ -38,60 +40,59 @@ const decodedAtOnce = 128;
  * @param url a connection string; the database is the one that it names, or `investors`
  * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
  */
-export function createMongoStore(
-  url: string,
-  { requestTimeoutMs, observe }: Pick<StoreOptions, "requestTimeoutMs" | "observe">,
-): Store {
+export function createMongoStore(url: string, options: MongoStoreOptions): Store {
+  const { requestTimeoutMs, observe, onWritable, onFatal, isSource = false } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   let current = createMongoClient(url, attemptMs);
   const clients = new Set([current.client]);
   let connecting: Promise<unknown> | undefined;
   let closing: Promise<unknown> | undefined;
-  const takeTurn = createTurns();
-  /** See {@link settledElection}. */
-  let settled: string | undefined;
+  /** When the last insert was written, by the server's operation time. */
+  let lastTime: Timestamp | undefined;
+  /** Whether a connection has replies that are not those of its commands. */
+  let isMixedUp = false;
+  /** The server gives up after the time of an attempt, and has a little longer to say so. */
+  const run: Run = (command, how) => {
+    const timeoutMs = attemptMs * 1.25;
+    return current.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw: false, ...how });
+  };
+  const reads = createReads(run);
+  const writable = followWritable((last) => {
+    const { client, db } = current;
+    const { isStandalone } = reads;
+    return lookWhetherWritable(run, { client, database: db.databaseName, isStandalone }, last);
+  }, onWritable);
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
     connecting ??= current
       .connect()
-      .then(() => retryOnce(learnElection))
+      .then(() => retryOnce(reads.learnElection))
+      .then(() => retryOnce(findFault))
       .catch((error) => {
         connecting = undefined;
         throw error;
-      });
+      })
+      .then(begin);
     await connecting;
   }
 
-  /**
-   * The server gives up after the time of an attempt, and has a little longer to say so. The next
-   * batch waits for this one.
-   */
-  function run(
-    command: Document,
-    { timeoutMs = attemptMs * 1.25, raw = false }: { timeoutMs?: number; raw?: boolean } = {},
-  ): Promise<Document> {
-    return current.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw });
-  }
-
-  /** @throws {StoreUnavailableError} the user may read, and not insert */
-  async function checkRights(): Promise<void> {
-    const { authInfo } = await run({ connectionStatus: 1, showPrivileges: true });
-    const { authenticatedUsers: users, authenticatedUserPrivileges: privileges } = authInfo;
-    const mayInsert = ({ resource: { anyResource, db, collection }, actions }: Document) =>
-      actions.includes("insert") &&
-      (anyResource ||
-        (["", current.db.databaseName].includes(db) && ["", collectionName].includes(collection)));
-    // Where nothing is authorized there are no users.
-    if (users.length === 0 || privileges.some(mayInsert)) return;
-    throw new StoreUnavailableError(
-      "MongoDB does not authorize inserts: check the user in the URL and its roles",
+  /** What keeps this store from that database until somebody changes something. */
+  async function findFault(): Promise<string | undefined> {
+    const fault = await whyUnusable(run, { isSource, isStandalone: reads.isStandalone });
+    const name = `${collectionName} of the database ${current.db.databaseName}`;
+    return (
+      fault && `the collection ${name} cannot be used, since ${fault}: name another one in the URL`
     );
   }
 
-  async function learnElection(): Promise<string | undefined> {
-    settled = settledElection(await run({ hello: 1 }));
-    return settled;
+  function begin(fault: string | undefined): void {
+    if (fault !== undefined) {
+      const error = new StoreUnavailableError(fault);
+      onFatal?.(error);
+      throw error;
+    }
+    if (!isSource) writable.begin();
   }
 
   async function insertAll(investors: Investor[]): Promise<(Error | undefined)[]> {
@@ -105,62 +106,34 @@ export function createMongoStore(
     // Without a majority the driver throws, and nothing of the reply is sure. With one, the
     // duplicates are too: the server has waited for all that stood in its log when it replied.
     // Longer than a read, which is repeated: its outcome would be open.
-    const { writeErrors = [] } = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
-      throw isSurelyNotWritten(error)
-        ? unavailable(error)
-        : new OutcomeUnknownError(explain(error));
+    const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
+      if (!isSurelyNotWritten(error)) throw outcomeUnknown(error);
+      const failure = unavailable(error);
+      if (isRefusal(error)) writable.note([failure]);
+      throw failure;
     });
-    const outcomes = new Array<Error | undefined>(investors.length);
+    const { n, opTime, writeErrors = [] } = reply;
+    // A proxy that sends a reply twice has the next command get it: the driver does not compare ids.
+    const isOld = n > 0 && lastTime && !opTime?.ts?.greaterThan(lastTime);
+    isMixedUp = isOld || n !== investors.length - writeErrors.length;
+    if (isMixedUp) throw new OutcomeUnknownError("MongoDB's reply is not that of this insert");
+    lastTime = opTime?.ts;
+    const outcomes = new Array<Error | undefined>(investors.length).fill(undefined);
     for (const failure of writeErrors) outcomes[failure.index] = toInsertError(failure);
+    writable.note(outcomes);
     return outcomes;
   }
 
-  async function find(query: Query, level: "majority" | "linearizable"): Promise<Investor[]> {
-    const command = {
-      find: collectionName,
-      ...query,
-      // What other programs have added to a document would take the room of records.
-      projection,
-      // One more than can come ends the cursor with the first reply. That holds 16 MiB, and a
-      // thousand of the largest records weigh 11.
-      batchSize: query.limit + 1,
-      singleBatch: true,
-      readConcern: { level },
-    };
-    // Otherwise the driver would decode replies as they arrive, many large ones in one turn.
-    const { cursor } = await run(command, { raw: true });
-    const { firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
-    const investors: Investor[] = [];
-    for (const [i, document] of (firstBatch as Uint8Array[]).entries()) {
-      if (i % decodedAtOnce === 0 && firstBatch.length > 1) await takeTurn();
-      investors.push(fromDocument(BSON.deserialize(document) as InvestorDocument));
-    }
-    return investors;
-  }
-
-  /**
-   * Reads so that nothing is missing that was acknowledged before.
-   *
-   * Records are only added, so one that is read with the concern `majority` is right, but one
-   * that is missing may be out of date: a new primary does not know what its predecessor
-   * acknowledged until it has committed something itself, nor a deposed one what its successor
-   * did. A `linearizable` read rules out both: after the read the primary writes a no-op and
-   * waits for a majority to take it, which none would that had elected another since. MongoDB
-   * promises that for single documents, since a longer result may come in several batches, of
-   * which each is proved for itself, and a scan is not one point in time. Here every result is
-   * one batch, and a record that was there when the scan began stays where it is in the index.
-   */
-  async function findAll(query: Query): Promise<Investor[]> {
-    const election = settled;
-    if (election !== undefined) {
-      const found = await find(query, "majority");
-      if ((await learnElection()) === election) return found;
-    }
-    return find(query, "linearizable");
+  async function connectAnew(): Promise<void> {
+    await connect();
+    if (!isMixedUp) return;
+    await replaceClient();
+    lastTime = undefined;
+    isMixedUp = false;
   }
 
   const inserts = new Batcher<Investor, undefined>({
-    ready: connect,
+    ready: connectAnew,
     run: insertAll,
     abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
     observe: (durationMs, size) => observe("insert", durationMs, size),
@@ -169,7 +142,7 @@ export function createMongoStore(
   // Apart, so that hits do not wait for what others missed.
   const misses = new Batcher<string, Investor | undefined>({
     async run(ids) {
-      const found = byId(await retryOnce(() => findAll(queryOf(ids))));
+      const found = byId(await retryOnce(() => reads.findAll(queryOf(ids))));
       return ids.map((id) => found.get(id));
     },
     observe: (durationMs, size) => observe("find", durationMs, size),
@@ -178,19 +151,23 @@ export function createMongoStore(
   const finds = new Batcher<string, Investor | undefined>({
     ready: connect,
     async run(ids) {
-      const found = byId(await retryOnce(() => find(queryOf(ids), "majority")));
+      const found = byId(await retryOnce(() => reads.find(queryOf(ids))));
       return ids.map((id) => found.get(id) ?? misses.add(id));
     },
     observe: (durationMs, size) => observe("find", durationMs, size),
   });
 
-  async function list({ after, limit }: Range, operation: "list" | "check"): Promise<Investor[]> {
+  async function list(
+    { after, limit }: Range,
+    operation: "list" | "check",
+    read = reads.findAll,
+  ): Promise<Investor[]> {
     await connect();
     const start = performance.now();
     try {
       const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
       const filter = { _id: { ...begin, $lte: lastKey } };
-      const page = await retryOnce(() => findAll({ filter, sort: { _id: 1 }, limit }));
+      const page = await retryOnce(() => read({ filter, sort: { _id: 1 }, limit }));
       expectOrder(page, after);
       return page;
     } finally {
@@ -206,6 +183,12 @@ export function createMongoStore(
   }
 
   async function reload(): Promise<void> {
+    await replaceClient().catch(({ message }) => {
+      throw new Error(`the files that --database-url names cannot be used: ${message}`);
+    });
+  }
+
+  async function replaceClient(): Promise<void> {
     const next = createMongoClient(url, attemptMs);
     clients.add(next.client);
     try {
@@ -213,8 +196,7 @@ export function createMongoStore(
     } catch (error) {
       await next.client.close();
       clients.delete(next.client);
-      const { message } = error as Error;
-      throw new Error(`the files that --database-url names cannot be used: ${message}`);
+      throw error;
     }
     const { client } = current;
     current = next;
@@ -230,9 +212,9 @@ export function createMongoStore(
 
     async ping(signal) {
       await call(async () => {
-        await list({ limit: 1 }, "check");
-        await retryOnce(learnElection);
-        await retryOnce(checkRights);
+        // A linearizable read would write to the oplog of the set each time.
+        await list({ limit: 1 }, "check", reads.find);
+        await retryOnce(reads.learnElection);
       }, signal);
     },
 
@@ -240,6 +222,7 @@ export function createMongoStore(
     ...(current.files.length > 0 && { reload }),
 
     async close() {
+      writable.close();
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
         Promise.all(Array.from(clients, (client) => client.close())),
       );
@@ -250,46 +233,4 @@ export function createMongoStore(
 
 function byId(investors: Investor[]): Map<string, Investor> {
   return new Map(investors.map((investor) => [investor.id, investor]));
-}
-
-/**
- * The election after which a `majority` read misses nothing, if a reply to `hello` shows one:
- * that of a standalone server, which knows no others, or of a primary that is the only member
- * that can be elected and has committed in its own term. A set of one would take 100 ms for a
- * linearizable read, and a standalone server refuses it.
- *
- * A read may rely on an election that was settled before it, if the server's `hello` after it
- * still names the same. Then no other member was elected before the read: only the primary
- * itself can let others be elected, by a new configuration, and it would name them. Members that
- * `hello` does not name cannot be elected either (hidden, or of priority 0). But they vote, and
- * have what a restarted primary has not yet committed again, hence the second condition.
- */
-function settledElection(hello: Document): string | undefined {
-  const { msg, setName, hosts, isWritablePrimary, electionId, lastWrite } = hello;
-  // That of a router of a sharded cluster.
-  if (msg === "isdbgrid") return undefined;
-  if (setName === undefined) return "standalone";
-  const isSettled =
-    isWritablePrimary &&
-    hosts?.length === 1 &&
-    lastWrite !== undefined &&
-    String(lastWrite.opTime.t) === String(lastWrite.majorityOpTime.t);
-  return isSettled ? String(electionId) : undefined;
-}
-
-/**
- * Retries a read once: an election ends it, and the driver finds the new primary for the next.
- * Where it found none there is nothing to retry.
- *
- * @throws {StoreUnavailableError} it failed again
- */
-async function retryOnce<T>(read: () => Promise<T>): Promise<T> {
-  try {
-    return await read().catch((error) => {
-      if (error instanceof MongoServerSelectionError) throw error;
-      return read();
-    });
-  } catch (error) {
-    throw unavailable(error as Error);
-  }
 }

@@ -5,12 +5,14 @@ import { StoreUnavailableError } from "../store.ts";
 
 /** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
 export const resultCode = {
+  error: 1,
   busy: 5,
   readOnly: 8,
   ioError: 10,
   corrupt: 11,
   full: 13,
   cannotOpen: 14,
+  constraint: 19,
   notADatabase: 26,
   writeError: 778,
   syncError: 1034,
@@ -47,8 +49,10 @@ export function toFailure(error: unknown): Failure {
 
 /** The error for callers of the store. */
 export function toStoreError({ message, code }: Failure): Error {
-  const transient: unknown[] = [resultCode.busy, resultCode.full, resultCode.ioError];
-  return transient.includes(code) ? new StoreUnavailableError(message) : new Error(message);
+  // The statements are right, so that an error is one of the table; a constraint is another program's.
+  const { error, busy, readOnly, ioError, full, cannotOpen, constraint } = resultCode;
+  const refusals: unknown[] = [error, busy, readOnly, ioError, full, cannotOpen, constraint];
+  return refusals.includes(code) ? new StoreUnavailableError(message) : new Error(message);
 }
 
 /** What a file cannot be made for, although it may be. */

@@ -25,7 +25,7 @@ const largeLogBytes = 128 * 1024 * 1024;
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
 
 /** Timeout for a lock of another process, in milliseconds. */
-const busyTimeoutMs = 5_000;
+export const busyTimeoutMs = 5_000;
 
 /**
  * Makes the file and its folder, if they are missing, for their owner alone; SQLite gives the files

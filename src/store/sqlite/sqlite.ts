@@ -12,14 +12,14 @@ import {
   type Store,
   StoreClosedError,
   type StoreOptions,
-  StoreUnavailableError,
 } from "../store.ts";
+import { followWritable, sampleInvestor } from "../writable.ts";
 import { explainError, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
 import { sizeOf } from "./wal.ts";
-import type { CheckpointFailure, Outcome, Started } from "./writer.ts";
+import type { CheckpointFailure, Look, Outcome, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
@@ -45,12 +45,16 @@ export async function createSqliteStore(path: string, options: Options): Promise
     const message = explainError(error, path);
     throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
   });
-  onWritable(true);
+  onWritable?.();
+  const writable = followWritable(async () => {
+    const [outcome = "written"] = await writer.send({ look: toRow(sampleInvestor()) });
+    const failure = toResult(outcome);
+    if (failure) throw failure;
+  }, onWritable);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
       const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
-      if (outcomes.includes(undefined)) onWritable(true);
-      else if (outcomes.some((each) => each instanceof StoreUnavailableError)) onWritable(false);
+      writable.note(outcomes);
       return outcomes;
     },
     abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
@@ -86,12 +90,13 @@ export async function createSqliteStore(path: string, options: Options): Promise
           if (error instanceof FilesGoneError) writer.die(error);
           throw error;
         }
-        onLogSize(sizeOf(writer.wal));
+        onLogSize?.(sizeOf(writer.wal));
         reader.check();
       }),
 
     close() {
       closing ??= batcher.close().then(async () => {
+        writable.close();
         // Lookups that were accepted wait for the next turn.
         await nextTurn();
         for (const db of connections) db.close();
@@ -130,7 +135,7 @@ async function openFile(path: string, options: Options) {
   }
 }
 
-/** Runs the writer thread once it is ready; at most one batch may be in flight. */
+/** Runs the writer thread once it is ready. */
 async function startWriter(path: string, options: Options) {
   const { onWarning, onCheckpointFailure, onFatal } = options;
   // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
@@ -141,12 +146,12 @@ async function startWriter(path: string, options: Options) {
     cause = error as Error;
   });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  let pending: PromiseWithResolvers<Outcome[]> | undefined;
+  const pending: PromiseWithResolvers<Outcome[]>[] = [];
   let isClosing = false;
   let closeFailure: string | undefined;
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
     worker.on("message", (message: Outcome[] | Started | CheckpointFailure | string) => {
-      if (Array.isArray(message)) pending?.resolve(message);
+      if (Array.isArray(message)) pending.shift()?.resolve(message);
       else if (typeof message === "string") onWarning(message);
       else if ("identity" in message) resolve(message);
       else {
@@ -178,7 +183,9 @@ async function startWriter(path: string, options: Options) {
   function die(reason: Error): void {
     if (unusable !== undefined) return;
     unusable = reason;
-    pending?.reject(new OutcomeUnknownError(reason.message, { cause: reason }));
+    for (const each of pending) {
+      each.reject(new OutcomeUnknownError(reason.message, { cause: reason }));
+    }
     onFatal(reason);
   }
 
@@ -187,11 +194,12 @@ async function startWriter(path: string, options: Options) {
     isNew,
     wal,
     die,
-    async send(rows: Row[]): Promise<Outcome[]> {
+    async send(request: Row[] | Look): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);
-      pending = Promise.withResolvers<Outcome[]>();
-      worker.postMessage(rows);
-      return pending.promise;
+      const reply = Promise.withResolvers<Outcome[]>();
+      pending.push(reply);
+      worker.postMessage(request);
+      return reply.promise;
     },
     async close(): Promise<void> {
       unusable ??= new Error("the store is closed");

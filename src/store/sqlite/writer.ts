@@ -7,7 +7,7 @@ import { parentPort, workerData } from "node:worker_threads";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import { extendedCodeOf, type Failure, resultCode, resultCodeOf, toFailure } from "./errors.ts";
-import { identify, openSqliteFile } from "./file.ts";
+import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
 import { insertRow, type Row } from "./schema.ts";
 
 /** It is ready; which file it is ({@link identify}), and whether that was empty until now. */
@@ -22,6 +22,11 @@ export type Outcome = "written" | "duplicate" | Failure;
 /** The WAL could not be brought into the file; nothing is lost by that. */
 export interface CheckpointFailure {
   checkpointFailure: string;
+}
+
+/** Asks whether a row would be written, which is not; the reply is that of a batch of it. */
+export interface Look {
+  look: Row;
 }
 
 /** Interval of the warnings of another process that writes, in milliseconds. */
@@ -39,14 +44,15 @@ const insert = db.prepare(insertRow);
 const checkpoints = createCheckpoints(db, (checkpointFailure) => {
   port.postMessage({ checkpointFailure } satisfies CheckpointFailure);
 });
+const hasId = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?, '-')");
 
-port.on("message", (message: Row[] | "close") => {
+port.on("message", (message: Row[] | Look | "close") => {
   if (message === "close") {
     checkpoints.beforeClose();
     db.close();
     port.close();
   } else {
-    port.postMessage(write(message));
+    port.postMessage("look" in message ? look(message.look) : write(message));
     checkpoints.afterCommit();
   }
 });
@@ -69,25 +75,64 @@ function followCount({ before, count }: { before: number; count: number }): void
 }
 
 /**
- * Commits rows together, or, if one of them meets a damaged page, each by itself: so damage fails
- * only the rows that meet it.
+ * Commits rows together, or, if one of them meets a damaged page or a rule of another program, each by
+ * itself: so that fails only the rows that meet it.
  */
 function write(rows: Row[]): Outcome[] {
+  const result = transact(() => {
+    const outcomes = rows.map(insertOne);
+    return { outcomes, counts: outcomes.includes("written") && countCommit(db, readCount) };
+  });
+  if (!(result instanceof Error)) {
+    if (result.counts) followCount(result.counts);
+    return result.outcomes;
+  }
+  const ofRow: unknown[] = [resultCode.corrupt, resultCode.constraint];
+  const isOfRow = ofRow.includes(resultCodeOf(result));
+  if (isOfRow && rows.length > 1) return rows.flatMap((row) => write([row]));
+  return rows.map(() => toFailure(result));
+}
+
+/** Inserts a row and takes it back, and then commits the count alone, for which a full disk has no room. */
+function look(row: Row): Outcome[] {
+  // A wait for another process would hold up creates.
+  db.exec("PRAGMA busy_timeout = 0");
+  const result = transact(() => {
+    db.exec("SAVEPOINT look");
+    const outcome = insertOne(row);
+    db.exec("ROLLBACK TO look");
+    return { outcome, counts: countCommit(db, readCount) };
+  });
+  db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
+  if (result instanceof Error) return [toFailure(result)];
+  followCount(result.counts);
+  return [result.outcome];
+}
+
+function insertOne(row: Row): Outcome {
+  if (insert.run(...row).changes === 1) return "written";
+  if (hasId.get(row[0] ?? null)) return "duplicate";
+  return { message: "a trigger leaves the record out", code: resultCode.constraint };
+}
+
+/**
+ * Commits what a function writes.
+ *
+ * @returns what it returns, or the error of SQLite if nothing was written
+ * @throws {Error} it may be on the disk
+ */
+function transact<T>(write: () => T): T | Error {
   let committing = false;
   try {
     db.exec("BEGIN IMMEDIATE");
-    const changes = rows.map((row) => insert.run(...row).changes);
-    const counts = changes.includes(1) ? countCommit(db, readCount) : undefined;
+    const result = write();
     committing = true;
     db.exec("COMMIT");
-    if (counts) followCount(counts);
-    return changes.map((count) => (count === 1 ? "written" : "duplicate"));
+    return result;
   } catch (error) {
     if (isOutcomeUnknown(error, committing)) throw error;
     if (db.isTransaction) db.exec("ROLLBACK");
-    const isDamaged = resultCodeOf(error) === resultCode.corrupt;
-    if (isDamaged && rows.length > 1) return rows.flatMap((row) => write([row]));
-    return rows.map(() => toFailure(error));
+    return error as Error;
   }
 }
 

@@ -1,0 +1,64 @@
+import type { Document, MongoClient } from "mongodb";
+import { StoreUnavailableError } from "../store.ts";
+import { type Refusal, sampleInvestor } from "../writable.ts";
+import type { Run } from "./client.ts";
+import { collectionName, toDocument } from "./documents.ts";
+import { isRefusal, toInsertError, unavailable } from "./errors.ts";
+import { retryOnce } from "./reads.ts";
+
+/** How long after a refusal creates count as refused where that cannot be looked at, in milliseconds. */
+const refusedMs = 4_000;
+
+/**
+ * Looks whether a create would pass: inserts in a transaction that is aborted, which leaves nothing,
+ * not even in the oplog. A standalone server has no transactions: there the next create says it.
+ *
+ * @param last the last create that was refused
+ * @throws {StoreUnavailableError} it would be refused
+ */
+export async function lookWhetherWritable(
+  run: Run,
+  {
+    client,
+    database,
+    isStandalone,
+  }: { client: MongoClient; database: string; isStandalone: boolean },
+  last?: Refusal,
+): Promise<void> {
+  await retryOnce(() => checkRights(run, database));
+  if (!isStandalone && (await insertAndAbort(run, client))) return;
+  if (last && performance.now() - last.at < refusedMs) throw last.error;
+}
+
+/** @returns whether it was inserted; if not, nothing is known, such as of a lock that did not come */
+async function insertAndAbort(run: Run, client: MongoClient): Promise<boolean> {
+  const session = client.startSession();
+  try {
+    session.startTransaction();
+    const insert = { insert: collectionName, documents: [toDocument(sampleInvestor())] };
+    const { writeErrors = [] } = await run(insert, { session });
+    for (const failure of writeErrors) throw toInsertError(failure);
+    return true;
+  } catch (error) {
+    if (error instanceof StoreUnavailableError) throw error;
+    if (isRefusal(error)) throw unavailable(error as Error);
+    return false;
+  } finally {
+    // Aborts its transaction.
+    await session.endSession();
+  }
+}
+
+/** @throws {StoreUnavailableError} the user may read, and not insert */
+async function checkRights(run: Run, database: string): Promise<void> {
+  const { authInfo } = await run({ connectionStatus: 1, showPrivileges: true });
+  const { authenticatedUsers: users, authenticatedUserPrivileges: privileges } = authInfo;
+  const mayInsert = ({ resource: { anyResource, db, collection }, actions }: Document) =>
+    actions.includes("insert") &&
+    (anyResource || (["", database].includes(db) && ["", collectionName].includes(collection)));
+  // Where nothing is authorized there are no users.
+  if (users.length === 0 || privileges.some(mayInsert)) return;
+  throw new StoreUnavailableError(
+    "MongoDB does not authorize inserts: check the user in the URL and its roles",
+  );
+}

@@ -1,0 +1,86 @@
+import { randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
+import { create } from "@bufbuild/protobuf";
+import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { type StoreOptions, StoreUnavailableError } from "./store.ts";
+
+/** Interval of the looks, in milliseconds. */
+const intervalMs = 1_000;
+
+/** What the database refused last, and when, by `performance.now()`. */
+export interface Refusal {
+  error: Error;
+  at: number;
+}
+
+/**
+ * Follows whether creates pass: after one that the database refused it looks once a second, until
+ * they do.
+ *
+ * @param look rejects if a create would be refused, and leaves no record; it gets the last refusal
+ */
+export function followWritable(
+  look: (last?: Refusal) => Promise<void>,
+  onWritable: StoreOptions["onWritable"],
+) {
+  const stop = new AbortController();
+  const { signal } = stop;
+  let last: Refusal | undefined;
+  let isRefused = false;
+  let isFollowing = false;
+
+  async function follow(): Promise<void> {
+    isFollowing = true;
+    do {
+      const refusal = await look(last).then(
+        () => undefined,
+        (error: Error) => error,
+      );
+      if (signal.aborted) return;
+      isRefused = refusal !== undefined;
+      if (!isRefused) last = undefined;
+      onWritable?.(refusal);
+      // Also after the last one, so that creates which pass by turns cause no more.
+      await delay(intervalMs, undefined, { ref: false, signal }).catch(() => {});
+    } while (isRefused && !signal.aborted);
+    isFollowing = false;
+  }
+
+  return {
+    /** Looks once, and on if creates are refused. */
+    begin: () => void follow(),
+    /** Takes note of how inserts of one batch have ended. */
+    note(outcomes: readonly unknown[]): void {
+      if (outcomes.includes(undefined)) {
+        last = undefined;
+        isRefused = false;
+        onWritable?.();
+      }
+      const error = outcomes.find((each) => each instanceof StoreUnavailableError);
+      if (error === undefined) return;
+      last = { error, at: performance.now() };
+      isRefused = true;
+      if (!isFollowing) void follow();
+    },
+    /** Looks no more. */
+    close: () => stop.abort(),
+  };
+}
+
+/** A record to look with, under an id that none has. */
+export function sampleInvestor(): Investor {
+  return create(InvestorSchema, {
+    id: randomUUID(),
+    type: InvestorType.INDIVIDUAL,
+    firstName: "Ada",
+    middleName: "King",
+    lastName: "Lovelace",
+    addressLine1: "12 St James's Square",
+    addressLine2: "First floor",
+    city: "London",
+    state: "England",
+    zipCode: "SW1Y 4JH",
+    country: "gb",
+    language: "en",
+  });
+}

@@ -1,0 +1,250 @@
+import { DatabaseSync } from "node:sqlite";
+import { MongoMemoryReplSet } from "mongodb-memory-server-core";
+import { describe, expect, it, onTestFinished } from "vitest";
+import { runSql } from "./support/copying.ts";
+import { failureOf } from "./support/errors.ts";
+import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
+import { aCreate } from "./support/records.ts";
+import { ask, grpcClient, metric, type Service, startService, waitFor } from "./support/service.ts";
+
+/** A database that refuses creates for good, and what makes it take them again. */
+interface Refusal {
+  cause: string | RegExp;
+  spoil(): unknown;
+  mend(): unknown;
+  /** Whether records can be read meanwhile. */
+  isReady?: boolean;
+}
+
+const writable = "investor_records_store_writable";
+const isWritable = async (service: Service) => (await metric(service, writable)) === 1;
+const refused = { code: "Unavailable", reason: "STORE_UNAVAILABLE" };
+
+/** What the service promises, five seconds for the latter, and what a busy machine adds, in milliseconds. */
+const atOnceMs = 3_000;
+const noticedMs = 8_000;
+
+async function within<T>(ms: number, work: Promise<T>): Promise<T> {
+  const start = performance.now();
+  const result = await work;
+  expect(performance.now() - start).toBeLessThan(ms);
+  return result;
+}
+
+/** Expects that a service notices this, goes on reading, and is as before once it is over. */
+async function expectNoticed(
+  service: Service,
+  { cause, spoil, mend, isReady = true }: Refusal,
+): Promise<void> {
+  const client = grpcClient(service);
+  const record = await client.createInvestor(aCreate());
+  const before = service.output().length;
+  const lines = (text: string) => service.output().slice(before).split(text).length - 1;
+  await spoil();
+  const failures = Array.from({ length: 20 }, () => failureOf(client.createInvestor(aCreate())));
+  for (const failure of await within(atOnceMs, Promise.all(failures))) {
+    expect(failure).toMatchObject(refused);
+  }
+  await within(
+    noticedMs,
+    waitFor(async () => !(await isWritable(service))),
+  );
+  const refusal = service.output().slice(before).split("\n");
+  const said = refusal.find((line) => line.includes("the database refuses creates")) ?? "";
+  expect(JSON.parse(said).cause).toMatch(cause);
+  const ofCall = refusal.find((line) => line.includes('"reason":"STORE_UNAVAILABLE"')) ?? "";
+  expect(JSON.parse(ofCall).cause).toMatch(cause);
+  if (isReady) expect(await client.getInvestor({ id: record.id })).toEqual(record);
+  await waitFor(async () => (await ask(service, "/readyz")).ok === isReady);
+  await mend();
+  await within(
+    noticedMs,
+    waitFor(() => isWritable(service)),
+  );
+  expect(lines("the database refuses creates")).toBe(1);
+  await waitFor(() => lines("the database takes creates again") === 1);
+  await waitFor(async () => (await ask(service, "/readyz")).ok);
+}
+
+/** Expects that nothing but these is stored. */
+async function expectStored(service: Service, count: number): Promise<void> {
+  const { investors } = await grpcClient(service).listInvestors({ pageSize: 1_000 });
+  expect(investors).toHaveLength(count);
+}
+
+describe("SQLite that refuses creates for good is noticed, and that it is over:", () => {
+  it("triggers, a table that is renamed, one that is dropped", async () => {
+    const service = await startService();
+    const change = (sql: string) => () => runSql(`${service.folder}/data/investors.db`, sql);
+    const trigger = (action: string) => ({
+      spoil: change(`CREATE TRIGGER no BEFORE INSERT ON investors BEGIN SELECT ${action}; END`),
+      mend: change("DROP TRIGGER no"),
+    });
+    await expectNoticed(service, { cause: /^no more$/, ...trigger("RAISE(ABORT, 'no more')") });
+    await expectNoticed(service, { cause: /^no way$/, ...trigger("RAISE(ROLLBACK, 'no way')") });
+    await expectNoticed(service, {
+      cause: /^a trigger leaves the record out$/,
+      ...trigger("RAISE(IGNORE)"),
+    });
+    await expectNoticed(service, {
+      cause: "no such table: ",
+      spoil: change("ALTER TABLE investors RENAME TO kept"),
+      mend: change("ALTER TABLE kept RENAME TO investors"),
+      isReady: false,
+    });
+    await expectStored(service, 4);
+    const db = new DatabaseSync(`${service.folder}/data/investors.db`, { readOnly: true });
+    const { sql } =
+      db.prepare("SELECT sql FROM sqlite_schema WHERE name = 'investors'").get() ?? {};
+    db.close();
+    await expectNoticed(service, {
+      cause: "no such table: ",
+      spoil: change("DROP TABLE investors"),
+      mend: change(String(sql)),
+      isReady: false,
+    });
+    await expectStored(service, 0);
+  });
+
+  it("a trigger that refuses one record alone refuses no other", async () => {
+    const service = await startService();
+    runSql(
+      `${service.folder}/data/investors.db`,
+      `CREATE TRIGGER no BEFORE INSERT ON investors WHEN new.city = 'Nowhere'
+        BEGIN SELECT RAISE(ABORT, 'no such city'); END`,
+    );
+    const client = grpcClient(service);
+    const creates = Array.from({ length: 50 }, (_, i) =>
+      client.createInvestor(aCreate(i % 5 === 2 ? { city: "Nowhere" } : {})),
+    );
+    const refusals = creates.filter((_, i) => i % 5 === 2).map(failureOf);
+    for (const failure of await Promise.all(refusals)) expect(failure).toMatchObject(refused);
+    await Promise.allSettled(creates);
+    await expectStored(service, 40);
+    expect(await isWritable(service)).toBe(true);
+    expect(service.output()).not.toContain("the database refuses creates");
+  });
+});
+
+const testCommands = { args: ["--setParameter", "enableTestCommands=1"] };
+const name = "investors";
+
+/** A set of one with authentication and failpoints. */
+async function startSet() {
+  const auth = { enable: true, customRootName: "root", customRootPwd: "secret" };
+  const replSet = { count: 1, storageEngine: "wiredTiger", auth } as const;
+  const set = await MongoMemoryReplSet.create({ replSet, instanceOpts: [testCommands] });
+  onTestFinished(async () => void (await set.stop()));
+  const login = { auth: { username: "root", password: "secret" } };
+  const root = await connectTo(set.getUri("admin"), login);
+  const db = root.db(name);
+  const resource = { db: name, collection: name };
+  const privileges = [{ resource, actions: ["find", "insert"] }];
+  await db.command({ createRole: "own", roles: [], privileges });
+  await db.command({ createUser: "service", pwd: "secret", roles: ["own"] });
+  return { root, db, url: set.getUri(name).replace("//", "//service:secret@") };
+}
+
+describeWithMongo(
+  "MongoDB that refuses creates is noticed, and that it is over:",
+  "standalone",
+  () => {
+    it("a set: quota, disk, writes that are blocked, view, validator, role", async () => {
+      const { root, db, url } = await startSet();
+      const service = await startService({ DATABASE_URL: url });
+      await waitFor(() => isWritable(service));
+      const fail = (mode: string, errorCode = 1) => {
+        const data = { failCommands: ["insert"], errorCode, appName: "investor-records" };
+        return root.db("admin").command({ configureFailPoint: "failCommand", mode, data });
+      };
+      for (const code of [8_000, 14_031]) {
+        await expectNoticed(service, {
+          cause: /failCommand/,
+          spoil: () => fail("alwaysOn", code),
+          mend: () => fail("off"),
+        });
+      }
+      const block = (isOn: boolean) => () =>
+        root.db("admin").command({ setUserWriteBlockMode: 1, global: isOn });
+      await expectNoticed(service, {
+        cause: /^MongoDB blocks writes$/,
+        spoil: block(true),
+        mend: block(false),
+      });
+      const validate = (validator: object) => () => db.command({ collMod: name, validator });
+      await expectNoticed(service, {
+        cause: /^a validator of the collection refuses the record$/,
+        spoil: validate({ approved: true }),
+        mend: validate({}),
+      });
+      await expectNoticed(service, {
+        cause:
+          /^MongoDB does not authorize (this|inserts): check the user in the URL and its roles$/,
+        spoil: () =>
+          db.command({
+            updateRole: "own",
+            privileges: [{ resource: { db: name, collection: name }, actions: ["find"] }],
+          }),
+        mend: () =>
+          db.command({
+            updateRole: "own",
+            privileges: [{ resource: { db: name, collection: name }, actions: ["find", "insert"] }],
+          }),
+      });
+      await expectNoticed(service, {
+        cause: /is a view, not a collection/,
+        async spoil() {
+          await db.collection(name).rename("kept");
+          await db.createCollection(name, { viewOn: "kept", pipeline: [] });
+        },
+        async mend() {
+          await db.collection(name).drop();
+          await db.collection("kept").rename(name);
+        },
+      });
+      await expectStored(service, 6);
+
+      // One record alone, and the others of its batch.
+      await validate({ city: { $ne: "Nowhere" } })();
+      const client = grpcClient(service);
+      const creates = Array.from({ length: 50 }, (_, i) =>
+        client.createInvestor(aCreate(i % 5 === 2 ? { city: "Nowhere" } : {})),
+      );
+      const refusals = creates.filter((_, i) => i % 5 === 2).map(failureOf);
+      for (const failure of await Promise.all(refusals)) expect(failure).toMatchObject(refused);
+      await Promise.allSettled(creates);
+      await expectStored(service, 46);
+      expect(await isWritable(service)).toBe(true);
+
+      // One that is gone is made again.
+      await db.collection(name).drop();
+      await client.createInvestor(aCreate());
+      await expectStored(service, 1);
+      await db.collection(name).rename("away");
+      await client.createInvestor(aCreate());
+      await expectStored(service, 1);
+
+      // What is unknown stays open, with its cause.
+      await fail("alwaysOn", 9_999);
+      const open = await failureOf(client.createInvestor(aCreate(), { timeoutMs: 20_000 }));
+      expect(open.reason).toBe("OUTCOME_UNKNOWN");
+      await expect.poll(service.output).toMatch(/"OUTCOME_UNKNOWN".*"cause":"[^"]*error 9999/);
+      await fail("off");
+    });
+
+    it("a standalone server, which counts as refusing for five seconds", async () => {
+      const server = await startServer();
+      const db = (await connectTo(server.getUri(name))).db();
+      const service = await startService({ DATABASE_URL: server.getUri(name) });
+      await waitFor(() => isWritable(service));
+      await grpcClient(service).createInvestor(aCreate());
+      const validate = (validator: object) => () => db.command({ collMod: name, validator });
+      await expectNoticed(service, {
+        cause: /^a validator of the collection refuses the record$/,
+        spoil: validate({ approved: true }),
+        mend: validate({}),
+      });
+      await expectStored(service, 2);
+    });
+  },
+);
