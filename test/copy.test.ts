@@ -125,6 +125,38 @@ describe("a source", () => {
     expect(readdirSync(folder).filter((name) => !/-(wal|shm)$/.test(name))).toEqual(before);
   });
 
+  it.each([
+    ["0.3", 1],
+    ["0.4", 1_234_567],
+  ])("may be a file of version %s, which stays as it is", async (_, count) => {
+    const folder = temporaryFolder();
+    const path = join(folder, "older.db");
+    const texts =
+      "first_name,middle_name,last_name,address_line1,address_line2,city,state,zip_code,country,language";
+    const columns = texts.split(",").map((name) => `  ${name} TEXT NOT NULL`);
+    runSql(
+      path,
+      `PRAGMA journal_mode = WAL; PRAGMA application_id = ${0x494e5245}; PRAGMA user_version = ${count};
+      CREATE TABLE investors (
+  id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
+  type INTEGER NOT NULL,
+${columns.join(",\n")}) STRICT, WITHOUT ROWID;
+      INSERT INTO investors VALUES (unhex('0190a0000000700080000000000000aa'), 1, 'Ada', '', 'Lovelace',
+        '12 St James''s Square', '', 'London', '', 'SW1Y 4JH', 'gb', 'en')`,
+    );
+    const before = readFileSync(path);
+    const { code, told } = await copyHere(["sqlite:older.db", "older.ndjson"], { folder });
+    expect(told).toMatch(copied(1, 0));
+    expect(code).toBe(0);
+    expect(readFileSync(path)).toEqual(before);
+    expect(JSON.parse(readFileSync(join(folder, "older.ndjson"), "utf8"))).toMatchObject({
+      id: "0190a000-0000-7000-8000-0000000000aa",
+      type: "individual",
+      lastName: "Lovelace",
+      language: "en",
+    });
+  });
+
   it("in SQLite is read as it is: neither changed, checkpointed nor given another mode", async () => {
     const { folder } = await prepare(50);
     // A service holds it open, with records in its log.

@@ -1,7 +1,14 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { DescMessage, MessageInitShape } from "@bufbuild/protobuf";
+import { createConnectTransport } from "@connectrpc/connect-node";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { type CreateInvestorRequestSchema, InvestorType } from "../gen/investor/v1/investor_pb.js";
+import { createInvestorClient } from "../client/src/connect.ts";
+import {
+  CreateInvestorRequestSchema,
+  InvestorSchema,
+  InvestorService,
+  InvestorType,
+} from "../gen/investor/v1/investor_pb.js";
 import { codes } from "../src/errors.ts";
 import { textFields, typeNames } from "../src/investor/investor.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
@@ -51,6 +58,25 @@ function schemaOf(operation: Operation | undefined, name: string) {
 }
 
 describe("the OpenAPI document", () => {
+  it("has the members of the message, and those of a create", () => {
+    const { Investor, InvestorContent } = JSON.parse(openApiFile.toString()).components.schemas;
+    const membersOf = ({ fields }: DescMessage) => fields.map(({ jsonName }) => jsonName);
+    expect(Object.keys(Investor.properties)).toEqual(membersOf(InvestorSchema));
+    const content = membersOf(CreateInvestorRequestSchema).filter((name) => name !== "requestId");
+    expect(Object.keys(InvestorContent.properties)).toEqual(content);
+  });
+
+  it("has an operation for each method of the service, and the client a method", () => {
+    const names = InvestorService.methods.map(({ localName }) => localName);
+    const documented = Object.values(openApi.paths).flatMap((path) => Object.values(path ?? {}));
+    const ids = documented.flatMap((operation) => operation?.operationId ?? []);
+    expect(ids.toSorted()).toEqual(names.toSorted());
+    const transport = createConnectTransport({ baseUrl: "http://127.0.0.1:9", httpVersion: "1.1" });
+    const client = createInvestorClient(transport);
+    expect(Object.keys(client)).toEqual(expect.arrayContaining(names));
+    client.close();
+  });
+
   it.each(refusedChanges)("refuses a wrong %s as the service does: %o", (field, change) => {
     expect(findRefused(aCreate(change))).toEqual([field]);
   });

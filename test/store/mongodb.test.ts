@@ -68,6 +68,21 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(await store.list({ limit: 20 })).toHaveLength(20);
   });
 
+  it("says that a reply has no room, and never that a record is missing", async () => {
+    const url = mongo.url();
+    const store = open(url);
+    const records = Array.from({ length: 20 }, () => anInvestor());
+    for (const record of records) await store.insert(record);
+    const collection = (await connectTo(url)).db().collection("investors");
+    await collection.updateMany({}, { $set: { city: "x".repeat(1e6) } });
+    await expect(store.list({ limit: 20 })).rejects.toThrow("MongoDB's reply has no room");
+    const finds = records.map(({ id }) => store.find(id).then((found) => found?.id, String));
+    for (const [i, found] of (await Promise.all(finds)).entries()) {
+      if (found !== records[i]?.id) expect(found).toContain("no room");
+    }
+    expect(await store.list({ limit: 10 })).toHaveLength(10);
+  });
+
   it("lists no document that has the key of another program", async () => {
     const url = mongo.url();
     const client = await connectTo(url);

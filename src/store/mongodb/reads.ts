@@ -15,6 +15,15 @@ import { unavailable } from "./errors.ts";
 /** How many documents are decoded in a turn of the event loop. */
 const decodedAtOnce = 128;
 
+/** A reply of MongoDB, of 16 MiB at most, lacks records. */
+class CutReplyError extends Error {
+  constructor() {
+    super(
+      "MongoDB's reply has no room for records that another program has made larger than valid",
+    );
+  }
+}
+
 /** Creates the reads of one store. */
 export function createReads(run: Run) {
   const takeTurn = createTurns();
@@ -33,15 +42,14 @@ export function createReads(run: Run) {
       ...query,
       // What other programs have added to a document would take the room of records.
       projection,
-      // One more than can come ends the cursor with the first reply. That holds 16 MiB, and a
-      // thousand of the largest records weigh 11.
+      // One more than can come, so that a cursor which is left shows that the reply had no room.
       batchSize: query.limit + 1,
-      singleBatch: true,
       readConcern: { level },
     };
     // Otherwise the driver would decode replies as they arrive, many large ones in one turn.
     const { cursor } = await run(command, { raw: true });
-    const { firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
+    const { id, firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
+    if (Number(id) !== 0) throw new CutReplyError();
     const investors: Investor[] = [];
     for (const [i, document] of (firstBatch as Uint8Array[]).entries()) {
       if (i % decodedAtOnce === 0 && firstBatch.length > 1) await takeTurn();
@@ -119,10 +127,11 @@ function settledElection(hello: Document): string | undefined {
 export async function retryOnce<T>(read: () => Promise<T>): Promise<T> {
   try {
     return await read().catch((error) => {
-      if (error instanceof MongoServerSelectionError) throw error;
+      if (error instanceof MongoServerSelectionError || error instanceof CutReplyError) throw error;
       return read();
     });
   } catch (error) {
-    throw error instanceof StoreUnavailableError ? error : unavailable(error as Error);
+    const isTold = error instanceof StoreUnavailableError || error instanceof CutReplyError;
+    throw isTold ? error : unavailable(error as Error);
   }
 }
