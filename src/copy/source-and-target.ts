@@ -2,7 +2,7 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../investor/investor.ts";
 import { ConfigError } from "../settings/config.ts";
 import { databaseNames, readVariable } from "../settings/database-argument.ts";
-import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "../store/database-url.ts";
+import { databaseOf, databaseUrlFault, withoutSecrets } from "../store/database-url.ts";
 
 /** Where records come from. */
 export interface Source {
@@ -82,7 +82,7 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
   const value = readVariable(argument, text, environment);
   const fault = databaseUrlFault(value, `${databaseNames}, a file PATH.ndjson, or -`);
   if (fault === undefined) {
-    return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
+    return { name: withoutSecrets(value), url: value, path: databaseOf(value).path };
   }
   if (value === "-") return { name: argument === "FROM" ? "standard input" : "standard output" };
   // What begins like a URL is not meant as a file.

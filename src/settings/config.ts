@@ -1,6 +1,6 @@
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
-import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
+import { databaseOf, databaseUrlFault, databaseUrls } from "../store/database-url.ts";
 import { age, duration, host, integer, origins, text, unchecked } from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
@@ -133,7 +133,7 @@ export function readConfig(command: Command): Config {
     throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
   const reusePort = values.reusePort === "true";
-  if (reusePort && sqlitePathOf(databaseUrl) !== undefined) {
+  if (reusePort && databaseOf(databaseUrl).kind === "sqlite") {
     throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
   }
   if (reusePort && process.platform !== "linux") {

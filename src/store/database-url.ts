@@ -34,6 +34,15 @@ export function sqlitePathOf(databaseUrl: string): string | undefined {
   return /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }
 
+/** What a database URL names. */
+export type Database = { kind: "sqlite"; path: string } | { kind: "mongodb"; path?: undefined };
+
+/** The kind of database that a database URL names, and the path of a file. */
+export function databaseOf(databaseUrl: string): Database {
+  const path = sqlitePathOf(databaseUrl);
+  return path === undefined ? { kind: "mongodb" } : { kind: "sqlite", path };
+}
+
 /** A database URL without its secrets. */
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
@@ -53,11 +62,11 @@ export function withoutSecrets(databaseUrl: string): string {
  * @throws {Error} for operators to read, if the store cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
-  const path = sqlitePathOf(databaseUrl);
-  if (path === undefined) {
+  const database = databaseOf(databaseUrl);
+  if (database.kind === "mongodb") {
     const { createMongoStore } = await import("./mongodb/mongodb.ts");
     return createMongoStore(databaseUrl, options);
   }
   const { createSqliteStore } = await import("./sqlite/sqlite.ts");
-  return createSqliteStore(path, options);
+  return createSqliteStore(database.path, options);
 }
