@@ -1,18 +1,22 @@
 import { execFileSync } from "node:child_process";
+import { X509Certificate } from "node:crypto";
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { deriveId } from "../src/investor/ids.ts";
 import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
-import { clientsOf } from "./support/clients.ts";
+import { clientsOf, type Ports } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { messages, paths, rawCall } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
+import { waitFor } from "./support/service.ts";
+import { http1 } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 /** Makes an authority and the files of a server, and the settings that name them. */
@@ -51,6 +55,87 @@ async function get(session: ClientHttp2Session, path = "/v1/investors?pageSize=1
   await once(stream, "close");
   return headers[":status"];
 }
+
+const dayMs = 86_400_000;
+
+/** Longer than between two looks at the ages of connections, in milliseconds. */
+const lookMs = 1_200;
+
+/** Sets the clock of this process, and so of the service in it, until the end of the test. */
+function setClock(now: number): void {
+  if (!vi.isFakeTimers()) vi.useFakeTimers({ toFake: ["Date"] });
+  onTestFinished(() => void vi.useRealTimers());
+  vi.setSystemTime(now);
+}
+
+/** A connection on which calls are made. */
+interface Opened {
+  /** Makes a call, and tells whether it was served. */
+  call(): Promise<boolean>;
+  isOpen(): boolean;
+  readonly closed: Promise<unknown>;
+  /** Resolves when it was closed as is fit: by one GOAWAY, or with a reply of HTTP/1.1 that says so. */
+  retired(): Promise<void>;
+}
+
+function openHttp2(port: number, options: ConnectionOptions, call: Call): Opened {
+  const session = openSession(port, options);
+  let goaways = 0;
+  session.on("goaway", () => {
+    goaways += 1;
+  });
+  const closed = once(session, "close");
+  return {
+    call: () => call(session),
+    closed,
+    isOpen: () => !session.closed,
+    async retired() {
+      await closed;
+      expect(goaways).toBe(1);
+    },
+  };
+}
+
+type Call = (session: ClientHttp2Session) => Promise<boolean>;
+
+async function openHttp1(port: number, options: ConnectionOptions): Promise<Opened> {
+  const socket = connectTls({ ...options, port, host: "localhost" });
+  onTestFinished(() => void socket.destroy());
+  const closed = once(socket, "close");
+  let replies: string[] = [];
+  socket.setEncoding("latin1").on("data", (chunk) => {
+    replies = (replies.join("") + chunk).split(/(?=HTTP\/1\.1 )/);
+  });
+  await once(socket, "secureConnect");
+  const request = async () => {
+    const count = replies.length + 1;
+    socket.write(http1("GET", "/v1/investors?pageSize=1", {}));
+    return waitFor(() => replies[count - 1]);
+  };
+  return {
+    call: async () => (await request()).startsWith("HTTP/1.1 200 "),
+    closed,
+    isOpen: () => !socket.destroyed,
+    async retired() {
+      expect(await request()).toMatch(/^HTTP\/1\.1 200 .*connection: close\r\n/is);
+      await closed;
+    },
+  };
+}
+
+/** Opens a connection of gRPC, one of HTTP/2, and one of HTTP/1.1. */
+async function openAll({ grpcPort, httpPort }: Ports, options: ConnectionOptions) {
+  return [
+    openHttp2(grpcPort, options, async (session) => {
+      return (await rawCall(session, paths.list, messages.empty)).status === 0;
+    }),
+    openHttp2(httpPort, options, async (session) => (await get(session)) === 200),
+    await openHttp1(httpPort, options),
+  ];
+}
+
+/** What all connections say to a call. */
+const callAll = (opened: Opened[]) => Promise.all(opened.map(({ call }) => call()));
 
 /** Connects by TLS and tells how; a session to resume comes with the first data. */
 async function handshake(port: number, options: ConnectionOptions) {
@@ -201,21 +286,79 @@ describe("a client certificate", () => {
     }
   });
 
-  it("is refused when it has expired, also on connections that are open, on both ports", async () => {
+  it("is refused before it is valid, and taken then, on connections that are open", async () => {
     const { ca, own, ...server } = await startWithClients();
     const client = clientsOf(server, { tls: { ca, ...own } }).gRPC;
     const session = openSession(server.httpPort, { ca, ...own });
     await client.createInvestor(aCreate());
+    setClock(Date.now() - 2 * dayMs);
+    const failure = await failureOf(client.createInvestor(aCreate()));
+    expect(failure).toMatchObject({ code: "Unauthenticated", reason: "CREDENTIALS_INVALID" });
+    expect(await get(session)).toBe(401);
+    vi.useRealTimers();
     expect(await get(session)).toBe(200);
-    onTestFinished(() => void vi.useRealTimers());
-    for (const days of [2, -2]) {
-      vi.useFakeTimers({ toFake: ["Date"], now: Date.now() + days * 86_400_000 });
-      const failure = await failureOf(client.createInvestor(aCreate()));
-      expect(failure).toMatchObject({ code: "Unauthenticated", reason: "CREDENTIALS_INVALID" });
-      expect(await get(session)).toBe(401);
-      vi.useRealTimers();
-      expect(await get(session)).toBe(200);
-    }
+  });
+
+  it("retires its connections a minute before it expires, and closes them then", async () => {
+    const { ca, own, ...server } = await startWithClients();
+    const endsAt = new X509Certificate(own.cert).validToDate.getTime();
+    setClock(endsAt - 90_000);
+    const stranger = openSession(server.grpcPort, { ca });
+    const early = await openAll(server, { ca, ...own });
+    expect(await callAll(early)).toEqual([true, true, true]);
+    setClock(endsAt - 55_000);
+    await delay(lookMs);
+    for (const { retired } of early) await retired();
+    const late = await openAll(server, { ca, ...own });
+    expect(await callAll(late)).toEqual([true, true, true]);
+    setClock(endsAt - 30_000);
+    await delay(lookMs);
+    expect(await callAll(late)).toEqual([true, true, true]);
+    setClock(endsAt - 20_000);
+    await delay(lookMs);
+    for (const { retired } of late) await retired();
+    const last = await openAll(server, { ca, ...own });
+    expect(await callAll(last)).toEqual([true, true, true]);
+    setClock(endsAt + 1_000);
+    for (const { closed } of last) await closed;
+    const line = { reason: "certificate", msg: "connection closed" };
+    expect(server.lines).toContainEqual(expect.objectContaining(line));
+    expect(stranger.closed).toBe(false);
+  });
+
+  it("that has expired is refused, and its connection closed after a minute", async () => {
+    const { ca, own, ...server } = await startWithClients();
+    setClock(new X509Certificate(own.cert).validToDate.getTime() + 1_000);
+    const opened = await openAll(server, { ca, ...own });
+    await delay(lookMs);
+    expect(await callAll(opened)).toEqual([false, false, false]);
+    setClock(Date.now() + 61_000);
+    for (const { closed } of opened) await closed;
+  });
+
+  it("of a CA that a reload takes out retires its connections at once, and is refused soon", async () => {
+    const { ca, own, file, ...server } = await startWithClients();
+    const next = await createAuthority("Next");
+    const renewed = await next.sign("backend.example");
+    setClock(Date.now());
+    const stranger = openSession(server.grpcPort, { ca });
+    const opened = await openAll(server, { ca, ...own });
+    const idle = await openHttp1(server.httpPort, { ca, ...own });
+    expect(await callAll(opened)).toEqual([true, true, true]);
+    await server.reload();
+    await delay(lookMs);
+    expect(await callAll(opened)).toEqual([true, true, true]);
+    writeFileSync(file, next.ca);
+    await server.reload();
+    await delay(lookMs);
+    for (const { retired } of opened) await retired();
+    expect(idle.isOpen()).toBe(true);
+    setClock(Date.now() + 11_000);
+    await idle.closed;
+    const client = clientsOf(server, { tls: { ca, ...own } }).gRPC;
+    expect((await failureOf(client.listInvestors({}))).reason).toBe("CREDENTIALS_INVALID");
+    await clientsOf(server, { tls: { ca, ...renewed } }).gRPC.listInvestors({});
+    expect(stranger.closed).toBe(false);
   });
 
   it.each(["TLSv1.2", "TLSv1.3"] as const)(
@@ -232,21 +375,28 @@ describe("a client certificate", () => {
   );
 
   it(
-    "without a subject tells who calls by its alternative names, if it can show one",
+    "without a subject tells who calls by its alternative names, if they name somebody",
     needs("openssl"),
     async () => {
       const { ca, file, ...server } = await startWithClients();
-      const sign = (...args: string[]) => {
+      const sign = (extension: string) => {
         const folder = temporaryFolder();
         const [key, cert] = [join(folder, "key"), join(folder, "cert")];
         const make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /";
-        const all = [...make.split(" "), "-keyout", key, "-out", cert, ...args];
-        execFileSync("openssl", all, { stdio: "pipe" });
+        const args = [...make.split(" "), "-keyout", key, "-out", cert, "-addext", extension];
+        execFileSync("openssl", args, { stdio: "pipe" });
         return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
       };
-      const named = (name: string) => sign("-addext", `subjectAltName=${name}`);
-      const one = named("URI:spiffe://example/one");
-      const nobodies = [named("otherName:1.2.3.4;OCT:x"), sign()];
+      const one = sign("subjectAltName=URI:spiffe://example/one");
+      const nobodies = [
+        "subjectAltName=otherName:1.2.3.4;OCT:x",
+        "keyUsage=digitalSignature",
+        // No name, no list of names, a name without characters, and an address of five bytes.
+        "2.5.29.17=DER:30:00",
+        "2.5.29.17=DER:01:02:03",
+        "2.5.29.17=DER:30:02:82:00",
+        "2.5.29.17=DER:30:07:87:05:01:02:03:04:05",
+      ].map(sign);
       writeFileSync(file, [one, ...nobodies].map(({ cert }) => cert).join(""));
       await server.reload();
       const requestId = "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d";
@@ -255,9 +405,12 @@ describe("a client certificate", () => {
       expect((await createAs(one)).id).toBe(
         deriveId("certificate URI:spiffe://example/one", requestId),
       );
-      for (const own of nobodies) {
+      for (const [i, own] of nobodies.entries()) {
         const failure = await failureOf(createAs(own));
-        expect(failure).toMatchObject({ code: "Unauthenticated", reason: "CREDENTIALS_INVALID" });
+        expect(failure, `nobody ${i}`).toMatchObject({
+          code: "Unauthenticated",
+          reason: "CREDENTIALS_INVALID",
+        });
       }
     },
   );

@@ -1,7 +1,8 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { credentialsInvalid, credentialsMissing } from "../errors.ts";
+import type { Peer, PeerCertificate } from "../http/peer.ts";
 import type { AuthenticationSources } from "../settings/config.ts";
-import { allScopes, type Caller, InvalidCredentialsError, type Peer } from "./caller.ts";
+import { allScopes, type Caller, InvalidCredentialsError } from "./caller.ts";
 import { digestOf, readTokensFile } from "./tokens-file.ts";
 
 /**
@@ -69,12 +70,13 @@ export async function createAuthentication(
   return { authenticate, reload };
 }
 
-function byCertificate(certificate: NonNullable<Peer["certificate"]>): Caller {
-  const { holder, isTrusted, validFrom, validTo } = certificate;
+function byCertificate({ holder, validFrom, validTo, trustedUntil }: PeerCertificate): Caller {
   const now = Date.now();
   if (now < validFrom) throw new InvalidCredentialsError("the certificate is not valid yet");
   if (now > validTo) throw new InvalidCredentialsError("the certificate has expired");
-  if (!isTrusted) throw new InvalidCredentialsError("no known CA has signed the certificate");
+  if (now > trustedUntil) {
+    throw new InvalidCredentialsError("no known CA has signed the certificate");
+  }
   if (holder === undefined) throw new InvalidCredentialsError("the certificate names nobody");
   const principal = `certificate ${holder}`;
   return { principal, name: principal, scopes: allScopes };

@@ -7,9 +7,10 @@ import {
   type HandlerContext,
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
-import type { Caller, Peer } from "../auth/caller.ts";
+import type { Caller } from "../auth/caller.ts";
 import { internal, interrupted, overloaded } from "../errors.ts";
 import { type Connection, readTimeoutMs } from "../http/connection.ts";
+import type { Peer } from "../http/peer.ts";
 import { deadlineKey } from "../service/context.ts";
 import { type CallHead, parentTraceOf } from "./call-head.ts";
 

@@ -4,10 +4,11 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
-import { createPeerLookup, type Scope } from "../auth/caller.ts";
+import type { Scope } from "../auth/caller.ts";
 import { scopeMissing } from "../errors.ts";
 import { type EndReason, readTimeoutMs } from "../http/connection.ts";
 import type { Connections } from "../http/connection-set.ts";
+import { describePeer } from "../http/peer.ts";
 import type { HttpResponse } from "../http/reply.ts";
 import { principalKey } from "../service/context.ts";
 import { createQueue } from "../turns.ts";
@@ -99,7 +100,7 @@ export function createGate(options: GateOptions): Gate {
   const reflections = createPublicCalls(maxReflections, maxOfConnection, "oldest");
   const watches = createPublicCalls(maxWatches, maxOfConnection, "youngest");
   let admitting = 0;
-  const peerOf = createPeerLookup();
+  const peerOf = (socket: Socket) => connections.of(socket)?.peer ?? describePeer(socket);
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
     const caller = await call.unlessAborted(authenticate(call.peer, call.head.headers));

@@ -3,6 +3,7 @@ import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { Connection, type EndReason } from "./connection.ts";
 import { createPaces, guardSession, type Pace } from "./http2-session.ts";
+import { describePeer } from "./peer.ts";
 import { peerAddressOf } from "./request.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
@@ -10,6 +11,15 @@ const ageSpread = 0.1;
 
 /** How often ages are looked at, in milliseconds. */
 const ageCheckMs = 500;
+
+/**
+ * How long before the certificate of its client ends a connection is retired, so that a renewed one can
+ * take over, in milliseconds; one that was opened later, after half of the time that it has.
+ */
+const certificateNoticeMs = 60_000;
+
+/** For how long certificates are still taken, once the CAs have changed, in milliseconds. */
+const distrustMs = 10_000;
 
 /** The time without calls after which a connection makes room before others do, in milliseconds. */
 const idleMs = 5_000;
@@ -65,7 +75,8 @@ export function createConnections(limits: ConnectionLimits) {
   const paced = createPaces();
   let closesAfterReply = false;
   let isRetiring = false;
-  const ageTimer = maxAgeMs < Infinity ? setInterval(checkAges, ageCheckMs).unref() : undefined;
+  let distrustedAt = -Infinity;
+  const ageTimer = setInterval(checkAges, ageCheckMs).unref();
 
   function add(socket: Socket): void {
     let added: Connection | undefined;
@@ -101,7 +112,29 @@ export function createConnections(limits: ConnectionLimits) {
       const overdueMs = performance.now() - connection.retiresAt;
       if (overdueMs >= 0) connection.retire();
       if (overdueMs >= graceMs && !connection.isBusy) connection.end("age");
+      checkCertificate(connection);
     }
+  }
+
+  /**
+   * Retires a connection before its client's certificate ends, and closes it then. One whose certificate
+   * was no good from the start is closed, too, so that its client shows the next one.
+   */
+  function checkCertificate(connection: Connection): void {
+    const { certificate } = connection.peer;
+    if (certificate === undefined) return;
+    const now = Date.now();
+    if (connection.openedAt < distrustedAt) {
+      certificate.trustedUntil = Math.min(certificate.trustedUntil, now + distrustMs);
+      connection.retire();
+    }
+    const openedAt = connection.openedAtDate;
+    const goodUntil = Math.min(certificate.validTo, certificate.trustedUntil);
+    const endsAt = goodUntil > openedAt ? goodUntil : openedAt + certificateNoticeMs;
+    const lifeMs = endsAt - openedAt;
+    const noticeMs = lifeMs > certificateNoticeMs ? certificateNoticeMs : lifeMs / 2;
+    if (now >= endsAt - noticeMs) connection.retire();
+    if (now >= endsAt && !connection.isBusy) connection.end("certificate");
   }
 
   /** Ends a connection for a new one, unless all carry calls. */
@@ -154,8 +187,10 @@ export function createConnections(limits: ConnectionLimits) {
       server.on("secureConnection", (socket: Socket) => {
         const connection = find(socket);
         socket.on("error", (error) => reportHttp1(connection, error));
-        if (connection) connection.socket = socket;
-        else socket.destroy();
+        if (connection) {
+          connection.socket = socket;
+          connection.peer = describePeer(socket);
+        } else socket.destroy();
       });
       server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket: Socket) => {
         if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
@@ -194,6 +229,10 @@ export function createConnections(limits: ConnectionLimits) {
     retire() {
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
+    },
+    /** Has clients show their certificates again, since the CAs have changed. */
+    distrustCertificates() {
+      distrustedAt = performance.now();
     },
     /** Whether clients may still be reading replies over HTTP/2. */
     get mayHaveUnreadReplies() {

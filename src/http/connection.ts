@@ -1,6 +1,7 @@
 import type { ServerResponse } from "node:http";
 import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
+import { describePeer, type Peer } from "./peer.ts";
 
 /** Minimum read rate after the {@link readTimeoutMs grace period}, in bytes a millisecond. */
 const slowestRead = 16;
@@ -37,7 +38,8 @@ export type EndReason =
   | "http1_error"
   | "http2_error"
   | "http2_idle_error"
-  | "age";
+  | "age"
+  | "certificate";
 
 /** A client's connection to one of the ports. */
 export class Connection {
@@ -45,8 +47,12 @@ export class Connection {
   socket: Socket;
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;
+  /** Its client; its certificate is known once TLS is there. */
+  peer: Peer;
   readonly retiresAt: number;
-  readonly #openedAt = performance.now();
+  /** When it was opened, by performance.now(), and in milliseconds of Unix time. */
+  readonly openedAt = performance.now();
+  readonly openedAtDate = Date.now();
   readonly #report: (reason: EndReason, cause?: string) => void;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
@@ -64,6 +70,7 @@ export class Connection {
    */
   constructor(socket: Socket, retiresAt: number, report: Connection["report"]) {
     this.socket = socket;
+    this.peer = describePeer(socket);
     this.retiresAt = retiresAt;
     this.#report = report;
   }
@@ -88,7 +95,7 @@ export class Connection {
   /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
   get idleSince(): number | undefined {
     if (this.#calls > 0 || this.#watches > 0) return undefined;
-    return Math.max(this.#openedAt, this.#repliedAt);
+    return Math.max(this.openedAt, this.#repliedAt);
   }
 
   /** Whether it carries nothing but watches. */

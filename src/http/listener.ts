@@ -160,7 +160,12 @@ async function listen(
   { tls, host, reusePort, connections }: ListenerOptions,
 ): Promise<Listener> {
   connections.follow(server);
-  if ("setSecureContext" in server) tls?.onReload((context) => server.setSecureContext(context));
+  if ("setSecureContext" in server) {
+    tls?.onReload((context, areCasNew) => {
+      server.setSecureContext(context);
+      if (areCasNew) connections.distrustCertificates();
+    });
+  }
   await once(server.listen({ port, host, reusePort }), "listening").catch(
     (error: NodeJS.ErrnoException) => {
       const { code = "", message } = error;

@@ -6,6 +6,9 @@ import { readSettingFile } from "../settings/reloaded-files.ts";
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;
 
+/** Called with the new context, and whether the CAs of clients are others than before. */
+type ReloadListener = (context: SecureContextOptions, areCasNew: boolean) => void;
+
 /**
  * Reads the keys and certificates.
  *
@@ -13,7 +16,7 @@ export type Tls = Awaited<ReturnType<typeof readTls>>;
  * @throws {ConfigError} a file cannot be read or used
  */
 export async function readTls(files: TlsFiles, onWarning: (message: string) => void) {
-  const listeners: ((context: SecureContextOptions) => void)[] = [];
+  const listeners: ReloadListener[] = [];
   let context = await readContext(files);
   const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
   const warnIfExpired = () => {
@@ -31,17 +34,18 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
       requestCert: files.clientCaFile !== undefined,
       rejectUnauthorized: false,
     }),
-    /** Calls back with the new context after each {@link Tls.reload}. */
-    onReload: (listener: (context: SecureContextOptions) => void) => void listeners.push(listener),
+    /** Calls back after each {@link Tls.reload}. */
+    onReload: (listener: ReloadListener) => void listeners.push(listener),
     /**
-     * Reads the files again. New connections use what they hold, those that are open stay as
-     * they are; if the files cannot be used, nothing changes.
+     * Reads the files again, for new connections; if they cannot be used, nothing changes.
      *
      * @throws {ConfigError} a file cannot be read or used
      */
     async reload() {
+      const { ca } = context;
       context = await readContext(files);
-      for (const listener of listeners) listener(context);
+      const areCasNew = String(context.ca) !== String(ca);
+      for (const listener of listeners) listener(context, areCasNew);
       warnIfExpired();
     },
     /** When the certificate in use expires. */

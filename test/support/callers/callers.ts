@@ -49,7 +49,8 @@ export function startCallers(
 
 /**
  * The command of the callers in Go, built in a folder. It takes a protocol, a target, a file with a
- * service config, and one with a CA or nothing.
+ * service config, one with a CA or nothing, and, if it has a certificate, one with that and its key,
+ * which is read for each connection.
  */
 export function buildGo(folder: string): string[] {
   const program = join(folder, "callers");
