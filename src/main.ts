@@ -154,7 +154,7 @@ async function runServer(): Promise<void> {
   const at = host.includes(":") ? `[${host}]` : host;
   const s = config.tls === undefined ? "" : "s";
   log.info(
-    `serving ${withoutSecrets(config.databaseUrl)} on grpc${s}://${at}:${server.grpcPort} and http${s}://${at}:${server.httpPort}`,
+    `serving ${server.database} on grpc${s}://${at}:${server.grpcPort} and http${s}://${at}:${server.httpPort}`,
   );
 }
 

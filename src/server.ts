@@ -8,13 +8,9 @@ import { createConnections, withinDescriptors } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { type Config, ConfigError, isLoopback } from "./settings/config.ts";
-import {
-  createReload,
-  type FollowedFiles,
-  followFiles,
-  type Reloaded,
-} from "./settings/reloaded-files.ts";
+import { type Config, ConfigError, expectShareable, isLoopback } from "./settings/config.ts";
+import { readDatabaseUrl } from "./settings/database-url-file.ts";
+import { createReload, followFiles, type Reloaded } from "./settings/reloaded-files.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
@@ -22,8 +18,10 @@ import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/sto
 export interface RunningServer {
   readonly grpcPort: number;
   readonly httpPort: number;
+  /** The database URL that it started with, without its secrets. */
+  readonly database: string;
   /**
-   * Reads the certificates and tokens again, without dropping a call. What cannot be used
+   * Reads the certificates, tokens and the file of the database URL again, without dropping a call. What cannot be used
    * stays as it was.
    *
    * @param onlyChanged leaves those whose files have not changed, and reports an error once
@@ -71,7 +69,7 @@ export async function startServer(
   onFatal: (error: Error) => void,
   droppedLines = () => 0,
 ): Promise<RunningServer> {
-  const { databaseUrl, listen, corsOrigins, limits, drain } = config;
+  const { listen, corsOrigins, limits, drain } = config;
   const { host, reusePort } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const { certFile, keyFile, clientCaFile } = config.tls ?? {};
@@ -79,6 +77,8 @@ export async function startServer(
   const certificateFiles = await followFiles([certFile, keyFile, clientCaFile]);
   const tokenFiles = await followFiles([config.authentication?.tokensFile]);
   const onWarning = (message: string) => log.warn(message);
+  const database = await readDatabaseUrl(config, () => log.info("reloaded database URL"));
+  expectShareable(database.url, reusePort);
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
@@ -116,16 +116,16 @@ export async function startServer(
   const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
-  let storeFiles: FollowedFiles;
   try {
     const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
     // Before the database is opened, which can take long: probes are served meanwhile.
     listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
     listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
-    const opened = await openStore(databaseUrl, {
+    const opened = await openStore(database.url, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
+      rereadUrl: database.reread,
       onWritable: telemetry.noteWritable,
       onLogSize: telemetry.showLogSize,
       onCheckpointFailure: telemetry.noteCheckpointFailure,
@@ -139,13 +139,13 @@ export async function startServer(
       },
     });
     Object.assign(store, opened);
-    storeFiles = await followFiles(store.files ?? []);
+    await database.use(opened);
     stopFollowing = await followStore(store, log, routes.setReady);
   } catch (error) {
     for (const listener of listeners) listener.close();
     connections.destroy();
     throw error instanceof DatabaseUrlError
-      ? new ConfigError(`--database-url is ${error.message}`)
+      ? new ConfigError(`${database.flag} is ${error.message}`)
       : error;
   }
   const [grpcPort = 0, httpPort = 0] = listeners.map(({ port }) => port);
@@ -153,10 +153,11 @@ export async function startServer(
   return {
     grpcPort,
     httpPort,
+    database: database.shown,
     reload: createReload([
       { name: "tokens", files: tokenFiles, reload: authentication?.reload },
       { name: "certificates", files: certificateFiles, reload: tls?.reload },
-      { name: "certificates for MongoDB", files: storeFiles, reload: store.reload },
+      ...database.sources,
     ]),
     async stop() {
       stopFollowing();

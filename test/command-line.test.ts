@@ -33,6 +33,11 @@ describe("the command line", () => {
     [[], { HOST: "0.0.0.0" }, /HOST 0.0.0.0 is not a loopback .* set --allow-insecure/],
     [["--auth-tokens-file", "gone"], {}, /--auth-tokens-file gone cannot be read \(ENOENT\)/],
     [["--database-url", "mongodb://h/?no=1"], {}, /--database-url is not a MongoDB connection/],
+    [
+      ["--database-url", "mongodb://u:s3cret@h"],
+      { DATABASE_URL_FILE: "url" },
+      /^only one of --database-url and DATABASE_URL_FILE may be set$/,
+    ],
   ] as const)("refuses %j %j with one line of the log and status 2", async (args, env, named) => {
     const folder = temporaryFolder();
     const refused = run([...args], env, folder);

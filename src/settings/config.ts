@@ -6,6 +6,8 @@ import { age, duration, host, integer, origins, text, unchecked } from "./values
 /** How a server runs; durations are in milliseconds. */
 export interface Config {
   databaseUrl: string;
+  /** The file that holds the database URL, if it does not count itself. */
+  databaseUrlFile: string | undefined;
   listen: ListenAddress;
   /** Calls are not encrypted if absent. */
   tls: TlsFiles | undefined;
@@ -69,6 +71,7 @@ const count = integer(1, 1_000_000);
 /** All settings. */
 export const settings: readonly Option[] = [
   setting("--database-url <url>", unchecked, "sqlite:data/investors.db", databaseUrls),
+  setting("--database-url-file <file>", text, "", "file that holds it, and is read again"),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
   setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
   setting(
@@ -117,10 +120,14 @@ export function addSettings(command: Command): void {
  */
 export function readConfig(command: Command): Config {
   const values = command.opts();
-  const { databaseUrl, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } = values;
+  const { databaseUrl, databaseUrlFile, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } =
+    values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
   const databaseFault = databaseUrlFault(databaseUrl, databaseUrls);
   if (databaseFault) throw new ConfigError(`--database-url ${databaseFault}`);
+  if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
+    throw new ConfigError("only one of --database-url and --database-url-file may be set");
+  }
   if (oidcIssuer && !isIssuer(oidcIssuer)) {
     const urls = "an https URL, or an http URL of this machine";
     throw new ConfigError(`--oidc-issuer must be ${urls}, without user, query and fragment`);
@@ -133,9 +140,7 @@ export function readConfig(command: Command): Config {
     throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
   const reusePort = values.reusePort === "true";
-  if (reusePort && databaseOf(databaseUrl).kind === "sqlite") {
-    throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
-  }
+  if (!databaseUrlFile) expectShareable(databaseUrl, reusePort);
   if (reusePort && process.platform !== "linux") {
     throw new ConfigError("--reuse-port needs Linux, which spreads connections over processes");
   }
@@ -159,6 +164,7 @@ export function readConfig(command: Command): Config {
   }
   return {
     databaseUrl,
+    databaseUrlFile: databaseUrlFile || undefined,
     listen: { host, grpcPort, httpPort, reusePort },
     tls: tlsCert
       ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
@@ -182,6 +188,13 @@ export function readConfig(command: Command): Config {
     logCalls,
     traces: readTraces(process.env),
   };
+}
+
+/** @throws {ConfigError} other processes may listen on the same ports, and not use the same database */
+export function expectShareable(databaseUrl: string, reusePort: boolean): void {
+  if (reusePort && databaseOf(databaseUrl).kind === "sqlite") {
+    throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
+  }
 }
 
 /**

@@ -22,7 +22,7 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
 }
 
 /** What a server has read from files and can read again. */
-interface Source {
+export interface Source {
   /** Its name in the log. */
   name: string;
   files: FollowedFiles;
@@ -31,7 +31,7 @@ interface Source {
    *
    * @throws {Error} they cannot be used; what was read before stays in use
    */
-  reload: (() => Promise<void>) | undefined;
+  reload?: (() => Promise<void>) | undefined;
 }
 
 /** What was read again, and what could not be used. */

@@ -54,9 +54,10 @@ export interface Store {
   /**
    * Connects with these files as they are now, and cuts no call.
    *
+   * @param url a database URL for the same database that counts from now on
    * @throws {Error} for operators to read, if they cannot be used; the old ones stay in use
    */
-  reload?(): Promise<void>;
+  reload?(url?: string): Promise<void>;
 
   /**
    * Finishes the accepted inserts and releases everything. Later calls of the other
@@ -72,6 +73,8 @@ export interface StoreOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
+  /** Has the database URL read again, and {@link Store.reload} called if it is another; absent if it stays. */
+  rereadUrl?: (() => Promise<void>) | undefined;
   /**
    * Called with why the database refuses creates, or without it if it takes them: when it is open,
    * after a create that passed, and once a second from one that was refused until one would pass.

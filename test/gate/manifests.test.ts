@@ -32,20 +32,27 @@ describe("the manifests", needs("Go"), () => {
       const { objects, find } = readOverlay(`${name}-${access}`);
       const { spec } = find(kind);
       const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
-      const [{ env, envFrom, ports, startupProbe, readinessProbe, livenessProbe }] = containers;
-      expect(env.map((each: { name: string }) => each.name)).toEqual(["DATABASE_URL"]);
+      const [{ env, envFrom, volumeMounts, ports, startupProbe, readinessProbe, livenessProbe }] =
+        containers;
+      const mountOf = (volume: string) =>
+        volumeMounts.find((each: { name: string }) => each.name === volume);
+      const own = env.map((each: { name: string; value: string }) => [each.name, each.value]);
+      const image = readFileSync(join(root, "Dockerfile"), "utf8");
+      const [, databaseOfImage = ""] = /^ENV .*DATABASE_URL=(\S+)/m.exec(image) ?? [];
       const hasOidc = envFrom.some(
         ({ configMapRef }: { configMapRef: { name: string } }) =>
           configMapRef.name === "investor-records-oidc",
       );
       expect(hasOidc).toBe(access === "oidc");
       expect(JSON.stringify(find("NetworkPolicy")).includes('"port":443')).toBe(hasOidc);
-      const { databaseUrl, tls, authentication, listen, drain } = readVariables({
+      const { databaseUrl, databaseUrlFile, tls, authentication, listen, drain } = readVariables({
         HOST: "0.0.0.0",
-        DATABASE_URL: env[0].value ?? "mongodb://db1/investors",
+        DATABASE_URL: databaseOfImage,
+        ...Object.fromEntries(own),
         ...find("ConfigMap").data,
       });
-      expect(databaseUrl).toContain(name);
+      if (name === "sqlite") expect(databaseUrl).toBe("sqlite:///data/investors.db");
+      else expect(databaseUrlFile).toBe(`${mountOf("database").mountPath}/DATABASE_URL`);
       expect(tls).toBeDefined();
       expect(authentication).toMatchObject({ tokensFile: expect.anything() });
       // What only the operator knows is not there, or cannot be used by mistake.
@@ -134,7 +141,8 @@ describe("the manifests", needs("Go"), () => {
     const secrets = template.spec.volumes.map(
       ({ secret }: { secret: { secretName: string } }) => secret.secretName,
     );
-    expect(secrets).toEqual([tlsConfig.ca.secret.name, authorization.credentials.name]);
+    for (const needed of [tlsConfig.ca.secret, authorization.credentials])
+      expect(secrets).toContain(needed.name);
   });
 
   it("of Compose have settings that the service takes, and time to drain", () => {
@@ -226,6 +234,17 @@ describe("the systemd units", needs("systemd-analyze"), () => {
       expect(isMet()).toBe(true);
     },
   );
+
+  it("reads the database URL from a file, as docs/data.md says", () => {
+    const [dropIn] = readBlocks("docs/data.md").filter(({ language }) => language === "ini");
+    const lines = dropIn?.text ?? "";
+    expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
+    const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
+    const own = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
+    const unit = /^Environment=(DATABASE_URL)=(.*)$/m.exec(text("investor-records.service")) ?? [];
+    const { databaseUrlFile } = readVariables({ [unit[1] ?? ""]: unit[2] ?? "", ...own });
+    expect(databaseUrlFile).toBe("/etc/investor-records/database-url");
+  });
 
   it("takes its keys from credentials, as docs/operation.md says", () => {
     const [dropIn] = readBlocks("docs/operation.md").filter(({ language }) => language === "ini");

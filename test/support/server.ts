@@ -22,10 +22,15 @@ export async function startInProcess(flags: Record<string, string> = {}) {
   };
   const log = pino({ level: flags["--log-level"] ?? "info" }, { write });
   const own = { "--database-url": `sqlite:${folder}/data/investors.db` };
+  const database = flags["--database-url-file"] === undefined ? own : {};
   const ports = { "--grpc-port": "0", "--http-port": "0" };
-  const server = await startServer(readSettings({ ...own, ...ports, ...flags }), log, (error) => {
-    throw error;
-  });
+  const server = await startServer(
+    readSettings({ ...database, ...ports, ...flags }),
+    log,
+    (error) => {
+      throw error;
+    },
+  );
   onTestFinished(async () => void (await server.stop()));
   return { ...server, folder, lines, errors };
 }

@@ -1,6 +1,5 @@
 import { type ClientSession, type Document, MongoClient, type MongoClientOptions } from "mongodb";
 import { DatabaseUrlError } from "../store.ts";
-import { unavailable } from "./errors.ts";
 
 /** The options that a URL may have. The driver takes more: deprecated ones, and those of programs. */
 const supported = `appName authMechanism authMechanismProperties authSource compressors
@@ -26,6 +25,15 @@ export type Run = (
 
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
+
+/** How a command is run. */
+export interface RunOptions {
+  /** How long its whole reply may take, in milliseconds. */
+  timeoutMs: number;
+  /** Leaves objects within the reply as BSON. */
+  raw: boolean;
+  session?: ClientSession;
+}
 
 /**
  * Creates a client that is not connected yet, and whose commands take little more than `attemptMs`,
@@ -57,7 +65,7 @@ export function createMongoClient(url: string, attemptMs: number) {
     socketTimeoutMS: attemptMs * 1.25,
     heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
   });
-  const { tls, minPoolSize, maxPoolSize, compressors } = client.options;
+  const { tls, minPoolSize, maxPoolSize, compressors, srvHost, hosts } = client.options;
   const { tlsCAFile, tlsCRLFile, tlsCertificateKeyFile } = client.options;
   const files = Object.entries({ tlsCAFile, tlsCRLFile, tlsCertificateKeyFile });
   const ofTls = names.find((name) => /^tls./i.test(name));
@@ -86,17 +94,14 @@ export function createMongoClient(url: string, attemptMs: number) {
   return {
     client,
     db,
+    /** Which database it is, of which hosts: what two URLs of the same have in common. */
+    target: `${srvHost ?? hosts.map(String).sort()}/${database}`,
     /**
      * Runs a command, and closes its connection if the whole reply is not there in time: the driver's
      * own timeouts begin again with each byte. When another primary is found the command ends, too:
      * one that is frozen would hold it up. Commands that begin while there is none wait for the next.
-     *
-     * @param raw leaves objects within the reply as BSON
      */
-    async run(
-      command: Document,
-      { timeoutMs, raw, session }: { timeoutMs: number; raw: boolean; session?: ClientSession },
-    ): Promise<Document> {
+    async run(command: Document, { timeoutMs, raw, session }: RunOptions): Promise<Document> {
       const control = new AbortController();
       const timer = setTimeout(() => {
         control.abort(new Error(`no whole reply within ${timeoutMs} ms`));
@@ -115,13 +120,11 @@ export function createMongoClient(url: string, attemptMs: number) {
     },
     /** The files with certificates and keys that it reads when it connects. */
     files: files.flatMap(([, file]) => file ?? []),
-    /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
+    /** @throws {Error} it cannot be reached, refuses the user, or a file cannot be read */
     async connect(): Promise<void> {
       await client.connect().catch((error) => {
         const [option] = files.find(([, file]) => file && file === error.path) ?? [];
-        throw unavailable(
-          option ? new Error(`${option} ${error.path} cannot be read (${error.code})`) : error,
-        );
+        throw option ? new Error(`${option} ${error.path} cannot be read (${error.code})`) : error;
       });
     },
   };

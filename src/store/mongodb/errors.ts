@@ -54,6 +54,14 @@ export function isSurelyNotWritten(error: unknown): boolean {
   );
 }
 
+/** Whether a server refused the user, when a connection was made to it, so that no command was sent. */
+export function isUserRefused(error: unknown): boolean {
+  if (error instanceof MongoServerError) return error.code === code.authenticationFailed;
+  // That of those who wait for the connection of another.
+  const isOfPool = error instanceof Error && error.name === "MongoPoolClearedError";
+  return isOfPool && isUserRefused(error.cause);
+}
+
 /** The error of one record that the server did not store. */
 export function toInsertError(failure: {
   code: number;

@@ -12,7 +12,7 @@ import {
   StoreUnavailableError,
 } from "../store.ts";
 import { followWritable } from "../writable.ts";
-import { createMongoClient, type Run } from "./client.ts";
+import type { Run } from "./client.ts";
 import { whyUnusable } from "./collection.ts";
 import { collectionName, firstKey, lastKey, queryOf, toDocument, toKey } from "./documents.ts";
 import {
@@ -24,9 +24,10 @@ import {
 } from "./errors.ts";
 import { lookWhetherWritable } from "./look.ts";
 import { createReads, retryOnce } from "./reads.ts";
+import { createReplaceableClient } from "./replaceable-client.ts";
 
 interface MongoStoreOptions
-  extends Pick<StoreOptions, "requestTimeoutMs" | "observe">,
+  extends Pick<StoreOptions, "requestTimeoutMs" | "observe" | "rereadUrl">,
     Partial<Pick<StoreOptions, "onWritable" | "onFatal">> {
   /** Whether records are only read, from what need not keep more. */
   isSource?: boolean;
@@ -43,8 +44,7 @@ interface MongoStoreOptions
 export function createMongoStore(url: string, options: MongoStoreOptions): Store {
   const { requestTimeoutMs, observe, onWritable, onFatal, isSource = false } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  let current = createMongoClient(url, attemptMs);
-  const clients = new Set([current.client]);
+  const client = createReplaceableClient(url, attemptMs, options);
   let connecting: Promise<unknown> | undefined;
   let closing: Promise<unknown> | undefined;
   /** When the last insert was written, by the server's operation time. */
@@ -54,18 +54,18 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   /** The server gives up after the time of an attempt, and has a little longer to say so. */
   const run: Run = (command, how) => {
     const timeoutMs = attemptMs * 1.25;
-    return current.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw: false, ...how });
+    return client.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw: false, ...how });
   };
   const reads = createReads(run);
   const writable = followWritable((last) => {
-    const { client, db } = current;
     const { isStandalone } = reads;
-    return lookWhetherWritable(run, { client, database: db.databaseName, isStandalone }, last);
+    const { driver, databaseName: database } = client;
+    return lookWhetherWritable(run, { client: driver, database, isStandalone }, last);
   }, onWritable);
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
-    connecting ??= current
+    connecting ??= client
       .connect()
       .then(() => retryOnce(reads.learnElection))
       .then(() => retryOnce(findFault))
@@ -80,7 +80,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   /** What keeps this store from that database until somebody changes something. */
   async function findFault(): Promise<string | undefined> {
     const fault = await whyUnusable(run, { isSource, isStandalone: reads.isStandalone });
-    const name = `${collectionName} of the database ${current.db.databaseName}`;
+    const name = `${collectionName} of the database ${client.databaseName}`;
     return (
       fault && `the collection ${name} cannot be used, since ${fault}: name another one in the URL`
     );
@@ -127,7 +127,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   async function connectAnew(): Promise<void> {
     await connect();
     if (!isMixedUp) return;
-    await replaceClient();
+    await client.replace();
     lastTime = undefined;
     isMixedUp = false;
   }
@@ -182,29 +182,6 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
     return signal ? unlessAborted(work(), signal) : work();
   }
 
-  async function reload(): Promise<void> {
-    await replaceClient().catch(({ message }) => {
-      throw new Error(`the files that --database-url names cannot be used: ${message}`);
-    });
-  }
-
-  async function replaceClient(): Promise<void> {
-    const next = createMongoClient(url, attemptMs);
-    clients.add(next.client);
-    try {
-      await next.connect();
-    } catch (error) {
-      await next.client.close();
-      clients.delete(next.client);
-      throw error;
-    }
-    const { client } = current;
-    current = next;
-    // Its commands have ended by then, each of which takes less than a call may.
-    const close = () => client.close().then(() => clients.delete(client));
-    setTimeout(close, requestTimeoutMs).unref();
-  }
-
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
     find: (id, call) => finds.add(id, call?.signal),
@@ -218,13 +195,15 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
       }, signal);
     },
 
-    files: current.files,
-    ...(current.files.length > 0 && { reload }),
+    get files() {
+      return client.files;
+    },
+    reload: client.replace,
 
     async close() {
       writable.close();
       closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
-        Promise.all(Array.from(clients, (client) => client.close())),
+        client.close(),
       );
       await closing;
     },

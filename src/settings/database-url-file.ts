@@ -1,0 +1,82 @@
+import {
+  databaseUrlFault,
+  databaseUrls,
+  sqlitePathOf,
+  withoutSecrets,
+} from "../store/database-url.ts";
+import type { Store } from "../store/store.ts";
+import { type Config, ConfigError } from "./config.ts";
+import { followFiles, readSettingFile, type Source } from "./reloaded-files.ts";
+
+/**
+ * Reads the database URL of a server, which can change while it runs if a file holds it.
+ *
+ * @param onReread called when it was read again because MongoDB refused the user
+ * @throws {ConfigError} the file cannot be read or holds no such URL
+ */
+export async function readDatabaseUrl(
+  { databaseUrl, databaseUrlFile: file }: Config,
+  onReread: () => void,
+) {
+  const flag = file === undefined ? "--database-url" : `--database-url-file ${file}`;
+  const inUrl: Source = { name: "certificates for MongoDB", files: await followFiles([]) };
+  const ofUrl: Source = { name: "database URL", files: await followFiles([file]) };
+  let url = file === undefined ? databaseUrl : await readFile(file);
+  let rereading: Promise<void> | undefined;
+  let store: Pick<Store, "files" | "reload"> = {};
+
+  async function use(opened: typeof store): Promise<void> {
+    store = opened;
+    const { files = [] } = store;
+    inUrl.files = await followFiles(files);
+    inUrl.reload = files.length === 0 ? undefined : reconnect;
+  }
+
+  async function reconnect(next?: string): Promise<void> {
+    await store.reload?.(next).catch(({ message }) => {
+      const what = next === undefined ? `the files that ${flag} names` : flag;
+      throw new ConfigError(`${what} cannot be used: ${message}`);
+    });
+  }
+
+  async function reload(path: string): Promise<boolean> {
+    const next = await readFile(path);
+    if (next === url) return false;
+    if (sqlitePathOf(next) !== sqlitePathOf(url)) {
+      throw new ConfigError(`${flag} cannot be used: it names another database`);
+    }
+    await reconnect(next);
+    url = next;
+    await use(store);
+    return true;
+  }
+
+  async function reread(path: string): Promise<void> {
+    // What is wrong with it is logged when it is read at intervals.
+    if (await reload(path).catch(() => false)) onReread();
+    rereading = undefined;
+  }
+
+  if (file !== undefined) ofUrl.reload = async () => void (await reload(file));
+  return {
+    /** The URL at the start. */
+    url,
+    /** The setting that it comes from, as messages name it. */
+    flag,
+    /** The same without its secrets. */
+    shown: withoutSecrets(url),
+    /** Has the store that was opened take what is read again. */
+    use,
+    /** What {@link createReload} reads again. */
+    sources: [ofUrl, inUrl],
+    /** Reads it again now. */
+    reread: file === undefined ? undefined : () => (rereading ??= reread(file)),
+  };
+}
+
+async function readFile(path: string): Promise<string> {
+  const url = String(await readSettingFile("--database-url-file", path)).trim();
+  const fault = databaseUrlFault(url, databaseUrls);
+  if (fault) throw new ConfigError(`--database-url-file ${path}: its URL ${fault}`);
+  return url;
+}
