@@ -2,7 +2,10 @@ import { setTimeout as delay } from "node:timers/promises";
 import type { Document } from "mongodb";
 import type { StoreOptions } from "../store.ts";
 import { createMongoClient, type RunOptions } from "./client.ts";
-import { explain, isUserRefused, unavailable } from "./errors.ts";
+import { explain, isUnauthorized, isUserRefused, unavailable } from "./errors.ts";
+
+/** The least time between two new clients for one that is not authorized, in milliseconds. */
+const renewalMs = 5_000;
 
 /** How often the URL is read again while the user is refused, in milliseconds. */
 const rereadMs = 100;
@@ -21,6 +24,34 @@ export function createReplaceableClient(
   let currentUrl = url;
   let current = createMongoClient(url, attemptMs);
   const clients = new Set([current.client]);
+  let renewedAt = Number.NEGATIVE_INFINITY;
+
+  async function replace(nextUrl = currentUrl): Promise<void> {
+    const next = createMongoClient(nextUrl, attemptMs);
+    if (next.target !== current.target) throw new Error("it names another database");
+    clients.add(next.client);
+    try {
+      await next.connect();
+    } catch (error) {
+      await next.client.close();
+      clients.delete(next.client);
+      throw new Error(explain(error as Error));
+    }
+    const { client } = current;
+    current = next;
+    currentUrl = nextUrl;
+    // Its commands have ended by then, each of which takes less than a call may.
+    const close = () => client.close().then(() => clients.delete(client));
+    setTimeout(close, requestTimeoutMs).unref();
+  }
+
+  /** A user that was dropped and made again is unknown on the connections that it had. */
+  function renew(): void {
+    if (performance.now() - renewedAt < renewalMs) return;
+    renewedAt = performance.now();
+    // What is wrong then is what calls say.
+    replace().catch(() => {});
+  }
 
   return {
     /** The files with certificates and keys that it reads when it connects. */
@@ -50,6 +81,7 @@ export function createReplaceableClient(
         try {
           return await current.run(command, options);
         } catch (error) {
+          if (isUnauthorized(error)) renew();
           const isTimeUp = performance.now() > until;
           // A session is of one client.
           const isLast = isTimeUp || options.session !== undefined;
@@ -64,24 +96,7 @@ export function createReplaceableClient(
      *
      * @throws {Error} for operators to read, if it cannot; the client before stays in use
      */
-    async replace(nextUrl = currentUrl): Promise<void> {
-      const next = createMongoClient(nextUrl, attemptMs);
-      if (next.target !== current.target) throw new Error("it names another database");
-      clients.add(next.client);
-      try {
-        await next.connect();
-      } catch (error) {
-        await next.client.close();
-        clients.delete(next.client);
-        throw new Error(explain(error as Error));
-      }
-      const { client } = current;
-      current = next;
-      currentUrl = nextUrl;
-      // Its commands have ended by then, each of which takes less than a call may.
-      const close = () => client.close().then(() => clients.delete(client));
-      setTimeout(close, requestTimeoutMs).unref();
-    },
+    replace,
     /** Closes it, and those before it. */
     async close(): Promise<void> {
       await Promise.all(Array.from(clients, (client) => client.close()));
