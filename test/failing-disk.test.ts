@@ -1,11 +1,14 @@
+import { execFileSync } from "node:child_process";
 import { statSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { StoreUnavailableError } from "../src/store/store.ts";
 import { type FailingDisk, prepareDisks } from "./gate/faults/failing-disk.ts";
-import { copy } from "./support/copying.ts";
+import { copy, openSqlite, rowsOf } from "./support/copying.ts";
+import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
 import { createRandom, seedOf } from "./support/random.ts";
-import { aCreate, largest } from "./support/records.ts";
+import { aCreate, anInvestor, largest } from "./support/records.ts";
 import {
   end,
   grpcClient,
@@ -131,3 +134,27 @@ describe("a removal", needs("cc"), () => {
     },
   );
 });
+
+it(
+  "a small disk holds mostly records; once it is full, they can be read, also by a new start",
+  needs("mount"),
+  async () => {
+    const folder = temporaryDisk(join(temporaryFolder(), "data"), 0, 1024 ** 2);
+    const path = join(folder, "investors.db");
+    let store = await openSqlite(path);
+    let count = 0;
+    const fill = async () => {
+      for (; ; count += 1) await store.insert(anInvestor());
+    };
+    await expect(fill()).rejects.toThrow(StoreUnavailableError);
+    expect(count).toBeGreaterThan(4_000);
+    await expect(store.close()).rejects.toThrow("left its latest records in");
+    store = await openSqlite(path);
+    expect(await store.list({ limit: 10_000 })).toHaveLength(count);
+    await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
+    execFileSync("mount", ["-o", "remount,size=4M", folder]);
+    await store.insert(anInvestor());
+    await store.close();
+    expect(rowsOf(folder, "investors.db")).toBe(count + 1);
+  },
+);

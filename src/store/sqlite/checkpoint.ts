@@ -1,12 +1,16 @@
-import { realpathSync } from "node:fs";
+import { realpathSync, statfsSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
+import { pragma } from "./commit-count.ts";
 import { explainError } from "./errors.ts";
 import { openSqliteFile } from "./file.ts";
 import { sizeOf } from "./wal.ts";
 
 /** From how many frames on the WAL is brought in, as SQLite would do it by itself. */
-const framesToBringIn = 1_000;
+const maxFrames = 1_000;
+
+/** The part of its disk that it may take before. */
+const maxPart = 1 / 16;
 
 /** How long after one that failed no checkpoint is tried, in milliseconds: each can take seconds. */
 const pauseMs = 10_000;
@@ -17,8 +21,15 @@ const pauseMs = 10_000;
  *
  * @param onFailure called with why the WAL could not be brought in; nothing is lost by that
  */
-export function createCheckpoints(db: DatabaseSync, onFailure: (why: string) => void) {
+export function createCheckpoints(
+  db: DatabaseSync,
+  path: string,
+  onFailure: (why: string) => void,
+) {
   db.exec("PRAGMA wal_autocheckpoint = 0");
+  const { blocks, bsize } = statfsSync(path);
+  // On a small disk, a WAL of the usual size would leave no room for the file.
+  const frames = Math.min(maxFrames, (blocks * bsize * maxPart) / pragma(db, "page_size"));
   const look = db.prepare("PRAGMA wal_checkpoint(NOOP)");
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
   let notBefore = 0;
@@ -36,7 +47,7 @@ export function createCheckpoints(db: DatabaseSync, onFailure: (why: string) => 
     /** Brings the WAL in if it has become large. To be called when a commit has been acknowledged. */
     afterCommit(): void {
       if (performance.now() < notBefore) return;
-      if (Number(look.get()?.log) >= framesToBringIn) bringIn();
+      if (Number(look.get()?.log) >= frames) bringIn();
     },
     /** Brings all of it in. To be called before the connection closes, which says nothing of failures. */
     beforeClose: bringIn,

@@ -12,6 +12,7 @@ export const resultCode = {
   corrupt: 11,
   full: 13,
   cannotOpen: 14,
+  protocol: 15,
   constraint: 19,
   notADatabase: 26,
   writeError: 778,
@@ -47,12 +48,19 @@ export function toFailure(error: unknown): Failure {
   return { message: code === resultCode.corrupt ? `${message}, ${orUnreadable}` : message, code };
 }
 
+/** Whether a lock did not come: another process has it, or the file system fails to give it. */
+export function isLockedOut(code: number | undefined): boolean {
+  return code === resultCode.busy || code === resultCode.protocol;
+}
+
 /** The error for callers of the store. */
 export function toStoreError({ message, code }: Failure): Error {
   // The statements are right, so that an error is one of the table; a constraint is another program's.
-  const { error, busy, readOnly, ioError, full, cannotOpen, constraint } = resultCode;
-  const refusals: unknown[] = [error, busy, readOnly, ioError, full, cannotOpen, constraint];
-  return refusals.includes(code) ? new StoreUnavailableError(message) : new Error(message);
+  const { error, readOnly, ioError, full, cannotOpen, constraint } = resultCode;
+  const refusals: unknown[] = [error, readOnly, ioError, full, cannotOpen, constraint];
+  return isLockedOut(code) || refusals.includes(code)
+    ? new StoreUnavailableError(message)
+    : new Error(message);
 }
 
 /** What a file cannot be made for, although it may be. */
@@ -102,14 +110,14 @@ export function isAllowed(path: string): boolean {
  * @param path the file, if it is one of SQLite
  */
 export function explainError(error: unknown, path?: string): string {
-  const { busy, cannotOpen, readOnly, ioError, corrupt, notADatabase, full } = resultCode;
+  const { cannotOpen, readOnly, ioError, corrupt, notADatabase, full } = resultCode;
   const code = resultCodeOf(error);
   const name = systemNameOf(error) ?? "";
   const message = (error instanceof Error ? error.message : String(error)).replace(
     /^UNKNOWN: unknown error/,
     name,
   );
-  if (code === busy) return "another process keeps it in use";
+  if (isLockedOut(code)) return "another process keeps it in use";
   if (code === notADatabase) return "it is damaged, or not an SQLite file";
   if (code === corrupt) return `it is damaged, ${orUnreadable} (${message})`;
   const shortage = code === cannotOpen && path ? shortageBeside(path) : undefined;

@@ -12,9 +12,10 @@ import {
   type Store,
   StoreClosedError,
   type StoreOptions,
+  StoreUnavailableError,
 } from "../store.ts";
 import { followWritable, sampleInvestor } from "../writable.ts";
-import { explainError, toFailure, toStoreError } from "./errors.ts";
+import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
@@ -29,8 +30,8 @@ type Options = Omit<StoreOptions, "requestTimeoutMs">;
  */
 const lookupCacheKib = 16 * 1024;
 
-/** Timeout of a read that is locked out, which holds up the event loop, in milliseconds. */
-const readBusyTimeoutMs = 50;
+/** For how long reads can be locked out before the process ends, in milliseconds. */
+const lockoutMs = 30_000;
 
 /**
  * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
@@ -53,6 +54,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   }, onWritable);
   const batcher = new Batcher<Investor, undefined>({
     async run(investors) {
+      if (lockout) return investors.map(() => lockout);
       const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
       writable.note(outcomes);
       return outcomes;
@@ -62,14 +64,41 @@ export async function createSqliteStore(path: string, options: Options): Promise
   });
 
   let closing: Promise<void> | undefined;
+  /** What calls fail with while a lock does not come that a read needs. */
+  let lockout: StoreUnavailableError | undefined;
+
+  /**
+   * Has the thread wait for the locks that a read has not got, and calls fail meanwhile: SQLite waits
+   * for some of them by itself, up to ten seconds, in which the event loop would stand still each time.
+   */
+  async function waitForLocks({ message }: Failure): Promise<void> {
+    lockout ??= new StoreUnavailableError(`another process keeps its locks (${message})`);
+    const end = performance.now() + lockoutMs;
+    for (;;) {
+      const [outcome] = await writer.send("read");
+      if (typeof outcome !== "object" || !isLockedOut(outcome.code)) break;
+      if (performance.now() < end) continue;
+      const why = "another process keeps its locks, or its file system has none that work";
+      return writer.die(new Error(`${path} cannot be read for ${lockoutMs / 1_000} s: ${why}`));
+    }
+    lockout = undefined;
+  }
+
+  function toReadError(error: unknown): Error {
+    const failure = toFailure(error);
+    // The thread ends if it cannot say.
+    if (isLockedOut(failure.code) && !lockout) waitForLocks(failure).catch(() => {});
+    return toStoreError(failure);
+  }
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreClosedError();
+    if (lockout) throw lockout;
     try {
       return query();
     } catch (error) {
-      throw toStoreError(toFailure(error));
+      throw toReadError(error);
     }
   }
 
@@ -78,7 +107,8 @@ export async function createSqliteStore(path: string, options: Options): Promise
     find: (id) =>
       new Promise((resolve, reject) => {
         if (closing !== undefined) throw new StoreClosedError();
-        reader.find({ id, resolve, reject: (error) => reject(toStoreError(toFailure(error))) });
+        if (lockout) throw lockout;
+        reader.find({ id, resolve, reject: (error) => reject(toReadError(error)) });
       }),
     list: (range, signal) => read(() => reader.list(range), signal),
 
@@ -119,7 +149,7 @@ async function openFile(path: string, options: Options) {
   }
   const connections: DatabaseSync[] = [];
   function connect(): DatabaseSync {
-    const db = new DatabaseSync(path, { timeout: readBusyTimeoutMs });
+    const db = new DatabaseSync(path, { timeout: 0 });
     connections.push(db);
     db.exec("PRAGMA query_only = ON; PRAGMA cell_size_check = ON");
     return db;
@@ -194,7 +224,7 @@ async function startWriter(path: string, options: Options) {
     isNew,
     wal,
     die,
-    async send(request: Row[] | Look): Promise<Outcome[]> {
+    async send(request: Row[] | Look | "read"): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);
       const reply = Promise.withResolvers<Outcome[]>();
       pending.push(reply);

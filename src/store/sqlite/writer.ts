@@ -41,13 +41,15 @@ const readCount = db.prepare("PRAGMA user_version");
 let lastCount = pragma(db, "user_version");
 let warnedAt = -Infinity;
 const insert = db.prepare(insertRow);
-const checkpoints = createCheckpoints(db, (checkpointFailure) => {
+const checkpoints = createCheckpoints(db, path, (checkpointFailure) => {
   port.postMessage({ checkpointFailure } satisfies CheckpointFailure);
 });
 const hasId = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?, '-')");
 
-port.on("message", (message: Row[] | Look | "close") => {
-  if (message === "close") {
+port.on("message", (message: Row[] | Look | "read" | "close") => {
+  if (message === "read") {
+    port.postMessage(tryRead());
+  } else if (message === "close") {
     checkpoints.beforeClose();
     db.close();
     port.close();
@@ -72,6 +74,16 @@ function followCount({ before, count }: { before: number; count: number }): void
   warn(
     `another process writes to ${path} too: a second service, or a command such as copy or remove`,
   );
+}
+
+/** Replies to "read": whether the file can be read now, for which it waits in SQLite. */
+function tryRead(): Outcome[] {
+  try {
+    readCount.get();
+    return ["written"];
+  } catch (error) {
+    return [toFailure(error)];
+  }
 }
 
 /**
