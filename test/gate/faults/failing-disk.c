@@ -11,7 +11,7 @@
  *                 beside one has a byte for each page that a sync has lost: 1 until it is written
  *                 again.
  *   DISK_RULES    a file of faults. It may be replaced at any time (by a rename); then counting
- *                 starts anew. A line is
+ *                 starts anew; a file beside it, .struck, then says that a fault has happened. A line is
  *                   OPERATION SUFFIX WHEN ACTION
  *                 ACTION happens to an OPERATION (write, sync, truncate, unlink, open if it may make
  *                 the file, or any of them; or read, look, which is another open, rename, or lock)
@@ -119,6 +119,9 @@ static int fault_of(const char *op, const char *name) {
   pthread_mutex_unlock(&lock);
   if (!*action) return 0;
   dprintf(2, "the disk fails: %s %s %s\n", op, name, action);
+  char struck[PATH_MAX];
+  snprintf(struck, sizeof struck, "%s.struck", getenv("DISK_RULES"));
+  close(open(struck, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!strcmp(action, "kill")) kill(getpid(), SIGKILL);
   while (!strcmp(action, "hang") || !strcmp(action, "kill")) pause();
   static const struct { const char *name; int number; } errors[] = {

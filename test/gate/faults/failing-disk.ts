@@ -1,6 +1,7 @@
 /** A disk that fails on demand (failing-disk.c), and what a power cut may leave of it. */
 import { execFileSync } from "node:child_process";
 import {
+  existsSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -38,6 +39,7 @@ function createFailingDisk(library: string) {
   const durable = join(folder, "durable");
   const rules = join(folder, "rules");
   for (const each of [data, durable]) mkdirSync(each);
+  let strikes = 0;
 
   return {
     folder,
@@ -51,8 +53,13 @@ function createFailingDisk(library: string) {
       DISK_RULES: rules,
     },
 
+    /** How many of the former rules have made it fail. */
+    strikes: () => strikes,
+
     /** Makes the disk fail by other rules from now on. */
     setRules(text: string): void {
+      if (existsSync(`${rules}.struck`)) strikes += 1;
+      rmSync(`${rules}.struck`, { force: true });
       writeFileSync(`${rules}.new`, text);
       renameSync(`${rules}.new`, rules);
     },
