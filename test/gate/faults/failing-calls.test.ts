@@ -2,6 +2,7 @@
 import { existsSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { v4 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { copy, tableAlone, tableOf } from "../../support/copying.ts";
 import { failureOf } from "../../support/errors.ts";
@@ -189,20 +190,22 @@ function expectBounded({ output }: Run, startedAt: number): void {
 async function judge(world: World): Promise<void> {
   const { disk, random, records } = world;
   disk.setRules("");
-  if (hasEnded(world.service.child) || random.int(0, 1) === 0) {
-    const code = await end(world.service, random.pick(["SIGTERM", "SIGKILL"]));
-    // It may have had its end before; its files are where they were.
-    expect([0, 1, "SIGKILL"], world.service.output()).toContain(code);
-    world.service = await startService({ ...disk.env, ...ports }, disk.folder);
-  }
-  const client = grpcClient(world.service);
-  const request = aCreate();
-  await waitFor(async () => {
-    const created = await client.createInvestor(request).catch(() => undefined);
-    if (created) records.set(contentOf(request), { state: "there", id: created.id });
-    return created !== undefined || hasEnded(world.service.child);
+  if (random.int(0, 1) === 0) await end(world.service, random.pick(["SIGTERM", "SIGKILL"]));
+  const request = aCreate({ requestId: v4() });
+  const created = await waitFor(async () => {
+    // It may still be about to end, for what it has met before.
+    if (hasEnded(world.service.child)) {
+      expect([0, 1, null], world.service.output()).toContain(world.service.child.exitCode);
+      world.service = await startService({ ...disk.env, ...ports }, disk.folder);
+    }
+    return grpcClient(world.service)
+      .createInvestor(request)
+      .catch(() => undefined);
   });
-  const left = new Map((await listAll(client)).map((each) => [contentOf(each), each.id]));
+  records.set(contentOf(request), { state: "there", id: created.id });
+  const left = new Map(
+    (await listAll(grpcClient(world.service))).map((each) => [contentOf(each), each.id]),
+  );
   for (const [content, { state, id }] of records) {
     if (state === "there") expect(left.get(content), "what was acknowledged").toBe(id);
     if (state === "refused" || state === "removed") expect(left.has(content), state).toBe(false);
