@@ -166,4 +166,66 @@ describe("the OpenAPI document", () => {
       }
     }
   });
+
+  it("has no schema with a name that a language reserves, or its standard library owns", () => {
+    const names = Object.keys(JSON.parse(openApiFile.toString()).components.schemas);
+    expect(names.length).toBeGreaterThan(4);
+    const all = Object.values(reserved).flatMap((words) => words.split(" "));
+    const taken = new Set(all.map((word) => word.toLowerCase()));
+    // Generators write them in capitals or not, as files and variables.
+    expect(names.filter((name) => taken.has(name.toLowerCase()))).toEqual([]);
+  });
 });
+
+/** Reserved words, and what a file of the language sees without an import, or by its usual ones. */
+const reserved = {
+  "C#":
+    "abstract as base bool break byte case catch char checked class const continue decimal default delegate do " +
+    "double else enum event explicit extern false finally fixed float for foreach goto if implicit in int interface " +
+    "internal is lock long namespace new null object operator out override params private protected public readonly " +
+    "record ref required return sbyte sealed short sizeof stackalloc static string struct switch this throw true try " +
+    "typeof uint ulong unchecked unsafe ushort using var virtual void volatile while " +
+    "Action Activator Array Attribute Boolean Buffer Char Collections Console Convert Data DateOnly DateTime Delegate " +
+    "Diagnostics Enum Environment Exception File Func Guid Half Index Int32 IO Lazy Linq List Math Memory Net Nullable " +
+    "Object Path Predicate Random Range Reflection Security Single Span Stream String Task Text Thread Threading " +
+    "Timer TimeSpan Tuple Type Uri Version Xml",
+  Kotlin:
+    "as break class continue do else false for fun if in interface is null object package return super this throw " +
+    "true try typealias typeof val var when by catch constructor delegate dynamic field file finally get import init " +
+    "param property receiver set setparam where value data enum sealed Annotation Any Array Boolean Byte Char " +
+    "CharSequence Collection Comparable Double Enum Error Exception Float Function Int Iterable Iterator Lazy List Long " +
+    "Map Nothing Number Pair Regex Result Sequence Set Short String Throwable Triple UInt Unit",
+  Swift:
+    "associatedtype borrowing class consuming deinit enum extension fileprivate func import init inout internal let " +
+    "nonisolated open operator private precedencegroup protocol public rethrows self static struct subscript super " +
+    "throw throws try typealias var actor any await Any AnyObject Array Bool Character Codable Collection Data Date " +
+    "Decimal Decodable Dictionary Double Encodable Error Float Hashable Identifiable Int Int32 Int64 Locale Measurement " +
+    "Never Notification Optional Order Progress Protocol Range Result Sequence Set Slice State String Substring Task Type " +
+    "UInt Unit URL UUID Void",
+  Java:
+    "abstract assert boolean break byte case catch char class const continue default do double else enum extends final " +
+    "finally float for goto if implements import instanceof int interface long native new package permits private " +
+    "protected public record return sealed short static strictfp super switch synchronized this throw throws transient " +
+    "try var void volatile while yield Boolean Byte Character Class ClassLoader Cloneable Comparable Deprecated Double " +
+    "Enum Error Exception File Float Integer Iterable List Locale Long Map Math Module Number Object Optional Override " +
+    "Package Process Record Runnable Runtime Set Short String System Thread Throwable Void",
+  Go:
+    "break case chan const continue default defer else fallthrough for func go goto if import interface map package range " +
+    "return select struct switch type var any bool byte comparable complex64 complex128 error float32 float64 int int8 " +
+    "int16 int32 int64 rune string uint uint8 uint16 uint32 uint64 uintptr append cap clear close complex copy delete " +
+    "imag len make max min new nil panic print println real recover iota true false context errors fmt http io json net " +
+    "strings time url Client Request Response Server",
+  Python:
+    "False None True and as assert async await break class continue def del elif else except finally for from global if " +
+    "import in is lambda nonlocal not or pass raise return try while with yield match case type _ abs all any ascii bin " +
+    "bool bytearray bytes callable chr complex dict dir divmod enumerate eval exec Exception filter float format " +
+    "frozenset getattr globals hash help hex id input int iter len list locals map max memoryview min next object oct " +
+    "open ord pow print property range repr reversed round set slice sorted str sum super tuple vars zip Any Enum List " +
+    "Optional Union Literal Response",
+  Rust:
+    "as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop match mod move " +
+    "mut pub ref return self Self static struct super trait true type union unsafe use where while abstract become box " +
+    "do final macro override priv try typeof unsized virtual yield bool char f32 f64 i8 i16 i32 i64 i128 isize str u8 " +
+    "u16 u32 u64 u128 usize Box Clone Copy Debug Default Drop Eq Err Error Fn From Future Hash Into Iterator None Ok " +
+    "Option Ord Path Result Send Some String Sync ToString Vec",
+};
