@@ -42,7 +42,11 @@ export function invalidFields(violations: Violation[]): ConnectError {
     field: field.toWellFormed(),
     description,
   }));
-  const message = `invalid: ${fieldViolations.map(({ field }) => field).join(", ")}`;
+  const [first, ...others] = fieldViolations;
+  const also =
+    others.length > 0 ? `; also invalid: ${others.map(({ field }) => field).join(", ")}` : "";
+  // Many tools and logs show no details.
+  const message = `${first?.field} ${first?.description}${also}`;
   const error = failure("INVALID_FIELDS", message);
   error.details.push({ desc: BadRequestSchema, value: { fieldViolations } });
   return error;

@@ -2,7 +2,8 @@ import { IncomingMessage, ServerResponse } from "node:http";
 import { Socket } from "node:net";
 import type { ConnectError } from "@connectrpc/connect";
 import { describe, expect, it } from "vitest";
-import type { Reason } from "../../src/errors.ts";
+import { invalidFields, type Reason } from "../../src/errors.ts";
+import type { Violation } from "../../src/investor/investor.ts";
 import { sendProblem } from "../../src/protocols/problem.ts";
 import { failureOf } from "../support/errors.ts";
 import { failures, secret } from "./failures.ts";
@@ -58,6 +59,21 @@ describe("every error", () => {
         expect(field.isWellFormed()).toBe(true);
       }
     }
+  });
+
+  it("names a field that breaks a rule with the rule, and the others", async () => {
+    const messageOf = async (...violations: Violation[]) =>
+      (await failureOf(Promise.reject(invalidFields(violations)))).message;
+    const city = { field: "city", description: "is required" };
+    expect(await messageOf(city)).toBe("city is required");
+    const country = {
+      field: "country",
+      description: "must be two or three lower-case letters (a-z)",
+    };
+    const zipCode = { field: "zip_code", description: "is required" };
+    expect(await messageOf(country, zipCode, city)).toBe(
+      "country must be two or three lower-case letters (a-z); also invalid: zip_code, city",
+    );
   });
 
   it("tells by which scheme to authenticate, and what is lacking (RFC 6750)", () => {
