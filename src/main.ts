@@ -153,8 +153,10 @@ async function runServer(): Promise<void> {
   const { host } = config.listen;
   const at = host.includes(":") ? `[${host}]` : host;
   const s = config.tls === undefined ? "" : "s";
+  const { grpcPort, httpPort } = server;
   log.info(
-    `serving ${server.database} on grpc${s}://${at}:${server.grpcPort} and http${s}://${at}:${server.httpPort}`,
+    { grpcPort, httpPort },
+    `serving ${server.database} on grpc${s}://${at}:${grpcPort} and http${s}://${at}:${httpPort}`,
   );
 }
 

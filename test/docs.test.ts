@@ -1,7 +1,10 @@
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
+import { codeToString } from "@connectrpc/connect/protocol-connect";
 import { expect, it } from "vitest";
+import { failures } from "./service/failures.ts";
 import { root } from "./support/clone.ts";
+import { failureOf, statusOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { pages, readBlocks, readPage } from "./support/markdown.ts";
 import { run } from "./support/service.ts";
@@ -94,4 +97,21 @@ it("docs/operation.md has the settings of --help, in its order, with their defau
   const rows = readPage("docs/operation.md").matchAll(/^\| `(--[\w-]+)` +\| (?:`(.*?)`)? +\|/gm);
   expect(Array.from(rows, ([, flag, fallback = ""]) => [flag, fallback])).toEqual(settings);
   expect(settings.length).toBeGreaterThan(15);
+});
+
+it("docs/calling.md has every error with its code, its status, and whether to repeat the call", async () => {
+  const rows = readPage("docs/calling.md").matchAll(
+    /^\| `([A-Z_]+)` +\| `([A-Z_]+)` +\| (\d+) +\| (.*?) *\|$/gm,
+  );
+  const told = Array.from(rows, ([, reason, code, status, advice = ""]) =>
+    [reason, code, status, advice.startsWith("[repeat](#retries)")].join(),
+  );
+  const errors = Object.values(failures).flat();
+  const made = errors.map(async (error) => {
+    const { reason, hasRetryDelay } = await failureOf(Promise.reject(error));
+    return [reason, codeToString(error.code).toUpperCase(), statusOf(error), hasRetryDelay].join();
+  });
+  // gRPC spells it with two l's.
+  const known = (await Promise.all(made)).map((row) => row.replace("CANCELED", "CANCELLED"));
+  expect(told.toSorted()).toEqual([...new Set(known)].toSorted());
 });

@@ -1,11 +1,7 @@
-import { IncomingMessage, ServerResponse } from "node:http";
-import { Socket } from "node:net";
-import type { ConnectError } from "@connectrpc/connect";
 import { describe, expect, it } from "vitest";
 import { invalidFields, type Reason } from "../../src/errors.ts";
 import type { Violation } from "../../src/investor/investor.ts";
-import { sendProblem } from "../../src/protocols/problem.ts";
-import { failureOf } from "../support/errors.ts";
+import { failureOf, statusOf } from "../support/errors.ts";
 import { failures, secret } from "./failures.ts";
 
 /** The errors of errors.ts: reason, code, status by REST, whether to repeat the call. */
@@ -28,13 +24,6 @@ const table: [reason: Reason, code: string, status: number, hasRetryInfo: boolea
   ["CANCELLED", "Canceled", 499, false],
   ["INTERNAL", "Internal", 500, false],
 ];
-
-/** The status of an error by REST. */
-function statusOf(error: ConnectError): number {
-  const response = new ServerResponse(new IncomingMessage(new Socket()));
-  sendProblem(response, error);
-  return response.statusCode;
-}
 
 describe("every error", () => {
   it.each(Object.keys(failures) as Reason[])(

@@ -1,9 +1,12 @@
+import { IncomingMessage, ServerResponse } from "node:http";
+import { Socket } from "node:net";
 import { Code, ConnectError } from "@connectrpc/connect";
 import {
   BadRequestSchema,
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
+import { sendProblem } from "../../src/protocols/problem.ts";
 
 /** What a client learns from a failed call. */
 interface Failure {
@@ -39,4 +42,11 @@ export async function failureOf(call: Promise<unknown>): Promise<Failure> {
     hasRetryDelay: error.findDetails(RetryInfoSchema).length > 0,
     message: error.rawMessage,
   };
+}
+
+/** The status of an error by REST. */
+export function statusOf(error: ConnectError): number {
+  const response = new ServerResponse(new IncomingMessage(new Socket()));
+  sendProblem(response, error);
+  return response.statusCode;
 }
