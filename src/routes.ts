@@ -10,6 +10,7 @@ import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
 import { createPages } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
+import { refusalOf } from "./protocols/problem.ts";
 import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
@@ -60,6 +61,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     streamServer: router.streamServer,
     /** Serves all other requests of the gRPC port. */
     serveRpc: router.serveWith([]),
+    refusalOf,
     /** Serves the requests of the HTTP port. */
     serveHttp: router.serveWith([pages, rest]),
     /** Has probes and health checks tell whether the store can serve. */

@@ -113,7 +113,14 @@ export async function startServer(
   const options = { gate, telemetry, corsOrigins, hosts, requestTimeoutMs };
   const store = createClosedStore();
   const routes = createRoutes(store, options);
-  const common = { tls, host, reusePort, requestTimeoutMs, connections };
+  const common = {
+    tls,
+    host,
+    reusePort,
+    requestTimeoutMs,
+    connections,
+    refusalOf: routes.refusalOf,
+  };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
   try {
@@ -174,7 +181,7 @@ export async function startServer(
         if (gate.inFlight > 0) lastCallAt = performance.now();
         if (connections.isEmpty) return gate.inFlight === 0;
         // A request, or the last bytes of a reply, may be on their way.
-        return performance.now() - lastCallAt > flushMs && !connections.mayHaveUnreadReplies;
+        return performance.now() - lastCallAt > flushMs && !connections.mayBeReading;
       }, drain.timeoutMs + flushMs);
       let unfinished = gate.inFlight === 0 ? undefined : "cut calls in flight";
       connections.destroy();

@@ -2,9 +2,9 @@
 import { once } from "node:events";
 import { type IncomingMessage, type RequestOptions, request } from "node:http";
 import { describe, expect, it } from "vitest";
-import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
+import { messages, openCall, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
-import { openWire, statusesIn } from "./support/tcp.ts";
+import { http1, openWire, statusesIn } from "./support/tcp.ts";
 
 const rpc = paths.get;
 const rest = "/v1/investors";
@@ -89,6 +89,28 @@ describe("a service on loopback that asks for no credentials", () => {
       expect(statusesIn(await closed)).toEqual([200]);
       expect(await statusOf(httpPort, path, { host: "10.1.2.3" })).toBe(200);
     }
+  });
+
+  it("replies to health checks, watches and reflection under any authority", async () => {
+    const { grpcPort, httpPort } = await startInProcess();
+    const session = rawConnection(grpcPort);
+    const authority = { ":authority": "envoy_cluster" };
+    const ofAny = (path: string) => rawCall(session, path, messages.empty, authority);
+    expect((await ofAny(paths.check)).status).toBe(0);
+    expect((await ofAny(paths.reflect)).status).toBe(0);
+    const [reply] = await once(
+      openCall(session, paths.watch, authority).end(messages.empty),
+      "data",
+    );
+    // SERVING.
+    expect(reply.subarray(5)).toEqual(Buffer.of(8, 1));
+    const json = { host: "envoy_cluster", "content-type": "application/json" };
+    for (const type of [json["content-type"], `${json["content-type"]}; charset=utf-8`]) {
+      const headers = { ...json, "content-type": type };
+      const health = http1("POST", paths.check, headers, "{}");
+      await expect.poll(openWire(httpPort, health).received).toMatch(/^HTTP\/1\.1 200 /);
+    }
+    expect(await statusOf(httpPort, rpc, { host: "envoy_cluster" })).toBe(403);
   });
 
   it("replies to the address that it listens on", async () => {

@@ -1,4 +1,5 @@
 /** What holds for connections of HTTP/1.1, whichever calls they carry. */
+import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
@@ -86,6 +87,26 @@ describe("a connection of HTTP/1.1", () => {
     await untilInFlight(service, 0);
   });
 
+  it("takes the rest of a request that was refused for as long as it goes on arriving", async () => {
+    const { httpPort } = await startInProcess();
+    const head = http1("POST", "/nothing", { "content-length": 30 });
+    const { socket, received } = openWire(httpPort, head);
+    for (let i = 0; i < 10; i += 1) {
+      await delay(250);
+      socket.write("abc");
+    }
+    socket.write(alive);
+    await expect.poll(() => statusesIn(received())).toEqual([404, 200]);
+  });
+
+  it("has / as the path of a target that has none", async () => {
+    const { httpPort } = await startInProcess();
+    for (const target of ["http://localhost", "http://localhost?", "HTTP://localhost/"]) {
+      const { received } = openWire(httpPort, http1("GET", target, {}));
+      await expect.poll(received, { message: target }).toMatch(/^HTTP\/1\.1 200 [\s\S]*<html/);
+    }
+  });
+
   it("is closed after a refusal if its client waits to be asked for the body", async () => {
     const { httpPort } = await startInProcess();
     const head = http1("POST", "/nothing", { expect: "100-continue", "content-length": 9 });
@@ -118,6 +139,17 @@ describe("a request that is not well-formed", () => {
     "escapes that are none": "GET //?%zz HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "two lengths": `POST ${rpc} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n${tail}`,
   };
+
+  it.each([16_500, 70_000, 1_000_000])(
+    "is refused with a problem, and not a reset, for a URL of %d bytes",
+    async (length) => {
+      const { httpPort } = await startInProcess();
+      const { closed } = openWire(httpPort, http1("GET", `${rest}?a=${"b".repeat(length)}`, {}));
+      const [head = "", body = ""] = (await closed).split("\r\n\r\n");
+      expect(head).toMatch(/^HTTP\/1\.1 431 [\s\S]*content-type: application\/problem\+json/i);
+      expect(JSON.parse(body)).toMatchObject({ status: 431, reason: "HEADERS_TOO_LARGE" });
+    },
+  );
 
   it.each([
     ["this machine's", {}],

@@ -4,6 +4,7 @@ import type { Server, Socket } from "node:net";
 import { Connection, type EndReason } from "./connection.ts";
 import { createPaces, guardSession, type Pace } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";
+import { ignore } from "./reply.ts";
 import { peerAddressOf } from "./request.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
@@ -79,8 +80,7 @@ export function createConnections(limits: ConnectionLimits) {
   const ageTimer = setInterval(checkAges, ageCheckMs).unref();
 
   function add(socket: Socket): void {
-    let added: Connection | undefined;
-    socket.on("error", (error) => reportHttp1(added, error));
+    socket.on("error", ignore);
     // It has no address if its client was gone before it was accepted.
     if (socket.remoteAddress === undefined) {
       socket.destroy();
@@ -96,7 +96,6 @@ export function createConnections(limits: ConnectionLimits) {
     const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
     const report: Connection["report"] = (reason, cause) => onEnd(reason, peer, cause);
     const connection = new Connection(socket, performance.now() + lifeMs, report);
-    added = connection;
     if (closesAfterReply) connection.closeAfterReply();
     all.set(key, connection);
     bySocket.set(socket, connection);
@@ -180,17 +179,30 @@ export function createConnections(limits: ConnectionLimits) {
   }
 
   return {
-    /** Follows the connections to a server. */
-    follow(server: Server): void {
+    /**
+     * Follows the connections to a server.
+     *
+     * @param describe what to reply to a request of HTTP/1.1 that cannot be read, by the code of the error
+     */
+    follow(server: Server, describe: (code: string) => string): void {
       // Before Node.js itself begins a session on it.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
         const connection = find(socket);
-        socket.on("error", (error) => reportHttp1(connection, error));
+        socket.on("error", ignore);
         if (connection) {
           connection.socket = socket;
           connection.peer = describePeer(socket);
         } else socket.destroy();
+      });
+      server.on("clientError", (error: NodeJS.ErrnoException, socket: Socket) => {
+        const connection = bySocket.get(socket);
+        if (connection === undefined) return void socket.destroy();
+        // Anything can end a socket, also what has a number as its code.
+        const code = String(error.code);
+        if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection.report("unfinished_request");
+        else if (code.startsWith("HPE_")) connection.report("http1_error", code);
+        connection.refuse(error, describe(code));
       });
       server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket: Socket) => {
         if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
@@ -234,9 +246,9 @@ export function createConnections(limits: ConnectionLimits) {
     distrustCertificates() {
       distrustedAt = performance.now();
     },
-    /** Whether clients may still be reading replies over HTTP/2. */
-    get mayHaveUnreadReplies() {
-      return Array.from(all.values()).some(({ mayHaveUnreadReply }) => mayHaveUnreadReply);
+    /** Whether clients may still be reading replies over HTTP/2, without a pause. */
+    get mayBeReading() {
+      return Array.from(all.values()).some(({ mayBeReading }) => mayBeReading);
     },
     /** Whether none is open. */
     get isEmpty() {
@@ -253,12 +265,4 @@ export function createConnections(limits: ConnectionLimits) {
 /** The same for a socket and the one that encrypts it. */
 function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
   return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
-}
-
-/** Reports a connection of HTTP/1.1 that Node.js has ended, as its errors tell, and not its client. */
-function reportHttp1(connection: Connection | undefined, error: NodeJS.ErrnoException): void {
-  // Anything can end a socket, also what has a number as its code.
-  const code = String(error.code);
-  if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection?.report("unfinished_request");
-  else if (code.startsWith("HPE_")) connection?.report("http1_error", code);
 }

@@ -9,6 +9,12 @@ const slowestRead = 16;
 /** The most that Linux buffers of a reply; it shows progress only once a third of that is read. */
 const maxSystemBuffer = 4 * 1024 * 1024;
 
+/** How long a reply may be on its way to a client that reads as fast as it comes, in milliseconds. */
+const arrivalMs = 1_000;
+
+/** How long a client has to read why its request could not be, in milliseconds. */
+const refusalMs = 5_000;
+
 /** The most requests that may be unanswered on a connection of HTTP/1.1 (pipelining). */
 const maxUnanswered = 16;
 
@@ -57,6 +63,7 @@ export class Connection {
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
   #readBy = Number.NEGATIVE_INFINITY;
+  #arrivedBy = Number.NEGATIVE_INFINITY;
   #calls = 0;
   #watches = 0;
   readonly #responses = new Set<ServerResponse>();
@@ -111,6 +118,11 @@ export class Connection {
     return this.session !== undefined && performance.now() < this.#readBy;
   }
 
+  /** The same without a pause: a client that is gone holds up nothing for longer than its replies take. */
+  get mayBeReading(): boolean {
+    return this.session !== undefined && performance.now() < this.#arrivedBy;
+  }
+
   /** Whether a call or a reply would be cut if it were closed. */
   get isBusy(): boolean {
     return this.#calls > 0 || this.mayHaveUnreadReply;
@@ -123,12 +135,17 @@ export class Connection {
   use(isWatch = false): (sentBytes: number) => void {
     if (isWatch) this.#watches += 1;
     else this.#calls += 1;
+    const { bytesWritten } = this.socket;
     return (sentBytes) => {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
       this.#repliedAt = performance.now();
       // What a watch says is small, and nobody waits for it.
-      if (!isWatch) this.awaitReader(sentBytes);
+      if (isWatch) return;
+      this.awaitReader(sentBytes);
+      const written = Math.min(this.socket.bytesWritten - bytesWritten, maxSystemBuffer);
+      const arrivedBy = this.#repliedAt + arrivalMs + written / slowestRead;
+      this.#arrivedBy = Math.max(this.#arrivedBy, arrivedBy);
     };
   }
 
@@ -144,6 +161,20 @@ export class Connection {
     if (this.#hasLastReply) return false;
     if (this.#closesAfterReply) this.#makeLast(response);
     return true;
+  }
+
+  /**
+   * Ends it, as its next request of HTTP/1.1 cannot be read. Its client gets the reply unless it is owed
+   * another one, and has time to read it: bytes that came after it closed would have it reset.
+   */
+  refuse(error: Error, reply: string): void {
+    const { socket } = this;
+    // Whatever comes behind what could not be read is an error, too.
+    if (socket.writableEnded) return;
+    const responses = [...this.#responses];
+    if (socket.writable && !responses.some(({ headersSent }) => headersSent)) socket.end(reply);
+    if (responses.length > 0) socket.destroy(error);
+    else setTimeout(() => socket.destroy(), refusalMs).unref();
   }
 
   /** Over HTTP/1.1, has the newest reply close it that can still say so, or else the next one. */

@@ -27,6 +27,8 @@ interface ListenerOptions {
   /** Timeout of a call, in milliseconds, within which its request has to arrive. */
   requestTimeoutMs: number;
   connections: Connections;
+  /** What to reply to a request of HTTP/1.1 that cannot be read, by the code of Node.js's error. */
+  refusalOf(code: string): string;
   /** Replies to a request, now or later; it does not throw. */
   serve(req: HttpRequest, res: HttpResponse): void;
 }
@@ -50,9 +52,6 @@ const maxHeaderBytes = 16 * 1024;
 
 /** Longest time that the headers of a request may take, in milliseconds; a TLS handshake too. */
 const maxHeadersMs = 10_000;
-
-/** Margin before Node's own timeout, so that ours replies first, in milliseconds. */
-const requestGraceMs = 5_000;
 
 /** Longer than common load balancers keep idle connections, so that they never use one that is closing. */
 const keepAliveTimeoutMs = 75_000;
@@ -117,7 +116,8 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
   const http1Options = {
     connectionsCheckingInterval: 1_000,
     headersTimeout: Math.min(maxHeadersMs, requestTimeoutMs),
-    requestTimeout: requestTimeoutMs + requestGraceMs,
+    // Each request has a deadline, and its rest some time: this would reset the slow ones that were refused.
+    requestTimeout: 0,
     keepAliveTimeout: keepAliveTimeoutMs,
     maxHeaderSize: maxHeaderBytes,
   };
@@ -157,9 +157,9 @@ function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
 async function listen(
   server: HttpServer | Http2Server | Http2SecureServer,
   port: number,
-  { tls, host, reusePort, connections }: ListenerOptions,
+  { tls, host, reusePort, connections, refusalOf }: ListenerOptions,
 ): Promise<Listener> {
-  connections.follow(server);
+  connections.follow(server, refusalOf);
   if ("setSecureContext" in server) {
     tls?.onReload((context, areCasNew) => {
       server.setSecureContext(context);

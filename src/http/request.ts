@@ -6,8 +6,12 @@ import type { Readable } from "node:stream";
 /** A request as Node.js hands it over. */
 export type HttpRequest = IncomingMessage | Http2ServerRequest;
 
-/** How long a client has to send the rest of a request that was replied to, in milliseconds. */
-const restTimeoutMs = 1_000;
+/**
+ * How long a client may take for the rest of a request that was replied to, and how long it may pause,
+ * in milliseconds: many read the reply only then.
+ */
+const restTimeoutMs = 120_000;
+const restPauseMs = 5_000;
 
 /** The path of a request, without its query. */
 export function pathOf({ url = "" }: HttpRequest): string {
@@ -70,7 +74,9 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
 
 /**
  * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
- * reads no request, and closes no stream, behind one that is unread. What takes longer is cut off.
+ * reads no request, and closes no stream, behind one that is unread. What takes too long is cut off:
+ * a connection of HTTP/1.1 would be reset, so that its client may miss the reply; a stream of HTTP/2
+ * is closed without an error.
  *
  * @param endConnection ends the connection of HTTP/1.1
  */
@@ -80,7 +86,6 @@ export function dropRest(
 ): void {
   const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
   if (isWhole()) return;
-  request.resume();
   const cutOff = () => {
     if (isWhole()) return;
     const stream = "stream" in request ? request.stream : request;
@@ -88,5 +93,10 @@ export function dropRest(
     if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
     else endConnection();
   };
-  setTimeout(cutOff, restTimeoutMs).unref();
+  const timer = setTimeout(cutOff, restPauseMs).unref();
+  const end = performance.now() + restTimeoutMs;
+  const isHttp1 = !("stream" in request || "rstCode" in request);
+  request.on("data", () => {
+    if (isHttp1 && performance.now() < end) timer.refresh();
+  });
 }

@@ -45,11 +45,11 @@ export interface RouterOptions extends ProtocolOptions {
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
-/** What load balancers ask under any host or, over HTTP/1.0, none; a page learns nothing from it. */
+/** What load balancers ask under any host, as public calls, or over HTTP/1.0 none; no page learns from it. */
 const probes = ["/healthz", "/readyz"];
 
 /** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
-const absoluteForm = /^https?:\/\/([^/?]*)/i;
+const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
 
 /** Creates the router, which replies to every request, whatever happens. */
 export function createRouter(options: RouterOptions) {
@@ -88,14 +88,14 @@ export function createRouter(options: RouterOptions) {
     const { headers } = req;
     const [start, host] = absoluteForm.exec(req.url ?? "") ?? [];
     if (start !== undefined) {
-      req.url = req.url?.slice(start.length) ?? "";
+      req.url = `/${req.url?.slice(start.length)}`;
       headers.host = host;
     }
     const path = pathOf(req);
-    if (!probes.includes(path)) requireKnownHost(headers, socket);
+    const rpc = rpcs.get(path);
+    if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, socket);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return undefined;
-    const rpc = rpcs.get(path);
     if (rpc) {
       if (isUnary(rpc) && isCommonConnect(req)) {
         return serveUnary(connectCodec, rpc, { socket, headers }, req, res);
@@ -165,7 +165,7 @@ export function createRouter(options: RouterOptions) {
       const socket = stream.session?.socket;
       if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers) || !socket) return undefined;
       const work = () => {
-        requireKnownHost(headers, socket);
+        if (!rpc.isPublic) requireKnownHost(headers, socket);
         return serveUnary(grpcCodec, rpc, { socket, headers }, stream, stream);
       };
       return () => void guard(work, stream, (error) => sendStatus(stream, headers, error));

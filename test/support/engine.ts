@@ -6,6 +6,7 @@ import { createTracing } from "../../src/calls/tracing.ts";
 import { createConnections } from "../../src/http/connection-set.ts";
 import { listenForHttp, listenForHttp2 } from "../../src/http/listener.ts";
 import type { Tls } from "../../src/http/tls.ts";
+import { refusalOf } from "../../src/protocols/problem.ts";
 import { createRest } from "../../src/protocols/rest.ts";
 import { createRouter } from "../../src/protocols/router.ts";
 
@@ -67,7 +68,7 @@ export async function startEngine(options: EngineOptions) {
     .filter(({ methods }) => methods.createInvestor !== undefined)
     .map((service) => createRest(service, { gate, maxMessageBytes }));
   const serve = router.serveWith(rests);
-  const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve };
+  const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve, refusalOf };
   const { port, close } = await (kind === "grpc"
     ? listenForHttp2(0, common, router.streamServer)
     : listenForHttp(0, common));

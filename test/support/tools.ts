@@ -65,6 +65,7 @@ const tools = {
     get: "a machine with the address ::1",
     isOptional: true,
   },
+  Java: { probe: "java --version", get: "the package default-jdk", isOptional: true },
   jq: { probe: "jq --version", get: "the package jq", isOptional: true },
   Linux: { probe: "uname | grep Linux", get: "a machine or a container with Linux" },
   Maven: {
