@@ -87,8 +87,9 @@ export async function startServer(
   if (tls) telemetry.showCertificateExpiry(tls.expiresAt);
   let startSpan = createTracing();
   let stopTraces = async () => {};
-  if (config.traces && !startSpan) {
-    for (const warning of config.traces.warnings) log.warn(warning);
+  // Without an SDK in the process that reads the variables itself.
+  if (!startSpan) for (const warning of config.traces.warnings) log.warn(warning);
+  if (!startSpan && config.traces.areExported) {
     const { startTraceExport } = await import("./calls/trace-export.ts");
     stopTraces = startTraceExport(log);
     startSpan = createTracing();

@@ -16,7 +16,7 @@ import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { openCall, rawConnection } from "./support/raw-grpc.ts";
+import { messages, openCall, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
@@ -24,7 +24,6 @@ import {
   end,
   hurry,
   preload,
-  run,
   startService,
   storeWrong,
   untilInFlight,
@@ -135,6 +134,15 @@ describe("with an SDK in its process, the service", () => {
     });
   });
 
+  it("makes none of health checks and reflection", async () => {
+    const server = await startInProcess();
+    const session = rawConnection(server.grpcPort);
+    await rawCall(session, paths.check, messages.empty);
+    await rawCall(session, paths.reflect, messages.listServices);
+    await rawCall(session, paths.list, messages.empty);
+    expect((await takeSpan()).name).toBe(`${own}/ListInvestors`);
+  });
+
   it("cancels the span of a call that nobody waits for any more", async () => {
     const server = await startInProcess();
     const session = rawConnection(server.grpcPort);
@@ -243,24 +251,58 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     if (!isLoaded) expect(new Set(names)).toEqual(new Set(["api"]));
   });
 
-  it("warns of what does not count, and refuses what is no address of HTTP", async () => {
+  /** What a service warns of, and whether it exports spans. */
+  async function startWith(env: NodeJS.ProcessEnv) {
+    const { output } = await startService({ ...env, NODE_OPTIONS: preload(tellPackages) });
+    const lines = output()
+      .split("\n")
+      .filter((line) => line.startsWith('{"level":40'));
+    const warnings = lines
+      .map((line) => JSON.parse(line).msg)
+      .filter((msg) => !/new file/.test(msg));
+    return { warnings, exports: output().includes("loads sdk-trace") };
+  }
+
+  it("warns of what does not count", async () => {
     const env = {
       OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:4317",
       OTEL_EXPORTER_OTLP_PROTOCOL: "grpc",
+      OTEL_TRACES_EXPORTER: "otlp,console",
       OTEL_TRACES_SAMPLER: "some",
+      OTEL_PROPAGATORS: "tracecontext, b3",
+      OTEL_EXPORTER_OTLP_INSECURE: "true",
+      OTEL_EXPORTER_ZIPKIN_ENDPOINT: "http://127.0.0.1:9411",
+      OTEL_CONFIG_FILE: "otel.yaml",
+      OTEL_METRICS_EXPORTER: "none",
     };
-    const { output } = await startService(env);
-    const warnings = [
-      "PROTOCOL does not count",
-      "4318 is that of HTTP",
-      'SAMPLER value \\"some\\"',
-    ];
-    for (const text of warnings) expect(output()).toContain(text);
-    const wrong = { OTEL_EXPORTER_OTLP_ENDPOINT: "S3CRET:4318" };
-    const refused = run([], wrong, temporaryFolder());
-    expect(await refused.exited).toBe(2);
-    expect(JSON.parse(refused.output()).msg).toBe(
-      "OTEL_EXPORTER_OTLP_ENDPOINT must be an http or https URL",
-    );
+    const { warnings } = await startWith(env);
+    expect(warnings.toSorted()).toEqual([
+      "OTEL_EXPORTER_OTLP_ENDPOINT has port 4317, usually that of gRPC: 4318 is that of HTTP",
+      "OTEL_EXPORTER_OTLP_PROTOCOL does not count: spans are exported by http/protobuf",
+      "OTEL_PROPAGATORS does not count: the propagator is tracecontext",
+      "OTEL_TRACES_EXPORTER: console is not supported; otlp and none are",
+      expect.stringContaining(
+        "do not count: OTEL_EXPORTER_OTLP_INSECURE, OTEL_EXPORTER_ZIPKIN_ENDPOINT, OTEL_CONFIG_FILE",
+      ),
+      expect.stringContaining('SAMPLER value "some"'),
+    ]);
   });
+
+  it.each<[NodeJS.ProcessEnv, exports: boolean, warning?: string]>([
+    [{ OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:1" }, false],
+    [{ OTEL_TRACES_EXPORTER: "otlp" }, true],
+    [{ OTEL_TRACES_EXPORTER: "console" }, false, "OTEL_TRACES_EXPORTER: console is not supported"],
+    [
+      { OTEL_EXPORTER_OTLP_ENDPOINT: "S3CRET:4318" },
+      false,
+      "OTEL_EXPORTER_OTLP_ENDPOINT must be an http or https URL: no spans",
+    ],
+  ])(
+    "exports spans, or does not, and serves all the same: %j",
+    async (env, areExported, warning) => {
+      const { warnings, exports } = await startWith(env);
+      expect(exports).toBe(areExported);
+      expect(warnings).toEqual(warning ? [expect.stringContaining(warning)] : []);
+    },
+  );
 });

@@ -1,6 +1,7 @@
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
 import { databaseOf, databaseUrlFault, databaseUrls } from "../store/database-url.ts";
+import { readTraceSettings, type TraceSettings } from "./traces.ts";
 import { age, duration, host, integer, origins, text, unchecked } from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
@@ -25,8 +26,7 @@ export interface Config {
   logLevel: Level;
   /** Calls that succeed are logged at info. */
   logCalls: boolean;
-  /** Spans of calls are exported, as the variables of OpenTelemetry say; they are not if absent. */
-  traces: { readonly warnings: readonly string[] } | undefined;
+  traces: TraceSettings;
 }
 
 /** Where to listen. */
@@ -186,7 +186,7 @@ export function readConfig(command: Command): Config {
     drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
     logLevel: values.logLevel,
     logCalls,
-    traces: readTraces(process.env),
+    traces: readTraceSettings(process.env),
   };
 }
 
@@ -195,31 +195,6 @@ export function expectShareable(databaseUrl: string, reusePort: boolean): void {
   if (reusePort && databaseOf(databaseUrl).kind === "sqlite") {
     throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
   }
-}
-
-/**
- * Whether spans are exported, and what of the variables does not count. The SDK reads the others
- * itself (https://opentelemetry.io/docs/specs/otel/protocol/exporter).
- */
-function readTraces(env: NodeJS.ProcessEnv): Config["traces"] {
-  const [endpoint = "", protocol = ""] = ["ENDPOINT", "PROTOCOL"].map((what) =>
-    ["TRACES_", ""]
-      .map((signal) => `OTEL_EXPORTER_OTLP_${signal}${what}`)
-      .find((name) => env[name]),
-  );
-  if (!endpoint || env.OTEL_SDK_DISABLED?.toLowerCase() === "true") return undefined;
-  const url = URL.parse(env[endpoint] ?? "");
-  if (!url || !/^https?:\/\//i.test(env[endpoint] ?? "")) {
-    throw new ConfigError(`${endpoint} must be an http or https URL`);
-  }
-  const warnings: string[] = [];
-  if (protocol && env[protocol] !== "http/protobuf") {
-    warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
-  }
-  if (url.port === "4317") {
-    warnings.push(`${endpoint} has port 4317, usually that of gRPC: 4318 is that of HTTP`);
-  }
-  return { warnings };
 }
 
 /** Names each setting in a message as it was given: by its flag, or by its variable. */

@@ -1,0 +1,57 @@
+/** What the variables of OpenTelemetry say of the spans of calls. */
+export interface TraceSettings {
+  /** They are exported; the SDK reads itself where to, and how. */
+  readonly areExported: boolean;
+  /** What of the variables does not count. */
+  readonly warnings: readonly string[];
+}
+
+/**
+ * Those that concern traces and do not count, of all in
+ * https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables.
+ */
+const ignored =
+  /^OTEL_((EXPERIMENTAL_)?CONFIG_FILE|ENTITIES|(EVENT|LINK)_ATTRIBUTE_COUNT_LIMIT|EXPORTER_(ZIPKIN|JAEGER)_\w+|EXPORTER_OTLP_(TRACES_|SPAN_)?INSECURE)$/;
+
+/** Reads the variables of OpenTelemetry. No value of them ends the service. */
+export function readTraceSettings(env: NodeJS.ProcessEnv): TraceSettings {
+  const namesOf = (what: string) => [
+    `OTEL_EXPORTER_OTLP_TRACES_${what}`,
+    `OTEL_EXPORTER_OTLP_${what}`,
+  ];
+  const [endpoint, protocol] = ["ENDPOINT", "PROTOCOL"].map((what) =>
+    namesOf(what).find((name) => env[name]),
+  );
+  const asked = env.OTEL_TRACES_EXPORTER || (endpoint ? "otlp" : "none");
+  const exporters = new Set(asked.split(",").map((name) => name.trim()));
+  if (env.OTEL_SDK_DISABLED?.toLowerCase() === "true") exporters.clear();
+  const warnings = [...exporters]
+    .filter((name) => name !== "otlp" && name !== "none")
+    .map((name) => `OTEL_TRACES_EXPORTER: ${name} is not supported; otlp and none are`);
+  if (!exporters.has("otlp")) return { areExported: false, warnings };
+
+  const url = URL.parse((endpoint && env[endpoint]) || "http://localhost:4318");
+  // "collector:4318" is a URL, too, and its scheme is "collector".
+  if (url?.protocol !== "http:" && url?.protocol !== "https:") {
+    warnings.push(`${endpoint} must be an http or https URL: no spans are exported`);
+    return { areExported: false, warnings };
+  }
+  if (url.port === "4317") {
+    warnings.push(`${endpoint} has port 4317, usually that of gRPC: 4318 is that of HTTP`);
+  }
+  if (protocol && env[protocol] !== "http/protobuf") {
+    warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
+  }
+  const propagators = (env.OTEL_PROPAGATORS || "tracecontext")
+    .split(",")
+    .map((name) => name.trim());
+  // Nothing is called that baggage would be passed on to.
+  if (!propagators.includes("tracecontext") || propagators.some((name) => !known.has(name))) {
+    warnings.push("OTEL_PROPAGATORS does not count: the propagator is tracecontext");
+  }
+  const names = Object.keys(env).filter((name) => ignored.test(name) && env[name]);
+  if (names.length > 0) warnings.push(`for traces these do not count: ${names.join(", ")}`);
+  return { areExported: true, warnings };
+}
+
+const known = new Set(["tracecontext", "baggage"]);
