@@ -104,9 +104,15 @@ export function issuerUnavailable(cause: unknown): ConnectError {
   return failure("ISSUER_UNAVAILABLE", message, { cause });
 }
 
-/** Too many calls are in flight; this one was not processed. */
-export function overloaded(): ConnectError {
-  return failure("OVERLOADED", "too many calls at once; repeat the call later");
+/**
+ * A limit is reached; the call was not processed.
+ *
+ * @param limit what there are too many of, as callers, the log and the metrics name it
+ * @param cause for the log only
+ */
+export function overloaded(limit: string, cause?: unknown): ConnectError {
+  const message = `too many ${limit} at once; repeat the call later`;
+  return failure("OVERLOADED", message, { cause, metadata: { limit } });
 }
 
 /** The store cannot be reached or cannot write; the call changed nothing. */
@@ -150,8 +156,16 @@ export function internal(id: string, cause: unknown): ConnectError {
 
 /** The reason of an error of this service; undefined if it is none. */
 export function reasonOf(error: unknown): string | undefined {
-  if (!(error instanceof ConnectError)) return undefined;
-  return error.findDetails(ErrorInfoSchema)[0]?.reason;
+  return infoOf(error)?.reason;
+}
+
+/** The limit that an OVERLOADED call met; undefined for other errors. */
+export function limitOf(error: unknown): string | undefined {
+  return infoOf(error)?.metadata.limit;
+}
+
+function infoOf(error: unknown) {
+  return error instanceof ConnectError ? error.findDetails(ErrorInfoSchema)[0] : undefined;
 }
 
 function failure(

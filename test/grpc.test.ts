@@ -90,7 +90,7 @@ it.each([
   "an error that may be repeated is trailers alone with a delay for gRPC: %s",
   async (_, headers) => {
     const { session } = await serve(() => {
-      throw overloaded();
+      throw overloaded("calls");
     });
     const stream = openCall(session, getPath, headers).end(empty);
     const [reply, flags] = await once(stream, "response");

@@ -73,7 +73,7 @@ export function createOidcVerifier(
   return async (token: string, digest: string): Promise<Caller> => {
     const known = remembered.get(digest);
     if (known !== undefined && Date.now() < known.until) return known.caller;
-    if (checks >= maxChecks) throw overloaded();
+    if (checks >= maxChecks) throw overloaded("checks of credentials");
     checks += 1;
     try {
       return await check(token, digest);

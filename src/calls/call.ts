@@ -8,7 +8,7 @@ import {
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Caller } from "../auth/caller.ts";
-import { internal, interrupted, overloaded } from "../errors.ts";
+import { internal, interrupted } from "../errors.ts";
 import { type Connection, readTimeoutMs } from "../http/connection.ts";
 import type { Peer } from "../http/peer.ts";
 import { deadlineKey } from "../service/context.ts";
@@ -23,7 +23,7 @@ export interface CallOptions {
   requestTimeoutMs: number;
   /** Logs a fault under the id that its caller gets. */
   logFault(error: unknown, id: string): void;
-  /** Traces calls; they are not traced if absent. */
+  /** Traces calls, but for public ones; they are not traced if absent. */
   startSpan?: StartSpan | undefined;
 }
 
@@ -39,7 +39,6 @@ const deadlinePassed = interrupted(
   new ConnectError("", Code.DeadlineExceeded),
   "nothing was written",
 );
-const gaveWay = overloaded();
 const replyNotRead = interrupted(
   new ConnectError("", Code.DeadlineExceeded),
   "the reply was not read",
@@ -92,7 +91,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (timeoutMs < Infinity) this.values.set(deadlineKey, this.startedAt + ms);
     this.setDeadline(ms);
     head.response.once("close", () => this.#close());
-    this.#id = options.startSpan?.(this);
+    if (!head.isPublic) this.#id = options.startSpan?.(this);
   }
 
   /** Sets its deadline, in milliseconds from now, instead of the previous one. */
@@ -120,9 +119,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
   }
 
-  /** Ends early, for other callers: OVERLOADED. If the reply has begun, that has a second to be read. */
-  giveWay(): void {
-    this.#abort(gaveWay);
+  /** Ends early, for other callers. If the reply has begun, that has a second to be read. */
+  giveWay(reason: ConnectError): void {
+    this.#abort(reason);
     const { response } = this.head;
     if (response.headersSent) setTimeout(() => response.destroy(), lastStatusMs).unref();
   }

@@ -90,15 +90,20 @@ interface GateOptions extends CallOptions {
 export function createGate(options: GateOptions): Gate {
   const { maxInFlight, authenticate, telemetry, connections } = options;
   // Whatever one caller does, some slots are left for the others.
-  const slots = createSlots(maxInFlight, Math.ceil((maxInFlight * 7) / 8));
+  const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
-  const pages = createSlots(maxPages, Math.ceil((maxPages * 7) / 8));
+  const pages = createSlots("lists", maxPages, Math.ceil((maxPages * 7) / 8));
   const beginPage = createQueue(maxPagesAtOnce);
-  const wholeLists = createSlots(maxWholeLists, maxWholeListsOfCaller);
+  const wholeLists = createSlots("whole lists", maxWholeLists, maxWholeListsOfCaller);
   // Apart, so that none keeps another out.
-  const checks = createPublicCalls(maxChecks, maxOfConnection, "oldest");
-  const reflections = createPublicCalls(maxReflections, maxOfConnection, "oldest");
-  const watches = createPublicCalls(maxWatches, maxOfConnection, "youngest");
+  const checks = createPublicCalls("health checks", maxChecks, maxOfConnection, "oldest");
+  const reflections = createPublicCalls(
+    "reflection streams",
+    maxReflections,
+    maxOfConnection,
+    "oldest",
+  );
+  const watches = createPublicCalls("health watches", maxWatches, maxOfConnection, "youngest");
   let admitting = 0;
   const peerOf = (socket: Socket) => connections.of(socket)?.peer ?? describePeer(socket);
 
@@ -115,11 +120,12 @@ export function createGate(options: GateOptions): Gate {
     const { method, http } = call.head;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
+    const name = call.caller?.name;
     const releases: (() => void)[] = [];
     try {
-      releases.push(slots.acquire(principal));
-      if (isList(method)) releases.push(pages.acquire(principal));
-      if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
+      releases.push(slots.acquire(principal, name));
+      if (isList(method)) releases.push(pages.acquire(principal, name));
+      if (http?.isWholeList) releases.push(wholeLists.acquire(principal, name));
     } catch (error) {
       for (const release of releases) release();
       throw error;
@@ -150,7 +156,8 @@ export function createGate(options: GateOptions): Gate {
   return {
     begin(head) {
       const call = new Call(head, peerOf(head.socket), connections.of(head.socket), options);
-      if (!head.isPublic) telemetry.follow(call);
+      if (head.isPublic) telemetry.followPublic(call);
+      else telemetry.follow(call);
       return call;
     },
     admit(call) {

@@ -1,3 +1,4 @@
+import { overloaded } from "../errors.ts";
 import type { Call } from "./call.ts";
 import { createSlots } from "./slots.ts";
 
@@ -5,13 +6,21 @@ import { createSlots } from "./slots.ts";
  * Creates the count of public calls of one kind, which anybody may make. When it is reached, a call of
  * the host that has most of them ends for a new one, so that nobody keeps others out.
  *
+ * @param what what they are, in the plural
  * @param count how many there may be
  * @param share how many of them on one connection
  * @param yielding which call of that host ends: the oldest, where it is one whose client stalls, or
  *   the youngest, where it is most likely of a client that keeps coming back
  */
-export function createPublicCalls(count: number, share: number, yielding: "oldest" | "youngest") {
-  const slots = createSlots(count, share);
+export function createPublicCalls(
+  what: string,
+  count: number,
+  share: number,
+  yielding: "oldest" | "youngest",
+) {
+  const slots = createSlots(what, count, share, "connection");
+  // One for all calls, since the stack of an error is costly.
+  const gaveWay = overloaded(what);
   const byHost = new Map<string, Map<Call, () => void>>();
 
   function makeRoom(): void {
@@ -19,13 +28,13 @@ export function createPublicCalls(count: number, share: number, yielding: "oldes
     const call = [...(most?.keys() ?? [])].at(yielding === "oldest" ? 0 : -1);
     if (call === undefined) return;
     most?.get(call)?.();
-    call.giveWay();
+    call.giveWay(gaveWay);
   }
 
   return {
     /** Ends all of them. */
     endAll(): void {
-      for (const calls of byHost.values()) for (const call of calls.keys()) call.giveWay();
+      for (const calls of byHost.values()) for (const call of calls.keys()) call.giveWay(gaveWay);
     },
     /** Counts a call until it closes. @throws {ConnectError} OVERLOADED, if its connection has its share */
     add(call: Call): void {

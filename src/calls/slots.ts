@@ -1,33 +1,60 @@
 import { overloaded } from "../errors.ts";
 
-/** Creates `count` slots, of which each holder has at most `share`. */
-export function createSlots(count: number, share: number) {
-  const heldBy = new Map<string, number>();
-  let held = 0;
+interface Holder {
+  readonly name: string;
+  count: number;
+}
 
-  function release(holder: string): void {
-    held -= 1;
-    const left = (heldBy.get(holder) ?? 1) - 1;
-    if (left > 0) heldBy.set(holder, left);
-    else heldBy.delete(holder);
+/** That all slots are held, or that one holder has its share. */
+export class LimitError extends Error {
+  readonly #holders: ReadonlyMap<string, Holder>;
+
+  constructor(holders: ReadonlyMap<string, Holder>) {
+    super("the limit is reached");
+    this.#holders = holders;
   }
+
+  /** Who holds most of them now, by name; undefined if that is not known. Finding it takes a while. */
+  get mostHeldBy(): string | undefined {
+    const [most] = [...this.#holders.values()].toSorted((a, b) => b.count - a.count);
+    return most?.name;
+  }
+}
+
+/**
+ * Creates `count` slots, of which each holder has at most `share`.
+ *
+ * @param what what they are for, in the plural, as a refusal names it, which also names who holds them
+ */
+export function createSlots(what: string, count: number, share: number, holds = "caller") {
+  const holders = new Map<string, Holder>();
+  let held = 0;
 
   return {
     /**
      * Acquires one. The caller releases it, once, by calling what this returns.
      *
-     * @param holder who holds it; empty if it is not known, which may hold all of them
+     * @param id who holds it; empty if it is not known, which may hold all of them
+     * @param name its name in the log
      * @throws {ConnectError} OVERLOADED, if none is free or the holder has its share
      */
-    acquire(holder: string): () => void {
-      const own = heldBy.get(holder) ?? 0;
-      if (held >= count || own >= share) throw overloaded();
+    acquire(id: string, name = id): () => void {
+      const holder = holders.get(id) ?? { name, count: 0 };
+      if (held >= count) throw overloaded(what, new LimitError(holders));
+      if (holder.count >= share) {
+        throw overloaded(`${what} of one ${holds}`, new LimitError(holders));
+      }
       held += 1;
-      if (holder !== "") heldBy.set(holder, own + 1);
-      return () => release(holder);
+      holder.count += 1;
+      if (id !== "") holders.set(id, holder);
+      return () => {
+        held -= 1;
+        holder.count -= 1;
+        if (holder.count === 0) holders.delete(id);
+      };
     },
     /** How many one holder has. */
-    heldBy: (holder: string) => heldBy.get(holder) ?? 0,
+    heldBy: (id: string) => holders.get(id)?.count ?? 0,
     /** How many are held. */
     get held(): number {
       return held;

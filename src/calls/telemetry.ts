@@ -2,7 +2,7 @@ import { ConnectError } from "@connectrpc/connect";
 import type { Level, Logger } from "pino";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { InvalidCredentialsError } from "../auth/caller.ts";
-import { type Reason, reasonOf } from "../errors.ts";
+import { limitOf, type Reason, reasonOf } from "../errors.ts";
 import type { EndReason } from "../http/connection.ts";
 import { touchedKey } from "../service/context.ts";
 import { OutcomeUnknownError, type StoreObserver, StoreUnavailableError } from "../store/store.ts";
@@ -10,6 +10,7 @@ import { readBuild } from "../version.ts";
 import { createBoundedLines, type LogLine } from "./bounded-lines.ts";
 import type { Call } from "./call.ts";
 import { methodNameOf } from "./call-head.ts";
+import { LimitError } from "./slots.ts";
 
 /** The logging of calls and the metrics, for operators. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
@@ -22,6 +23,9 @@ const refusals = new Set<string | undefined>([
   "ISSUER_UNAVAILABLE",
   "OVERLOADED",
 ] satisfies Reason[]);
+
+/** What the log has of a refusal. */
+type Refusal = { readonly reason: string | undefined } & Record<string, unknown>;
 
 /** The reason of calls that surely stored nothing. */
 const notStored: Reason = "STORE_UNAVAILABLE";
@@ -75,6 +79,13 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   const unlogged = new Counter({
     name: "investor_records_refusals_unlogged_total",
     help: "Refusals that have no line of their own in the log, for their number or its level.",
+    labelNames: ["reason"],
+    registers,
+  });
+  const overloads = new Counter({
+    name: "investor_records_overloaded_total",
+    help: "Calls that were refused as OVERLOADED, by the limit that they met.",
+    labelNames: ["limit"],
     registers,
   });
   const ended = new Counter({
@@ -115,8 +126,13 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   }
 
   /** Logs a refusal, or counts it if it is not logged. */
-  function logRefusal(log: LogLine, fields: object): void {
-    if (!log("warn", fields, "refused")) unlogged.inc();
+  function logRefusal(log: LogLine, fields: Refusal): void {
+    if (!log("warn", fields, "refused")) unlogged.inc({ reason: fields.reason ?? "" });
+  }
+
+  function countOverload(failure: unknown): void {
+    const limit = limitOf(failure);
+    if (limit !== undefined) overloads.inc({ limit });
   }
 
   /** Logs calls that failed with a code, each apart, so that none pushes out others. */
@@ -139,13 +155,24 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     const level = isOfAudit ? "info" : usual;
     const reason = reasonOf(call.failure);
     const isRefusal = refusals.has(reason);
+    countOverload(call.failure);
     // A refusal is counted if it is not logged.
     if (!isRefusal && !log.isLevelEnabled(level)) return;
     const durationMs = Math.round(elapsedMs * 1e3) / 1e3;
     const { address: peer } = call.peer;
     const principal = call.caller?.name;
     const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
-    const line = { ...fields, traceId: call.id, cause: causeOf(call.failure) };
+    const { failure } = call;
+    const line = {
+      ...fields,
+      traceId: call.id,
+      cause: causeOf(failure),
+      limit: limitOf(failure),
+      // Asked for only if the line is written.
+      get mostHeldBy() {
+        return failure?.cause instanceof LimitError ? failure.cause.mostHeldBy : undefined;
+      },
+    };
     // What may have been stored is named, however much else fails.
     const isOutcome = logCalls && touched?.attempted !== undefined && reason !== notStored;
     const write = isOutcome || !isFailure(level) ? undefined : logFailed(code);
@@ -159,8 +186,12 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     follow(call: Call): void {
       call.onClose(() => report(call));
     },
+    /** Counts a public call if it was refused for their number. */
+    followPublic(call: Call): void {
+      call.onClose(() => countOverload(call.failure));
+    },
     /** Logs a request that was refused before it was a call; not each in a flood. */
-    logRefusal: (fields: object) => logRefusal(logStranger, fields),
+    logRefusal: (fields: Refusal) => logRefusal(logStranger, fields),
     /** Logs a fault under the id that its caller gets; not each in a flood. */
     logFault(error: unknown, id: string): void {
       logInternal("error", { err: error, traceId: id }, "internal error");
@@ -174,6 +205,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     },
     /** The same for one that was refused for its credentials. */
     logCredentialRefusal(peer: string, error: unknown): void {
+      countOverload(error);
       logRefusal(logStranger, { peer, reason: reasonOf(error), cause: causeOf(error) });
     },
     /** Records an operation of the store. */

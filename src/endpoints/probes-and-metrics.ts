@@ -31,8 +31,8 @@ type Reply = (req: HttpRequest, res: HttpResponse, socket: Socket) => void | Pro
 export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   let rendering: Promise<string> | undefined;
-  const pageSlots = createSlots(maxPages, maxPagesOfConnection);
-  const metricsSlots = createSlots(maxMetrics, maxMetrics);
+  const pageSlots = createSlots("web pages", maxPages, maxPagesOfConnection, "connection");
+  const metricsSlots = createSlots("requests for metrics", maxMetrics, maxMetrics);
   const pages = { ...createReference(), "/openapi.json": sendOpenApi };
   const replies: Record<string, Reply> = {
     ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),

@@ -37,7 +37,7 @@ export interface RouterOptions extends ProtocolOptions {
    */
   hosts: ReadonlySet<string> | undefined;
   /** Logs a cross-origin request that was refused. */
-  onRefusal?(fields: object): void;
+  onRefusal?(fields: { reason: string } & Record<string, unknown>): void;
   /** Logs a fault under the id that its caller gets. */
   logFault(error: unknown, id: string): void;
 }

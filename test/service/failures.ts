@@ -36,7 +36,7 @@ export const failures: Record<Reason, ConnectError[]> = {
   CREDENTIALS_INVALID: [credentialsInvalid("a token", cause)],
   SCOPE_MISSING: [scopeMissing("investors:read")],
   ISSUER_UNAVAILABLE: [issuerUnavailable(cause)],
-  OVERLOADED: [overloaded()],
+  OVERLOADED: [overloaded("calls in flight")],
   STORE_UNAVAILABLE: [storeUnavailable(cause)],
   OUTCOME_UNKNOWN: [outcomeUnknown(cause), outcomeUnknownFor(v7(), cause)],
   DEADLINE_EXCEEDED: [interrupted(tooLate, "nothing was written")],
