@@ -27,9 +27,12 @@ interface ResponseEvents {
   readonly writableLength: number;
   readonly statusCode?: number;
   /** The stream of HTTP/2, unless it is one itself. */
-  readonly stream?: { readonly aborted: boolean };
+  readonly stream?: {
+    readonly aborted: boolean;
+    once(event: "finish", listener: () => void): unknown;
+  };
   readonly aborted?: boolean;
-  once(event: "close", listener: () => void): unknown;
+  once(event: "close" | "finish", listener: () => void): unknown;
   /** Cuts it off. */
   destroy(): unknown;
 }

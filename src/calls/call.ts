@@ -133,7 +133,12 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   recordFailure(error: unknown): ConnectError {
     this.#endRead();
     const reply = this.#toReply(error);
-    this.failure ??= reply;
+    if (this.failure === undefined) {
+      this.failure = reply;
+      const { response } = this.head;
+      // Its request may go on, which holds up nothing but its stream.
+      (response.stream ?? response).once("finish", () => this.#close());
+    }
     return reply;
   }
 

@@ -189,7 +189,9 @@ export function createGate(options: GateOptions): Gate {
       // Nothing would tell of the end of one whose client has left.
       if ("stream" in response ? response.stream.closed : response.destroyed) return;
       const timer = setTimeout(() => endConnection(socket, "unread_reply"), readTimeoutMs(bytes));
-      response.once("close", () => clearTimeout(timer));
+      // The rest of the request may take longer.
+      const sent = "stream" in response ? response.stream : response;
+      for (const event of ["finish", "close"]) sent.once(event, () => clearTimeout(timer));
     },
     endConnection,
     cutWatches: watches.endAll,

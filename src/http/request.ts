@@ -10,7 +10,7 @@ export type HttpRequest = IncomingMessage | Http2ServerRequest;
  * How long a client may take for the rest of a request that was replied to, and how long it may pause,
  * in milliseconds: many read the reply only then.
  */
-const restTimeoutMs = 120_000;
+const restTimeoutMs = 180_000;
 const restPauseMs = 5_000;
 
 /** The path of a request, without its query. */
@@ -74,9 +74,8 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
 
 /**
  * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
- * reads no request, and closes no stream, behind one that is unread. What takes too long is cut off:
- * a connection of HTTP/1.1 would be reset, so that its client may miss the reply; a stream of HTTP/2
- * is closed without an error.
+ * reads no request, and closes no stream, behind one that is unread. What takes too long is cut off,
+ * by which some clients miss the reply.
  *
  * @param endConnection ends the connection of HTTP/1.1
  */
@@ -95,8 +94,7 @@ export function dropRest(
   };
   const timer = setTimeout(cutOff, restPauseMs).unref();
   const end = performance.now() + restTimeoutMs;
-  const isHttp1 = !("stream" in request || "rstCode" in request);
   request.on("data", () => {
-    if (isHttp1 && performance.now() < end) timer.refresh();
+    if (performance.now() < end) timer.refresh();
   });
 }

@@ -21,9 +21,9 @@ type Command = (url: string, token: string, ca: string, count: string) => [strin
 const curl: Command = (url, token, ca, count) => {
   const credentials = token ? `-H "Authorization: Bearer ${token}"` : "";
   const upload =
-    `head -c 10000000 /dev/zero | curl -s -o /dev/null -w '%{http_code}' --limit-rate 100K --cacert ${ca} ` +
+    `head -c 10000000 /dev/zero | curl -s -o /dev/null -w '%{http_code}\\n' --limit-rate 100K --cacert ${ca} ` +
     `-H 'Content-Type: application/json' -H 'Expect:' ${credentials} --data-binary @- ${url}`;
-  const all = `for i in $(seq ${count}); do (${upload}; echo) & done; wait`;
+  const all = `for i in $(seq ${count}); do (${upload}) & done; wait`;
   return ["sh", "-c", `(${all}) | paste -sd, | sed 's/^/[/; s/$/]/'`];
 };
 

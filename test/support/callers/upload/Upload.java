@@ -21,6 +21,7 @@ public class Upload {
   static final int LENGTH = 10_000_000;
 
   static class Slow extends InputStream {
+    final long start = System.nanoTime();
     int left = LENGTH;
 
     @Override
@@ -32,7 +33,8 @@ public class Upload {
     public int read(byte[] bytes, int at, int length) throws IOException {
       if (left == 0) return -1;
       try {
-        Thread.sleep(100);
+        long due = start + (LENGTH - left) * 10_000L;
+        Thread.sleep(Math.max(0, (due - System.nanoTime()) / 1_000_000));
       } catch (InterruptedException e) {
         throw new IOException(e);
       }

@@ -14,20 +14,23 @@ import (
 	"time"
 )
 
-type slow struct{ left int }
+type slow struct {
+	start time.Time
+	left  int
+}
 
 func (s *slow) Read(p []byte) (int, error) {
 	if s.left == 0 {
 		return 0, io.EOF
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(time.Until(s.start.Add(time.Duration(10_000_000-s.left) * 10 * time.Microsecond)))
 	n := copy(p, bytes.Repeat([]byte("x"), min(10_000, s.left)))
 	s.left -= n
 	return n, nil
 }
 
 func upload(client *http.Client, url, token string) any {
-	request, err := http.NewRequest("POST", url, &slow{10_000_000})
+	request, err := http.NewRequest("POST", url, &slow{time.Now(), 10_000_000})
 	if err != nil {
 		return err.Error()
 	}

@@ -17,8 +17,9 @@ statuses = []
 
 
 def body():
-    for _ in range(1000):
-        time.sleep(0.1)
+    start = time.monotonic()
+    for i in range(1000):
+        time.sleep(max(0, start + i / 10 - time.monotonic()))
         yield b"x" * 10_000
 
 
