@@ -16,7 +16,7 @@ import { LimitError } from "./slots.ts";
 export type Telemetry = ReturnType<typeof createTelemetry>;
 
 /** Reasons for which the gate refuses calls, which can come in floods. */
-const refusals = new Set<string | undefined>([
+const refusals = new Set<string>([
   "CREDENTIALS_MISSING",
   "CREDENTIALS_INVALID",
   "SCOPE_MISSING",
@@ -99,6 +99,9 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     help: "How often the log of the SQLite file (-wal) could not be brought into the file.",
     registers,
   });
+  // So that the first of a kind is seen as an increase.
+  for (const reason of [...refusals, "CROSS_ORIGIN"]) unlogged.inc({ reason }, 0);
+  overloads.inc({ limit: "calls in flight" }, 0);
   // Apart, so that those of strangers cannot push out those of known callers.
   const logStranger = createBoundedLines(log, "were refused");
   const logKnown = createBoundedLines(log, "were refused");
@@ -154,7 +157,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
     const level = isOfAudit ? "info" : usual;
     const reason = reasonOf(call.failure);
-    const isRefusal = refusals.has(reason);
+    const isRefusal = refusals.has(reason ?? "");
     countOverload(call.failure);
     // A refusal is counted if it is not logged.
     if (!isRefusal && !log.isLevelEnabled(level)) return;
