@@ -26,7 +26,7 @@ import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
 import { createTurns } from "../turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
-import { isGrpc, prefixBytes, readGrpcTimeout, requireMessages, sendStatus } from "./grpc.ts";
+import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus, unpackMessages } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
 import {
   binaryOptions,
@@ -85,26 +85,29 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
 
-  const compressionOf = (encoding: unknown) =>
-    acceptCompression.find(({ name }) => name === encoding);
+  /** How a message alone was compressed, and the header that says so; a stream's are for Connect. */
+  function findCompression(rpc: Rpc, headers: IncomingHttpHeaders, transport: TransportName) {
+    const header = transport === "connect" ? "content-encoding" : "grpc-encoding";
+    const encoding = isOneMessage(rpc) ? headers[header] : undefined;
+    return { header, compression: acceptCompression.find(({ name }) => name === encoding) };
+  }
 
-  /** The body of a request; a message alone comes as one part, so that its limits and errors are ours. */
-  async function* readRequest(rpc: Rpc, req: HttpRequest, call: Call) {
-    const { kind } = rpc.spec;
-    if (kind === "unary" || kind === "server_streaming") {
+  /** The body of a request; a message alone comes unpacked, as one part: its limits and errors are ours. */
+  async function* readRequest(
+    rpc: Rpc,
+    req: HttpRequest,
+    call: Call,
+    compression: Compression | undefined,
+  ) {
+    if (isOneMessage(rpc)) {
       const maxBytes = maxBytesOf(rpc);
       const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
       if (body === undefined) throw messageTooLarge(maxBytes);
       await turnsOf(rpc)(() => call.isClosed);
       call.throwIfAborted();
-      const { headers } = req;
-      if (call.head.transport === "connect") {
-        await compressionOf(headers["content-encoding"])?.decompress(body, maxBytes);
-      } else {
-        const compression = compressionOf(headers["grpc-encoding"]);
-        await requireMessages(rpc.spec.method, headers, body, compression, maxBytes);
-      }
-      yield body;
+      yield call.head.transport === "connect"
+        ? ((await compression?.decompress(body, maxBytes)) ?? body)
+        : await unpackMessages(rpc.spec.method, req.headers, body, compression, maxBytes);
       return;
     }
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
@@ -143,8 +146,10 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
     if (timeoutMs !== undefined) request.header.delete(timeoutHeader);
     // By it, Connect would refuse what is too large before it is read, with no reason.
     request.header.delete("content-length");
+    const { header, compression } = findCompression(rpc, headers, transport);
+    if (compression) request.header.delete(header);
     const handler = handlers.get(method) as UniversalHandler;
-    const input = recordStreamFailure(readRequest(rpc, req, call), call);
+    const input = recordStreamFailure(readRequest(rpc, req, call, compression), call);
     const universal = { ...request, body: input, signal: call.signal };
     const response = await recordFailure(call, () => handler(universal));
     if (transport !== "grpc") {
@@ -261,6 +266,10 @@ function recordRefusal(response: UniversalServerResponse, call: Call): Reply {
     call.recordFailure(isKnown ? new ConnectError("refused by Connect", code) : malformedRequest());
   }
   return { ...response, body: follow() };
+}
+
+function isOneMessage({ spec: { kind } }: Rpc): boolean {
+  return kind === "unary" || kind === "server_streaming";
 }
 
 const codeByStatus: Record<number, Code> = { 429: Code.ResourceExhausted, 501: Code.Unimplemented };

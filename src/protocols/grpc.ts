@@ -6,6 +6,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import {
   type Compression,
   createAsyncIterable,
+  encodeEnvelope,
   pipe,
   transformDecompressEnvelope,
   transformSplitEnvelope,
@@ -88,29 +89,35 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
 }
 
 /**
- * Requires the body of a call by gRPC or gRPC-Web, in any form, to be messages of its method. Connect
- * refuses other bytes without a reason, and some as a fault of the service.
+ * Unpacks the body of a call by gRPC or gRPC-Web, in any form, and requires it to be messages of its
+ * method. Connect refuses other bytes without a reason, and some as a fault of the service.
  *
  * @throws {ConnectError} MALFORMED_REQUEST or MESSAGE_TOO_LARGE
  */
-export async function requireMessages(
+export async function unpackMessages(
   { input }: DescMethod,
   headers: IncomingHttpHeaders,
   body: Uint8Array,
   compression: Compression | undefined,
   maxBytes: number,
-): Promise<void> {
+): Promise<Uint8Array> {
   const isJson = headers["content-type"]?.endsWith("json");
   const messages = pipe(
     createAsyncIterable([body]),
     transformSplitEnvelope(maxBytes),
     transformDecompressEnvelope(compression ?? null, maxBytes),
   );
+  const unpacked: Uint8Array[] = [];
   try {
-    for await (const { data } of messages) if (!isJson) decodeBinary(input, data);
+    for await (const { flags, data } of messages) {
+      if (!isJson) decodeBinary(input, data);
+      // A second one is enough to be refused; many could be of any size.
+      if (unpacked.length < 2) unpacked.push(encodeEnvelope(flags, data));
+    }
+    return Buffer.concat(unpacked);
   } catch (error) {
     // A compressed message of no named encoding is for the protocol to refuse.
-    if (ConnectError.from(error).code === Code.Internal) return;
+    if (ConnectError.from(error).code === Code.Internal) return body;
     throw reasonOf(error) ? error : malformedRequest(error);
   }
 }
