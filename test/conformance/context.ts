@@ -39,13 +39,15 @@ export function toWholeContext(call: Call | HandlerContext): HandlerContext {
   };
 }
 
-function isCommon({ protocolName, requestMethod, requestHeader }: HandlerContext): boolean {
+function isCommon({ protocolName, requestMethod, values }: HandlerContext): boolean {
   const isGrpc = protocolName === "grpc";
   // On the HTTP port, gRPC is served by Connect's own handlers.
   if (protocolName === "grpc-web" || (isGrpc && !process.argv.includes("--grpc-port")))
     return false;
-  const encoding = requestHeader.get(isGrpc ? "grpc-encoding" : "content-encoding") ?? "identity";
-  const isText = requestHeader.get("content-type")?.startsWith("application/grpc+json");
+  // Connect gets it without those of what was unpacked before.
+  const { headers } = values.get(callKey).head;
+  const encoding = headers[isGrpc ? "grpc-encoding" : "content-encoding"] ?? "identity";
+  const isText = headers["content-type"]?.startsWith("application/grpc+json");
   return requestMethod === "POST" && encoding === "identity" && !isText;
 }
 
