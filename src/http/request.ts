@@ -92,7 +92,8 @@ export function dropRest(
     if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
     else endConnection();
   };
-  const timer = setTimeout(cutOff, restPauseMs).unref();
+  // What came during a long turn of the event loop is read first.
+  const timer = setTimeout(() => setImmediate(cutOff), restPauseMs).unref();
   const end = performance.now() + restTimeoutMs;
   request.on("data", () => {
     if (performance.now() < end) timer.refresh();
