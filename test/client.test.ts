@@ -316,14 +316,16 @@ describe("the client repeats a call", () => {
     }
   });
 
-  it("to a wrong address until its deadline, and says so", async () => {
+  it("to a wrong address as often as any, and says so", async () => {
     const nobody = { grpcPort: 1, httpPort: 1 };
     const clients = [...Object.values(investorClients(nobody)), overGrpc("no name")];
-    const calls = clients.map((client) => errorOf(client.listInvestors({}, { timeoutMs: 6_000 })));
+    // No deadline, so that a busy machine may take its time.
+    const options = { timeoutMs: Number.POSITIVE_INFINITY, retries: 2 };
+    const calls = clients.map((client) => errorOf(client.listInvestors({}, options)));
     for (const error of await Promise.all(calls)) {
       expect(error).toMatchObject({ code: status.UNAVAILABLE, reason: undefined });
       expect(error.message).toMatch(
-        /^UNAVAILABLE: .*(ECONNREFUSED|resol).* \(after \d attempts\)$/i,
+        /^UNAVAILABLE: .*(ECONNREFUSED|resol).* \(after 3 attempts\)$/i,
       );
     }
   });

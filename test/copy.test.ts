@@ -431,7 +431,7 @@ describe("a store to copy to", () => {
   it("on a disk that is full can be gone on with once there is room", needs("mount"), async () => {
     const folder = temporaryFolder();
     const disk = temporaryDisk(join(folder, "disk"));
-    await makeSqlite(folder, "a.db", 2_000);
+    await makeSqlite(folder, "a.db", 3_000);
     writeFileSync(join(disk, "ballast"), Buffer.alloc(1536 * 1024));
     const { code, told } = await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder });
     expect(told).toMatch(/^error: cannot write to sqlite:disk\/b.db: [^\n]*full[^\n]*\n$/);
