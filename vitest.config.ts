@@ -1,4 +1,6 @@
 import { pbkdf2Sync } from "node:crypto";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { defineConfig } from "vitest/config";
 import { toolPath } from "./test/support/clone.ts";
 import { reportRun } from "./test/support/report.ts";
@@ -37,8 +39,12 @@ export default defineConfig({
       project("quick", { include: [all], exclude: [patient] }, { test: 60, wait: 10 }),
       project("gate", { include: [patient], exclude: [] }, { test: 480, wait: 120 }),
     ],
-    // As npm sets it, also where vitest is started without npm.
-    env: { PATH: toolPath },
+    env: {
+      // As npm sets it, also where vitest is started without npm.
+      PATH: toolPath,
+      // Each store compiles the sources of its thread anew otherwise.
+      NODE_COMPILE_CACHE: join(tmpdir(), "node-compile-cache"),
+    },
     globalSetup: "test/support/global-setup.ts",
     reporters: ["default", reportRun],
     // More than cores, since tests wait much for the processes and databases that they start.
