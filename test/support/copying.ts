@@ -24,11 +24,16 @@ export function startCopy(args: string[], { folder, env = {}, input }: CopySetti
   return running;
 }
 
+/** What a copy says, without how far it is: that is said of one that takes more than five seconds. */
+export function withoutProgress(told: string): string {
+  return told.replaceAll(/^[\d,]+ records?, (finishing|.*, time left: .*)\n/gm, "");
+}
+
 /** Runs `investor-records copy` to its end. */
 export async function copy(args: string[], settings: CopySettings) {
   const { written, exited } = startCopy(args, settings);
   const code = await exited;
-  return { code, told: written.stderr, written: written.stdout };
+  return { code, told: withoutProgress(written.stderr), written: written.stdout };
 }
 
 /**
@@ -50,7 +55,7 @@ export async function copyHere(
   process.chdir(folder);
   try {
     const isWhole = await runCopy({ from, to, findsDamage: true, environment, signal, say });
-    return { code: isWhole ? 0 : 1, told };
+    return { code: isWhole ? 0 : 1, told: withoutProgress(told) };
   } finally {
     process.chdir(here);
   }
