@@ -10,7 +10,8 @@ import { listen } from "./support/tcp.ts";
 describeWithMongo("a MongoDB", "standalone", (mongo) => {
   it("with a document that another program damaged fails the calls that read it, and no other", async () => {
     const url = mongo.url();
-    const client = grpcClient(await startService({ DATABASE_URL: url }));
+    const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "10m" });
+    const client = grpcClient(service);
     const { id } = await client.createInvestor(aCreate());
     const database = await connectTo(url, { ignoreUndefined: true });
     const investors = database.db().collection<{ _id: UUID }>("investors");
