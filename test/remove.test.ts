@@ -189,7 +189,7 @@ describe("a record that is removed from SQLite", () => {
     const computed = `${added} "an ""initial""" TEXT AS (substr(first_name, 1, 1)) VIRTUAL`;
     runSql(join(folder, "data/investors.db"), `${added} note TEXT; ${computed}`);
     const ids = [one, two, one].map((each) => each?.id ?? "");
-    const commands = ids.map((id) => start(folder, id));
+    const commands = ids.map((id) => start(folder, id, "--wait", "10m"));
     const copied = await copy([file, "out.ndjson"], { folder });
     expect(copied, copied.told).toMatchObject({ code: 0 });
     for (const { exited, output } of commands) expect(await exited, output()).toBe(0);
