@@ -218,7 +218,7 @@ describe("OIDC access tokens", () => {
       let ended = 0;
       const crowd = Array.from({ length: 300 }, async (_, i) => {
         const error = await clients[i % 4]?.listInvestors({}).catch(String);
-        if (String(error).includes("too many calls")) refused += 1;
+        if (String(error).includes("repeat the call later")) refused += 1;
         else ended += 1;
       });
       await waitFor(() => refused === 300 - 256 || ended > 0);

@@ -9,7 +9,7 @@ import {
 import { DuplicateIdError, OutcomeUnknownError, StoreUnavailableError } from "../store.ts";
 
 /** Codes of MongoDB's errors. */
-const code = {
+export const code = {
   unauthorized: 13,
   authenticationFailed: 18,
   documentValidationFailure: 121,

@@ -191,7 +191,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
       await call(async () => {
         // A linearizable read would write to the oplog of the set each time.
         await list({ limit: 1 }, "check", reads.find);
-        await retryOnce(reads.learnElection);
+        await retryOnce(reads.expectPrimary);
       }, signal);
     },
 

@@ -1,4 +1,4 @@
-import { BSON, type Document, MongoServerSelectionError } from "mongodb";
+import { BSON, type Document, MongoServerError, MongoServerSelectionError } from "mongodb";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { createTurns } from "../../turns.ts";
 import { StoreUnavailableError } from "../store.ts";
@@ -10,7 +10,7 @@ import {
   projection,
   type Query,
 } from "./documents.ts";
-import { unavailable } from "./errors.ts";
+import { code, unavailable } from "./errors.ts";
 
 /** How many documents are decoded in a turn of the event loop. */
 const decodedAtOnce = 128;
@@ -33,6 +33,15 @@ export function createReads(run: Run) {
   async function learnElection(): Promise<string | undefined> {
     settled = settledElection(await run({ hello: 1 }));
     return settled;
+  }
+
+  /** @throws {MongoServerError} the server is a secondary, on which pages and misses fail */
+  async function expectPrimary(): Promise<void> {
+    const hello = await run({ hello: 1 });
+    settled = settledElection(hello);
+    if (hello.setName !== undefined && !hello.isWritablePrimary) {
+      throw new MongoServerError({ message: "not primary", code: code.notWritablePrimary });
+    }
   }
 
   /** Reads what a majority has, of which a new primary may not know the latest. */
@@ -81,6 +90,7 @@ export function createReads(run: Run) {
 
   return {
     learnElection,
+    expectPrimary,
     /** Whether the server is in no set and no cluster. */
     get isStandalone(): boolean {
       return settled === standalone;
