@@ -84,7 +84,7 @@ async function statusWith(ports: Ports, token: string): Promise<number> {
 }
 
 const sqlite = "store/sqlite.test.ts";
-const refused = "refused-creates.test.ts";
+const refused = "gate/refused-creates.test.ts";
 const history = testedIn(
   "gate/faults/mongodb-history.test.ts",
   "lose nothing that was acknowledged, and have nothing twice, through all faults",

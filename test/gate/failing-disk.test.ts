@@ -2,13 +2,12 @@ import { execFileSync } from "node:child_process";
 import { statSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { StoreUnavailableError } from "../src/store/store.ts";
-import { type FailingDisk, prepareDisks } from "./gate/faults/failing-disk.ts";
-import { copy, openSqlite, rowsOf } from "./support/copying.ts";
-import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { listAll } from "./support/pages.ts";
-import { createRandom, seedOf } from "./support/random.ts";
-import { aCreate, anInvestor, largest } from "./support/records.ts";
+import { StoreUnavailableError } from "../../src/store/store.ts";
+import { copy, openSqlite, rowsOf } from "../support/copying.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { listAll } from "../support/pages.ts";
+import { createRandom, seedOf } from "../support/random.ts";
+import { aCreate, anInvestor, largest } from "../support/records.ts";
 import {
   end,
   grpcClient,
@@ -18,8 +17,9 @@ import {
   type Service,
   startService,
   untilWritten,
-} from "./support/service.ts";
-import { needs } from "./support/tools.ts";
+} from "../support/service.ts";
+import { needs } from "../support/tools.ts";
+import { type FailingDisk, prepareDisks } from "./faults/failing-disk.ts";
 
 const failures = "investor_records_sqlite_checkpoint_failures_total";
 

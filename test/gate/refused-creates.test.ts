@@ -1,11 +1,18 @@
 import { DatabaseSync } from "node:sqlite";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { runSql } from "./support/copying.ts";
-import { failureOf } from "./support/errors.ts";
-import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
-import { aCreate } from "./support/records.ts";
-import { ask, grpcClient, metric, type Service, startService, waitFor } from "./support/service.ts";
+import { runSql } from "../support/copying.ts";
+import { failureOf } from "../support/errors.ts";
+import { connectTo, describeWithMongo, startServer } from "../support/mongodb.ts";
+import { aCreate } from "../support/records.ts";
+import {
+  ask,
+  grpcClient,
+  metric,
+  type Service,
+  startService,
+  waitFor,
+} from "../support/service.ts";
 
 /** A database that refuses creates for good, and what makes it take them again. */
 interface Refusal {
