@@ -86,6 +86,8 @@ function createInvestorEncoder(): (investor: Investor) => Uint8Array {
       const value = investor[name];
       if (value === "" || value === 0) continue;
       if (typeof value === "number") {
+        // No type of ours: its varint has more bytes.
+        if (value < 0 || value > 0x7f) return toBinary(InvestorSchema, investor);
         memory[end] = (number << 3) | WireType.Varint;
         memory[end + 1] = value;
         end += 2;
