@@ -78,10 +78,12 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
  * by which some clients miss the reply.
  *
  * @param endConnection ends the connection of HTTP/1.1
+ * @param goesOnMs how long the rest may go on arriving, in milliseconds
  */
 export function dropRest(
   request: HttpRequest | ServerHttp2Stream,
   endConnection: () => void,
+  goesOnMs = restTimeoutMs,
 ): void {
   const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
   if (isWhole()) return;
@@ -94,7 +96,7 @@ export function dropRest(
   };
   // What came during a long turn of the event loop is read first.
   const timer = setTimeout(() => setImmediate(cutOff), restPauseMs).unref();
-  const end = performance.now() + restTimeoutMs;
+  const end = performance.now() + goesOnMs;
   request.on("data", () => {
     if (performance.now() < end) timer.refresh();
   });

@@ -9,7 +9,12 @@ import {
   isFieldSet,
   type Message,
 } from "@bufbuild/protobuf";
-import type { ConnectError, HandlerContext, MethodImplSpec } from "@connectrpc/connect";
+import {
+  Code,
+  type ConnectError,
+  type HandlerContext,
+  type MethodImplSpec,
+} from "@connectrpc/connect";
 import type { Call } from "../calls/call.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
@@ -124,7 +129,9 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       const reply = call.recordFailure(error);
       call.startReplyTimeout();
       if (!call.isClosed) codec.fail(response, reply, call, request);
-      dropRest(request, () => gate.endConnection(socket, "unfinished_request"));
+      // A body that had not come by its deadline is not waited for again.
+      const goesOnMs = reply.code === Code.DeadlineExceeded ? 0 : undefined;
+      dropRest(request, () => gate.endConnection(socket, "unfinished_request"), goesOnMs);
     }
   };
 }
