@@ -99,12 +99,13 @@ function runToEnd(what: Program): void {
 }
 
 function isRunning(pid: number | undefined): boolean {
-  // What has ended has no command line, also while nobody has asked for its status.
-  return (
-    pid !== undefined &&
-    existsSync(`/proc/${pid}`) &&
-    readFileSync(`/proc/${pid}/cmdline`).length > 0
-  );
+  if (pid === undefined) return false;
+  try {
+    // One that has ended is a zombie while nobody has asked for its status.
+    return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
+  } catch {
+    return false;
+  }
 }
 
 /** Starts a service, unless it runs, and waits until it serves. */
