@@ -100,4 +100,6 @@ export function dropRest(
   request.on("data", () => {
     if (performance.now() < end) timer.refresh();
   });
+  // A listener alone does not go on with a body that was paused.
+  request.resume();
 }
