@@ -19,7 +19,7 @@ const ageCheckMs = 500;
  */
 const certificateNoticeMs = 60_000;
 
-/** For how long certificates are still taken, once the CAs have changed, in milliseconds. */
+/** Time in which certificates are still accepted after the CAs have changed, in milliseconds. */
 const distrustMs = 10_000;
 
 /** The time without calls after which a connection makes room before others do, in milliseconds. */

@@ -18,7 +18,7 @@ import {
 interface Refusal {
   cause: string | RegExp;
   spoil(): unknown;
-  mend(): unknown;
+  repair(): unknown;
   /** Whether records can be read meanwhile. */
   isReady?: boolean;
 }
@@ -41,7 +41,7 @@ async function within<T>(ms: number, work: Promise<T>): Promise<T> {
 /** Expects that a service notices this, goes on reading, and is as before once it is over. */
 async function expectNoticed(
   service: Service,
-  { cause, spoil, mend, isReady = true }: Refusal,
+  { cause, spoil, repair, isReady = true }: Refusal,
 ): Promise<void> {
   const client = grpcClient(service);
   const record = await client.createInvestor(aCreate());
@@ -63,7 +63,7 @@ async function expectNoticed(
   expect(JSON.parse(ofCall).cause).toMatch(cause);
   if (isReady) expect(await client.getInvestor({ id: record.id })).toEqual(record);
   await waitFor(async () => (await ask(service, "/readyz")).ok === isReady);
-  await mend();
+  await repair();
   await within(
     noticedMs,
     waitFor(() => isWritable(service)),
@@ -85,7 +85,7 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
     const change = (sql: string) => () => runSql(`${service.folder}/data/investors.db`, sql);
     const trigger = (action: string) => ({
       spoil: change(`CREATE TRIGGER no BEFORE INSERT ON investors BEGIN SELECT ${action}; END`),
-      mend: change("DROP TRIGGER no"),
+      repair: change("DROP TRIGGER no"),
     });
     await expectNoticed(service, { cause: /^no more$/, ...trigger("RAISE(ABORT, 'no more')") });
     await expectNoticed(service, { cause: /^no way$/, ...trigger("RAISE(ROLLBACK, 'no way')") });
@@ -96,7 +96,7 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
     await expectNoticed(service, {
       cause: "no such table: ",
       spoil: change("ALTER TABLE investors RENAME TO kept"),
-      mend: change("ALTER TABLE kept RENAME TO investors"),
+      repair: change("ALTER TABLE kept RENAME TO investors"),
       isReady: false,
     });
     await expectStored(service, 4);
@@ -107,7 +107,7 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
     await expectNoticed(service, {
       cause: "no such table: ",
       spoil: change("DROP TABLE investors"),
-      mend: change(String(sql)),
+      repair: change(String(sql)),
       isReady: false,
     });
     await expectStored(service, 0);
@@ -168,7 +168,7 @@ describeWithMongo(
         await expectNoticed(service, {
           cause: /failCommand/,
           spoil: () => fail("alwaysOn", code),
-          mend: () => fail("off"),
+          repair: () => fail("off"),
         });
       }
       const block = (isOn: boolean) => () =>
@@ -176,13 +176,13 @@ describeWithMongo(
       await expectNoticed(service, {
         cause: /^MongoDB blocks writes$/,
         spoil: block(true),
-        mend: block(false),
+        repair: block(false),
       });
       const validate = (validator: object) => () => db.command({ collMod: name, validator });
       await expectNoticed(service, {
         cause: /^a validator of the collection refuses the record$/,
         spoil: validate({ approved: true }),
-        mend: validate({}),
+        repair: validate({}),
       });
       await expectNoticed(service, {
         cause:
@@ -192,7 +192,7 @@ describeWithMongo(
             updateRole: "own",
             privileges: [{ resource: { db: name, collection: name }, actions: ["find"] }],
           }),
-        mend: () =>
+        repair: () =>
           db.command({
             updateRole: "own",
             privileges: [{ resource: { db: name, collection: name }, actions: ["find", "insert"] }],
@@ -204,7 +204,7 @@ describeWithMongo(
           await db.collection(name).rename("kept");
           await db.createCollection(name, { viewOn: "kept", pipeline: [] });
         },
-        async mend() {
+        async repair() {
           await db.collection(name).drop();
           await db.collection("kept").rename(name);
         },
@@ -249,7 +249,7 @@ describeWithMongo(
       await expectNoticed(service, {
         cause: /^a validator of the collection refuses the record$/,
         spoil: validate({ approved: true }),
-        mend: validate({}),
+        repair: validate({}),
       });
       await expectStored(service, 2);
     });

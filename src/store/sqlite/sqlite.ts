@@ -30,7 +30,7 @@ type Options = Omit<StoreOptions, "requestTimeoutMs">;
  */
 const lookupCacheKib = 16 * 1024;
 
-/** For how long reads can be locked out before the process ends, in milliseconds. */
+/** The longest that reads can be locked out before the process ends, in milliseconds. */
 const lockoutMs = 30_000;
 
 /**
