@@ -476,6 +476,18 @@ describe("a store to copy to", () => {
     expect(again).toMatchObject({ code: 0, told: expect.stringMatching(copied(1, 1)) });
   });
 
+  it("that is replaced meanwhile ends the copy with 1", async () => {
+    const { folder } = await prepare(10);
+    const { child, exited, output } = startCopy(["-", "sqlite:b.db"], { folder });
+    child.stdin?.write(`${lineOf()}\n`);
+    await waitFor(async () => rowsOf(folder, "b.db") === 1);
+    for (const suffix of ["", "-wal", "-shm"]) rmSync(join(folder, `b.db${suffix}`));
+    expect((await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).code).toBe(0);
+    child.stdin?.end();
+    expect(await exited, output()).toBe(1);
+    expect(output()).toContain("cannot write to sqlite:b.db: b.db or a file beside it was moved");
+  });
+
   it("that is in use by a service serves on, from it and to it", async () => {
     const { folder, investors } = await prepare(1_000);
     const writers = startWriters(await startService({}, folder));

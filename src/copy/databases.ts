@@ -165,6 +165,8 @@ export async function openStoreTarget(
     write: isInUse ? giveWay(writeAll) : writeAll,
     async finish() {
       if (path === undefined) return store.close();
+      // What was written may be in a file that no longer has this path.
+      await store.ping();
       // A copy of the file without its WAL has to be whole, which is tried again where this fails.
       await store.close().catch(() => {});
       await bringInWal(path, walTimeoutMs);
