@@ -135,7 +135,7 @@ export async function startServer(
       observe: telemetry.observeStore,
       rereadUrl: database.reread,
       onWritable: telemetry.noteWritable,
-      onLogSize: telemetry.showLogSize,
+      onWalSize: telemetry.showWalSize,
       onCheckpointFailure: telemetry.noteCheckpointFailure,
       onWarning,
       onNew: (path) =>

@@ -169,13 +169,13 @@ const table: Record<string, Record<Change, Cell>> = {
     "full or slow": testedIn("end.test.ts", "does not hold up the end beyond the drain timeout"),
     "back again": testedIn(
       sqlite,
-      "refuses a log whose file was moved, and has its records once that is back",
+      "refuses a WAL whose file was moved, and has its records once that is back",
     ),
   },
   "its WAL": {
     gone: replacements,
     replaced: testedIn(
-      "gate/faults/file-and-log.test.ts",
+      "gate/faults/file-and-wal.test.ts",
       "are opened with all that is in them, or refused",
     ),
     "expired or refused": testedIn(
@@ -184,11 +184,11 @@ const table: Record<string, Record<Change, Cell>> = {
     ),
     "full or slow": testedIn(
       "start.test.ts",
-      "starts beside a reader that stays, warns, and shows the log that grows",
+      "starts beside a reader that stays, warns, and shows the WAL that grows",
     ),
     "back again": testedIn(
       sqlite,
-      "brings its log into the file before it is open, as far as others who read allow",
+      "brings its WAL into the file before it is open, as far as others who read allow",
     ),
   },
   "its folder": {

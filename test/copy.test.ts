@@ -160,7 +160,7 @@ ${columns.join(",\n")}) STRICT, WITHOUT ROWID;
 
   it("in SQLite is read as it is: neither changed, checkpointed nor given another mode", async () => {
     const { folder } = await prepare(50);
-    // A service holds it open, with records in its log.
+    // A service holds it open, with records in its WAL.
     const store = await openSqlite(join(folder, "a.db"));
     await store.insert(anInvestor());
     chmodSync(join(folder, "a.db"), 0o640);

@@ -27,7 +27,7 @@ import { needs } from "./support/tools.ts";
 
 const pageSize = 4_096;
 
-/** Files and logs of two services as a kill would leave them, by name, and the records in each. */
+/** Files and WALs of two services as a kill would leave them, by name, and the records in each. */
 const left = sharedFolder();
 const ids: Record<string, string[]> = {};
 
@@ -51,7 +51,7 @@ beforeAll(async () => {
     ids[`${name} stopped`] = ids[name];
   }
   const [one, other] = [join(left, "one.db"), join(left, "other.db")];
-  // What the log has of the first pages is all of them.
+  // What the WAL has of the first pages is all of them.
   await add(one, 300, "early");
   await add(one, 1, "one more");
   await add(one, 2_000, "late");
@@ -70,7 +70,7 @@ beforeAll(async () => {
   older.close();
 });
 
-/** A file and its log, each as the name says or missing, in a folder of their own. */
+/** A file and its WAL, each as the name says or missing, in a folder of their own. */
 function combine(file: string, log?: string): string {
   const path = join(temporaryFolder(), "investors.db");
   copyFileSync(join(left, file), path);
@@ -86,7 +86,7 @@ async function expectRefused(path: string, why: string): Promise<void> {
   expect(read()).toEqual(before);
 }
 
-/** The ids of the records in a file and its log. */
+/** The ids of the records in a file and its WAL. */
 async function readIds(path: string): Promise<string[] | undefined> {
   const store = await openSqlite(path);
   const found = await store.list({ limit: 10_000 });
@@ -96,7 +96,7 @@ async function readIds(path: string): Promise<string[] | undefined> {
   return found.map(({ id }) => id);
 }
 
-describe("a file and a log", () => {
+describe("a file and a WAL", () => {
   const apart = "do not belong together";
 
   it.each([
@@ -146,7 +146,7 @@ describe("a file and a log", () => {
     ["latest", "late", -1_000],
     ["checkpointed", "checkpointed", 20],
     ["checkpointed", "checkpointed", 9_000],
-  ])("are opened up to a flipped bit in the log, or refused: %s", async (name, least, position) => {
+  ])("are opened up to a flipped bit in the WAL, or refused: %s", async (name, least, position) => {
     const path = combine(name, name);
     const log = readFileSync(`${path}-wal`);
     const byte = log.subarray(position);
@@ -274,7 +274,7 @@ describe("a damaged page", () => {
 
   it.each([
     ["overwritten", (page: Buffer) => page.fill(0xff)],
-    // Exchanges the first two records, as a log of another file would.
+    // Exchanges the first two records, as a WAL of another file would.
     ["out of order", (page: Buffer) => page.subarray(8, 12).swap32().swap16()],
   ])("fails lists and copies, and does not make them endless: %s", async (_, edit) => {
     const path = change(edit);

@@ -101,7 +101,7 @@ async function makeOld(folder: string) {
   return { stuck: [one, two] as const, others };
 }
 
-/** Whether the file, its log, or anything beside them holds an id or a text. */
+/** Whether the file, its WAL, or anything beside them holds an id or a text. */
 function isOnDisk(folder: string, what: string): boolean {
   const data = join(folder, "data");
   const bytes = /^[\da-f-]{36}$/.test(what) ? Buffer.from(what.replaceAll("-", ""), "hex") : what;
@@ -109,7 +109,7 @@ function isOnDisk(folder: string, what: string): boolean {
 }
 
 describe("a record that is removed from SQLite", () => {
-  it("is in no reply, and nothing of it is in the file and its log", async () => {
+  it("is in no reply, and nothing of it is in the file and its WAL", async () => {
     const folder = temporaryFolder();
     const victims = (await makeOld(folder)).others.slice(0, 5);
     expect(victims).toHaveLength(5);

@@ -78,7 +78,7 @@ it("ends by a SIGTERM that comes while it loads its modules", async () => {
   expect(await run([], env, temporaryFolder()).exited).not.toBe(0);
 });
 
-it("starts beside a reader that stays, warns, and shows the log that grows", async () => {
+it("starts beside a reader that stays, warns, and shows the WAL that grows", async () => {
   const folder = temporaryFolder();
   const first = await startService({}, folder);
   await grpcClient(first).createInvestor(aCreate());

@@ -96,7 +96,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   });
   const checkpointFailures = new Counter({
     name: "investor_records_sqlite_checkpoint_failures_total",
-    help: "How often the log of the SQLite file (-wal) could not be brought into the file.",
+    help: "How often the WAL of the SQLite file (-wal) could not be brought into the file.",
     registers,
   });
   // So that the first of a kind is seen as an increase.
@@ -226,11 +226,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       if (isRefused) log.error({ cause: refusal.message }, "the database refuses creates");
       else log.info("the database takes creates again");
     },
-    /** Shows the size of SQLite's log, in bytes. */
-    showLogSize(bytes: number): void {
-      set("investor_records_sqlite_log_bytes", "Size of the SQLite file's log (-wal).", bytes);
+    /** Shows the size of SQLite's WAL, in bytes. */
+    showWalSize(bytes: number): void {
+      set("investor_records_sqlite_log_bytes", "Size of the SQLite file's WAL (-wal).", bytes);
     },
-    /** Counts and logs that the log could not be brought into the file; as often as it is tried. */
+    /** Counts and logs that the WAL could not be brought into the file; as often as it is tried. */
     noteCheckpointFailure(cause: string): void {
       checkpointFailures.inc();
       log.warn({ cause }, "the WAL cannot be brought into its file, and grows");

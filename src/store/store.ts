@@ -80,8 +80,8 @@ export interface StoreOptions {
    * after a create that passed, and once a second from one that was refused until one would pass.
    */
   onWritable?(refusal?: Error): void;
-  /** Called by SQLite with the size of its log in bytes, with each {@link Store.ping}. */
-  onLogSize?(bytes: number): void;
+  /** Called by SQLite with the size of its WAL in bytes, with each {@link Store.ping}. */
+  onWalSize?(bytes: number): void;
   /** Called by SQLite with why its WAL could not be brought into the file; records stay in it. */
   onCheckpointFailure?(why: string): void;
   /** Called with what operators should know and change. */

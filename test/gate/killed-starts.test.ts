@@ -42,7 +42,7 @@ async function makeBackups(folder: string): Promise<Record<string, string>> {
   return paths;
 }
 
-/** The files in a folder but the index of the log, which a kill leaves and nobody trusts. */
+/** The files in a folder but the index of the WAL, which a kill leaves and nobody trusts. */
 function read(folder: string): Files {
   const names = readdirSync(folder).filter((name) => !name.endsWith("-shm"));
   return new Map(names.map((name) => [name, readFileSync(join(folder, name))]));
@@ -113,7 +113,7 @@ describe("a start that is killed at any of its system calls", needs("cc"), () =>
       };
       const told: string[] = [];
       for await (const { at, left } of killAtEach(createDisk(), prepare)) {
-        // The index of the log is not among what is left: the calls before it leave the same.
+        // The index of the WAL is not among what is left: the calls before it leave the same.
         if (at.includes("-shm ")) continue;
         const results: string[] = [];
         for (const [kind, from] of Object.entries(backups)) {

@@ -48,7 +48,7 @@ async function open(path: string, observe: StoreObserver = () => {}) {
 const outside = (program: string, ...args: string[]) =>
   execFileSync(program, args, { stdio: "ignore" });
 
-/** The count of commits in a file and its log. */
+/** The count of commits in a file and its WAL. */
 function countIn(path: string): number {
   const db = new DatabaseSync(path);
   const count = pragma(db, "user_version");
@@ -101,7 +101,7 @@ describe("SQLite", () => {
     },
   );
 
-  it("keeps its locks, so that no other process deletes the log", async () => {
+  it("keeps its locks, so that no other process deletes the WAL", async () => {
     const path = join(temporaryFolder(), "investors.db");
     for (let i = 0; i < 2; i += 1) {
       const { store } = await open(path);
@@ -117,7 +117,7 @@ describe("SQLite", () => {
     }
   });
 
-  it("brings its log into the file before it is open, as far as others who read allow", async () => {
+  it("brings its WAL into the file before it is open, as far as others who read allow", async () => {
     const path = join(temporaryFolder(), "investors.db");
     const first = await open(path);
     await first.store.insert(anInvestor());
@@ -131,7 +131,7 @@ describe("SQLite", () => {
     await first.store.insert(record);
     const { store, warnings } = await open(path);
     expect(warnings).toEqual([
-      `another process reads ${path}: until it ends, the log grows beside it`,
+      `another process reads ${path}: until it ends, the WAL grows beside it`,
     ]);
     expect(await store.find(record.id)).toEqual(record);
   });
@@ -166,7 +166,7 @@ describe("SQLite", () => {
   });
 
   describe.each(["0.3.0", "0.4.0"])("a file of version %s", (version) => {
-    it.each(["no log", "a log", "a log and a reader", "a log that was brought in and a reader"])(
+    it.each(["no WAL", "a WAL", "a WAL and a reader", "a WAL that was brought in and a reader"])(
       "that has %s is opened, and its commits are counted",
       async (state) => {
         const path = join(temporaryFolder(), "investors.db");
@@ -181,7 +181,7 @@ describe("SQLite", () => {
         for (const { id, firstName } of records) other.prepare(insert).run(id, firstName);
         if (state.includes("brought in")) other.exec("PRAGMA wal_checkpoint(PASSIVE)");
         if (state.endsWith("reader")) other.exec("BEGIN; SELECT count(*) FROM investors");
-        if (state === "no log") other.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+        if (state === "no WAL") other.exec("PRAGMA wal_checkpoint(TRUNCATE)");
         const { store } = await open(path);
         const record = anInvestor();
         await store.insert(record);
@@ -238,7 +238,7 @@ describe("SQLite", () => {
       },
     ],
     ["moved with its folder", (folder) => renameSync(folder, `${folder}.moved`)],
-    ["parted from its log", (folder) => rmSync(`${folder}/investors.db-wal`)],
+    ["parted from its WAL", (folder) => rmSync(`${folder}/investors.db-wal`)],
     ["parted from its index", (folder) => rmSync(`${folder}/investors.db-shm`)],
   ];
 
@@ -253,12 +253,12 @@ describe("SQLite", () => {
     await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
   });
 
-  it("refuses a link beside which the log of its file was left", async () => {
+  it("refuses a link beside which the WAL of its file was left", async () => {
     const path = join(temporaryFolder(), "investors.db");
     await (await open(path)).store.insert(anInvestor());
     renameSync(path, `${path}.moved`);
     symlinkSync(`${path}.moved`, path);
-    await expect(open(path)).rejects.toThrow(`its log ${path}-wal is there without it`);
+    await expect(open(path)).rejects.toThrow(`its WAL ${path}-wal is there without it`);
   });
 
   const keep = "ALTER TABLE investors RENAME TO kept";
@@ -366,7 +366,7 @@ describe("SQLite", () => {
   const noDatabase = "no database at all".repeat(1_000);
 
   it.each<[why: string, change: (path: string) => void]>([
-    // Under its second name, its log would be another.
+    // Under its second name, its WAL would be another.
     ["it has other names too (hard links)", (path) => linkSync(path, `${path}.too`)],
     ["belongs to another program", (path) => runSql(path, foreign)],
     ["belongs to another program", (path) => runSql(path, "PRAGMA application_id = 77")],
@@ -392,7 +392,7 @@ describe("SQLite", () => {
     await expect(open(join(path, "x.db"))).rejects.toThrow(`file already exists, mkdir '${path}'`);
   });
 
-  it("refuses a log whose file was moved, and has its records once that is back", async () => {
+  it("refuses a WAL whose file was moved, and has its records once that is back", async () => {
     const folder = temporaryFolder();
     const { store } = await open(join(folder, "investors.db"));
     const record = anInvestor();
@@ -461,7 +461,7 @@ describe("SQLite", () => {
     expect(sizes).toEqual([1, 512, 87]);
   });
 
-  it("keeps its log small while it reads and writes", async () => {
+  it("keeps its WAL small while it reads and writes", async () => {
     const path = join(temporaryFolder(), "investors.db");
     const { store } = await open(path);
     for (let round = 0; round < 40; round += 1) {

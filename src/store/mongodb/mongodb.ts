@@ -104,7 +104,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
       writeConcern: { w: "majority", j: true },
     };
     // Without a majority the driver throws, and nothing of the reply is sure. With one, the
-    // duplicates are too: the server has waited for all that stood in its log when it replied.
+    // duplicates are too: the server has waited for all that stood in its oplog when it replied.
     // Longer than a read, which is repeated: its outcome would be open.
     const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
       if (!isSurelyNotWritten(error)) throw outcomeUnknown(error);

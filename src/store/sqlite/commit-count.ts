@@ -1,6 +1,6 @@
 /**
- * The count of commits, by which a file and its log are known to belong together. It is in the header
- * of the file (PRAGMA user_version), and so on page 1, which every commit to the log then has.
+ * The count of commits, by which a file and its WAL are known to belong together. It is in the header
+ * of the file (PRAGMA user_version), and so on page 1, which every commit to the WAL then has.
  */
 import { randomInt } from "node:crypto";
 import { closeSync, openSync, readSync, realpathSync } from "node:fs";
@@ -12,15 +12,15 @@ import { sizeOf } from "./wal.ts";
 const minCount = 2;
 const maxCount = 2 ** 31 - 1;
 
-/** The sizes of a log's header and of a frame's (https://www.sqlite.org/fileformat2.html#walformat). */
-export const logHeaderSize = 32;
+/** The sizes of a WAL's header and of a frame's (https://www.sqlite.org/fileformat2.html#walformat). */
+export const walHeaderSize = 32;
 export const frameHeaderSize = 24;
 
 /** The offsets of the schema cookie and the count on page 1. */
 const cookieAt = 40;
 const countAt = 60;
 
-/** How many frames of a log are read at once. */
+/** How many frames of a WAL are read at once. */
 const framesAtOnce = 256;
 
 /** Whether the file's commits are counted. */
@@ -51,22 +51,22 @@ function following(count: number): number {
 }
 
 /**
- * Refuses a log that is not that of the file, such as one that was left behind when a backup was put
+ * Refuses a WAL that is not that of the file, such as one that was left behind when a backup was put
  * in the place of the file: SQLite would take pages from both, and its first checkpoint would spoil
- * the file. They belong together if the file has one of the counts in the log, at which a checkpoint
+ * the file. They belong together if the file has one of the counts in the WAL, at which a checkpoint
  * can have left it, or the one before the first, and a schema that is not newer than it was then.
- * Nothing changes here but the index of the log.
+ * Nothing changes here but the index of the WAL.
  *
- * To be called before this process changes the file or its log.
+ * To be called before this process changes the file or its WAL.
  *
  * @param timeoutMs for a process that locks all others out while it opens or closes the file
  * @throws {Error} for operators to read, with the way to restore
  */
-export function refuseForeignLog(path: string, timeoutMs: number): void {
+export function refuseForeignWal(path: string, timeoutMs: number): void {
   const file = realpathSync(path);
-  const log = `${file}-wal`;
-  if (sizeOf(log) <= logHeaderSize) return;
-  // While it is open, no other process can bring later commits into the file, or delete the log.
+  const wal = `${file}-wal`;
+  if (sizeOf(wal) <= walHeaderSize) return;
+  // While it is open, no other process can bring later commits into the file, or delete the WAL.
   const snapshot = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
   let descriptor: number | undefined;
   try {
@@ -74,13 +74,13 @@ export function refuseForeignLog(path: string, timeoutMs: number): void {
     // This read takes the snapshot; that of the page size does not.
     pragma(snapshot, "user_version");
     const pageSize = pragma(snapshot, "page_size");
-    // SQLite has no locks on the log that closing it could drop.
-    descriptor = openSync(log, "r");
+    // SQLite has no locks on the WAL that closing it could drop.
+    descriptor = openSync(wal, "r");
     for (;;) {
       const header = readHeader(descriptor);
-      const heads = readHeads(descriptor, countFrames(file, timeoutMs), pageSize);
-      if (belongTogether(file, heads)) return;
-      // If another process has begun the log anew meanwhile, heads of two logs were compared.
+      const versions = readVersions(descriptor, countFrames(file, timeoutMs), pageSize);
+      if (belongTogether(file, versions)) return;
+      // If another process has begun the WAL anew meanwhile, versions of two WALs were compared.
       if (header.equals(readHeader(descriptor))) break;
     }
   } finally {
@@ -88,38 +88,38 @@ export function refuseForeignLog(path: string, timeoutMs: number): void {
     snapshot.close();
   }
   throw new Error(
-    `the file and its log ${log} do not belong together. ` +
-      "Nothing has been changed. If you have put a backup in the place of the file, move the log away; " +
-      "else move the file and the log away, and put a backup in their place",
+    `the file and its WAL ${wal} do not belong together. ` +
+      "Nothing has been changed. If you have put a backup in the place of the file, move the WAL away; " +
+      "else move the file and the WAL away, and put a backup in their place",
   );
 }
 
-function belongTogether(file: string, heads: Head[]): boolean {
-  const [first] = heads;
+function belongTogether(file: string, versions: Version[]): boolean {
+  const [first] = versions;
   // Other programs need not change page 1, and older versions do not count.
   if (first === undefined) return true;
-  const inFile = readHeadOfFile(file);
-  if ([inFile, ...heads].every(({ count }) => count < minCount)) return true;
-  const versions = heads.filter(({ count }) => count === inFile.count);
-  if (following(inFile.count) === first.count) versions.push(first);
+  const inFile = readVersionOfFile(file);
+  if ([inFile, ...versions].every(({ count }) => count < minCount)) return true;
+  const matching = versions.filter(({ count }) => count === inFile.count);
+  if (following(inFile.count) === first.count) matching.push(first);
   // VACUUM INTO copies the count, but its schema cookie is higher.
-  return versions.some(({ cookie }) => inFile.cookie <= cookie);
+  return matching.some(({ cookie }) => inFile.cookie <= cookie);
 }
 
-/** The header of a log, which changes each time that the log is begun anew. */
-function readHeader(log: number): Buffer {
-  const header = Buffer.alloc(logHeaderSize);
-  readSync(log, header, 0, logHeaderSize, 0);
+/** The header of a WAL, which changes each time that the WAL is begun anew. */
+function readHeader(wal: number): Buffer {
+  const header = Buffer.alloc(walHeaderSize);
+  readSync(wal, header, 0, walHeaderSize, 0);
   return header;
 }
 
 /** What a version of page 1 says. */
-interface Head {
+interface Version {
   count: number;
   cookie: number;
 }
 
-/** The frames of a log up to its last whole commit. */
+/** The frames of a WAL up to its last whole commit. */
 function countFrames(file: string, timeoutMs: number): number {
   // SQLite does not count them for a connection with a transaction.
   const db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
@@ -130,33 +130,33 @@ function countFrames(file: string, timeoutMs: number): number {
   }
 }
 
-/** What each version of page 1 in a log says, in its order. */
-function readHeads(log: number, frames: number, pageSize: number): Head[] {
+/** What each version of page 1 in a WAL says, in its order. */
+function readVersions(wal: number, frames: number, pageSize: number): Version[] {
   const frameSize = frameHeaderSize + pageSize;
   const buffer = Buffer.alloc(framesAtOnce * frameSize);
-  const heads: Head[] = [];
+  const versions: Version[] = [];
   for (let done = 0; done < frames; done += framesAtOnce) {
     const length = Math.min(framesAtOnce, frames - done) * frameSize;
-    const size = readSync(log, buffer, 0, length, logHeaderSize + done * frameSize);
+    const size = readSync(wal, buffer, 0, length, walHeaderSize + done * frameSize);
     for (let at = 0; at + frameSize <= size; at += frameSize) {
       if (buffer.readUInt32BE(at) !== 1) continue;
       const page = at + frameHeaderSize;
-      heads.push({
+      versions.push({
         count: buffer.readUInt32BE(page + countAt),
         cookie: buffer.readUInt32BE(page + cookieAt),
       });
     }
   }
-  return heads;
+  return versions;
 }
 
-/** What the file says without its log. SQLite reads it: closing it otherwise would drop locks. */
-function readHeadOfFile(file: string): Head {
+/** What the file says without its WAL. SQLite reads it: closing it otherwise would drop locks. */
+function readVersionOfFile(file: string): Version {
   const url = pathToFileURL(file);
   url.searchParams.set("immutable", "1");
   const db = new DatabaseSync(url, { readOnly: true, defensive: false });
   try {
-    // A kill in the middle of a checkpoint leaves a file whose head says more pages than there are,
+    // A kill in the middle of a checkpoint leaves a file whose header says more pages than there are,
     // which SQLite otherwise takes for damaged.
     db.exec("PRAGMA writable_schema = ON");
     return { count: pragma(db, "user_version"), cookie: pragma(db, "schema_version") };

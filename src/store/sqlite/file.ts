@@ -12,14 +12,14 @@ import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
-import { beginCount, isCounted, pragma, refuseForeignLog } from "./commit-count.ts";
+import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
 import { explainError, isAllowed, resultCode, resultCodeOf } from "./errors.ts";
 import { makeFolder, syncPath } from "./folder.ts";
 import { createTable, isEmpty } from "./schema.ts";
-import { refuseLeftovers, rewriteLog, sizeOf } from "./wal.ts";
+import { refuseLeftovers, rewriteWal, sizeOf } from "./wal.ts";
 
-/** The size of a log, in bytes, from which a start can take seconds. */
-const largeLogBytes = 128 * 1024 * 1024;
+/** The size of a WAL, in bytes, from which a start can take seconds. */
+const largeWalBytes = 128 * 1024 * 1024;
 
 /** How the system says that a path leads nowhere, and no longer to the file that is open. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
@@ -33,7 +33,7 @@ export const busyTimeoutMs = 5_000;
  *
  * Nothing but SQLite may open an existing file: POSIX drops all locks of a process on a file when
  * the process closes any descriptor of it, and without the locks of its connections another process
- * believes it is the last user and deletes the log with what it holds.
+ * believes it is the last user and deletes the WAL with what it holds.
  */
 export function makeSqliteFile(path: string): void {
   makeFolder(dirname(resolve(path)));
@@ -43,7 +43,7 @@ export function makeSqliteFile(path: string): void {
 }
 
 /**
- * Opens the file for durable commits, with all that its log holds brought into it, unless another
+ * Opens the file for durable commits, with all that its WAL holds brought into it, unless another
  * process reads it. Commits of an older file are counted from now on.
  *
  * @param onWarning called with what operators should know, before it takes time
@@ -60,14 +60,14 @@ export async function openSqliteFile(
   refuseLeftovers(path);
   // SQLite opens a file that it may not write, and fails a checkpoint as if its disk were full.
   accessSync(path, constants.R_OK | constants.W_OK);
-  const log = `${realpathSync(path)}-wal`;
-  if (sizeOf(log) > largeLogBytes) {
-    const size = Math.round(sizeOf(log) / 1024 ** 2);
-    onWarning(`${log} has ${size} MiB: to bring it into the file can take seconds`);
+  const wal = `${realpathSync(path)}-wal`;
+  if (sizeOf(wal) > largeWalBytes) {
+    const size = Math.round(sizeOf(wal) / 1024 ** 2);
+    onWarning(`${wal} has ${size} MiB: to bring it into the file can take seconds`);
   }
   const end = performance.now() + timeoutMs;
   const lockTimeoutMs = Math.min(busyTimeoutMs, timeoutMs);
-  await whenFree(() => refuseForeignLog(path, lockTimeoutMs), end);
+  await whenFree(() => refuseForeignWal(path, lockTimeoutMs), end);
   const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseHardLinks(path);
@@ -88,7 +88,7 @@ export async function openSqliteFile(
   }
 }
 
-/** Tries again while another process is in the way, such as one that recovers a large log. */
+/** Tries again while another process is in the way, such as one that recovers a large WAL. */
 async function whenFree(step: () => void, end: number): Promise<void> {
   for (;;) {
     try {
@@ -104,7 +104,7 @@ async function whenFree(step: () => void, end: number): Promise<void> {
 /**
  * Has the file in WAL mode, with its table, and at no instant a journal beside it: SQLite would play
  * one that a kill leaves back into a backup that is put there. A new file gets its count and the
- * mode first, both on page 1, and the table through the log, which then belongs to it.
+ * mode first, both on page 1, and the table through the WAL, which then belongs to it.
  *
  * @returns whether this process has made the table
  */
@@ -117,7 +117,7 @@ function makeTable(db: DatabaseSync): boolean {
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
   if (wasEmpty) commit(db, () => isCounted(db) || beginCount(db));
-  // A commit is on the disk when it returns: FULL syncs the log at every one.
+  // A commit is on the disk when it returns: FULL syncs the WAL at every one.
   db.exec("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL");
   if (!wasEmpty) return false;
   return commit(db, () => {
@@ -132,13 +132,13 @@ function prepare(db: DatabaseSync, file: string, onWarning: (message: string) =>
   // What is deleted, or moved when a page is split, is overwritten where that costs no write.
   db.exec("PRAGMA secure_delete = FAST");
   if (!isCounted(db)) countOlder(db, file);
-  rewriteLog(db, `${file}-wal`);
-  bringInLog(db, file, onWarning);
+  rewriteWal(db, `${file}-wal`);
+  checkpointNow(db, file, onWarning);
 }
 
 /**
  * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
- * log beside it.
+ * WAL beside it.
  *
  * @throws {Error} if the file cannot be used
  */
@@ -147,7 +147,7 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   if (entry === undefined) throw new Error("it does not exist");
   if (!entry.isFile()) throw new Error("it is not a file");
   refuseLeftovers(path);
-  refuseForeignLog(path, busyTimeoutMs);
+  refuseForeignWal(path, busyTimeoutMs);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
     refuseHardLinks(path);
@@ -163,9 +163,9 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
 }
 
 /**
- * Identifies the file, its log and its index that a process would use if it opened the path now.
+ * Identifies the file, its WAL and its index that a process would use if it opened the path now.
  * While a connection is open this changes only if one of them is moved, deleted or replaced:
- * SQLite truncates the log, and only the last connection to close deletes both.
+ * SQLite truncates the WAL, and only the last connection to close deletes both.
  *
  * @throws {Error} one of them is not there
  */
@@ -198,17 +198,17 @@ export function checkIdentity(path: string, identity: string): void {
 
 function refuseHardLinks(path: string): void {
   if (statSync(path).nlink === 1) return;
-  throw new Error("it has other names too (hard links), each with a log of its own");
+  throw new Error("it has other names too (hard links), each with a WAL of its own");
 }
 
-/** Begins to count the commits of a file of version 0.3 or older, which can have a log. */
+/** Begins to count the commits of a file of version 0.3 or older, which can have a WAL. */
 function countOlder(db: DatabaseSync, file: string): void {
-  // With this snapshot, no other process can begin the log anew between the two commits.
+  // With this snapshot, no other process can begin the WAL anew between the two commits.
   const snapshot = new DatabaseSync(file, { readOnly: true, timeout: busyTimeoutMs });
   try {
     snapshot.exec("BEGIN");
     const version = pragma(snapshot, "user_version");
-    // The log has to show what the first count follows.
+    // The WAL has to show what the first count follows.
     commit(db, () => isCounted(db) || db.exec(`PRAGMA user_version = ${version}`));
     commit(db, () => isCounted(db) || beginCount(db));
   } finally {
@@ -232,12 +232,12 @@ export function commit<T>(db: DatabaseSync, write: () => T): T {
  * Brings the WAL into the file as far as those who read it, and the disk, allow, without waiting for
  * them: what it holds is durable, and can be read, without that.
  */
-function bringInLog(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
+function checkpointNow(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
   db.exec("PRAGMA busy_timeout = 0");
   try {
     const passive = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
     if (passive?.checkpointed !== passive?.log) {
-      onWarning(`another process reads ${file}: until it ends, the log grows beside it`);
+      onWarning(`another process reads ${file}: until it ends, the WAL grows beside it`);
     }
     // Little is left to do for this one, which keeps other writers out.
     db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();

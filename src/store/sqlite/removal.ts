@@ -2,7 +2,7 @@ import { closeSync, existsSync, openSync, readSync, realpathSync } from "node:fs
 import { dirname } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import { emptyWal } from "./checkpoint.ts";
-import { countCommit, frameHeaderSize, logHeaderSize, pragma } from "./commit-count.ts";
+import { countCommit, frameHeaderSize, pragma, walHeaderSize } from "./commit-count.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./file.ts";
 import { syncPath } from "./folder.ts";
 import { columnsOf } from "./schema.ts";
@@ -29,11 +29,11 @@ const maxFound = 256;
 
 /**
  * Removes a record from a file while others use it. When a page is split, copies of the records that
- * move can stay in space that is free then, and the log has former versions of pages: file and log
+ * move can stay in space that is free then, and the WAL has former versions of pages: file and WAL
  * are read through for the id until neither has it.
  *
  * @returns whether nothing of it is left, but for what a create has stored meanwhile
- * @throws {Error} for operators, if the file cannot be used, or others use its log for too long
+ * @throws {Error} for operators, if the file cannot be used, or others use its WAL for too long
  */
 export async function removeFromSqlite(
   path: string,
@@ -66,7 +66,7 @@ export async function removeFromSqlite(
       }
       if (!(await emptyWal(db, waitMs))) {
         throw new Error(
-          "another process reads the file, and so keeps its log, which may hold a copy of the record: " +
+          "another process reads the file, and so keeps its WAL, which may hold a copy of the record: " +
             "end it and repeat the command, or raise --wait",
         );
       }
@@ -74,15 +74,15 @@ export async function removeFromSqlite(
       db.close();
     }
     const file = realpathSync(path);
-    const log = `${file}-wal`;
+    const wal = `${file}-wal`;
     // SQLite truncates or deletes it without a sync: a power cut could bring it back.
-    if (existsSync(log)) syncPath(log);
+    if (existsSync(wal)) syncPath(wal);
     syncPath(dirname(file));
-    say("reading the file and its log for copies of the record");
-    // This would drop the locks of a connection to the file, but none is open. The log comes second,
+    say("reading the file and its WAL for copies of the record");
+    // This would drop the locks of a connection to the file, but none is open. The WAL comes second,
     // since it gets what other processes move meanwhile.
     pages = findParts(file, 0, pageSize, key);
-    pages.push(...findParts(log, logHeaderSize, frameHeaderSize + pageSize, key));
+    pages.push(...findParts(wal, walHeaderSize, frameHeaderSize + pageSize, key));
     if (pages.length === 0) {
       say("found none; a repeat of its create would store it again");
       return true;

@@ -41,7 +41,7 @@ const lockoutMs = 30_000;
  * @throws {Error} for operators to read, if the file cannot be used
  */
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
-  const { observe, onWritable, onLogSize } = options;
+  const { observe, onWritable, onWalSize } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
     const message = explainError(error, path);
     throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
@@ -120,7 +120,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
           if (error instanceof FilesGoneError) writer.die(error);
           throw error;
         }
-        onLogSize?.(sizeOf(writer.wal));
+        onWalSize?.(sizeOf(writer.wal));
         reader.check();
       }),
 

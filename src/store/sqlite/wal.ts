@@ -13,7 +13,7 @@ import type { DatabaseSync } from "node:sqlite";
 
 /**
  * Refuses what another file, or a killed program, has left beside a path, before SQLite opens the file.
- * A log without its file: SQLite ignores one beside a link, and deletes one, with the records in it,
+ * A WAL without its file: SQLite ignores one beside a link, and deletes one, with the records in it,
  * if the file is empty. A journal: SQLite would play it back into whatever file is there, and this
  * service leaves none.
  */
@@ -30,11 +30,11 @@ export function refuseLeftovers(path: string): void {
           `sqlite3 '${file}' 'PRAGMA journal_mode = PERSIST; PRAGMA journal_mode = DELETE'`,
       );
     }
-    const log = `${name}-wal`;
-    // The log first: another process that is making both writes to the file before the log.
+    const wal = `${name}-wal`;
+    // The WAL first: another process that is making both writes to the file before the WAL.
     // SQLite takes a file of one byte for an empty one.
-    if (sizeOf(log) === 0 || (name === file && sizeOf(file) > 1)) continue;
-    throw new Error(`its log ${log} is there without it: put the file back beside its log`);
+    if (sizeOf(wal) === 0 || (name === file && sizeOf(file) > 1)) continue;
+    throw new Error(`its WAL ${wal} is there without it: put the file back beside its WAL`);
   }
 }
 
@@ -44,16 +44,16 @@ export function sizeOf(path: string): number {
 }
 
 /**
- * Writes the bytes of a log where they are, and syncs them, before its checkpoint. It may have been
+ * Writes the bytes of a WAL where they are, and syncs them, before its checkpoint. It may have been
  * written by a process whose sync failed or never returned. What the disk lost of it is in the page
  * cache still, which takes it for written: no later sync would bring it to the disk, and a power cut
- * in the checkpoint would leave a file half changed, and no log to repair it from.
+ * in the checkpoint would leave a file half changed, and no WAL to repair it from.
  *
- * SQLite has no locks on the log that closing it could drop; the write lock keeps other processes
+ * SQLite has no locks on the WAL that closing it could drop; the write lock keeps other processes
  * from changing a part meanwhile.
  */
-export function rewriteLog(db: DatabaseSync, log: string): void {
-  const descriptor = openSync(log, "r+");
+export function rewriteWal(db: DatabaseSync, wal: string): void {
+  const descriptor = openSync(wal, "r+");
   try {
     const chunk = Buffer.alloc(1024 * 1024);
     for (let position = 0, size = 1; size > 0; position += size) {

@@ -151,12 +151,12 @@ function transact<T>(write: () => T): T | Error {
 /**
  * Whether a failed batch may be on the disk, or its successors may not get there.
  *
- * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the log (walFrames in
+ * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the WAL (walFrames in
  * wal.c). The last bytes so written are those that make the commit frame valid: a write that failed
  * has not written them, and the next batch overwrites the rest. All other steps come after the
- * commit frame: the sync, and the entry in the index of the log, which may have to grow.
+ * commit frame: the sync, and the entry in the index of the WAL, which may have to grow.
  *
- * Before COMMIT nothing can be valid. But after a sync that failed, also that of the log's
+ * Before COMMIT nothing can be valid. But after a sync that failed, also that of the WAL's
  * header, Linux takes the lost pages for clean, and no later sync would write them.
  */
 function isOutcomeUnknown(error: unknown, committing: boolean): boolean {

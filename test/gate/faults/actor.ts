@@ -88,12 +88,12 @@ const roles: Record<string, () => unknown> = {
     }
   },
 
-  /** A file as versions 0.1 to 0.3 made it, and the log of a kill. */
+  /** A file as versions 0.1 to 0.3 made it, and the WAL of a kill. */
   async older() {
     await (await openSqlite(path)).close();
     const db = openPlain();
     db.exec("PRAGMA user_version = 1");
-    // The file itself has that number, not only its log.
+    // The file itself has that number, not only its WAL.
     db.close();
     roles.writer?.();
     process.kill(process.pid, "SIGKILL");

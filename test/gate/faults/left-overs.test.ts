@@ -185,7 +185,7 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     } else {
       // Its own log, of commits since it was made or restored, brings it up to date.
       const isCurrent = isAsKnown(found) && ![...found].every((id) => ids.has(id));
-      count(`a backup by ${kind} was opened${isCurrent ? ", and its log brought in" : ""}`);
+      count(`a backup by ${kind} was opened${isCurrent ? ", and its WAL brought in" : ""}`);
       if (!isCurrent) expect(found, kind).toEqual(ids);
     }
     certain = found;

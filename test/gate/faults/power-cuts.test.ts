@@ -55,7 +55,7 @@ describe("after a power cut", needs("cc"), () => {
     console.log(`power cuts: ${JSON.stringify(count)}`);
   });
 
-  it("a log that a sync has lost is written again before a start brings it in", async () => {
+  it("a WAL that a sync has lost is written again before a start brings it in", async () => {
     const random = createRandom(seedOf("a lost log"));
     const disk = createDisk();
     const records = createRecords();
@@ -116,7 +116,7 @@ const ends: Record<string, End> = {
     service.child.kill("SIGKILL");
   },
 
-  "a sync of the log that loses its pages": loseLog,
+  "a sync of the WAL that loses its pages": loseLog,
 };
 
 /** Starts a service whose disk fails meanwhile by a rule, and kills it. */
@@ -188,7 +188,7 @@ async function startReader({ folder }: FailingDisk): Promise<Run> {
   return reader;
 }
 
-/** Kills readers: one that closes the file would bring the log in, past the disk that fails. */
+/** Kills readers: one that closes the file would bring the WAL in, past the disk that fails. */
 async function endAll(readers: Run[]): Promise<void> {
   for (const reader of readers.splice(0)) await end(reader, "SIGKILL");
 }
@@ -241,7 +241,7 @@ async function live(
   records.unanswered.push(...repeats);
 }
 
-/** Some are large, so that the log is brought into the file now and then. */
+/** Some are large, so that the WAL is brought into the file now and then. */
 function aRequest(random: Random) {
   const addressLine2 = random.pick(["", "\u{1F3E0}".repeat(maxTextLength)]);
   const requestId = random.pick([undefined, v4(), v7()]);

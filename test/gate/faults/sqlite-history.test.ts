@@ -65,7 +65,7 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
     unlock();
   },
 
-  /** It also keeps a start waiting, which has to bring the log in. */
+  /** It also keeps a start waiting, which has to bring the WAL in. */
   async "another program that reads"({ file, service, recover }, random) {
     const db = new DatabaseSync(file, { readOnly: true });
     db.exec("BEGIN");

@@ -21,7 +21,7 @@ const pageSize = 4_096;
 /** Plays a journal back, and deletes it. */
 const playBack = "PRAGMA journal_mode = PERSIST; PRAGMA journal_mode = DELETE";
 
-/** A file and its log at one instant, as a kill leaves them, and what was known then. */
+/** A file and its WAL at one instant, as a kill leaves them, and what was known then. */
 interface Image {
   kind: string;
   world: number;
@@ -36,7 +36,7 @@ interface Image {
   isTorn: boolean;
 }
 
-describe("a file and its log", needs("cc"), () => {
+describe("a file and its WAL", needs("cc"), () => {
   const createDisk = prepareDisks();
 
   it("are opened with all that is in them, or refused", { timeout }, async () => {
@@ -79,7 +79,7 @@ describe("a file and its log", needs("cc"), () => {
           const result = content === undefined ? "refused" : isWhole ? "opened" : "spoiled";
           count(`${kindOf(file, log, images)}: ${result}`);
           if (isNewer) continue;
-          expect(result, `the file of ${file.kind} beside the log of ${log.kind}`).not.toBe(
+          expect(result, `the file of ${file.kind} beside the WAL of ${log.kind}`).not.toBe(
             "spoiled",
           );
         }
@@ -90,7 +90,7 @@ describe("a file and its log", needs("cc"), () => {
   });
 });
 
-/** What a file is to a log. */
+/** What a file is to a WAL. */
 function kindOf(file: Image, log: Image, images: Image[]): string {
   if (file.world !== log.world) return "the file of another service";
   const age = images.indexOf(file) - images.indexOf(log);
@@ -101,18 +101,18 @@ function kindOf(file: Image, log: Image, images: Image[]): string {
 /** Whether commits are counted in a file, as they are not in those of older versions. */
 const isCounted = ({ file }: Image) => file.length > 64 && file.readUInt32BE(60) > 1;
 
-/** What is another each time that a log is begun anew. */
+/** What is another each time that a WAL is begun anew. */
 const saltOf = ({ log }: Image) => log.subarray(16, 24);
 
-/** Whether the counts tell if a file and a log belong together. */
+/** Whether the counts tell if a file and a WAL belong together. */
 function isCovered(file: Image, log: Image): boolean {
   const isSame = file.world === log.world;
-  // What the file lacks of a checkpoint is in the log of that time alone.
+  // What the file lacks of a checkpoint is in the WAL of that time alone.
   if (file.isTorn && !saltOf(file).equals(saltOf(log))) return false;
   return isCounted(file) && (isSame ? file.uncounted === log.uncounted : isCounted(log));
 }
 
-/** What a slow copy that ends before that of a log makes of a file: its parts are of two instants. */
+/** What a slow copy that ends before that of a WAL makes of a file: its parts are of two instants. */
 function tear(log: Image, images: Image[], random: Random): Image {
   const earlier = images.slice(0, images.indexOf(log) + 1);
   const alike = earlier.filter((each) => isCovered(each, log));
@@ -124,7 +124,7 @@ function tear(log: Image, images: Image[], random: Random): Image {
   return { ...first, kind: "a slow copy", file };
 }
 
-/** Puts the file of an image beside the log of one, in a folder of their own. */
+/** Puts the file of an image beside the WAL of one, in a folder of their own. */
 function put(parent: string, { file }: Image, { log, rollback }: Image): string {
   const path = join(mkdtempSync(join(parent, "pair-")), "investors.db");
   writeFileSync(path, file);
@@ -133,7 +133,7 @@ function put(parent: string, { file }: Image, { log, rollback }: Image): string 
   return path;
 }
 
-/** Whether SQLite finds a commit in the log of an image. */
+/** Whether SQLite finds a commit in the WAL of an image. */
 function hasCommit(parent: string, image: Image): boolean {
   if (image.log.length === 0) return false;
   const path = put(parent, image, image);
@@ -145,7 +145,7 @@ function hasCommit(parent: string, image: Image): boolean {
 }
 
 /**
- * Opens the file of an image beside the log or the journal of one.
+ * Opens the file of an image beside the WAL or the journal of one.
  *
  * @param isPlayedBack whether SQLite plays the journal back before
  * @returns the result of a check and all records, or undefined if it is refused as it is
