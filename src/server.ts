@@ -107,7 +107,6 @@ export async function startServer(
     telemetry,
     logFault: telemetry.logFault,
     startSpan,
-    connections,
   });
   const { createRoutes } = await import("./routes.ts");
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;

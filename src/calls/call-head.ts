@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
-import type { Socket } from "node:net";
 import type { DescMethod } from "@bufbuild/protobuf";
+import type { Connection } from "../http/connection.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
@@ -12,7 +12,7 @@ export interface CallHead {
   /** Anybody may make it, and it is not counted among those in flight. */
   readonly isPublic: boolean;
   readonly headers: IncomingHttpHeaders;
-  readonly socket: Socket;
+  readonly connection: Connection;
   /** Emits `close` when the reply was sent, or never will be. */
   readonly response: ResponseEvents;
   /** The client's timeout, in milliseconds. */

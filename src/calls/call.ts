@@ -9,8 +9,6 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Caller } from "../auth/caller.ts";
 import { internal, interrupted } from "../errors.ts";
-import { type Connection, readTimeoutMs } from "../http/connection.ts";
-import type { Peer } from "../http/peer.ts";
 import { deadlineKey } from "../service/context.ts";
 import { type CallHead, parentTraceOf } from "./call-head.ts";
 
@@ -50,7 +48,6 @@ const replyNotRead = interrupted(
  */
 export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly head: CallHead;
-  readonly peer: Peer;
   readonly values: ContextValues = createContextValues();
   /** When it began, by performance.now(). */
   readonly startedAt = performance.now();
@@ -62,28 +59,20 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   failure: ConnectError | undefined;
   /** Whether its implementation was reached. */
   wasInvoked = false;
-  readonly #connection: Connection | undefined;
   readonly #options: CallOptions;
   readonly #closeListeners: (() => void)[] = [];
   #controller: AbortController | undefined;
   #abortReason: ConnectError | undefined;
   #onAbort: ((reason: ConnectError) => void) | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  #stopTimer = () => {};
   #onRead: (() => void) | undefined;
   #isClosed = false;
   #wasSent = false;
   #sentBytes = 0;
   #id: string | undefined;
 
-  constructor(
-    head: CallHead,
-    peer: Peer,
-    connection: Connection | undefined,
-    options: CallOptions,
-  ) {
+  constructor(head: CallHead, options: CallOptions) {
     this.head = head;
-    this.peer = peer;
-    this.#connection = connection;
     this.#options = options;
     const { timeoutMs = Infinity } = head;
     this.isDeadlineOfClient = timeoutMs <= options.requestTimeoutMs;
@@ -100,9 +89,13 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
       this.#abort(deadlinePassed);
       this.startReplyTimeout();
     };
+    this.#stopTimer();
     // A timer takes a millisecond at least, in which a record can be stored.
-    if (ms > 0) this.#startTimer(ms, pass);
-    else pass();
+    if (ms <= 0) pass();
+    else if (!this.#isClosed && ms <= maxTimerMs) {
+      const timer = setTimeout(pass, ms);
+      this.#stopTimer = () => clearTimeout(timer);
+    }
   }
 
   /**
@@ -112,11 +105,15 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    * @param sentBytes how much of the reply was sent before
    */
   startReplyTimeout(sentBytes = 0): void {
+    const { connection, response } = this.head;
     this.#sentBytes = sentBytes;
     this.#endRead();
-    if (sentBytes > 0) this.#connection?.awaitReader(sentBytes);
-    // How much of it is unsent is known only after it was written.
-    this.#startTimer(readTimeoutMs(sentBytes), () => this.#waitForUnsent());
+    this.#stopTimer();
+    if (this.#isClosed) return;
+    if (sentBytes > 0) connection.awaitReader(sentBytes);
+    this.#stopTimer = connection.endUnlessRead(response, sentBytes, () => {
+      this.failure ??= replyNotRead;
+    });
   }
 
   /** Ends early, for other callers. If the reply has begun, that has a second to be read. */
@@ -156,8 +153,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Keeps its connection from being replaced by a new one until it closes. */
   useConnection(isWatch = false): void {
-    const release = this.#connection?.use(isWatch);
-    if (release) this.onClose(() => release(this.#sentBytes));
+    const release = this.head.connection.use(isWatch);
+    this.onClose(() => release(this.#sentBytes));
   }
 
   /**
@@ -205,30 +202,15 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return this.#controller.signal;
   }
 
-  #startTimer(ms: number, onTimeout: () => void): void {
-    clearTimeout(this.#timer);
-    if (!this.#isClosed && ms <= maxTimerMs) this.#timer = setTimeout(onTimeout, ms);
-  }
-
   #endRead(): void {
     this.#onRead?.();
     this.#onRead = undefined;
   }
 
-  #waitForUnsent(): void {
-    const unsentMs = readTimeoutMs(0, this.head.response.writableLength) - readTimeoutMs(0);
-    // Over HTTP/2, what was sent of other replies is ahead of it.
-    const othersMs = Math.max(0, (this.#connection?.readBy ?? 0) - performance.now());
-    this.#startTimer(othersMs + unsentMs, () => {
-      this.failure ??= replyNotRead;
-      this.#connection?.end("unread_reply");
-    });
-  }
-
   #close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     this.#endRead();
     const { headersSent, writableFinished, stream, aborted } = this.head.response;
     // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.

@@ -1,15 +1,11 @@
 import type { IncomingHttpHeaders } from "node:http";
-import type { Socket } from "node:net";
 import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import type { Scope } from "../auth/caller.ts";
 import { scopeMissing } from "../errors.ts";
-import { type EndReason, readTimeoutMs } from "../http/connection.ts";
-import type { Connections } from "../http/connection-set.ts";
-import { describePeer } from "../http/peer.ts";
-import type { HttpResponse } from "../http/reply.ts";
+import type { Peer } from "../http/peer.ts";
 import { principalKey } from "../service/context.ts";
 import { createQueue } from "../turns.ts";
 import { Call, type CallOptions } from "./call.ts";
@@ -43,15 +39,7 @@ export interface Gate {
    * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
    *   OVERLOADED
    */
-  authenticate(socket: Socket, headers: IncomingHttpHeaders): Promise<void>;
-  /**
-   * Follows the reply to a request that is no call: its connection is ended if it is not read in time.
-   *
-   * @param bytes how long it is at most
-   */
-  followReply(socket: Socket, response: HttpResponse, bytes?: number): void;
-  /** Ends the connection of a request. */
-  endConnection(socket: Socket, reason: EndReason): void;
+  authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void>;
   /** Cuts off the watches that have not ended by themselves. */
   cutWatches(): void;
   /** How many calls are being admitted, or were and have not ended. */
@@ -82,13 +70,11 @@ interface GateOptions extends CallOptions {
   authenticate?: Authenticate | undefined;
   /** Follows every call but public ones, including those refused. */
   telemetry: Telemetry;
-  /** The connections that calls come on. */
-  connections: Connections;
 }
 
 /** Creates the gate of a server. */
 export function createGate(options: GateOptions): Gate {
-  const { maxInFlight, authenticate, telemetry, connections } = options;
+  const { maxInFlight, authenticate, telemetry } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   telemetry.showInFlight(() => slots.held);
@@ -105,10 +91,11 @@ export function createGate(options: GateOptions): Gate {
   );
   const watches = createPublicCalls("health watches", maxWatches, maxOfConnection, "youngest");
   let admitting = 0;
-  const peerOf = (socket: Socket) => connections.of(socket)?.peer ?? describePeer(socket);
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
-    const caller = await call.unlessAborted(authenticate(call.peer, call.head.headers));
+    const caller = await call.unlessAborted(
+      authenticate(call.head.connection.peer, call.head.headers),
+    );
     call.caller = caller;
     call.values.set(principalKey, caller.principal);
     const isRead = call.head.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
@@ -147,15 +134,9 @@ export function createGate(options: GateOptions): Gate {
     }
   }
 
-  function endConnection(socket: Socket, reason: EndReason): void {
-    const connection = connections.of(socket);
-    if (connection) connection.end(reason);
-    else socket.destroy();
-  }
-
   return {
     begin(head) {
-      const call = new Call(head, peerOf(head.socket), connections.of(head.socket), options);
+      const call = new Call(head, options);
       if (head.isPublic) telemetry.followPublic(call);
       else telemetry.follow(call);
       return call;
@@ -175,25 +156,14 @@ export function createGate(options: GateOptions): Gate {
         ? call.unlessAborted(beginPage().then((end) => call.onceRead(end)))
         : undefined;
     },
-    async authenticate(socket, headers) {
-      if (authenticate === undefined) return;
-      const peer = peerOf(socket);
+    async authenticate(peer, headers) {
       try {
-        await authenticate(peer, headers);
+        await authenticate?.(peer, headers);
       } catch (error) {
         telemetry.logCredentialRefusal(peer.address, error);
         throw error;
       }
     },
-    followReply(socket, response, bytes = 0) {
-      // Nothing would tell of the end of one whose client has left.
-      if ("stream" in response ? response.stream.closed : response.destroyed) return;
-      const timer = setTimeout(() => endConnection(socket, "unread_reply"), readTimeoutMs(bytes));
-      // The rest of the request may take longer.
-      const sent = "stream" in response ? response.stream : response;
-      for (const event of ["finish", "close"]) sent.once(event, () => clearTimeout(timer));
-    },
-    endConnection,
     cutWatches: watches.endAll,
     get inFlight() {
       return admitting + slots.held;

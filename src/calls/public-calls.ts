@@ -1,4 +1,5 @@
 import { overloaded } from "../errors.ts";
+import { largestGroup } from "../http/connection-set.ts";
 import type { Call } from "./call.ts";
 import { createSlots } from "./slots.ts";
 
@@ -21,33 +22,29 @@ export function createPublicCalls(
   const slots = createSlots(what, count, share, "connection");
   // One for all calls, since the stack of an error is costly.
   const gaveWay = overloaded(what);
-  const byHost = new Map<string, Map<Call, () => void>>();
+  /** What stops counting each of them, in the order in which they came. */
+  const calls = new Map<Call, () => void>();
 
   function makeRoom(): void {
-    const [most] = [...byHost.values()].toSorted((a, b) => b.size - a.size);
-    const call = [...(most?.keys() ?? [])].at(yielding === "oldest" ? 0 : -1);
+    const ofHost = largestGroup(calls.keys(), ({ head }) => head.connection.host);
+    const call = ofHost.at(yielding === "oldest" ? 0 : -1);
     if (call === undefined) return;
-    most?.get(call)?.();
+    calls.get(call)?.();
     call.giveWay(gaveWay);
   }
 
   return {
     /** Ends all of them. */
     endAll(): void {
-      for (const calls of byHost.values()) for (const call of calls.keys()) call.giveWay(gaveWay);
+      for (const call of calls.keys()) call.giveWay(gaveWay);
     },
     /** Counts a call until it closes. @throws {ConnectError} OVERLOADED, if its connection has its share */
     add(call: Call): void {
-      const { address } = call.peer;
-      const host = call.head.socket.remoteAddress ?? "";
+      const { address } = call.head.connection.peer;
       if (slots.held >= count && slots.heldBy(address) < share) makeRoom();
       const free = slots.acquire(address);
-      const calls = byHost.get(host) ?? new Map<Call, () => void>();
-      byHost.set(host, calls);
       const release = () => {
-        if (!calls.delete(call)) return;
-        if (calls.size === 0) byHost.delete(host);
-        free();
+        if (calls.delete(call)) free();
       };
       calls.set(call, release);
       call.onClose(release);

@@ -162,7 +162,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     // A refusal is counted if it is not logged.
     if (!isRefusal && !log.isLevelEnabled(level)) return;
     const durationMs = Math.round(elapsedMs * 1e3) / 1e3;
-    const { address: peer } = call.peer;
+    const { address: peer } = head.connection.peer;
     const principal = call.caller?.name;
     const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
     const { failure } = call;

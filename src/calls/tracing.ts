@@ -38,7 +38,8 @@ export function createTracing(): StartSpan | undefined {
   }
   const tracer = provider.getTracer(tracerName);
   return (call) => {
-    const { http, method, headers, socket } = call.head;
+    const { http, method, headers, connection } = call.head;
+    const { socket } = connection;
     const name = http ? `${http.method} ${http.route}` : methodNameOf(method);
     const parent = propagation.extract(ROOT_CONTEXT, headers);
     const attributes = {
@@ -59,7 +60,7 @@ function describeRpc({ method, transport }: CallHead): Attributes {
   };
 }
 
-function describeHttp({ socket }: CallHead, http: HttpCall): Attributes {
+function describeHttp({ connection: { socket } }: CallHead, http: HttpCall): Attributes {
   const { method, path, route, version } = http;
   const id = path.slice(path.lastIndexOf("/") + 1);
   return {

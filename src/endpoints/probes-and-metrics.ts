@@ -1,10 +1,10 @@
 import { readFileSync } from "node:fs";
-import type { Socket } from "node:net";
 import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
-import { type HttpResponse, send, sendInParts } from "../http/reply.ts";
-import { type HttpRequest, pathOf, peerAddressOf } from "../http/request.ts";
+import type { Peer } from "../http/peer.ts";
+import { expectRead, type HttpResponse, send, sendInParts } from "../http/reply.ts";
+import { type HttpRequest, pathOf } from "../http/request.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { packageFolder } from "../version.ts";
@@ -25,7 +25,7 @@ interface PagesOptions {
   telemetry: Telemetry;
 }
 
-type Reply = (req: HttpRequest, res: HttpResponse, socket: Socket) => void | Promise<void>;
+type Reply = (req: HttpRequest, res: HttpResponse, peer: Peer) => void | Promise<void>;
 
 /** Serves the probes, the metrics, the OpenAPI document and the reference page. */
 export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler {
@@ -55,15 +55,15 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
 
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
   function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
-    return (req, res, socket) => {
-      res.once("close", pageSlots.acquire(peerAddressOf(socket)));
+    return (req, res, { address }) => {
+      res.once("close", pageSlots.acquire(address));
       return page(req, res);
     };
   }
 
-  async function sendMetrics(req: HttpRequest, res: HttpResponse, socket: Socket): Promise<void> {
+  async function sendMetrics(req: HttpRequest, res: HttpResponse, peer: Peer): Promise<void> {
     const closed = new Promise<void>((resolve) => res.once("close", resolve));
-    await gate.authenticate(socket, req.headers);
+    await gate.authenticate(peer, req.headers);
     const release = metricsSlots.acquire("");
     void closed.then(release);
     // Those who ask at once share one text.
@@ -73,12 +73,12 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
     send(res, 200, { "content-type": telemetry.metricsType }, await rendering);
   }
 
-  return (socket, req, res) => {
+  return (connection, req, res) => {
     const path = pathOf(req);
     const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    gate.followReply(socket, res, maxPageBytes);
-    return Promise.resolve(reply(req, res, socket));
+    expectRead(connection, res, maxPageBytes);
+    return Promise.resolve(reply(req, res, connection.peer));
   };
 }

@@ -1,11 +1,10 @@
 import { existsSync, readFileSync } from "node:fs";
-import type { ServerHttp2Session, ServerHttp2Stream } from "node:http2";
+import type { ServerHttp2Session } from "node:http2";
 import type { Server, Socket } from "node:net";
-import { Connection, type EndReason } from "./connection.ts";
-import { createPaces, guardSession, type Pace } from "./http2-session.ts";
+import { Connection, keyOf, type OnEnd } from "./connection.ts";
+import { createPaces, guardSession } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";
 import { ignore } from "./reply.ts";
-import { peerAddressOf } from "./request.ts";
 
 /** The fraction by which the ages of connections differ, so that they do not all end at once. */
 const ageSpread = 0.1;
@@ -59,7 +58,7 @@ interface ConnectionLimits {
   /** How long calls have to end after that, in milliseconds. */
   graceMs: number;
   /** Called with each connection that is ended before its client ends it, and why. */
-  onEnd(reason: EndReason, peer: string, cause?: string): void;
+  onEnd: OnEnd;
 }
 
 /**
@@ -72,8 +71,7 @@ export function createConnections(limits: ConnectionLimits) {
   const { max, maxAgeMs = Infinity, graceMs, onEnd } = limits;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
-  const paces = new WeakMap<object, Pace>();
-  const paced = createPaces();
+  const { paceRequest, paceSession } = createPaces();
   let closesAfterReply = false;
   let isRetiring = false;
   let distrustedAt = -Infinity;
@@ -86,16 +84,13 @@ export function createConnections(limits: ConnectionLimits) {
       socket.destroy();
       return;
     }
-    const peer = peerAddressOf(socket);
+    const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
+    const connection = new Connection(socket, performance.now() + lifeMs, onEnd);
     if (all.size >= max && !makeRoom()) {
-      onEnd("refused", peer);
-      socket.destroy();
+      connection.end("refused");
       return;
     }
-    const key = keyOf(socket);
-    const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
-    const report: Connection["report"] = (reason, cause) => onEnd(reason, peer, cause);
-    const connection = new Connection(socket, performance.now() + lifeMs, report);
+    const { key } = connection;
     if (closesAfterReply) connection.closeAfterReply();
     all.set(key, connection);
     bySocket.set(socket, connection);
@@ -138,19 +133,20 @@ export function createConnections(limits: ConnectionLimits) {
 
   /** Ends a connection for a new one, unless all carry calls. */
   function makeRoom(): boolean {
-    const [key, connection] = findIdlest(idleMs) ?? findWatcher() ?? findIdlest() ?? [];
-    if (key === undefined) return false;
-    connection?.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
+    const connection = findIdlest(idleMs) ?? findWatcher() ?? findIdlest();
+    if (connection === undefined) return false;
     // Its close event comes later, when many more may have come.
-    return all.delete(key);
+    all.delete(connection.key);
+    connection.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
+    return true;
   }
 
   /** The connection that has been without a call for longest, and for at least this time. */
-  function findIdlest(minMs = 0): [string, Connection] | undefined {
-    let idlest: [string, Connection] | undefined;
+  function findIdlest(minMs = 0): Connection | undefined {
+    let idlest: Connection | undefined;
     let since = performance.now() - minMs;
-    for (const each of all) {
-      const { idleSince = Infinity } = each[1];
+    for (const each of all.values()) {
+      const { idleSince = Infinity } = each;
       if (idleSince > since) continue;
       idlest = each;
       since = idleSince;
@@ -159,16 +155,9 @@ export function createConnections(limits: ConnectionLimits) {
   }
 
   /** The youngest connection with watches alone, of the host that has most of these. */
-  function findWatcher(): [string, Connection] | undefined {
-    const byHost = new Map<string, [string, Connection][]>();
-    for (const each of all) {
-      const [, { onlyWatches, socket }] = each;
-      const host = socket.remoteAddress ?? "";
-      if (!byHost.has(host)) byHost.set(host, []);
-      if (onlyWatches) byHost.get(host)?.push(each);
-    }
-    const [most] = [...byHost.values()].toSorted((a, b) => b.length - a.length);
-    return most?.at(-1);
+  function findWatcher(): Connection | undefined {
+    const watchers = Array.from(all.values()).filter(({ onlyWatches }) => onlyWatches);
+    return largestGroup(watchers, ({ host }) => host).at(-1);
   }
 
   /** Finds a connection by the socket of its TLS or session, which is another object. */
@@ -219,19 +208,14 @@ export function createConnections(limits: ConnectionLimits) {
           if (isOurs) connection.report(isIdle ? "http2_idle_error" : "http2_error", message);
         });
         guardSession(session, connection);
-        paces.set(session, paced.ofSession(session, connection));
+        paceSession(session, connection);
         if (isRetiring) connection.retire();
       });
     },
     /** The connection of a request's socket; undefined if it was closed before TLS or HTTP/2 began on it. */
     of: (socket: Socket) => bySocket.get(socket),
-    /** Serves a new stream of HTTP/2, unless its client opens and resets too many. */
-    paceStream(stream: ServerHttp2Stream, serve: () => void): void {
-      const { session } = stream;
-      if (session) paces.get(session)?.(stream, serve);
-    },
     /** Serves a request of HTTP/1.1, now or soon, unless its client has left by then. */
-    paceRequest: paced.paceRequest,
+    paceRequest,
     /** From now on, every reply over HTTP/1.1 closes its connection. */
     closeAfterReplies() {
       closesAfterReply = true;
@@ -262,7 +246,8 @@ export function createConnections(limits: ConnectionLimits) {
   };
 }
 
-/** The same for a socket and the one that encrypts it. */
-function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
-  return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
+/** The items of the key that most of them have; none if there are none. */
+export function largestGroup<T>(items: Iterable<T>, keyOf: (item: T) => string): T[] {
+  const groups = Array.from(Map.groupBy(items, keyOf).values());
+  return groups.reduce((most, each) => (each.length > most.length ? each : most), []);
 }

@@ -1,9 +1,12 @@
 import type { ServerResponse } from "node:http";
-import { constants, type ServerHttp2Session } from "node:http2";
+import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import type { Socket } from "node:net";
 import { describePeer, type Peer } from "./peer.ts";
 
-/** Minimum read rate after the {@link readTimeoutMs grace period}, in bytes a millisecond. */
+/** How long a client may pause before it reads, in milliseconds. */
+const pauseMs = 30_000;
+
+/** Minimum read rate after that, in bytes a millisecond. */
 const slowestRead = 16;
 
 /** The most that Linux buffers of a reply; it shows progress only once a third of that is read. */
@@ -18,14 +21,9 @@ const refusalMs = 5_000;
 /** The most requests that may be unanswered on a connection of HTTP/1.1 (pipelining). */
 const maxUnanswered = 16;
 
-/**
- * How long a client may take to read what is buffered for it, in milliseconds.
- *
- * @param sentBytes how much the system got to send to it
- * @param unsentBytes how much waits in the process
- */
-export function readTimeoutMs(sentBytes: number, unsentBytes = 0): number {
-  return 30_000 + (Math.min(sentBytes, maxSystemBuffer) + unsentBytes) / slowestRead;
+/** How long a client may take to read what the system got to send to it, in milliseconds. */
+function readTimeoutMs(sentBytes: number, graceMs = pauseMs): number {
+  return graceMs + Math.min(sentBytes, maxSystemBuffer) / slowestRead;
 }
 
 /** Why a connection is ended that its client has not ended, as the metric names it. */
@@ -47,19 +45,33 @@ export type EndReason =
   | "age"
   | "certificate";
 
+/** The same for a socket and the one that encrypts it. */
+export function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
+  return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
+}
+
+/** Called with why a connection ends, and the address of its client. */
+export type OnEnd = (reason: EndReason, peer: string, cause?: string) => void;
+
 /** A client's connection to one of the ports. */
 export class Connection {
   /** The TLS socket if there is one, else the TCP socket: Node.js can crash if the one below is closed first. */
   socket: Socket;
+  /** See {@link keyOf}. */
+  readonly key: string;
+  /** The address of its client. */
+  readonly host: string;
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;
+  /** Serves a new stream of that, now or soon, unless it was reset by then. */
+  pace: ((stream: ServerHttp2Stream, serve: () => void) => void) | undefined;
   /** Its client; its certificate is known once TLS is there. */
   peer: Peer;
   readonly retiresAt: number;
   /** When it was opened, by performance.now(), and in milliseconds of Unix time. */
   readonly openedAt = performance.now();
   readonly openedAtDate = Date.now();
-  readonly #report: (reason: EndReason, cause?: string) => void;
+  readonly #onEnd: OnEnd;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
   #readBy = Number.NEGATIVE_INFINITY;
@@ -73,30 +85,51 @@ export class Connection {
 
   /**
    * @param retiresAt when it is too old, by performance.now()
-   * @param report called if it ends before its client ends it
+   * @param onEnd called, once, if it ends before its client ends it
    */
-  constructor(socket: Socket, retiresAt: number, report: Connection["report"]) {
+  constructor(socket: Socket, retiresAt: number, onEnd: OnEnd) {
     this.socket = socket;
+    this.key = keyOf(socket);
+    this.host = socket.remoteAddress ?? "";
     this.peer = describePeer(socket);
     this.retiresAt = retiresAt;
-    this.#report = report;
+    this.#onEnd = onEnd;
   }
 
   /** Reports, once, why it ends before its client ends it. */
   report(reason: EndReason, cause?: string): void {
     if (this.#isReported) return;
     this.#isReported = true;
-    this.#report(reason, cause);
+    this.#onEnd(reason, this.peer.address, cause);
   }
 
-  /** Until when its client may still be reading what it was sent, by performance.now(). */
-  get readBy(): number {
-    return this.#readBy;
-  }
-
-  /** Gives its client time to read what it was sent of a reply. */
+  /** Gives its client time to read what it was sent of a reply, behind which are others. */
   awaitReader(sentBytes: number): void {
     this.#readBy = Math.max(this.#readBy, performance.now() + readTimeoutMs(sentBytes));
+  }
+
+  /**
+   * Ends it if a reply is not read in time. Called before the reply, or its next part, is written.
+   *
+   * @param sentBytes how much of the reply the system may have got by then
+   * @param onLate called before it ends
+   * @returns what stops that
+   */
+  endUnlessRead(
+    reply: { readonly writableLength: number },
+    sentBytes: number,
+    onLate?: () => void,
+  ): () => void {
+    const end = () => {
+      onLate?.();
+      this.end("unread_reply");
+    };
+    let timer = setTimeout(() => {
+      // Over HTTP/2, what was sent of other replies is ahead of what waits in the process.
+      const othersMs = Math.max(0, this.#readBy - performance.now());
+      timer = setTimeout(end, othersMs + reply.writableLength / slowestRead);
+    }, readTimeoutMs(sentBytes));
+    return () => clearTimeout(timer);
   }
 
   /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
@@ -145,9 +178,8 @@ export class Connection {
       // What a watch says is small, and nobody waits for it.
       if (isWatch) return;
       this.awaitReader(sentBytes);
-      const ownBytes = Math.min(written() - writtenBefore, maxSystemBuffer);
-      const arrivedBy = this.#repliedAt + arrivalMs + ownBytes / slowestRead;
-      this.#arrivedBy = Math.max(this.#arrivedBy, arrivedBy);
+      const arrivesInMs = readTimeoutMs(written() - writtenBefore, arrivalMs);
+      this.#arrivedBy = Math.max(this.#arrivedBy, this.#repliedAt + arrivesInMs);
     };
   }
 

@@ -1,4 +1,4 @@
-import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
+import { constants, type ServerHttp2Session } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
 import { createTurns } from "../turns.ts";
 import type { Connection, EndReason } from "./connection.ts";
@@ -60,9 +60,6 @@ async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
   return Promise.race([answered, delay(pingTimeoutMs, false, { ref: false })]);
 }
 
-/** Serves a new stream of a session, now or soon, unless it was reset by then. */
-export type Pace = (stream: ServerHttp2Stream, serve: () => void) => void;
-
 /**
  * Creates what paces the requests to a server: after many in one turn of the event loop, others wait
  * for the next. New streams that were reset are counted, too, and too many end their session: Node.js
@@ -95,13 +92,13 @@ export function createPaces() {
   return {
     /** Paces a request of HTTP/1.1. */
     paceRequest: (isOver: () => boolean, serve: () => void) => pace(1, isOver, serve),
-    /** Creates what paces the new streams of a session. */
-    ofSession(session: ServerHttp2Session, connection: Connection): Pace {
+    /** Paces the new streams of a session. */
+    paceSession(session: ServerHttp2Session, connection: Connection): void {
       let own = 0;
       const endTurn = () => {
         own = 0;
       };
-      return (stream, serve) => {
+      connection.pace = (stream, serve) => {
         if (own === 0) setImmediate(endTurn);
         own += 1;
         if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {

@@ -11,10 +11,11 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import { type AddressInfo, Server as NetServer } from "node:net";
+import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
 import { maxStreams } from "./http2-session.ts";
 import { type HttpResponse, ignore } from "./reply.ts";
-import type { HttpRequest } from "./request.ts";
+import { type HttpRequest, socketOf } from "./request.ts";
 import type { Tls } from "./tls.ts";
 
 /** What the ports have in common. */
@@ -30,7 +31,7 @@ interface ListenerOptions {
   /** What to reply to a request of HTTP/1.1 that cannot be read, by the code of Node.js's error. */
   refusalOf(code: string): string;
   /** Replies to a request, now or later; it does not throw. */
-  serve(req: HttpRequest, res: HttpResponse): void;
+  serve(connection: Connection, req: HttpRequest, res: HttpResponse): void;
 }
 
 /** A port that is listened on. */
@@ -82,6 +83,7 @@ export async function listenForHttp2(
   port: number,
   options: ListenerOptions,
   streamServer: (
+    connection: Connection,
     stream: ServerHttp2Stream,
     headers: IncomingHttpHeaders,
   ) => (() => void) | undefined,
@@ -92,16 +94,18 @@ export async function listenForHttp2(
     : createHttp2Server({ ...http2Options, ...socketOptions });
   server.on("stream", (stream: ServerHttp2Stream, headers, _flags, rawHeaders: string[]) => {
     stream.on("error", ignore);
-    const serveStream = streamServer(stream, headers);
+    const connection = stream.session && connections.of(stream.session.socket);
+    if (connection === undefined) return;
+    const serveStream = streamServer(connection, stream, headers);
     if (serveStream) {
-      connections.paceStream(stream, serveStream);
+      connection.pace?.(stream, serveStream);
       return;
     }
     // Created at once: a later one would not see the end of a body without bytes.
     const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
     const res = new Http2ServerResponse(stream);
     continueWhenRead(req, res);
-    connections.paceStream(stream, () => serve(req, res));
+    connection.pace?.(stream, () => serve(connection, req, res));
   });
   return listen(server, port, options);
 }
@@ -126,14 +130,16 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
     continueWhenRead(req, res);
+    const connection = connections.of(socketOf(req));
+    if (connection === undefined) return;
     if ("stream" in req) {
-      connections.paceStream(req.stream, () => serve(req, res));
+      connection.pace?.(req.stream, () => serve(connection, req, res));
       return;
     }
-    const isOver = connections.of(req.socket)?.followResponse(res as ServerResponse) === false;
+    const isOver = !connection.followResponse(res as ServerResponse);
     // Node.js parses what it has read, also after the connection was closed.
     const isGone = () => res.destroyed || !req.socket?.writable;
-    if (!isOver && !isGone()) connections.paceRequest(isGone, () => serve(req, res));
+    if (!isOver && !isGone()) connections.paceRequest(isGone, () => serve(connection, req, res));
   };
   server.on("request", take);
   server.on("checkContinue", take);

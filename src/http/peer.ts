@@ -1,11 +1,10 @@
 import { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
-import { peerAddressOf } from "./request.ts";
 
 /** The other side of a connection. */
 export interface Peer {
-  /** Its address and port. */
+  /** Its address and port, that of IPv6 in brackets (RFC 3986, 3.2.2). */
   readonly address: string;
   /** What its certificate says; absent if it showed none. */
   readonly certificate?: PeerCertificate;
@@ -24,7 +23,8 @@ export interface PeerCertificate {
 
 /** Describes the peer of a connection. */
 export function describePeer(socket: Socket): Peer {
-  const address = peerAddressOf(socket);
+  const { remoteAddress: host = "", remotePort } = socket;
+  const address = `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;
   const { authorized, getPeerCertificate } = socket as Partial<TLSSocket>;
   // getPeerX509Certificate() never frees the rest of the chain.
   const raw = getPeerCertificate?.call(socket)?.raw;

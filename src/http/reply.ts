@@ -1,7 +1,8 @@
 import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
-import type { Http2ServerResponse } from "node:http2";
+import type { Http2ServerResponse, ServerHttp2Stream } from "node:http2";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import type { Connection } from "./connection.ts";
 import type { HttpRequest } from "./request.ts";
 
 /** The largest part of a reply that is sent in parts, in bytes. */
@@ -9,6 +10,20 @@ const partBytes = 64 * 1024;
 
 /** The response to a request. */
 export type HttpResponse = ServerResponse | Http2ServerResponse;
+
+/** What tells when a response was sent. Over HTTP/2 the response itself waits for the end of its request, too. */
+export function outputOf(response: HttpResponse): ServerResponse | ServerHttp2Stream {
+  return "stream" in response ? response.stream : response;
+}
+
+/** Ends the connection if a response of at most `maxBytes` is not read in time. Calls follow theirs themselves. */
+export function expectRead(connection: Connection, response: HttpResponse, maxBytes = 0): void {
+  const output = outputOf(response);
+  // Nothing would tell of the end of one whose client has left.
+  if (output.destroyed) return;
+  const stop = connection.endUnlessRead(output, maxBytes);
+  for (const event of ["finish", "close"]) output.once(event, stop);
+}
 
 /** A listener for errors that are reported elsewhere: without one, Node.js ends the process. */
 export function ignore(): void {}

@@ -2,6 +2,7 @@ import type { IncomingMessage } from "node:http";
 import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import type { Socket } from "node:net";
 import type { Readable } from "node:stream";
+import type { Connection } from "./connection.ts";
 
 /** A request as Node.js hands it over. */
 export type HttpRequest = IncomingMessage | Http2ServerRequest;
@@ -29,11 +30,6 @@ export function queryOf({ url = "" }: HttpRequest): string {
 export function socketOf(request: HttpRequest): Socket {
   const session = "stream" in request ? request.stream.session : undefined;
   return session?.socket ?? request.socket;
-}
-
-/** The address and port of the other side, that of IPv6 in brackets (RFC 3986, 3.2.2). */
-export function peerAddressOf({ remoteAddress: host = "", remotePort }: Socket): string {
-  return `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;
 }
 
 /**
@@ -77,12 +73,11 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
  * reads no request, and closes no stream, behind one that is unread. What takes too long is cut off,
  * by which some clients miss the reply.
  *
- * @param endConnection ends the connection of HTTP/1.1
  * @param goesOnMs how long the rest may go on arriving, in milliseconds
  */
 export function dropRest(
   request: HttpRequest | ServerHttp2Stream,
-  endConnection: () => void,
+  connection: Connection,
   goesOnMs = restTimeoutMs,
 ): void {
   const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
@@ -92,7 +87,7 @@ export function dropRest(
     const stream = "stream" in request ? request.stream : request;
     // The client need not send the rest (RFC 9113, 8.1).
     if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
-    else endConnection();
+    else connection.end("unfinished_request");
   };
   // What came during a long turn of the event loop is read first.
   const timer = setTimeout(() => setImmediate(cutOff), restPauseMs).unref();

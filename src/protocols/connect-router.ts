@@ -1,6 +1,5 @@
 import { on } from "node:events";
 import type { IncomingHttpHeaders, ServerResponse } from "node:http";
-import type { Socket } from "node:net";
 import {
   Code,
   ConnectError,
@@ -21,6 +20,7 @@ import type { Call } from "../calls/call.ts";
 import type { TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
+import type { Connection } from "../http/connection.ts";
 import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
@@ -118,7 +118,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
     }
   }
 
-  return async (rpc: Rpc, socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> => {
+  return async (rpc: Rpc, connection: Connection, req: HttpRequest, res: HttpResponse) => {
     let isGone = false;
     res.once("close", () => {
       isGone = true;
@@ -138,7 +138,7 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
         ? (["connect-timeout-ms", readConnectTimeout] as const)
         : (["grpc-timeout", readGrpcTimeout] as const);
     const { timeoutMs } = readTimeout(headers[timeoutHeader]);
-    const head = { method, transport, isPublic, headers, socket, response: res, timeoutMs };
+    const head = { method, transport, isPublic, headers, connection, response: res, timeoutMs };
     const call = gate.begin(head);
     call.values.set(callKey, call);
     const request = universalRequestFromNodeRequest(req, res, undefined, call.values);

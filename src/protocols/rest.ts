@@ -1,4 +1,3 @@
-import type { Socket } from "node:net";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { create, type Message } from "@bufbuild/protobuf";
@@ -10,6 +9,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { HttpCall } from "../calls/call-head.ts";
+import type { Connection } from "../http/connection.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { toJson } from "../investor/json.ts";
@@ -75,18 +75,19 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
     }
   }
 
-  return (socket: Socket, req: HttpRequest, res: HttpResponse): Promise<void> | undefined => {
+  return (connection: Connection, req: HttpRequest, res: HttpResponse) => {
     const path = pathOf(req);
-    const head = { socket, headers: req.headers };
+    const serve = (codec: RestCodec, rpc: UnaryRpc) =>
+      serveUnary(codec, rpc, connection, req.headers, req, res);
     const isRead = req.method === "GET" || req.method === "HEAD";
     if (path === collection) {
-      if (req.method === "POST") return serveUnary(createCodec, createInvestor, head, req, res);
+      if (req.method === "POST") return serve(createCodec, createInvestor);
       if (!isRead) throw methodNotAllowed(req, "GET, HEAD, POST");
       const codec = queryOf(req) === "" ? wholeListCodec : pageCodec;
-      return serveUnary(codec, listInvestors, head, req, res);
+      return serve(codec, listInvestors);
     }
     if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
-    if (isRead) return serveUnary(getCodec, getInvestor, head, req, res);
+    if (isRead) return serve(getCodec, getInvestor);
     throw methodNotAllowed(req, "GET, HEAD");
   };
 }

@@ -1,14 +1,14 @@
 import { randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
-import type { Socket } from "node:net";
 import { createRegistry } from "@bufbuild/protobuf";
 import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import { internal } from "../errors.ts";
+import type { Connection } from "../http/connection.ts";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
-import { type HttpResponse, ignore } from "../http/reply.ts";
-import { dropRest, type HttpRequest, pathOf, peerAddressOf, socketOf } from "../http/request.ts";
+import { expectRead, type HttpResponse, ignore, outputOf } from "../http/reply.ts";
+import { dropRest, type HttpRequest, pathOf } from "../http/request.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { createConnectRoutes } from "./connect-router.ts";
@@ -18,7 +18,7 @@ import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./un
 
 /** Serves a request, or returns undefined to leave it to the next handler. */
 export type Handler = (
-  socket: Socket,
+  connection: Connection,
   req: HttpRequest,
   res: HttpResponse,
 ) => Promise<void> | undefined;
@@ -74,17 +74,22 @@ export function createRouter(options: RouterOptions) {
     rpcs.values(),
   );
 
-  function requireKnownHost(headers: IncomingHttpHeaders, socket: Socket): void {
+  function requireKnownHost(headers: IncomingHttpHeaders, connection: Connection): void {
     const crossOrigin = hosts && findCrossOrigin(headers, hosts, corsOrigins);
     if (crossOrigin === undefined) return;
-    const peer = peerAddressOf(socket);
+    const { address: peer } = connection.peer;
     const host = namesHost.exec(authorityOf(headers))?.[0];
     const origin = namesHost.exec(headers.origin ?? "")?.[0];
     options.onRefusal?.({ reason: "CROSS_ORIGIN", peer, host, origin, detail: crossOrigin });
     throw httpError(403, crossOrigin);
   }
 
-  function route(socket: Socket, req: HttpRequest, res: HttpResponse, handlers: Handler[]) {
+  function route(
+    connection: Connection,
+    req: HttpRequest,
+    res: HttpResponse,
+    handlers: Handler[],
+  ): Promise<void> | undefined {
     const { headers } = req;
     const [start, host] = absoluteForm.exec(req.url ?? "") ?? [];
     if (start !== undefined) {
@@ -93,18 +98,18 @@ export function createRouter(options: RouterOptions) {
     }
     const path = pathOf(req);
     const rpc = rpcs.get(path);
-    if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, socket);
+    if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return undefined;
     if (rpc) {
       if (isUnary(rpc) && isCommonConnect(req)) {
-        return serveUnary(connectCodec, rpc, { socket, headers }, req, res);
+        return serveUnary(connectCodec, rpc, connection, headers, req, res);
       }
       if (isGrpc(headers) && !("stream" in req)) throw httpError(415, "gRPC needs HTTP/2");
-      return serveByConnect(rpc, socket, req, res);
+      return serveByConnect(rpc, connection, req, res);
     }
     for (const handle of handlers) {
-      const handled = handle(socket, req, res);
+      const handled = handle(connection, req, res);
       if (handled !== undefined) return handled;
     }
     throw isGrpc(headers) && "stream" in req
@@ -140,33 +145,28 @@ export function createRouter(options: RouterOptions) {
     /** Creates what serves requests: those of RPCs, and those that one of the handlers takes. */
     serveWith:
       (handlers: Handler[]) =>
-      (req: HttpRequest, res: HttpResponse): void => {
-        // What Node.js gives as the socket of a request can be gone later.
-        const socket = socketOf(req);
+      (connection: Connection, req: HttpRequest, res: HttpResponse): void => {
         req.on("error", ignore);
         res.on("error", ignore);
-        // The response to a stream tells of its end only once the request has ended, too.
-        const sent = "stream" in res ? res.stream : res;
-        const end = () => options.gate.endConnection(socket, "unfinished_request");
-        sent.on("finish", () => dropRest(req, end));
+        outputOf(res).on("finish", () => dropRest(req, connection));
         const sendError = (error: ConnectError) => {
-          options.gate.followReply(socket, res);
+          expectRead(connection, res);
           if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);
         };
-        guard(() => route(socket, req, res, handlers), res, sendError);
+        guard(() => route(connection, req, res, handlers), res, sendError);
       },
     /** What serves a unary call of gRPC in its common form on its stream; undefined if it is none. */
     streamServer(
+      connection: Connection,
       stream: ServerHttp2Stream,
       headers: IncomingHttpHeaders,
     ): (() => void) | undefined {
       const rpc = rpcs.get(String(headers[":path"]));
-      const socket = stream.session?.socket;
-      if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers) || !socket) return undefined;
+      if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers)) return undefined;
       const work = () => {
-        if (!rpc.isPublic) requireKnownHost(headers, socket);
-        return serveUnary(grpcCodec, rpc, { socket, headers }, stream, stream);
+        if (!rpc.isPublic) requireKnownHost(headers, connection);
+        return serveUnary(grpcCodec, rpc, connection, headers, stream, stream);
       };
       return () => void guard(work, stream, (error) => sendStatus(stream, headers, error));
     },

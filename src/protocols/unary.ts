@@ -1,6 +1,5 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
-import type { Socket } from "node:net";
 import {
   create,
   type DescMessage,
@@ -19,6 +18,7 @@ import type { Call } from "../calls/call.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
+import type { Connection } from "../http/connection.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
 
 /** The largest request of a call that anybody may make, in bytes; a name fits. */
@@ -88,18 +88,13 @@ export interface ProtocolOptions {
   maxMessageBytes: number;
 }
 
-/** What came with the headers of a request. */
-interface Head {
-  headers: IncomingHttpHeaders;
-  socket: Socket;
-}
-
 /** Creates the path of unary calls in their common form, on every protocol, from request to reply. */
 export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
   return async <Request extends HttpRequest | ServerHttp2Stream, Response>(
     codec: Codec<Request, Response>,
     { spec, isPublic }: UnaryRpc,
-    { headers, socket }: Head,
+    connection: Connection,
+    headers: IncomingHttpHeaders,
     request: Request,
     response: Response & CallHead["response"],
   ): Promise<void> => {
@@ -107,7 +102,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
     const { transport, overhead } = codec;
     const timeoutMs = codec.timeoutMs(headers);
     const http = codec.describe?.(request);
-    const head = { method, transport, isPublic, headers, socket, response, timeoutMs, http };
+    const head = { method, transport, isPublic, headers, connection, response, timeoutMs, http };
     const call = gate.begin(head);
     try {
       const admission = gate.admit(call);
@@ -131,7 +126,7 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
       if (!call.isClosed) codec.fail(response, reply, call, request);
       // A body that had not come by its deadline is not waited for again.
       const goesOnMs = reply.code === Code.DeadlineExceeded ? 0 : undefined;
-      dropRest(request, () => gate.endConnection(socket, "unfinished_request"), goesOnMs);
+      dropRest(request, connection, goesOnMs);
     }
   };
 }

@@ -52,7 +52,6 @@ export async function startEngine(options: EngineOptions) {
     telemetry,
     logFault,
     startSpan: createTracing(),
-    connections,
   });
   options.onGate?.(gate);
   const router = createRouter({
