@@ -10,7 +10,8 @@ const program = `
   try {
     const db = new DatabaseSync(process.argv[1], { readOnly: true, timeout: 5000 });
     const rows = db.prepare("PRAGMA integrity_check(${maxFindings})").all();
-    result = { found: rows.map((row) => row.integrity_check) };
+    const lines = rows.flatMap((row) => row.integrity_check.split("\\n"));
+    result = { found: lines.filter((line) => !line.startsWith("***")) };
   } catch ({ message, errcode }) {
     result = { message, errcode };
   }
@@ -27,7 +28,7 @@ const program = `
 export async function checkIntegrity(path: string, signal: AbortSignal): Promise<void> {
   const options = { signal, killSignal: "SIGKILL" } as const;
   const output = await new Promise<string>((resolve, reject) => {
-    execFile(process.execPath, ["-e", program, path], options, (error, stdout) => {
+    execFile(process.execPath, ["-e", program, "--", path], options, (error, stdout) => {
       if (error) reject(new Error(`its check has ended (${error.code ?? error.signal})`));
       else resolve(stdout);
     });
@@ -35,7 +36,7 @@ export async function checkIntegrity(path: string, signal: AbortSignal): Promise
   const { found, ...failure } = JSON.parse(output);
   if (found === undefined) throw Object.assign(new Error(), failure);
   if (found[0] === "ok") return;
-  const more = found.length > 1 ? `, and ${found.length - 1} more findings` : "";
+  const more = found.length > 1 ? `, and ${found.length - 1} more` : "";
   throw new Error(
     `it is damaged: ${found[0]}${more}; "sqlite3 FILE 'PRAGMA integrity_check'" shows all`,
   );
