@@ -20,10 +20,11 @@ export function pathOf({ url = "" }: HttpRequest): string {
   return end === -1 ? url : url.slice(0, end);
 }
 
-/** The query of a request, without its question mark. */
-export function queryOf({ url = "" }: HttpRequest): string {
+/** The parameters in the query of a request. */
+export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
   const start = url.indexOf("?");
-  return start === -1 ? "" : url.slice(start + 1);
+  // It takes a first question mark off, also one that is a part of a name.
+  return new URLSearchParams(start === -1 ? "" : url.slice(start));
 }
 
 /** The socket of a request's connection, the same for all of its requests. */

@@ -1,5 +1,6 @@
 import { on } from "node:events";
 import type { IncomingHttpHeaders, ServerResponse } from "node:http";
+import type { DescMethod } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -74,14 +75,8 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   });
   for (const rpc of rpcs) {
     const { method, impl } = rpc.spec;
-    // Connect's own errors of JSON have no reason, and can repeat the body; it passes on ours.
-    const decode = (bytes: Uint8Array = new Uint8Array()) => {
-      decodeJson(method.input, bytes, jsonOptions);
-      return jsonOptions.textDecoder.decode(bytes);
-    };
-    const checked: JsonOptions = { ...jsonOptions, textDecoder: { decode } };
-    const readMaxBytes = maxBytesOf(rpc);
-    router.rpc(method, impl as MethodImpl<never>, { readMaxBytes, jsonOptions: checked });
+    const ofMethod = { readMaxBytes: maxBytesOf(rpc), jsonOptions: checkJson(method, jsonOptions) };
+    router.rpc(method, impl as MethodImpl<never>, ofMethod);
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
 
@@ -200,6 +195,18 @@ async function sendReply(
   }
   if (trailer) response.addTrailers(Object.fromEntries(trailer));
   response.end();
+}
+
+/**
+ * Options by which Connect refuses JSON with our errors: its own have no reason, and can repeat the
+ * body. It has no hook for that but the decoder of text, whose errors it passes on.
+ */
+function checkJson({ input }: DescMethod, options: JsonOptions): JsonOptions {
+  const decode = (bytes = new Uint8Array()) => {
+    decodeJson(input, bytes, options);
+    return options.textDecoder.decode(bytes);
+  };
+  return { ...options, textDecoder: { decode } };
 }
 
 const unsupportedMediaType = httpError(

@@ -31,17 +31,17 @@ const bodyMark = "#/";
  * @throws {ConnectError} UNSUPPORTED_MEDIA_TYPE; MALFORMED_REQUEST, if it is no JSON object;
  *   INVALID_FIELDS, with every rule that the request breaks, if a member is unknown or not a string
  */
-export function readCreate(request: HttpRequest, body: Uint8Array): CreateInvestorRequest {
-  requireJson(request);
-  const { request: create, violations: wrongMembers } = fromMembers(readObject(body));
-  const key = request.headers["idempotency-key"];
-  if (key !== undefined) create.requestId = String(key).replace(/^"(.*)"$/, "$1");
-  const violations = queryViolations(new URLSearchParams(`?${queryOf(request)}`), []);
-  for (const { field, description } of wrongMembers) {
+export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateInvestorRequest {
+  requireJson(httpRequest);
+  const { request, violations: ofMembers } = fromMembers(readObject(body));
+  const key = httpRequest.headers["idempotency-key"];
+  if (key !== undefined) request.requestId = String(key).replace(/^"(.*)"$/, "$1");
+  const violations = findQueryViolations(queryOf(httpRequest), []);
+  for (const { field, description } of ofMembers) {
     violations.push({ field: bodyMark + toPointer(field), description });
   }
-  if (violations.length === 0) return create;
-  throw invalidFields(addViolations(violations, findViolations(create), bodyMark));
+  if (violations.length === 0) return request;
+  throw invalidFields(addViolations(violations, findViolations(request), bodyMark));
 }
 
 /**
@@ -64,7 +64,7 @@ export function readObject(body: Uint8Array): Record<string, unknown> {
  * @throws {ConnectError} MALFORMED_REQUEST, if its escapes are not UTF-8; INVALID_FIELDS
  */
 export function readGet(request: HttpRequest): Message {
-  const violations = queryViolations(new URLSearchParams(`?${queryOf(request)}`), []);
+  const violations = findQueryViolations(queryOf(request), []);
   if (violations.length > 0) throw invalidFields(violations);
   try {
     const id = decodeURIComponent(pathOf(request).slice(collection.length + 1));
@@ -80,8 +80,8 @@ export function readGet(request: HttpRequest): Message {
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the query breaks
  */
 export function readList(httpRequest: HttpRequest): Message {
-  const query = new URLSearchParams(`?${queryOf(httpRequest)}`);
-  const violations = queryViolations(query, ["pageSize", "pageToken"]);
+  const query = queryOf(httpRequest);
+  const violations = findQueryViolations(query, ["pageSize", "pageToken"]);
   const size = query.get("pageSize");
   const pageSize = /^-?\d{1,10}$/.test(size ?? "0") ? Number(size) : Number.NaN;
   if (pageSize !== (pageSize | 0)) {
@@ -118,7 +118,7 @@ function requireJson({ headers }: HttpRequest): void {
 }
 
 /** What of a query is not accepted, at most {@link maxViolations} names, or given more than once. */
-function queryViolations(query: URLSearchParams, accepted: string[]): Violation[] {
+function findQueryViolations(query: URLSearchParams, accepted: string[]): Violation[] {
   const names = new Set(query.keys());
   const unknown = [...names].filter((name) => !accepted.includes(name)).slice(0, maxViolations);
   const repeated = accepted.filter((name) => query.getAll(name).length > 1);

@@ -83,7 +83,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
     if (path === collection) {
       if (req.method === "POST") return serve(createCodec, createInvestor);
       if (!isRead) throw methodNotAllowed(req, "GET, HEAD, POST");
-      const codec = queryOf(req) === "" ? wholeListCodec : pageCodec;
+      const codec = queryOf(req).size === 0 ? wholeListCodec : pageCodec;
       return serve(codec, listInvestors);
     }
     if (!/^\/v1\/investors\/[^/]+$/.test(path)) return undefined;
@@ -136,7 +136,7 @@ const pageCodec: RestCodec = {
     const { investors, nextPageToken } = output as ListInvestorsResponse;
     const headers: Record<string, string> = { ...jsonHeaders };
     if (nextPageToken !== "") {
-      const query = new URLSearchParams(queryOf(request));
+      const query = queryOf(request);
       query.set("pageToken", nextPageToken);
       headers.link = `<?${query}>; rel="next"`;
     }
