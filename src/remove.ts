@@ -1,6 +1,6 @@
+import { databaseNames, readVariable } from "./copy/source-and-target.ts";
 import { isUuid } from "./investor/ids.ts";
 import { ConfigError } from "./settings/config.ts";
-import { databaseNames, readVariable } from "./settings/database-argument.ts";
 import { databaseOf, databaseUrlFault, withoutSecrets } from "./store/database-url.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";

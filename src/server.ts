@@ -8,9 +8,10 @@ import { createConnections, withinDescriptors } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { type Config, ConfigError, expectShareable, isLoopback } from "./settings/config.ts";
+import { type Config, ConfigError, expectShareable } from "./settings/config.ts";
 import { readDatabaseUrl } from "./settings/database-url-file.ts";
 import { createReload, followFiles, type Reloaded } from "./settings/reloaded-files.ts";
+import { isLoopback } from "./settings/values.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
@@ -145,6 +146,7 @@ export async function startServer(
         onFatal(error);
       },
     });
+    // Those who call it were created before it was open.
     Object.assign(store, opened);
     await database.use(opened);
     stopFollowing = await followStore(store, log, routes.setReady);
@@ -198,7 +200,7 @@ export async function startServer(
   };
 }
 
-/** What stands in for a store until it is open. */
+/** A store that is not open yet: it fails all calls, until it gets the methods of one that is. */
 function createClosedStore(): Store {
   const refuse = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
   return { insert: refuse, find: refuse, list: refuse, ping: refuse, close: async () => {} };

@@ -12,7 +12,8 @@ import {
   jwtVerify,
 } from "jose";
 import { issuerUnavailable, overloaded } from "../errors.ts";
-import { isSecureUrl, type OidcOptions } from "../settings/config.ts";
+import type { OidcOptions } from "../settings/config.ts";
+import { isSecureUrl } from "../settings/values.ts";
 import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
 
 /** How many tokens may be checked at once, each of which can wait for the issuer. */

@@ -4,10 +4,10 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom
 import { InvalidCredentialsError } from "../auth/caller.ts";
 import { limitOf, type Reason, reasonOf } from "../errors.ts";
 import type { EndReason } from "../http/connection.ts";
+import { createBoundedLines, type LogLine } from "../log.ts";
 import { touchedKey } from "../service/context.ts";
 import { OutcomeUnknownError, type StoreObserver, StoreUnavailableError } from "../store/store.ts";
 import { readBuild } from "../version.ts";
-import { createBoundedLines, type LogLine } from "./bounded-lines.ts";
 import type { Call } from "./call.ts";
 import { methodNameOf } from "./call-head.ts";
 import { LimitError } from "./slots.ts";

@@ -1,7 +1,6 @@
 import { ConfigError } from "../settings/config.ts";
-import { unlessAborted } from "../store/abort.ts";
 import { explainError } from "../store/sqlite/errors.ts";
-import { DatabaseUrlError } from "../store/store.ts";
+import { DatabaseUrlError, raceWithSignal } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
@@ -58,15 +57,15 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   let isRead = false;
   const progress = setInterval(sayProgress, progressIntervalMs);
   try {
-    source = await unlessAborted(reading(openSource(from, onFault)), signal);
+    source = await raceWithSignal(reading(openSource(from, onFault)), signal);
     const opening = writing(openTarget(to, warn));
     // A file is opened at once, and has to be removed again.
-    target = await (to.url === undefined ? opening : unlessAborted(opening, signal));
+    target = await (to.url === undefined ? opening : raceWithSignal(opening, signal));
     await copyRecords(source, target);
     isRead = true;
     const { findDamage } = source;
     if (options.findsDamage && findDamage) await reading(findDamage(signal));
-    await unlessAborted(writing(target.finish()), signal);
+    await raceWithSignal(writing(target.finish()), signal);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
     const why = signal.aborted
@@ -113,7 +112,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
         const both = Promise.all([reading(batches.next()), older]);
         // A write that fails ends a wait for more of standard input.
         const first = Promise.race([both, newer.then(() => both)]);
-        const [{ done, value }] = await unlessAborted(first, signal);
+        const [{ done, value }] = await raceWithSignal(first, signal);
         if (done) break;
         older = newer;
         newer = writing(write(value, tally));

@@ -1,8 +1,12 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../investor/investor.ts";
 import { ConfigError } from "../settings/config.ts";
-import { databaseNames, readVariable } from "../settings/database-argument.ts";
-import { databaseOf, databaseUrlFault, withoutSecrets } from "../store/database-url.ts";
+import {
+  databaseOf,
+  databaseUrlFault,
+  databaseUrls,
+  withoutSecrets,
+} from "../store/database-url.ts";
 
 /** Where records come from. */
 export interface Source {
@@ -70,6 +74,32 @@ export interface Side {
   url?: string;
   /** The file, if it is one; standard input or output if it is neither. */
   path?: string | undefined;
+}
+
+/** What names a database as an argument. */
+export const databaseNames =
+  "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST, mongodb+srv://HOST, " +
+  "env:NAME of a variable that holds one of these";
+
+/**
+ * Reads an argument that may name a variable with a database URL, since others can see arguments.
+ *
+ * @param argument what the argument is called
+ * @returns the URL in the variable, or the text if it names none
+ * @throws {ConfigError} the variable has no such URL
+ */
+export function readVariable(
+  argument: string,
+  text: string,
+  environment: NodeJS.ProcessEnv,
+): string {
+  // What is no name may be a URL with a password.
+  const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
+  if (name === undefined) return text;
+  const url = environment[name];
+  const fault = url ? databaseUrlFault(url, databaseUrls) : "is not set";
+  if (url && !fault) return url;
+  throw new ConfigError(`${argument}: the environment variable ${name} ${fault}`);
 }
 
 /**

@@ -2,7 +2,17 @@ import { type Command, Option } from "commander";
 import type { Level } from "pino";
 import { databaseOf, databaseUrlFault, databaseUrls } from "../store/database-url.ts";
 import { readTraceSettings, type TraceSettings } from "./traces.ts";
-import { age, duration, host, integer, origins, text, unchecked } from "./values.ts";
+import {
+  age,
+  duration,
+  host,
+  integer,
+  isLoopback,
+  isSecureUrl,
+  origins,
+  text,
+  unchecked,
+} from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
 export interface Config {
@@ -204,18 +214,6 @@ export function nameAsGiven(message: string, command: Command): string {
     const source = option && command.getOptionValueSource(option.attributeName());
     return (source === "env" && option?.envVar) || flag;
   });
-}
-
-/** Whether an address to listen on is reachable from this machine alone. */
-export function isLoopback(host: string): boolean {
-  return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
-}
-
-/** Whether what comes from a URL comes from its host: by https, or from this machine. */
-export function isSecureUrl(text: string): boolean {
-  const { protocol, hostname = "" } = URL.parse(text) ?? {};
-  const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
-  return protocol === "https:" || (protocol === "http:" && isOfThisMachine);
 }
 
 /** Whether a URL can be an issuer's, whose keys must come from itself. */

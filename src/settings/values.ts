@@ -53,6 +53,18 @@ export function duration(min: 0 | 1) {
   };
 }
 
+/** Whether an address to listen on is reachable from this machine alone. */
+export function isLoopback(host: string): boolean {
+  return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+/** Whether what comes from a URL comes from its host: by https, or from this machine. */
+export function isSecureUrl(text: string): boolean {
+  const { protocol, hostname = "" } = URL.parse(text) ?? {};
+  const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
+  return protocol === "https:" || (protocol === "http:" && isOfThisMachine);
+}
+
 function refusal(accepted: string): InvalidArgumentError {
   return new InvalidArgumentError(`It must be ${accepted}.`);
 }

@@ -13,16 +13,6 @@ const supported = `appName authMechanism authMechanismProperties authSource comp
 
 const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
 
-/**
- * Runs a command on the database of a store.
- *
- * @param how without it, within the time of an attempt; `raw` leaves objects within the reply as BSON
- */
-export type Run = (
-  command: Document,
-  how?: { timeoutMs?: number; raw?: boolean; session?: ClientSession },
-) => Promise<Document>;
-
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
@@ -34,6 +24,9 @@ export interface RunOptions {
   raw: boolean;
   session?: ClientSession;
 }
+
+/** Runs a command on the database of a store; by default within the time of an attempt. */
+export type Run = (command: Document, how?: Partial<RunOptions>) => Promise<Document>;
 
 /**
  * Creates a client that is not connected yet, and whose commands take little more than `attemptMs`,

@@ -1,11 +1,11 @@
 import type { Timestamp } from "mongodb";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../../investor/paging.ts";
-import { unlessAborted } from "../abort.ts";
 import { Batcher } from "../batcher.ts";
 import {
   expectOrder,
   OutcomeUnknownError,
+  raceWithSignal,
   type Store,
   StoreClosedError,
   type StoreOptions,
@@ -179,7 +179,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   async function call<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreClosedError();
-    return signal ? unlessAborted(work(), signal) : work();
+    return signal ? raceWithSignal(work(), signal) : work();
   }
 
   return {
