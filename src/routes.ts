@@ -33,7 +33,11 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     createInvestorService(store, options),
   );
   const health = createHealth([InvestorService.typeName]);
-  telemetry.showReady(health.isServing);
+  telemetry.show(
+    "investor_records_ready",
+    "Whether the service can read records (1) or not (0), as /readyz says.",
+    () => Number(health.isServing()),
+  );
   const reflection = createReflection(
     [Health, InvestorService],
     [file_google_rpc_status, file_google_rpc_error_details],

@@ -85,7 +85,13 @@ export async function startServer(
     config.authentication && (await createAuthentication(config.authentication, onWarning));
   const telemetry = createTelemetry(log, config.logCalls);
   telemetry.showDroppedLines(droppedLines);
-  if (tls) telemetry.showCertificateExpiry(tls.expiresAt);
+  if (tls) {
+    telemetry.show(
+      "investor_records_tls_certificate_expiry_timestamp_seconds",
+      "When the certificate of the server expires, in seconds since 1970.",
+      () => tls.expiresAt().getTime() / 1_000,
+    );
+  }
   let startSpan = createTracing();
   let stopTraces = async () => {};
   // Without an SDK in the process that reads the variables itself.

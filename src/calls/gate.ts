@@ -77,7 +77,8 @@ export function createGate(options: GateOptions): Gate {
   const { maxInFlight, authenticate, telemetry } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
-  telemetry.showInFlight(() => slots.held);
+  const inFlight = "investor_records_rpc_server_calls_in_flight";
+  telemetry.show(inFlight, "Calls in flight.", () => slots.held);
   const pages = createSlots("lists", maxPages, Math.ceil((maxPages * 7) / 8));
   const beginPage = createQueue(maxPagesAtOnce);
   const wholeLists = createSlots("whole lists", maxWholeLists, maxWholeListsOfCaller);
@@ -137,8 +138,7 @@ export function createGate(options: GateOptions): Gate {
   return {
     begin(head) {
       const call = new Call(head, options);
-      if (head.isPublic) telemetry.followPublic(call);
-      else telemetry.follow(call);
+      telemetry.follow(call);
       return call;
     },
     admit(call) {

@@ -48,57 +48,52 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   for (const what of ["handles", "requests", "resources"]) {
     registry.removeSingleMetric(`nodejs_active_${what}_total`);
   }
+  const counter = (name: string, help: string, ...labelNames: string[]) =>
+    new Counter({ name, help, labelNames, registers });
+  const gauge = (name: string, help: string, ...labelNames: string[]) =>
+    new Gauge({ name, help, labelNames, registers });
+  const histogram = (name: string, help: string, labelNames: string[], buckets = durations) =>
+    new Histogram({ name, help, labelNames, buckets, registers });
   const { version, commit } = readBuild();
-  new Gauge({
-    name: "investor_records_build_info",
-    help: "Always 1; its labels tell what is running.",
-    labelNames: ["version", "revision", "node"],
-    registers,
-  }).set({ version, revision: commit, node: process.versions.node }, 1);
-  const callDurations = new Histogram({
-    name: "investor_records_rpc_server_call_duration_seconds",
-    help: "Time from the headers of a call until its reply was sent.",
-    buckets: durations,
-    labelNames: ["method", "code", "transport"],
-    registers,
-  });
-  const storeDurations = new Histogram({
-    name: "investor_records_store_operation_duration_seconds",
-    help: "Time that the database takes for one operation, which can be a batch.",
-    buckets: durations,
-    labelNames: ["operation"],
-    registers,
-  });
-  const storeBatches = new Histogram({
-    name: "investor_records_store_batch_size",
-    help: "How many calls share one operation of the database.",
-    buckets: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
-    labelNames: ["operation"],
-    registers,
-  });
-  const unlogged = new Counter({
-    name: "investor_records_refusals_unlogged_total",
-    help: "Refusals that have no line of their own in the log, for their number or its level.",
-    labelNames: ["reason"],
-    registers,
-  });
-  const overloads = new Counter({
-    name: "investor_records_overloaded_total",
-    help: "Calls that were refused as OVERLOADED, by the limit that they met.",
-    labelNames: ["limit"],
-    registers,
-  });
-  const ended = new Counter({
-    name: "investor_records_connections_closed_total",
-    help: "Connections that were closed before their clients closed them.",
-    labelNames: ["reason"],
-    registers,
-  });
-  const checkpointFailures = new Counter({
-    name: "investor_records_sqlite_checkpoint_failures_total",
-    help: "How often the WAL of the SQLite file (-wal) could not be brought into the file.",
-    registers,
-  });
+  const about = "Always 1; its labels tell what is running.";
+  gauge("investor_records_build_info", about, "version", "revision", "node")
+    .labels(version, commit, process.versions.node)
+    .set(1);
+  const callDurations = histogram(
+    "investor_records_rpc_server_call_duration_seconds",
+    "Time from the headers of a call until its reply was sent.",
+    ["method", "code", "transport"],
+  );
+  const storeDurations = histogram(
+    "investor_records_store_operation_duration_seconds",
+    "Time that the database takes for one operation, which can be a batch.",
+    ["operation"],
+  );
+  const storeBatches = histogram(
+    "investor_records_store_batch_size",
+    "How many calls share one operation of the database.",
+    ["operation"],
+    [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+  );
+  const unlogged = counter(
+    "investor_records_refusals_unlogged_total",
+    "Refusals that have no line of their own in the log, for their number or its level.",
+    "reason",
+  );
+  const overloads = counter(
+    "investor_records_overloaded_total",
+    "Calls that were refused as OVERLOADED, by the limit that they met.",
+    "limit",
+  );
+  const ended = counter(
+    "investor_records_connections_closed_total",
+    "Connections that were closed before their clients closed them.",
+    "reason",
+  );
+  const checkpointFailures = counter(
+    "investor_records_sqlite_checkpoint_failures_total",
+    "How often the WAL of the SQLite file (-wal) could not be brought into the file.",
+  );
   // So that the first of a kind is seen as an increase.
   for (const reason of [...refusals, "CROSS_ORIGIN"]) unlogged.inc({ reason }, 0);
   overloads.inc({ limit: "calls in flight" }, 0);
@@ -109,24 +104,9 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   const logEnded = createBoundedLines(log, "connections were closed");
   const failed = new Map<string, LogLine>();
   let areCreatesRefused = false;
-
-  /** Sets a value, which is shown from then on. */
-  function set(name: string, help: string, value: number): void {
-    const known = registry.getSingleMetric(name) as Gauge | undefined;
-    (known ?? new Gauge({ name, help, registers })).set(value);
-  }
-
-  /** Shows a value that is asked for when the metrics are. */
-  function show(name: string, help: string, value: () => number): void {
-    new Gauge({
-      name,
-      help,
-      registers,
-      collect() {
-        this.set(value());
-      },
-    });
-  }
+  // Shown once their database has told.
+  let storeWritable: Gauge | undefined;
+  let walSize: Gauge | undefined;
 
   /** Logs a refusal, or counts it if it is not logged. */
   function logRefusal(log: LogLine, fields: Refusal): void {
@@ -147,8 +127,8 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
 
   function report(call: Call): void {
     const elapsedMs = performance.now() - call.startedAt;
-    const { code, head } = call;
-    const { transport } = head;
+    const { code, failure, head } = call;
+    const { transport, connection } = head;
     const method = methodNameOf(head.method);
     callDurations.observe({ method, code, transport }, elapsedMs / 1_000);
     const touched = call.values.get(touchedKey);
@@ -156,18 +136,20 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     // A client that leaves before the end may have got what was read for it.
     const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
     const level = isOfAudit ? "info" : usual;
-    const reason = reasonOf(call.failure);
+    const reason = reasonOf(failure);
     const isRefusal = refusals.has(reason ?? "");
-    countOverload(call.failure);
     // A refusal is counted if it is not logged.
     if (!isRefusal && !log.isLevelEnabled(level)) return;
-    const durationMs = Math.round(elapsedMs * 1e3) / 1e3;
-    const { address: peer } = head.connection.peer;
     const principal = call.caller?.name;
-    const fields = { method, transport, code, reason, durationMs, peer, principal, ...touched };
-    const { failure } = call;
     const line = {
-      ...fields,
+      method,
+      transport,
+      code,
+      reason,
+      durationMs: Math.round(elapsedMs * 1e3) / 1e3,
+      peer: connection.peer.address,
+      principal,
+      ...touched,
       traceId: call.id,
       cause: causeOf(failure),
       limit: limitOf(failure),
@@ -178,20 +160,19 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     };
     // What may have been stored is named, however much else fails.
     const isOutcome = logCalls && touched?.attempted !== undefined && reason !== notStored;
-    const write = isOutcome || !isFailure(level) ? undefined : logFailed(code);
+    const write = isOutcome || usual === "debug" ? undefined : logFailed(code);
     if (isRefusal) logRefusal(principal === undefined ? logStranger : logKnown, line);
     else if (write) write(level, line, "call failed");
     else log[level](line, code === "OK" ? "call" : "call failed");
   }
 
   return {
-    /** Counts and logs a call once its reply was sent, or never will be. */
+    /** Counts and logs a call once its reply was sent, or never will be; a public one if it was overloaded. */
     follow(call: Call): void {
-      call.onClose(() => report(call));
-    },
-    /** Counts a public call if it was refused for their number. */
-    followPublic(call: Call): void {
-      call.onClose(() => countOverload(call.failure));
+      call.onClose(() => {
+        countOverload(call.failure);
+        if (!call.head.isPublic) report(call);
+      });
     },
     /** Logs a request that was refused before it was a call; not each in a flood. */
     logRefusal: (fields: Refusal) => logRefusal(logStranger, fields),
@@ -220,7 +201,8 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     noteWritable(refusal?: Error): void {
       const isRefused = refusal !== undefined;
       const help = "Whether the database takes creates (1) or refuses them (0).";
-      set("investor_records_store_writable", help, isRefused ? 0 : 1);
+      storeWritable ??= gauge("investor_records_store_writable", help);
+      storeWritable.set(isRefused ? 0 : 1);
       if (isRefused === areCreatesRefused) return;
       areCreatesRefused = isRefused;
       if (isRefused) log.error({ cause: refusal.message }, "the database refuses creates");
@@ -228,27 +210,27 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     },
     /** Shows the size of SQLite's WAL, in bytes. */
     showWalSize(bytes: number): void {
-      set("investor_records_sqlite_log_bytes", "Size of the SQLite file's WAL (-wal).", bytes);
+      walSize ??= gauge(
+        "investor_records_sqlite_log_bytes",
+        "Size of the SQLite file's WAL (-wal).",
+      );
+      walSize.set(bytes);
     },
     /** Counts and logs that the WAL could not be brought into the file; as often as it is tried. */
     noteCheckpointFailure(cause: string): void {
       checkpointFailures.inc();
       log.warn({ cause }, "the WAL cannot be brought into its file, and grows");
     },
-    /** Shows how many calls are in flight. */
-    showInFlight(count: () => number): void {
-      show("investor_records_rpc_server_calls_in_flight", "Calls in flight.", count);
-    },
-    /** Shows whether the service is ready, as `/readyz` says. */
-    showReady(isReady: () => boolean): void {
-      const help = "Whether the service can read records (1) or not (0), as /readyz says.";
-      show("investor_records_ready", help, () => (isReady() ? 1 : 0));
-    },
-    /** Shows when the certificate in use expires. */
-    showCertificateExpiry(expiry: () => Date): void {
-      const help = "When the certificate of the server expires, in seconds since 1970.";
-      const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
-      show(name, help, () => expiry().getTime() / 1_000);
+    /** Shows a value that is asked for when the metrics are. */
+    show(name: string, help: string, value: () => number): void {
+      new Gauge({
+        name,
+        help,
+        registers,
+        collect() {
+          this.set(value());
+        },
+      });
     },
     /** Shows how many lines the log has dropped so far. */
     showDroppedLines(count: () => number): void {
@@ -276,23 +258,17 @@ function causeOf(failure: unknown): string | undefined {
   return safe.some((each) => cause instanceof each) ? (cause as Error).message : undefined;
 }
 
-/** The level to log a call at: faults matter to operators, clients' mistakes do not. */
-function levelOf({ code, isDeadlineOfClient }: Call): Level {
-  switch (code) {
-    case "INTERNAL":
-    case "UNKNOWN":
-      return "error";
-    case "DEADLINE_EXCEEDED":
-      return isDeadlineOfClient ? "debug" : "warn";
-    case "UNAVAILABLE":
-    case "UNAUTHENTICATED":
-    case "PERMISSION_DENIED":
-      return "warn";
-    default:
-      return "debug";
-  }
-}
+/** The levels to log calls at, by code: faults matter to operators, clients' mistakes do not. */
+const levels: Record<string, Level> = {
+  INTERNAL: "error",
+  UNKNOWN: "error",
+  DEADLINE_EXCEEDED: "warn",
+  UNAVAILABLE: "warn",
+  UNAUTHENTICATED: "warn",
+  PERMISSION_DENIED: "warn",
+};
 
-function isFailure(level: Level): boolean {
-  return level === "warn" || level === "error";
+function levelOf({ code, isDeadlineOfClient }: Call): Level {
+  if (code === "DEADLINE_EXCEEDED" && isDeadlineOfClient) return "debug";
+  return levels[code] ?? "debug";
 }
