@@ -63,7 +63,6 @@ export function malformedRequest(
   return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
 }
 
-/** The request is larger than the service takes. */
 export function messageTooLarge(maxBytes: number): ConnectError {
   return failure("MESSAGE_TOO_LARGE", `the request must be at most ${maxBytes} bytes long`);
 }
@@ -75,12 +74,10 @@ export function investorNotFound(id: string | undefined): ConnectError {
   });
 }
 
-/** The request id belongs to a record with other content. */
 export function requestIdReused(): ConnectError {
   return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
 }
 
-/** The call carries no credentials. */
 export function credentialsMissing(needed: string): ConnectError {
   return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
 }
@@ -92,7 +89,6 @@ export function credentialsInvalid(needed: string, cause: unknown): ConnectError
   return challenge(error, 'error="invalid_token"');
 }
 
-/** The caller lacks a scope. */
 export function scopeMissing(scope: string): ConnectError {
   const error = failure("SCOPE_MISSING", `the call needs the scope ${scope}`);
   return challenge(error, `error="insufficient_scope", scope="${scope}"`);

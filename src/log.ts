@@ -2,7 +2,6 @@ import { fstatSync } from "node:fs";
 import { type Level, type Logger, pino } from "pino";
 import type { StandardError } from "./standard-error.ts";
 
-/** How a log is written. */
 interface LogOptions {
   level: Level;
   /** Which device and inode journald reads, as systemd names them in JOURNAL_STREAM. */

@@ -1,10 +1,8 @@
 /** What a caller can be allowed to do. */
 export const scopeNames = ["investors:read", "investors:write"] as const;
 
-/** One of {@link scopeNames}. */
 export type Scope = (typeof scopeNames)[number];
 
-/** All of them. */
 export const allScopes: ReadonlySet<string> = new Set(scopeNames);
 
 /** Who calls, and what for. */
@@ -13,7 +11,6 @@ export interface Caller {
   readonly principal: string;
   /** Its name in the log, which is no secret. */
   readonly name: string;
-  /** What it may do. */
   readonly scopes: ReadonlySet<string>;
 }
 

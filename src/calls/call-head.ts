@@ -37,7 +37,6 @@ interface ResponseEvents {
   destroy(): unknown;
 }
 
-/** A call by plain HTTP. */
 export interface HttpCall {
   readonly method: string;
   readonly path: string;

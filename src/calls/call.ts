@@ -53,7 +53,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly startedAt = performance.now();
   /** Whether its deadline is that of its client, which is no failure of the service. */
   readonly isDeadlineOfClient: boolean;
-  /** Who makes it, once that is known. */
   caller: Caller | undefined;
   /** Why it failed; the first {@link Call.recordFailure} counts. */
   failure: ConnectError | undefined;

@@ -34,7 +34,6 @@ export function createPublicCalls(
   }
 
   return {
-    /** Ends all of them. */
     endAll(): void {
       for (const call of calls.keys()) call.giveWay(gaveWay);
     },

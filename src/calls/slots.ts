@@ -53,9 +53,7 @@ export function createSlots(what: string, count: number, share: number, holds = 
         if (holder.count === 0) holders.delete(id);
       };
     },
-    /** How many one holder has. */
     heldBy: (id: string) => holders.get(id)?.count ?? 0,
-    /** How many are held. */
     get held(): number {
       return held;
     },

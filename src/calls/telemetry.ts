@@ -192,7 +192,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       countOverload(error);
       logRefusal(logStranger, { peer, reason: reasonOf(error), cause: causeOf(error) });
     },
-    /** Records an operation of the store. */
     observeStore(...[operation, durationMs, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, durationMs / 1_000);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
@@ -246,7 +245,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     },
     /** All metrics in the text format of Prometheus. */
     metrics: () => registry.metrics(),
-    /** The media type of that. */
     metricsType: registry.contentType,
   };
 }

@@ -29,7 +29,6 @@ interface CopyOptions {
   /** Whether an SQLite file is searched for damage before its copy is called whole. */
   findsDamage: boolean;
   environment: NodeJS.ProcessEnv;
-  /** Stops it. */
   signal: AbortSignal;
   /** Prints a line for the user. */
   say(line: string): void;
@@ -166,7 +165,6 @@ async function openTarget(to: Side, warn: (message: string) => void): Promise<Ta
   return to.path === undefined ? openStdoutTarget() : openNdjsonTarget(to.path);
 }
 
-/** Writes nothing. */
 function createCounter(): Target {
   return {
     async write(investors, tally) {
@@ -201,7 +199,6 @@ function rateOf(tally: Tally, ms: number): string {
   return `${formatNumber((countAll(tally) / ms) * 1_000)} a second`;
 }
 
-/** A number as people read it. */
 function formatNumber(value: number): string {
   return Math.round(value).toLocaleString("en");
 }

@@ -46,7 +46,6 @@ interface Reader {
   count(): Promise<number>;
   /** What is wrong with a record whose fields break no rule. */
   faultOf?(investor: Investor): string | undefined;
-  /** See {@link Source.findDamage}. */
   findDamage?(signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
 }

@@ -8,7 +8,6 @@ import {
   withoutSecrets,
 } from "../store/database-url.ts";
 
-/** Where records come from. */
 export interface Source {
   /**
    * The records; those that are added meanwhile may be missing. Its end releases the source.
@@ -31,7 +30,6 @@ export interface Source {
  */
 export type OnFault = (which: string, why: string) => void;
 
-/** Where records go. */
 export interface Target {
   /** How many records a database had at first. */
   readonly before?: number;
@@ -54,7 +52,6 @@ export interface Target {
   close(): Promise<void>;
 }
 
-/** The records of a copy so far. */
 export interface Tally {
   copied: number;
   /** Records that were there already, with the same content. */

@@ -49,7 +49,6 @@ export function withinDescriptors(max: number, onWarning: (message: string) => v
 /** The connections of a server, on all of its ports. */
 export type Connections = ReturnType<typeof createConnections>;
 
-/** What bounds {@link createConnections connections}. */
 interface ConnectionLimits {
   /** How many there may be on all ports together. */
   max: number;
@@ -57,7 +56,6 @@ interface ConnectionLimits {
   maxAgeMs?: number | undefined;
   /** How long calls have to end after that, in milliseconds. */
   graceMs: number;
-  /** Called with each connection that is ended before its client ends it, and why. */
   onEnd: OnEnd;
 }
 
@@ -234,11 +232,9 @@ export function createConnections(limits: ConnectionLimits) {
     get mayBeReading() {
       return Array.from(all.values()).some(({ mayBeReading }) => mayBeReading);
     },
-    /** Whether none is open. */
     get isEmpty() {
       return all.size === 0;
     },
-    /** Closes what is still open at once. */
     destroy() {
       clearInterval(ageTimer);
       for (const connection of all.values()) connection.destroy();

@@ -57,9 +57,7 @@ export type OnEnd = (reason: EndReason, peer: string, cause?: string) => void;
 export class Connection {
   /** The TLS socket if there is one, else the TCP socket: Node.js can crash if the one below is closed first. */
   socket: Socket;
-  /** See {@link keyOf}. */
   readonly key: string;
-  /** The address of its client. */
   readonly host: string;
   /** Its session, if it speaks HTTP/2. */
   session: ServerHttp2Session | undefined;

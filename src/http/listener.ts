@@ -18,7 +18,6 @@ import { type HttpResponse, ignore } from "./reply.ts";
 import { type HttpRequest, socketOf } from "./request.ts";
 import type { Tls } from "./tls.ts";
 
-/** What the ports have in common. */
 interface ListenerOptions {
   /** Encrypts the connections; they are not if absent. */
   tls?: Tls | undefined;
@@ -34,7 +33,6 @@ interface ListenerOptions {
   serve(connection: Connection, req: HttpRequest, res: HttpResponse): void;
 }
 
-/** A port that is listened on. */
 export interface Listener {
   readonly port: number;
   /** Takes no new connections; those that are open stay. */

@@ -10,7 +10,6 @@ export interface Peer {
   readonly certificate?: PeerCertificate;
 }
 
-/** The certificate of a client. */
 export interface PeerCertificate {
   /** Its subject or, where that is empty, its alternative names; undefined if these name nobody. */
   readonly holder: string | undefined;
@@ -21,7 +20,6 @@ export interface PeerCertificate {
   trustedUntil: number;
 }
 
-/** Describes the peer of a connection. */
 export function describePeer(socket: Socket): Peer {
   const { remoteAddress: host = "", remotePort } = socket;
   const address = `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;

@@ -8,7 +8,6 @@ import type { HttpRequest } from "./request.ts";
 /** The largest part of a reply that is sent in parts, in bytes. */
 const partBytes = 64 * 1024;
 
-/** The response to a request. */
 export type HttpResponse = ServerResponse | Http2ServerResponse;
 
 /** What tells when a response was sent. Over HTTP/2 the response itself waits for the end of its request, too. */
@@ -28,7 +27,6 @@ export function expectRead(connection: Connection, response: HttpResponse, maxBy
 /** A listener for errors that are reported elsewhere: without one, Node.js ends the process. */
 export function ignore(): void {}
 
-/** Sends all of a response. */
 export function send(
   response: HttpResponse,
   status: number,

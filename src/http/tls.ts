@@ -48,7 +48,6 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
       for (const listener of listeners) listener(context, areCasNew);
       warnIfExpired();
     },
-    /** When the certificate in use expires. */
     expiresAt,
   };
 }

@@ -22,7 +22,6 @@ export const textFields = [
   "language",
 ] as const satisfies (keyof Investor)[];
 
-/** One of {@link textFields}. */
 export type TextField = (typeof textFields)[number];
 
 /** The types of investor by the names that they have outside of protobuf. */

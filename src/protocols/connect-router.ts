@@ -40,7 +40,6 @@ import {
 /** Carries a call through Connect's handlers, in its context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
-/** What Connect replies to a request. */
 type Reply = UniversalServerResponse & { body: AsyncIterable<Uint8Array> };
 
 interface ConnectRoutesOptions extends ProtocolOptions {

@@ -12,7 +12,6 @@ import type { HttpRequest } from "../http/request.ts";
 /** The headers of a reply in JSON, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
 
-/** A place in a request. */
 export type Location =
   | { /** A JSON pointer into the body (RFC 6901), as a URI fragment. */ pointer: string }
   | { /** The name of a query parameter. */ parameter: string }

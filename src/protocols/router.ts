@@ -23,7 +23,6 @@ export type Handler = (
   res: HttpResponse,
 ) => Promise<void> | undefined;
 
-/** What a {@link createRouter router} needs. */
 export interface RouterOptions extends ProtocolOptions {
   /** Those whose calls the gate counts. */
   services: ServiceImplSpec[];

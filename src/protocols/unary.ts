@@ -81,7 +81,6 @@ export interface Codec<Request, Response> {
   fail(response: Response, error: ConnectError, call: Call, request: Request): void;
 }
 
-/** What a {@link createUnary unary path} needs. */
 export interface ProtocolOptions {
   gate: Gate;
   /** The largest message to take, unpacked, in bytes. */

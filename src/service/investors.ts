@@ -150,7 +150,6 @@ export function createInvestorService(
   };
 }
 
-/** @throws {ConnectError} INVALID_FIELDS, if there are violations */
 function refuse(violations: Violation[]): void {
   if (violations.length > 0) throw invalidFields(violations);
 }

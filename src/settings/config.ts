@@ -39,7 +39,6 @@ export interface Config {
   traces: TraceSettings;
 }
 
-/** Where to listen. */
 interface ListenAddress {
   host: string;
   grpcPort: number;
@@ -55,7 +54,6 @@ export interface TlsFiles {
   clientCaFile: string | undefined;
 }
 
-/** How callers can authenticate. */
 export interface AuthenticationSources {
   tokensFile: string | undefined;
   oidc: OidcOptions | undefined;
@@ -78,7 +76,6 @@ const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
 const port = integer(0, 65_535);
 const count = integer(1, 1_000_000);
 
-/** All settings. */
 export const settings: readonly Option[] = [
   setting("--database-url <url>", unchecked, "sqlite:data/investors.db", databaseUrls),
   setting("--database-url-file <file>", text, "", "file that holds it, and is read again"),

@@ -1,6 +1,5 @@
 import { StoreClosedError } from "./store.ts";
 
-/** How a {@link Batcher} works. */
 interface BatcherOptions<Item, Result> {
   /**
    * Sends one batch to the database. It resolves with a result, a promise of one or an error for

@@ -34,7 +34,6 @@ export function sqlitePathOf(databaseUrl: string): string | undefined {
   return /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }
 
-/** What a database URL names. */
 export type Database = { kind: "sqlite"; path: string } | { kind: "mongodb"; path?: undefined };
 
 /** The kind of database that a database URL names, and the path of a file. */

@@ -62,7 +62,6 @@ export function followWritable(
       isRefused = true;
       if (!isFollowing) void follow();
     },
-    /** Looks no more. */
     close: () => stop.abort(),
   };
 }

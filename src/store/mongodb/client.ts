@@ -16,7 +16,6 @@ const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
-/** How a command is run. */
 export interface RunOptions {
   /** How long its whole reply may take, in milliseconds. */
   timeoutMs: number;

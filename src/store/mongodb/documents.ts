@@ -26,7 +26,6 @@ export function toKey(id: string): Binary {
   return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);
 }
 
-/** The document of a record. */
 export function toDocument(investor: Investor): InvestorDocument {
   const type = typeNames.get(investor.type) ?? "";
   const document = { _id: toKey(investor.id), type } as InvestorDocument;
@@ -34,7 +33,6 @@ export function toDocument(investor: Investor): InvestorDocument {
   return document;
 }
 
-/** The record of a document. */
 export function fromDocument(document: InvestorDocument): Investor {
   const investor = create(InvestorSchema);
   investor.id = uuidFromHex(document._id.toString("hex"));

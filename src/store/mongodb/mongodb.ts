@@ -29,7 +29,6 @@ import { createReplaceableClient } from "./replaceable-client.ts";
 interface MongoStoreOptions
   extends Pick<StoreOptions, "requestTimeoutMs" | "observe" | "rereadUrl">,
     Partial<Pick<StoreOptions, "onWritable" | "onFatal">> {
-  /** Whether records are only read, from what need not keep more. */
   isSource?: boolean;
 }
 

@@ -62,7 +62,6 @@ export function createSqliteReader(
   }
 
   return {
-    /** Looks a record up. */
     find(lookup: Lookup): void {
       if (queue.push(lookup) === 1) setImmediate(findAll);
     },

@@ -36,7 +36,6 @@ export const insertRow = `INSERT INTO investors (${names.join(", ")})
  */
 export type Row = SQLInputValue[];
 
-/** The row of a record. */
 export function toRow(investor: Investor): Row {
   return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
 }
