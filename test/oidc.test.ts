@@ -204,6 +204,16 @@ describe("the keys of the issuer", () => {
     expect(issuer.keyRequests()).toBe(2);
   });
 
+  it("that has left serves no more after ten minutes, also if the clock was set back", async () => {
+    const { issuer, isValid } = await start();
+    const token = await issuer.sign({ exp: inSeconds(7_200) });
+    expect(await isValid(token)).toBe(true);
+    await issuer.rotate();
+    vi.setSystemTime(Date.now() - 60 * minuteMs);
+    vi.advanceTimersByTime(11 * minuteMs);
+    expect(await isValid(token)).toBe(false);
+  });
+
   it("are asked for at most once a second while that fails", async () => {
     const { issuer, isValid, warnings } = await start();
     issuer.isAvailable = false;

@@ -336,6 +336,19 @@ describe("a client certificate", () => {
     for (const { closed } of opened) await closed;
   });
 
+  it("of an unknown CA has its connection closed after a minute, also if the clock is set back", async () => {
+    const { ca, ...server } = await startWithClients();
+    const unknown = await (await createAuthority("Others")).sign("backend.example");
+    const now = Date.now();
+    setClock(now + dayMs);
+    const opened = await openAll(server, { ca, ...unknown });
+    setClock(now);
+    await delay(lookMs);
+    expect(await callAll(opened)).toEqual([false, false, false]);
+    setClock(now + 61_000);
+    for (const { closed } of opened) await closed;
+  });
+
   it("of a CA that a reload takes out retires its connections at once, and is refused soon", async () => {
     const { ca, own, file, ...server } = await startWithClients();
     const next = await createAuthority("Next");

@@ -47,19 +47,18 @@ export function createOidcVerifier(
   onWarning: (message: string) => void,
 ) {
   const findKey = createIssuerKeys(issuer, onWarning);
-  const remembered = new Map<string, { caller: Caller; until: number }>();
+  const remembered = new Map<string, { caller: Caller; expiresAt: number; until: number }>();
   let checks = 0;
 
   async function check(token: string, digest: string): Promise<Caller> {
     const options = { issuer, audience, algorithms, clockTolerance };
     const { payload, protectedHeader } = await jwtVerify(token, findKey, options);
     const { sub, exp = 0 } = payload;
-    const now = Date.now();
     const expiresAt = exp * 1_000;
     if (typeof sub !== "string" || sub === "" || !sub.isWellFormed()) {
       throw new InvalidCredentialsError("the token has no subject");
     }
-    if (expiresAt <= now) throw new InvalidCredentialsError("the token has expired");
+    if (expiresAt <= Date.now()) throw new InvalidCredentialsError("the token has expired");
     if (!isAccessToken(protectedHeader, payload)) {
       throw new InvalidCredentialsError("the token is not an access token");
     }
@@ -67,13 +66,15 @@ export function createOidcVerifier(
     const caller = { principal, name: principal, scopes: scopesOf(payload) };
     const [oldest = ""] = remembered.keys();
     if (remembered.size >= maxRemembered) remembered.delete(oldest);
-    remembered.set(digest, { caller, until: Math.min(expiresAt, now + rememberedMs) });
+    // By a clock that is never set: its key may have left.
+    remembered.set(digest, { caller, expiresAt, until: performance.now() + rememberedMs });
     return caller;
   }
 
   return async (token: string, digest: string): Promise<Caller> => {
     const known = remembered.get(digest);
-    if (known !== undefined && Date.now() < known.until) return known.caller;
+    const isRemembered = known !== undefined && performance.now() < known.until;
+    if (isRemembered && Date.now() < known.expiresAt) return known.caller;
     if (checks >= maxChecks) throw overloaded("checks of credentials");
     checks += 1;
     try {

@@ -120,6 +120,8 @@ export function createConnections(limits: ConnectionLimits) {
       certificate.trustedUntil = Math.min(certificate.trustedUntil, now + distrustMs);
       connection.retire();
     }
+    // The clock may have been set back since.
+    connection.openedAtDate = Math.min(connection.openedAtDate, now);
     const openedAt = connection.openedAtDate;
     const goodUntil = Math.min(certificate.validTo, certificate.trustedUntil);
     const endsAt = goodUntil > openedAt ? goodUntil : openedAt + certificateNoticeMs;

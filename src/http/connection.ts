@@ -66,9 +66,9 @@ export class Connection {
   /** Its client; its certificate is known once TLS is there. */
   peer: Peer;
   readonly retiresAt: number;
-  /** When it was opened, by performance.now(), and in milliseconds of Unix time. */
+  /** When it was opened, by performance.now(), and in milliseconds of Unix time by the clock of today. */
   readonly openedAt = performance.now();
-  readonly openedAtDate = Date.now();
+  openedAtDate = Date.now();
   readonly #onEnd: OnEnd;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
