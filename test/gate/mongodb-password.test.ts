@@ -35,7 +35,11 @@ describeWithMongo("the password of a MongoDB", "standalone", () => {
   it("is changed under load without a failed call, once the file has the new one", async () => {
     const { db, urlWith } = await startWithUser();
     const file = temporaryFile(urlWith("0"));
-    const { lines, reload, ...service } = await startInProcess({ "--database-url-file": file });
+    const { lines, reload, ...service } = await startInProcess({
+      "--database-url-file": file,
+      // What is promised goes by this, and a busy machine can need more than the ten seconds of a call.
+      "--request-timeout": "1m",
+    });
     await waitFor(async () => (await ask(service, "/readyz")).ok);
     const clients = Object.values(clientsOf(service));
     let isDone = false;
@@ -52,7 +56,8 @@ describeWithMongo("the password of a MongoDB", "standalone", () => {
     const lists: Promise<unknown>[] = [];
     const fetchLists = () => {
       for (let i = 0; i < 20; i += 1) {
-        lists.push(ask(service, "/v1/investors?pageSize=1").then(expectWhole));
+        const list = ask(service, "/v1/investors?pageSize=1").then(expectWhole);
+        lists.push(list.catch((error) => error));
       }
     };
     const rotate = async (password: number) => {
@@ -73,7 +78,8 @@ describeWithMongo("the password of a MongoDB", "standalone", () => {
     const before = calls;
     await waitFor(() => calls > before + 300);
     isDone = true;
-    await Promise.all([...callers, ...lists]);
+    await Promise.all(callers);
+    expect((await Promise.all(lists)).filter(Boolean)).toEqual([]);
     expect(lines.filter(({ msg }) => msg === "call failed")).toEqual([]);
   });
 
