@@ -1,10 +1,10 @@
-/** Measures the service alone: its start, its memory, copies, and calls on copies. */
+/** Measures the service alone: its start, its memory, and copies. */
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";
-import { fillSqlite, mongoDatabase } from "./database.ts";
-import { compareCalls, list } from "./growth.ts";
+import { fillSqlite } from "./database.ts";
+import { list } from "./growth.ts";
 import type { MongoUrl, Plan } from "./plan.ts";
-import { type Contestant, medianOf, toContestant } from "./race.ts";
+import { medianOf } from "./race.ts";
 import type { Figure } from "./report.ts";
 import { runService, startService } from "./server.ts";
 
@@ -39,44 +39,29 @@ export async function measureProcess({ folder, listed, starts, say }: Plan): Pro
   ];
 }
 
-/** Measures copies from SQLite, and calls on those in MongoDB. */
-export async function measureCopies(plan: Plan, toUrl: MongoUrl): Promise<Figure[]> {
+/** Measures copies from SQLite. */
+export async function measureCopies(
+  { copied, folder, say }: Plan,
+  toUrl: MongoUrl,
+): Promise<Figure[]> {
   const figures: Figure[] = [];
-  const copies: [url: string, records: number][] = [];
-  for (const records of plan.copied) {
-    const amount = records.toLocaleString("en");
-    const source = join(plan.folder, `${records}.db`);
-    await fillSqlite(source, records);
-
-    /** Copies all records, and says how fast if they are many. */
-    const copy = async (name: string, to: string) => {
-      plan.say(`copy ${amount} records from SQLite to ${name}`);
-      const start = performance.now();
-      await runService("copy", `sqlite:${source}`, to);
-      const value = records / (performance.now() - start);
-      if (records !== plan.copied[1]) return;
-      const title = `Copy of ${amount} records, SQLite to ${name}`;
-      figures.push({ title, value, unit: "thousand a second" });
-    };
-
-    const file = `${source}.ndjson`;
-    await copy("NDJSON", file);
-    const lines = Number.parseInt(execFileSync("wc", ["-l", file]).toString(), 10);
-    if (lines !== records) throw new Error(`the file holds ${lines} of ${records} records`);
-    await copy("SQLite", `sqlite:${source}.copy`);
-    const url = toUrl(`copy-${records}`);
-    await copy("MongoDB", url);
-    copies.push([url, records]);
+  const amount = copied.toLocaleString("en");
+  const source = join(folder, `${copied}.db`);
+  await fillSqlite(source, copied);
+  const file = `${source}.ndjson`;
+  for (const [name, to] of [
+    ["NDJSON", file],
+    ["SQLite", `sqlite:${source}.copy`],
+    ["MongoDB", toUrl("copy")],
+  ] as const) {
+    say(`copy ${amount} records from SQLite to ${name}`);
+    const start = performance.now();
+    await runService("copy", `sqlite:${source}`, to);
+    const value = copied / (performance.now() - start);
+    const title = `Copy of ${amount} records, SQLite to ${name}`;
+    figures.push({ title, value, unit: "thousand a second" });
   }
-  const contestants: Contestant[] = [];
-  for (const [url, records] of copies) {
-    contestants.push(toContestant(await startService(url), await mongoDatabase(url), records));
-  }
-  const [few, many] = contestants as [Contestant, Contestant];
-  figures.push(...(await compareCalls("MongoDB", few, many, plan)));
-  for (const { server, database } of contestants) {
-    await server.stop();
-    await database?.close();
-  }
+  const lines = Number.parseInt(execFileSync("wc", ["-l", file]).toString(), 10);
+  if (lines !== copied) throw new Error(`the file holds ${lines} of ${copied} records`);
   return figures;
 }

@@ -12,61 +12,64 @@ import {
   toContestant,
   verify,
 } from "./race.ts";
-import { type GoPeers, type Server, startPeer, startProgram, startService } from "./server.ts";
+import { type Server, startPeer, startProgram, startService } from "./server.ts";
 
 const lone: Goal = { measure: "p50", must: 1.6, aim: 1.1 };
 const rate = (must: number, aim: number): Goal => ({ measure: "rate", must, aim });
 
 /** Compares on MongoDB, each server with a database of its own. */
-export async function compareOnMongo(plan: Plan, go: GoPeers, toUrl: MongoUrl): Promise<Outcome[]> {
+export async function compareOnMongo(
+  plan: Plan,
+  goPeer: string,
+  toUrl: MongoUrl,
+): Promise<Outcome[]> {
   const enter = async (database: string, start: (url: string) => Promise<Server>) => {
     const url = toUrl(database);
     return toContestant(await start(url), await mongoDatabase(url));
   };
   const ours = await enter("ours", startService);
   const grpcJs = await enter("grpc-js", (url) => startPeer("grpc-js", "peers/grpc-js.ts", url));
-  const nestJs = await enter("nestjs", (url) => startPeer("NestJS", "peers/nestjs.ts", url));
-  const grpcGo = await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url));
+  const grpcGo = await enter("grpc-go", (url) => startProgram("grpc-go", goPeer, url));
   return compare(plan, "MongoDB", ours, [
     {
       operation: "Create",
       api: "grpc",
-      others: [[grpcJs, rate(4.5, 6)], [nestJs], [grpcGo, rate(2.9, 4)]],
+      others: [
+        [grpcJs, rate(4.5, 6)],
+        [grpcGo, rate(2.9, 4)],
+      ],
     },
     { operation: "Create", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
     {
       operation: "Get",
       api: "grpc",
-      others: [[grpcJs, rate(3.8, 5)], [nestJs], [grpcGo, rate(1.8, 2.3)]],
+      others: [
+        [grpcJs, rate(3.8, 5)],
+        [grpcGo, rate(1.8, 2.3)],
+      ],
     },
     { operation: "Get", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
   ]);
 }
 
 /** Compares on SQLite, each server with a file of its own, and with bare servers. */
-export async function compareOnSqlite(plan: Plan, go: GoPeers): Promise<Outcome[]> {
+export async function compareOnSqlite(plan: Plan, goPeer: string): Promise<Outcome[]> {
   const { folder } = plan;
   const enter = async (name: string, start: (url: string) => Promise<Server>, columns?: string) => {
     const path = join(folder, `${name}.db`);
     return toContestant(await start(`sqlite:${path}`), sqliteDatabase(path, columns));
   };
-  const peer = (name: string) =>
-    enter(name, (url) => startPeer(name, `peers/${name}.ts`, url), "id, content ->> 'firstName'");
   const bare = async (kind: string): Promise<Contestant> => ({
     ...toContestant(await startPeer(`bare ${kind}`, "limits.ts", kind)),
     known: [constant],
   });
   const ours = await enter("ours", startService);
-  const grpcJs = await peer("grpc-js");
-  const connectNode = await peer("connect-node");
-  const grpcGo = await enter("grpc-go", (url) => startProgram("grpc-go", go.grpc, url));
-  const pocketBase: Contestant = {
-    ...toContestant(
-      await startProgram("PocketBase", go.pocketBase, join(folder, "pocketbase")),
-      sqliteDatabase(join(folder, "pocketbase/data.db"), "id, firstName"),
-    ),
-    rest: "pocketBase",
-  };
+  const grpcJs = await enter(
+    "grpc-js",
+    (url) => startPeer("grpc-js", "peers/grpc-js.ts", url),
+    "id, content ->> 'firstName'",
+  );
+  const grpcGo = await enter("grpc-go", (url) => startProgram("grpc-go", goPeer, url));
   return compare(plan, "SQLite", ours, [
     {
       operation: "Create",
@@ -76,8 +79,6 @@ export async function compareOnSqlite(plan: Plan, go: GoPeers): Promise<Outcome[
         [grpcGo, rate(2.8, 5)],
       ],
     },
-    { operation: "Create", api: "rest", others: [[pocketBase]] },
-    { operation: "Create", api: "connect", others: [[connectNode]] },
     { operation: "Create", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
     {
       operation: "Get",
@@ -85,16 +86,14 @@ export async function compareOnSqlite(plan: Plan, go: GoPeers): Promise<Outcome[
       others: [
         [grpcJs],
         [grpcGo, { measure: "cpu", must: 1.8, aim: 1.1 }],
-        [await bare("grpc-js")],
         [await bare("node:http2"), rate(0.47, 0.75)],
       ],
     },
     {
       operation: "Get",
       api: "connect",
-      others: [[connectNode], [await bare("node:http"), rate(0.36, 0.6)]],
+      others: [[await bare("node:http"), rate(0.36, 0.6)]],
     },
-    { operation: "Get", api: "rest", others: [[pocketBase]] },
     { operation: "Get", api: "grpc", callers: 1, others: [[grpcGo, lone]] },
   ]);
 }

@@ -13,7 +13,6 @@ import {
   medianOf,
   type Race,
   run,
-  type Store,
   toContestant,
   usualCallers,
   verify,
@@ -50,7 +49,7 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
     const value = created / (await list(server, created)) / 1_000;
     figures.push({ title: `REST list of ${records}, SQLite`, value, unit: "thousand a second" });
   }
-  figures.push(...(await compareCalls("SQLite", few, many, plan)));
+  figures.push(...(await compareCalls(few, many, plan)));
   await few.server.stop();
   await few.database?.close();
 
@@ -91,30 +90,23 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
 }
 
 /** Compares calls on many records with those on few. */
-export async function compareCalls(
-  store: Store,
-  few: Contestant,
-  many: Contestant,
-  plan: Plan,
-): Promise<Figure[]> {
+async function compareCalls(few: Contestant, many: Contestant, plan: Plan): Promise<Figure[]> {
   const figures: Figure[] = [];
   const fewRecords = `${show(few.created)} records`;
   const manyRecords = `${show(many.created)} records`;
   await verify([few, many], sampled);
   // Gets first: creates soon make few records many.
   for (const operation of ["Get", "Create"] as const) {
-    plan.say(`${store}: ${operation} with ${fewRecords} and with ${manyRecords}`);
+    plan.say(`SQLite: ${operation} with ${fewRecords} and with ${manyRecords}`);
     const race: Race = { operation, api: "grpc", others: [[few]] };
-    const { callers, standings } = await run(store, race, many, plan);
+    const { callers, standings } = await run("SQLite", race, many, plan);
     const [, onFew] = standings;
     if (onFew === undefined) continue;
     figures.push({
-      title: `${operation}, ${store} with ${manyRecords}, ${callers} callers, × with ${fewRecords}`,
+      title: `${operation}, SQLite with ${manyRecords}, ${callers} callers, × with ${fewRecords}`,
       value: onFew.ratios.rate,
       unit: "×",
-      ...(store === "SQLite" && {
-        goal: { is: "at least", must: operation === "Get" ? 0.6 : 0.8, aim: 0.9 },
-      }),
+      goal: { is: "at least", must: operation === "Get" ? 0.6 : 0.8, aim: 0.9 },
     });
   }
   await verify([few, many], sampled);
@@ -141,7 +133,7 @@ export async function list({ httpPort }: Server, records: number): Promise<numbe
 
 /** The longest time in which no create of a few callers succeeded, in milliseconds. */
 async function longestPause(contestant: Contestant, work: Promise<unknown>): Promise<number> {
-  const { grpcPath = "", next } = creates("grpc");
+  const { grpcPath = "", next } = creates();
   let isOver = false;
   let last = performance.now();
   let longest = 0;
@@ -177,7 +169,7 @@ async function measureStarts(path: string, running: Server, { seconds, starts }:
   const clean: number[] = [];
   let server = running;
   for (let round = 0; round < starts; round += 1) {
-    const load = putLoad(server, creates("grpc"), usualCallers.grpc, 2 * seconds).catch(() => {});
+    const load = putLoad(server, creates(), usualCallers.grpc, 2 * seconds).catch(() => {});
     await delay(seconds * 1_000);
     await server.stop("SIGKILL");
     await load;

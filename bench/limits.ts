@@ -6,18 +6,12 @@ import { createServer as createHttpServer } from "node:http";
 import { createServer as createHttp2Server, type ServerHttp2Stream } from "node:http2";
 import type { AddressInfo } from "node:net";
 import { toBinary, toJsonString } from "@bufbuild/protobuf";
-import { Server, ServerCredentials, type sendUnaryData } from "@grpc/grpc-js";
-import { InvestorSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
+import { InvestorSchema } from "../gen/investor/v1/investor_pb.js";
 import { constant } from "./content.ts";
-import { toPath } from "./work.ts";
 
 const message = Buffer.from(toBinary(InvestorSchema, constant));
-const kind = process.argv[2];
-if (kind === "grpc-js") serveGrpcJs();
-else {
-  const server = kind === "node:http2" ? createHttp2() : createHttp();
-  server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
-}
+const server = process.argv[2] === "node:http2" ? createHttp2() : createHttp();
+server.listen(0, "127.0.0.1", () => console.log((server.address() as AddressInfo).port));
 
 function createHttp() {
   const body = toJsonString(InvestorSchema, constant, { alwaysEmitImplicit: true });
@@ -44,22 +38,4 @@ function createHttp2() {
       stream.end(body);
     });
   });
-}
-
-function serveGrpcJs(): void {
-  const asItIs = (bytes: Buffer) => bytes;
-  const getInvestor = {
-    path: toPath(InvestorService.method.getInvestor),
-    requestStream: false,
-    responseStream: false,
-    requestSerialize: asItIs,
-    requestDeserialize: asItIs,
-    responseSerialize: asItIs,
-    responseDeserialize: asItIs,
-  };
-  const reply = (_: unknown, done: sendUnaryData<Buffer>) => done(null, message);
-  const server = new Server();
-  server.addService({ getInvestor }, { getInvestor: reply });
-  const credentials = ServerCredentials.createInsecure();
-  server.bindAsync("127.0.0.1:0", credentials, (_, port) => console.log(port));
 }

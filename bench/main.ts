@@ -16,7 +16,7 @@ import { measureGrowth } from "./growth.ts";
 import { measureNeighbours } from "./neighbours.ts";
 import type { Plan } from "./plan.ts";
 import { type Results, tabulate, write } from "./report.ts";
-import { buildGoPeers } from "./server.ts";
+import { buildGoPeer } from "./server.ts";
 
 const flag = { type: "boolean", default: false } as const;
 const { values } = parseArgs({ options: { quick: flag, growth: flag } });
@@ -24,7 +24,7 @@ const amounts = values.quick
   ? {
       rounds: 1,
       seconds: 0.3,
-      copied: [1_000, 10_000] as const,
+      copied: 10_000,
       grown: [1_000, 10_000] as const,
       beside: 10_000,
       listed: 10_000,
@@ -33,7 +33,7 @@ const amounts = values.quick
   : {
       rounds: 6,
       seconds: 1.5,
-      copied: [10_000, 1_000_000] as const,
+      copied: 1_000_000,
       grown: [100_000, 20_000_000] as const,
       beside: 100_000,
       listed: 2_000_000,
@@ -51,9 +51,9 @@ if (values.growth) {
   console.log(tabulate(await measureGrowth(plan)));
   process.exit();
 }
-say("build the peers in Go");
-const go = buildGoPeers();
-const onSqlite = await compareOnSqlite(plan, go);
+say("build the peer in Go");
+const goPeer = buildGoPeer();
+const onSqlite = await compareOnSqlite(plan, goPeer);
 const alone = [...(await measureProcess(plan)), ...(await measureGrowth(plan))];
 // Not earlier, or the figures of SQLite would include what mongod writes meanwhile.
 const set = await MongoMemoryReplSet.create({
@@ -61,7 +61,7 @@ const set = await MongoMemoryReplSet.create({
   instanceOpts: [{ dbPath: mkdtempSync(join(folder, "mongod-")) }],
 });
 const mongoUrl = (name: string) => set.getUri(name);
-const onMongo = await compareOnMongo(plan, go, mongoUrl);
+const onMongo = await compareOnMongo(plan, goPeer, mongoUrl);
 const results: Results = {
   date: new Date().toISOString().slice(0, 16),
   machine: await describeMachine(),
@@ -69,7 +69,7 @@ const results: Results = {
   figures: [
     ...alone,
     ...(await measureCopies(plan, mongoUrl)),
-    ...(await measureNeighbours(plan, go, mongoUrl)),
+    ...(await measureNeighbours(plan, goPeer, mongoUrl)),
   ],
 };
 

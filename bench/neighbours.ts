@@ -10,7 +10,7 @@ import { openGrpc } from "./load/http2.ts";
 import type { MongoUrl, Plan } from "./plan.ts";
 import { type Contestant, measure, type Store, toContestant, usualCallers } from "./race.ts";
 import type { Figure } from "./report.ts";
-import { type GoPeers, runService, type Server, startProgram, startService } from "./server.ts";
+import { runService, type Server, startProgram, startService } from "./server.ts";
 import { creates, gets } from "./work.ts";
 
 const root = join(import.meta.dirname, "..");
@@ -36,7 +36,7 @@ const token = "t0ken-of-the-lone-caller";
 /** Measures on SQLite, and on a copy in MongoDB, beside grpc-go, which can only serve pages. */
 export async function measureNeighbours(
   plan: Plan,
-  go: GoPeers,
+  goPeer: string,
   toUrl: MongoUrl,
 ): Promise<Figure[]> {
   const path = join(plan.folder, "neighbours.db");
@@ -45,12 +45,15 @@ export async function measureNeighbours(
     "SQLite",
     `sqlite:${path}`,
     () => sqliteDatabase(path),
-    go,
+    goPeer,
     plan,
   );
   const url = toUrl("neighbours");
   await runService("copy", `sqlite:${path}`, url);
-  return [...ofSqlite, ...(await measureOn("MongoDB", url, () => mongoDatabase(url), go, plan))];
+  return [
+    ...ofSqlite,
+    ...(await measureOn("MongoDB", url, () => mongoDatabase(url), goPeer, plan)),
+  ];
 }
 
 /** Measures gets and health checks beside each neighbour, and creates beside a whole list. */
@@ -58,7 +61,7 @@ async function measureOn(
   store: Store,
   url: string,
   open: () => Database | Promise<Database>,
-  go: GoPeers,
+  goPeer: string,
   plan: Plan,
 ): Promise<Figure[]> {
   const server = await startService(url);
@@ -82,7 +85,7 @@ async function measureOn(
     await stop();
     figures.push(...toFigures(`Get or health check beside ${name}, ${store}`, times));
   }
-  const create = () => measure(contestant, creates("grpc"), usualCallers.grpc, plan.seconds);
+  const create = () => measure(contestant, creates(), usualCallers.grpc, plan.seconds);
   const ratios: number[] = [];
   for (let round = 0; round < plan.rounds; round += 1) {
     const { rate: without } = await create();
@@ -110,16 +113,16 @@ async function measureOn(
   await reloaded.stop();
   figures.push(...toFigures(`Get or health check beside a reload a second, ${store}`, ofReload));
 
-  if (store === "SQLite") figures.push(...(await measurePeer(contestant, url, go, plan)));
+  if (store === "SQLite") figures.push(...(await measurePeer(contestant, url, goPeer, plan)));
   await database.close();
   return figures;
 }
 
 /** Measures grpc-go, whose table is that of the service, beside pages. */
-async function measurePeer(contestant: Contestant, url: string, go: GoPeers, plan: Plan) {
+async function measurePeer(contestant: Contestant, url: string, goPeer: string, plan: Plan) {
   const kind = "pages of 1,000, 32 callers";
   plan.say(`SQLite: a lone caller of grpc-go beside ${kind}`);
-  const peer = { ...contestant, server: await startProgram("grpc-go", go.grpc, url) };
+  const peer = { ...contestant, server: await startProgram("grpc-go", goPeer, url) };
   const { stop } = await startNeighbour(kind, peer.server);
   const times = await callAlone(peer, plan.seconds * plan.rounds, undefined, []);
   await stop();

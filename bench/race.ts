@@ -13,8 +13,6 @@ export interface Contestant {
   created: number;
   /** Records to get. */
   known: Known[];
-  /** How it is called where others are called by REST. */
-  rest?: Api;
 }
 
 /** A server whose database has records, of which none is known yet. */
@@ -33,12 +31,12 @@ export interface Goal {
 }
 
 /** Callers share connections by gRPC; by HTTP/1.1 each has one of its own. */
-export const usualCallers = { grpc: 128, connect: 64, rest: 64 };
+export const usualCallers = { grpc: 128, connect: 64 };
 
-/** The same work for the service and for others. */
+/** The same work for the service and for others; creates are by gRPC. */
 export interface Race {
   operation: "Create" | "Get";
-  api: "grpc" | "connect" | "rest";
+  api: Api;
   /** As many as usual if absent. */
   callers?: number;
   others: [contestant: Contestant, goal?: Goal][];
@@ -64,11 +62,9 @@ export interface Outcome extends Pick<Race, "operation" | "api"> {
   standings: Standing[];
 }
 
-const apis = { grpc: "", connect: ", Connect", rest: ", REST" };
-
 /** What was called, and where the records were. */
 export function toTitle({ operation, api, store }: Outcome): string {
-  return `${operation}, ${store}${apis[api]}`;
+  return `${operation}, ${store}${api === "connect" ? ", Connect" : ""}`;
 }
 
 /**
@@ -87,8 +83,7 @@ export async function run(
   for (let round = 0; round < rounds; round += 1) {
     const first = round % entries.length;
     for (const { contestant, results } of [...entries.slice(first), ...entries.slice(0, first)]) {
-      const own = api === "rest" ? (contestant.rest ?? api) : api;
-      const work = operation === "Create" ? creates(own) : gets(own, contestant.known);
+      const work = operation === "Create" ? creates() : gets(api, contestant.known);
       results.push(await measure(contestant, work, callers, seconds));
     }
   }

@@ -49,23 +49,18 @@ export function startProgram(name: string, program: string, ...args: string[]): 
   return start(name, program, args, /^(\d+)$/m);
 }
 
-export type GoPeers = ReturnType<typeof buildGoPeers>;
-
 /**
- * Builds the peers in Go.
+ * Builds the peer in Go.
  *
- * @returns the paths of grpc-go's, which takes the URL of a database, and of PocketBase's, which
- *   takes a folder
+ * @returns the path of its program, which takes the URL of a database
  */
-export function buildGoPeers() {
+export function buildGoPeer(): string {
   const cwd = join(import.meta.dirname, "peers/go");
   const run = (program: string, ...args: string[]) =>
     execFileSync(program, args, { cwd, stdio: ["ignore", "ignore", "inherit"] });
   run(join(root, "node_modules/.bin/buf"), "generate");
-  // With the driver of SQLite that main.go names, the only one that has to be compiled.
-  const options = ["-buildvcs=false", "-tags", "no_default_driver"];
-  run("go", "build", ...options, "-o", "bin/", "./grpc", "./pocketbase");
-  return { grpc: join(cwd, "bin/grpc"), pocketBase: join(cwd, "bin/pocketbase") };
+  run("go", "build", "-buildvcs=false", "-o", "bin/", "./grpc");
+  return join(cwd, "bin/grpc");
 }
 
 async function start(

@@ -1,6 +1,6 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
-import { content, jsonContent, mark } from "./content.ts";
+import { content, mark } from "./content.ts";
 
 /** What callers send. */
 export interface Work {
@@ -19,18 +19,19 @@ export interface Known {
 }
 
 /** A way to call a server. */
-export type Api = "grpc" | "connect" | "rest" | "pocketBase";
+export type Api = "grpc" | "connect";
 
 const { createInvestor, getInvestor } = InvestorService.method;
-const collections = { rest: "/v1/investors", pocketBase: "/api/collections/investors/records" };
 
-/** Creates of records, each with a name of its own. */
-export function creates(api: Api): Work {
-  const template = toTemplate(api);
+/** Creates of records by gRPC, each with a name of its own. */
+export function creates(): Work {
+  const template = Buffer.from(
+    toBinary(createInvestor.input, create(createInvestor.input, content)),
+  );
   const at = template.indexOf(mark);
   let count = 0;
   return {
-    ...(api === "grpc" && { grpcPath: toPath(createInvestor) }),
+    grpcPath: toPath(createInvestor),
     stores: true,
     next() {
       count += 1;
@@ -42,24 +43,13 @@ export function creates(api: Api): Work {
   };
 }
 
-function toTemplate(api: Api): Buffer {
-  if (api === "grpc") {
-    return Buffer.from(toBinary(createInvestor.input, create(createInvestor.input, content)));
-  }
-  return api === "connect"
-    ? toPost(toPath(createInvestor), { ...jsonContent, type: "INVESTOR_TYPE_INDIVIDUAL" })
-    : toPost(collections[api], jsonContent);
-}
-
 /** Gets of records in turn, each of which must come with its name. */
 export function gets(api: Api, records: Known[]): Work {
   const toMessage = (id: string) => {
     if (api === "grpc") {
       return Buffer.from(toBinary(getInvestor.input, create(getInvestor.input, { id })));
     }
-    return api === "connect"
-      ? toPost(toPath(getInvestor), { id })
-      : Buffer.from(`GET ${collections[api]}/${id} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
+    return toPost(toPath(getInvestor), { id });
   };
   const calls = records.map((record) => {
     return { message: toMessage(record.id), expected: record.firstName };
@@ -73,7 +63,7 @@ export function gets(api: Api, records: Known[]): Work {
 }
 
 /** The path of a method. */
-export function toPath({ name }: { name: string }): string {
+function toPath({ name }: { name: string }): string {
   return `/${InvestorService.typeName}/${name}`;
 }
 
