@@ -9,13 +9,13 @@ import { reportRun } from "./test/support/report.ts";
 function project(
   name: string,
   files: { include: string[]; exclude: string[] },
-  { test, wait }: { test: number; wait: number },
+  { test, wait, isolate }: { test: number; wait: number; isolate: boolean },
 ) {
   const [testMs = 0, waitMs = 0] = [test, wait].map((each) => Math.round(1_000 * each * slowness));
   return {
     extends: true as const,
     test: {
-      ...{ name, ...files, testTimeout: testMs, hookTimeout: testMs },
+      ...{ name, ...files, isolate, testTimeout: testMs, hookTimeout: testMs },
       expect: { poll: { timeout: waitMs, interval: 20 } },
       provide: { testMs, waitMs },
     },
@@ -36,8 +36,13 @@ const patient = "test/gate/**/*.test.ts";
 export default defineConfig({
   test: {
     projects: [
-      project("quick", { include: [all], exclude: [patient] }, { test: 60, wait: 10 }),
-      project("gate", { include: [patient], exclude: [] }, { test: 480, wait: 120 }),
+      // Its files share the modules of their worker, which takes a second a file to load otherwise.
+      project(
+        "quick",
+        { include: [all], exclude: [patient] },
+        { test: 60, wait: 10, isolate: false },
+      ),
+      project("gate", { include: [patient], exclude: [] }, { test: 480, wait: 120, isolate: true }),
     ],
     env: {
       // As npm sets it, also where vitest is started without npm.
