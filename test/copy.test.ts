@@ -24,6 +24,7 @@ import {
   copyHere,
   lineOf,
   makeSqlite,
+  olderTable,
   openSqlite,
   rowsOf,
   runSql,
@@ -133,16 +134,10 @@ describe("a source", () => {
   ])("may be a file of version %s, which stays as it is", async (_, count) => {
     const folder = temporaryFolder();
     const path = join(folder, "older.db");
-    const texts =
-      "first_name,middle_name,last_name,address_line1,address_line2,city,state,zip_code,country,language";
-    const columns = texts.split(",").map((name) => `  ${name} TEXT NOT NULL`);
     runSql(
       path,
       `PRAGMA journal_mode = WAL; PRAGMA application_id = ${0x494e5245}; PRAGMA user_version = ${count};
-      CREATE TABLE investors (
-  id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
-  type INTEGER NOT NULL,
-${columns.join(",\n")}) STRICT, WITHOUT ROWID;
+      ${olderTable};
       INSERT INTO investors VALUES (unhex('0190a0000000700080000000000000aa'), 1, 'Ada', '', 'Lovelace',
         '12 St James''s Square', '', 'London', '', 'SW1Y 4JH', 'gb', 'en')`,
     );

@@ -9,7 +9,7 @@ import type { EngineOptions } from "./support/engine.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { expectDocumented, findOperation, openApi } from "./support/openapi.ts";
 import { rawConnection } from "./support/raw-grpc.ts";
-import { anInvestor, institution } from "./support/records.ts";
+import { anInvestor, everyText, institution } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { grpcClient, untilStill } from "./support/service.ts";
 
@@ -61,9 +61,9 @@ async function start() {
 }
 
 describe("REST", () => {
-  it("creates, gets and lists twelve strings a record", async () => {
+  it("creates, gets and lists records with every field of the contract", async () => {
     const { ask, post, grpcPort } = await start();
-    const request = content();
+    const request = content(everyText);
     const created = await post(request);
     expect(created.status).toBe(200);
     expect(created.body).toEqual({ id: expect.stringMatching(/^[0-9a-f-]{36}$/), ...request });

@@ -10,7 +10,7 @@ import { textFields } from "../../src/investor/investor.ts";
 import { failureOf } from "../support/errors.ts";
 import { openService } from "../support/in-process.ts";
 import { pagesOf } from "../support/pages.ts";
-import { aCreate, anInvestor, largest } from "../support/records.ts";
+import { aCreate, anInvestor, everyText, largest } from "../support/records.ts";
 import { acceptedChanges, refusedChanges } from "./rules.ts";
 
 const nameOf = (key: keyof typeof CreateInvestorRequestSchema.field) =>
@@ -30,6 +30,13 @@ describe("create", () => {
     }
     expect(new Set(ids).size).toBe(ids.length);
     expect(ids.map((id) => id.slice(0, 13)).toSorted()).toEqual(ids.map((id) => id.slice(0, 13)));
+  });
+
+  it("keeps every field of the contract", async () => {
+    const { client } = await openService();
+    const created = await client.createInvestor(aCreate(everyText));
+    expect(created).toMatchObject(everyText);
+    expect(await client.getInvestor({ id: created.id })).toEqual(created);
   });
 
   it("names every missing field at once and stores nothing", async () => {

@@ -10,7 +10,7 @@ import {
   type Store,
   StoreUnavailableError,
 } from "../../src/store/store.ts";
-import { anInvestor } from "../support/records.ts";
+import { anInvestor, everyText } from "../support/records.ts";
 import { waitFor } from "../support/service.ts";
 
 /**
@@ -34,6 +34,7 @@ export function describeStoreContract(
       const store = await openStore();
       const records = [
         anInvestor(),
+        anInvestor(everyText),
         anInvestor({ type: InvestorType.INSTITUTION, lastName: "" }),
         anInvestor({ firstName: "𝔘𝔫𝔦 \u{1F600} é \"quoted\" 'x' \\ ; $set" }),
         anInvestor({

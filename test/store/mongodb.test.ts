@@ -1,9 +1,10 @@
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
+import { create } from "@bufbuild/protobuf";
 import { Binary, type Db, ObjectId, UUID } from "mongodb";
 import { v4, v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
-import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { toDocument } from "../../src/store/mongodb/documents.ts";
 import { createMongoStore } from "../../src/store/mongodb/mongodb.ts";
 import {
@@ -81,6 +82,25 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       if (found !== records[i]?.id) expect(found).toContain("no room");
     }
     expect(await store.list({ limit: 10 })).toHaveLength(10);
+  });
+
+  it("reads a document as version 0.3 has written it", async () => {
+    const url = mongo.url();
+    const id = v7();
+    const texts = {
+      ...{
+        firstName: "",
+        middleName: "",
+        lastName: "Example Capital",
+        addressLine1: "1 Main Street",
+      },
+      ...{ addressLine2: "", city: "Springfield", state: "IL", zipCode: "62701" },
+      ...{ country: "us", language: "en" },
+    };
+    const document = { _id: new UUID(id), type: "institution", ...texts };
+    await (await connectTo(url)).db().collection<{ _id: UUID }>("investors").insertOne(document);
+    const investor = create(InvestorSchema, { id, type: InvestorType.INSTITUTION, ...texts });
+    expect(await open(url).list({ limit: 10 })).toEqual([investor]);
   });
 
   it("lists no document that has the key of another program", async () => {

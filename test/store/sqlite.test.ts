@@ -24,7 +24,7 @@ import {
   type StoreObserver,
   StoreUnavailableError,
 } from "../../src/store/store.ts";
-import { copyHere, makeSqlite, runSql } from "../support/copying.ts";
+import { copyHere, makeSqlite, olderTable, runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
@@ -172,6 +172,7 @@ describe("SQLite", () => {
         const path = join(temporaryFolder(), "investors.db");
         const made = await open(path);
         await made.store.close();
+        runSql(path, `DROP TABLE investors; ${olderTable}`);
         if (version === "0.3.0") runSql(path, "PRAGMA user_version = 1");
         const other = new DatabaseSync(path);
         onTestFinished(() => other.close());

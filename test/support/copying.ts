@@ -83,6 +83,15 @@ export async function makeFullFolder(count: number): Promise<string> {
   return folder;
 }
 
+const olderTexts =
+  "first_name,middle_name,last_name,address_line1,address_line2,city,state,zip_code,country,language";
+
+/** The table as versions 0.3 and 0.4 make it, whose columns stay those whatever later ones add. */
+export const olderTable = `CREATE TABLE investors (
+  id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
+  type INTEGER NOT NULL,
+${olderTexts.replaceAll(/\w+/g, "  $& TEXT NOT NULL").replaceAll(",", ",\n")}) STRICT, WITHOUT ROWID`;
+
 /** Runs SQL on an SQLite file that no store of this process has open. */
 export function runSql(path: string, sql: string): void {
   const db = new DatabaseSync(path);

@@ -1,7 +1,7 @@
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type MessageInitShape, ScalarType } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
 import {
-  type CreateInvestorRequestSchema,
+  CreateInvestorRequestSchema,
   type Investor,
   InvestorSchema,
   InvestorType,
@@ -19,6 +19,13 @@ export function aCreate(
 export function anInvestor(changes: MessageInitShape<typeof InvestorSchema> = {}): Investor {
   return create(InvestorSchema, { ...aNew(), id: v7(), ...changes });
 }
+
+/** A text for each field of the contract that takes one: each another, and right for a code, too. */
+export const everyText = Object.fromEntries(
+  CreateInvestorRequestSchema.fields
+    .filter(({ scalar, localName }) => scalar === ScalarType.STRING && localName !== "requestId")
+    .map(({ localName }, i) => [localName, `aa${String.fromCharCode(97 + i)}`]),
+);
 
 /** The texts of the largest record: 130 of them fill a page. */
 export const largest = textOfAll("\u{1F600}".repeat(maxTextLength));
