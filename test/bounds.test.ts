@@ -1,4 +1,4 @@
-/** The bounds of docs/security.md, each reached. */
+/** The limits of docs/operation.md, each reached. */
 import { once } from "node:events";
 import {
   type ClientHttp2Session,

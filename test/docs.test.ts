@@ -28,7 +28,9 @@ it("the alerts link to sections of the pages", () => {
 
 it("the pages link to what is there", () => {
   for (const page of pages) {
-    const links = readPage(page).matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)/g);
+    // Released sections never change: what they link to may be elsewhere today.
+    const [text = ""] = readPage(page).split(/^## \d/m);
+    const links = text.matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)/g);
     for (const [link, path = "", anchor] of links) {
       const target = path === "" ? page : normalize(join(dirname(page), path));
       expect(existsSync(join(root, target)), `${page}: ${link}`).toBe(true);
@@ -65,7 +67,7 @@ it("the pages name a test for each block that commands.test.ts does not run", ()
 });
 
 it("each block of commands for backups and upgrades is one chain, which ends at the first failure", () => {
-  const blocks = [...readBlocks("docs/backup.md"), ...readBlocks("docs/operation.md")];
+  const blocks = [...readBlocks("docs/backup.md"), ...readBlocks("docs/install.md")];
   const chains = blocks.filter(({ test }) => test === "test/gate/backups.test.ts");
   expect(chains.length).toBeGreaterThan(10);
   for (const { text } of chains) {

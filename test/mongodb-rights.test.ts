@@ -9,11 +9,11 @@ import { connectTo, needsMongo } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { ask, end, grpcClient, metric, startService, waitFor } from "./support/service.ts";
 
-const manual = readFileSync(new URL("../docs/operation.md", import.meta.url), "utf8");
+const manual = readFileSync(new URL("../docs/data.md", import.meta.url), "utf8");
 const [, role = ""] = /db\.createRole\((\{.*?\})\)/s.exec(manual) ?? [];
 
 it(
-  "MongoDB needs to give the service no more rights than docs/operation.md names",
+  "MongoDB needs to give the service no more rights than docs/data.md names",
   needsMongo(),
   async () => {
     const set = await MongoMemoryReplSet.create({

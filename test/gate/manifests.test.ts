@@ -1,6 +1,14 @@
-import { spawnSync } from "node:child_process";
-import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { execFileSync, spawnSync } from "node:child_process";
+import {
+  cpSync,
+  globSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { basename, join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { root } from "../support/clone.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
@@ -131,6 +139,54 @@ describe("the manifests", needs("Go"), () => {
     }
   });
 
+  it("of Kubernetes use secrets and keys that the commands of docs/install.md make", {
+    ...needs("openssl"),
+  }, () => {
+    const folder = temporaryFolder();
+    for (const tool of ["docker", "kubectl"]) {
+      const script = [
+        "#!/bin/sh",
+        `echo "${tool} $*" >> ${folder}/calls`,
+        'case "$*" in "apply -f -") cat > /dev/null ;; esac\n',
+      ].join("\n");
+      writeFileSync(join(folder, tool), script, { mode: 0o755 });
+    }
+    writeFileSync(join(folder, "tokens"), "orders 9f2c7a1e4b8d40c6a5f0\n");
+    symlinkSync(deploy, join(folder, "deploy"));
+    const options = {
+      cwd: folder,
+      env: { PATH: `${folder}:${process.env.PATH}`, GIT_DIR: join(root, ".git") },
+    };
+    const blocks = readBlocks("docs/install.md").filter(
+      ({ language, test }) => language === "sh" && /manifests/.test(test),
+    );
+    expect(blocks.length).toBeGreaterThan(4);
+    for (const { text } of blocks) execFileSync("bash", ["-euo", "pipefail", "-c", text], options);
+    const calls = readFileSync(join(folder, "calls"), "utf8");
+    const tokens = readFileSync(join(folder, "tokens"), "utf8");
+
+    const [, scraper] = /^scraper ([0-9a-f]{40}) metrics$/m.exec(tokens) ?? [];
+    expect(calls).toContain(`--from-literal=scraper=${scraper} `);
+    const { template } = readOverlay("sqlite-oidc").find("StatefulSet").spec;
+    const [{ image, envFrom }] = template.spec.containers;
+    expect(calls).toContain(`docker push ${image}\n`);
+    expect(calls).toContain("create namespace investors\n");
+    const made = (kind: string) =>
+      Array.from(calls.matchAll(new RegExp(`create ${kind} ([\\w-]+)`, "g")), ([, name]) => name);
+    const volumes = [template, readOverlay("mongodb-tokens").find("Deployment").spec.template]
+      .flatMap(({ spec }) => spec.volumes)
+      .flatMap(({ secret }: { secret?: { secretName: string } }) => secret?.secretName ?? []);
+    expect(new Set(made("secret generic"))).toEqual(new Set(volumes));
+    const [{ configMapRef }] = envFrom.filter((each: { configMapRef: { name: string } }) =>
+      /oidc/.test(each.configMapRef.name),
+    );
+    expect(made("configmap")).toEqual([configMapRef.name]);
+    for (const key of ["tls.crt", "tls.key", "ca.crt"])
+      expect(calls).toContain(`--from-file=${key} `);
+    const [, overlay = ""] = /^kubectl apply -k (.*)$/m.exec(calls) ?? [];
+    expect(readOverlay(basename(overlay)).objects.length).toBeGreaterThan(1);
+  });
+
   it("of Prometheus find the pods, and secrets that these have", () => {
     const [{ metadata, spec }] = read("kubernetes", join(deploy, "kubernetes/pod-monitor.yaml"));
     const { template } = readOverlay("mongodb-tokens").find("Deployment").spec;
@@ -155,9 +211,9 @@ describe("the manifests", needs("Go"), () => {
     for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
   });
 
-  it("of Compose mount a folder of a disk, which they never make, as docs/operation.md says", () => {
+  it("of Compose mount a folder of a disk, which they never make, as docs/install.md says", () => {
     const folder = temporaryFolder();
-    const [block] = readBlocks("docs/operation.md").filter(({ language }) => language === "yaml");
+    const [block] = readBlocks("docs/install.md").filter(({ language }) => language === "yaml");
     const file = join(folder, "override.yaml");
     writeFileSync(file, `name: test\n${block?.text}\n    image: investor-records\n`);
     const [{ services }] = read("compose", file);
@@ -216,10 +272,10 @@ describe("the systemd units", needs("systemd-analyze"), () => {
   });
 
   it(
-    "does not start while its disk is not mounted, as docs/operation.md says",
+    "does not start while its disk is not mounted, as docs/install.md says",
     needs("mount"),
     () => {
-      const [, lines = ""] = readBlocks("docs/operation.md")
+      const [, lines = ""] = readBlocks("docs/install.md")
         .filter(({ language }) => language === "ini")
         .map((block) => block.text);
       expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
@@ -246,8 +302,8 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     expect(databaseUrlFile).toBe("/etc/investor-records/database-url");
   });
 
-  it("takes its keys from credentials, as docs/operation.md says", () => {
-    const [dropIn] = readBlocks("docs/operation.md").filter(({ language }) => language === "ini");
+  it("takes its keys from credentials, as docs/install.md says", () => {
+    const [dropIn] = readBlocks("docs/install.md").filter(({ language }) => language === "ini");
     const lines = dropIn?.text ?? "";
     expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
     const names = Array.from(lines.matchAll(/^LoadCredential=([\w.]+):/gm), ([, name]) => name);

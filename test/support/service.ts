@@ -226,7 +226,7 @@ export function preload(script: string): string {
 
 /**
  * The NODE_OPTIONS of a service whose clock and timers, or only some, run so many times as fast: the
- * limits of docs/security.md are no settings, and some are minutes.
+ * limits of docs/operation.md are no settings, and some are minutes.
  */
 export function hurry(times: number, timers = ["setTimeout", "setInterval"]): string {
   const script = `
