@@ -2,11 +2,14 @@ import { toTitle } from "./race.ts";
 import type { Results } from "./report.ts";
 import { show, toTable } from "./table.ts";
 
+/** What a ratio is of, unless it is of calls a second, and whether the goal is the least or the most. */
 const measures = {
-  rate: { title: "calls a second", is: "at least" },
-  p50: { title: "time of a call", is: "at most" },
-  cpu: { title: "CPU of a call", is: "at most" },
+  rate: { title: "", is: "at least" },
+  p50: { title: "time ", is: "at most" },
+  cpu: { title: "CPU ", is: "at most" },
 } as const;
+
+const signs = { "at least": "≥", "at most": "≤" };
 
 /** Holds what was measured against what it has to be. */
 export function judge({ outcomes, figures }: Results): { table: string; isMet: boolean } {
@@ -14,10 +17,10 @@ export function judge({ outcomes, figures }: Results): { table: string; isMet: b
     outcome.standings.flatMap(({ name, ratios, goal }) => {
       if (goal === undefined) return [];
       const { title, is } = measures[goal.measure];
-      const callers = outcome.callers === 1 ? "a lone caller" : `${show(outcome.callers)} callers`;
+      const callers = outcome.callers === 1 ? "1 caller" : `${show(outcome.callers)} callers`;
       const value = ratios[goal.measure];
       const who = `${toTitle(outcome)}, ${callers}`;
-      return { title: `${who}: ${title}, × ${name}`, value, unit: "×", goal: { ...goal, is } };
+      return { title: `${who}: ${title}× ${name}`, value, unit: "×", goal: { ...goal, is } };
     }),
   );
   let isMet = true;
@@ -27,7 +30,7 @@ export function judge({ outcomes, figures }: Results): { table: string; isMet: b
     const holds = (limit: number) => (is === "at least" ? value >= limit : value <= limit);
     if (!holds(must)) isMet = false;
     const verdict = holds(aim) ? "aim met" : holds(must) ? "met" : "MISSED";
-    return [[title, show(value, ` ${unit}`), `${is} ${must}`, `${aim}`, verdict]];
+    return [[title, show(value, ` ${unit}`), `${signs[is]} ${must}`, `${aim}`, verdict]];
   });
   return { table: toTable([["figure", "measured", "must", "aim", ""], ...rows]), isMet };
 }
