@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
-import type { Peer } from "../http/peer.ts";
+import type { Connection } from "../http/connection.ts";
 import { expectRead, type HttpResponse, send, sendInParts } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
@@ -25,7 +25,7 @@ interface PagesOptions {
   telemetry: Telemetry;
 }
 
-type Reply = (req: HttpRequest, res: HttpResponse, peer: Peer) => void | Promise<void>;
+type Reply = (req: HttpRequest, res: HttpResponse, connection: Connection) => void | Promise<void>;
 
 /** Serves the probes, the metrics, the OpenAPI document and the reference page. */
 export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler {
@@ -37,15 +37,16 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   const replies: Record<string, Reply> = {
     ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),
     // Probes take no slot, so that nobody keeps them out.
-    "/healthz": (_, res) => sendJson(res, 200, '{"status":"alive"}'),
-    "/readyz": (_, res) => {
-      if (isReady()) sendJson(res, 200, '{"status":"ready"}');
-      else sendJson(res, 503, '{"status":"not ready"}');
+    "/healthz": (_, res, connection) => sendJson(res, connection, 200, '{"status":"alive"}'),
+    "/readyz": (_, res, connection) => {
+      if (isReady()) sendJson(res, connection, 200, '{"status":"ready"}');
+      else sendJson(res, connection, 503, '{"status":"not ready"}');
     },
     "/metrics": sendMetrics,
   };
 
-  function sendJson(res: HttpResponse, status: number, body: string): void {
+  function sendJson(res: HttpResponse, connection: Connection, status: number, body: string): void {
+    expectRead(connection, res);
     send(res, status, jsonHeaders, body);
   }
 
@@ -55,22 +56,29 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
 
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
   function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
-    return (req, res, { address }) => {
-      res.once("close", pageSlots.acquire(address));
+    return (req, res, connection) => {
+      res.once("close", pageSlots.acquire(connection.peer.address));
+      expectRead(connection, res, maxPageBytes);
       return page(req, res);
     };
   }
 
-  async function sendMetrics(req: HttpRequest, res: HttpResponse, peer: Peer): Promise<void> {
+  async function sendMetrics(
+    req: HttpRequest,
+    res: HttpResponse,
+    connection: Connection,
+  ): Promise<void> {
     const closed = new Promise<void>((resolve) => res.once("close", resolve));
-    await gate.authenticate(peer, req.headers);
+    await gate.authenticate(connection.peer, req.headers);
     const release = metricsSlots.acquire("");
     void closed.then(release);
     // Those who ask at once share one text.
     rendering ??= telemetry.metrics().finally(() => {
       rendering = undefined;
     });
-    send(res, 200, { "content-type": telemetry.metricsType }, await rendering);
+    const text = await rendering;
+    expectRead(connection, res, text.length);
+    send(res, 200, { "content-type": telemetry.metricsType }, text);
   }
 
   return (connection, req, res) => {
@@ -78,7 +86,6 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
     const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    expectRead(connection, res, maxPageBytes);
-    return Promise.resolve(reply(req, res, connection.peer));
+    return Promise.resolve(reply(req, res, connection));
   };
 }
