@@ -258,6 +258,16 @@ describe("what is of no call", () => {
     await expect.poll(service.output).toContain('"reason":"unread_reply"');
   });
 
+  it("closes its connection, too, if it is a preflight that is not read", async () => {
+    const { httpPort } = await startService({ ...fast, CORS_ORIGIN: "*" });
+    const preflight = { origin: "https://example.com", "access-control-request-method": "POST" };
+    // Replies come in the order of their requests, and this one has no end.
+    const stream = { "content-type": "application/connect+json", "content-length": "7" };
+    const unending = http1("POST", watch, stream, "\0\0\0\0\x02{}");
+    const { closed } = openWire(httpPort, unending + http1("OPTIONS", list, preflight));
+    expect(await closed).not.toContain("HTTP/1.1 204");
+  });
+
   it("is no longer counted once clients have left, at whatever moment, and so are calls", async () => {
     const service = await startHere();
     const json = { "content-type": "application/json; charset=utf-8" };

@@ -99,7 +99,7 @@ export function createRouter(options: RouterOptions) {
     const rpc = rpcs.get(path);
     if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
-    if (allowOrigin(req, res, corsOrigins)) return undefined;
+    if (allowOrigin(req, res, corsOrigins)) return void options.gate.followReply(socket, res);
     if (rpc) {
       if (isUnary(rpc) && isCommonConnect(req)) {
         return serveUnary(connectCodec, rpc, connection, headers, req, res);
