@@ -381,6 +381,22 @@ describe("SQLite", () => {
     expect(readFileSync(path)).toEqual(before);
   });
 
+  it("begins anew with the page of zeros that a power cut can leave of the first start, and no other", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    for (const other of [Buffer.alloc(8_192), Buffer.alloc(4_096).fill(1, 4_095)]) {
+      writeFileSync(path, other);
+      await expect(open(path)).rejects.toThrow("it is damaged, or not an SQLite file");
+      expect(readFileSync(path)).toEqual(other);
+    }
+    writeFileSync(path, Buffer.alloc(4_096));
+    writeFileSync(`${path}-wal`, "another log, which is larger than its header");
+    await expect(open(path)).rejects.toThrow("it is damaged, or not an SQLite file");
+    rmSync(`${path}-wal`);
+    const { store } = await open(path);
+    await store.insert(anInvestor());
+    expect(await store.list({ limit: 10 })).toHaveLength(1);
+  });
+
   it("does not take a path that cannot be looked up for one that leads elsewhere", () => {
     const check = () => checkIdentity(join(temporaryFolder(), "x".repeat(300)), "");
     expect(check).toThrow(StoreUnavailableError);

@@ -5,8 +5,10 @@ import {
   existsSync,
   lstatSync,
   openSync,
+  readFileSync,
   realpathSync,
   statSync,
+  truncateSync,
 } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -23,6 +25,9 @@ const largeWalBytes = 128 * 1024 * 1024;
 
 /** How the system says that a path leads nowhere, and no longer to the file that is open. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
+
+/** The size of the pages of a new file, in bytes. */
+const newPageSize = 4_096;
 
 /** Timeout for a lock of another process, in milliseconds. */
 export const busyTimeoutMs = 5_000;
@@ -84,8 +89,16 @@ export async function openSqliteFile(
     return { db, isNew };
   } catch (error) {
     db.close();
-    throw error;
+    // SQLite has refused it, so that no connection of this process has locks on it to drop.
+    if (resultCodeOf(error) !== resultCode.notADatabase || !isBlankPage(path)) throw error;
+    truncateSync(path);
+    return openSqliteFile(path, onWarning, timeoutMs);
   }
+}
+
+/** Whether a file is what a power cut can leave of the first page of a new one. */
+function isBlankPage(path: string): boolean {
+  return sizeOf(path) === newPageSize && readFileSync(path).every((byte) => byte === 0);
 }
 
 /** Tries again while another process is in the way, such as one that recovers a large WAL. */
@@ -112,8 +125,8 @@ function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses a file of another program before anything in it changes.
   const wasEmpty = isEmpty(db);
-  // Page 1 alone changes, and but for its first bytes to what it was: to write part of it is as good
-  // as to write none or all, and no journal has to be on the disk to undo it.
+  // Page 1 alone changes, and but for its first bytes to what it was, or from nothing: to write part of
+  // it is as good as to write none or all, and no journal has to be on the disk to undo it.
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
   if (wasEmpty) commit(db, () => isCounted(db) || beginCount(db));
