@@ -49,6 +49,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const reading = failAs(`cannot read ${from.name}`, from);
   const writing = failAs(`cannot write to ${to.name}`, to);
   const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [], faults: 0 };
+  const unit = from.url === undefined ? "line" : "record";
   const warn = (message: string) => say(`warning: ${message}`);
   const start = performance.now();
   let source: Source | undefined;
@@ -89,7 +90,6 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 
   function onFault(which: string, why: string): void {
     tally.faults += 1;
-    const unit = from.url === undefined ? "line" : "record";
     if (tally.faults <= maxFaults) say(`error: ${unit} ${which}: ${why}`);
   }
 
@@ -127,7 +127,6 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   function describe(): string {
     const { faults } = tally;
     const named = faults > maxFaults ? `, of which the first ${maxFaults} are named above` : "";
-    const unit = from.url === undefined ? "line" : "record";
     const verb = to === nowhere ? "found" : "left out";
     const left = faults > 0 ? `${verb} ${countOf(faults, `wrong ${unit}`)}${named}; ` : "";
     return left + (to === nowhere ? `read ${countOf(tally.copied)}` : describeCopied(tally));

@@ -4,8 +4,7 @@ import type { Readable } from "node:stream";
 import { setImmediate } from "node:timers/promises";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { deriveId, isUuid } from "../investor/ids.ts";
-import type { Violation } from "../investor/investor.ts";
-import { findViolations, toInvestor } from "../investor/investor.ts";
+import { findViolations, toInvestor, type Violation } from "../investor/investor.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
 import { describeViolations, type OnFault, type Source } from "./source-and-target.ts";
 

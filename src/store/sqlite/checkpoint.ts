@@ -85,17 +85,14 @@ export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boo
  */
 export async function bringInWal(path: string, timeoutMs: number): Promise<void> {
   const wal = `${realpathSync(path)}-wal`;
-  const fail = (why: string) => {
-    throw new Error(`it is whole only with ${wal}, which cannot be brought into it: ${why}`);
-  };
   // SQLite truncates or deletes it only once all of it is in the file, and synced.
   if (sizeOf(wal) === 0) return;
-  let isEmpty = false;
+  let why = "another process reads the file; end it and repeat the command";
   try {
     const { db } = await openSqliteFile(path, () => {}, timeoutMs);
-    isEmpty = await emptyWal(db, timeoutMs).finally(() => db.close());
+    if (await emptyWal(db, timeoutMs).finally(() => db.close())) return;
   } catch (error) {
-    fail(explainError(error, path));
+    why = explainError(error, path);
   }
-  if (!isEmpty) fail("another process reads the file; end it and repeat the command");
+  throw new Error(`it is whole only with ${wal}, which cannot be brought into it: ${why}`);
 }
