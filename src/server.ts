@@ -10,32 +10,13 @@ import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts
 import { readTls } from "./http/tls.ts";
 import { type Config, ConfigError, expectShareable } from "./settings/config.ts";
 import { readDatabaseUrl } from "./settings/database-url-file.ts";
-import { createReload, followFiles, type Reloaded } from "./settings/reloaded-files.ts";
+import { createReload, followFiles } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
 /** A server that takes calls. */
-export interface RunningServer {
-  readonly grpcPort: number;
-  readonly httpPort: number;
-  /** The database URL that it started with, without its secrets. */
-  readonly database: string;
-  /**
-   * Reads the certificates, tokens and the file of the database URL again, without dropping a call. What cannot be used
-   * stays as it was.
-   *
-   * @param onlyChanged leaves those whose files have not changed, and reports an error once
-   */
-  reload(onlyChanged?: boolean): Promise<Reloaded>;
-  /**
-   * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
-   * those in flight finish or the drain timeout cuts them, the store is closed.
-   *
-   * @returns what it could not finish, for the log; undefined if it has finished all
-   */
-  stop(): Promise<string | undefined>;
-}
+export type RunningServer = Awaited<ReturnType<typeof startServer>>;
 
 /** Interval of the checks of the store, in milliseconds. */
 const pingIntervalMs = 1_000;
@@ -69,7 +50,7 @@ export async function startServer(
   log: Logger,
   onFatal: (error: Error) => void,
   droppedLines = () => 0,
-): Promise<RunningServer> {
+) {
   const { listen, corsOrigins, limits, drain } = config;
   const { host, reusePort } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
@@ -168,13 +149,21 @@ export async function startServer(
   return {
     grpcPort,
     httpPort,
+    /** The database URL that it started with, without its secrets. */
     database: database.shown,
+    /** Reads the certificates, tokens and the file of the database URL again, without dropping a call. */
     reload: createReload([
       { name: "tokens", files: tokenFiles, reload: authentication?.reload },
       { name: "certificates", files: certificateFiles, reload: tls?.reload },
       ...database.sources,
     ]),
-    async stop() {
+    /**
+     * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
+     * those in flight finish or the drain timeout cuts them, the store is closed.
+     *
+     * @returns what it could not finish, for the log; undefined if it has finished all
+     */
+    async stop(): Promise<string | undefined> {
       stopFollowing();
       routes.setReady(false);
       connections.closeAfterReplies();

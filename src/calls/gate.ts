@@ -14,37 +14,8 @@ import { createPublicCalls } from "./public-calls.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
-/** Admits or refuses a call by its headers alone, before any of the body is read. Every protocol asks it. */
-export interface Gate {
-  /** Begins a call that is yet to be admitted, and follows it unless it is public. */
-  begin(head: CallHead): Call;
-  /**
-   * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
-   * reply has closed. Anybody may make a public call, within the limits of its kind.
-   *
-   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
-   *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
-   */
-  admit(call: Call): void | Promise<void>;
-  /**
-   * Has a list wait until few other pages are being read. It resolves when the page can be read, which
-   * ends with {@link Call.startReplyTimeout} or a failure; undefined if the call is no list.
-   *
-   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
-   */
-  waitForPage(call: Call): Promise<void> | undefined;
-  /**
-   * Authenticates a request that is no call, where credentials are needed. It takes no slot.
-   *
-   * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
-   *   OVERLOADED
-   */
-  authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void>;
-  /** Cuts off the watches that have not ended by themselves. */
-  cutWatches(): void;
-  /** How many calls are being admitted, or were and have not ended. */
-  readonly inFlight: number;
-}
+/** See {@link createGate}. */
+export type Gate = ReturnType<typeof createGate>;
 
 /** How many lists may be in flight at once, of pages and whole ones together, and how many whole ones. */
 const maxPages = 64;
@@ -54,11 +25,10 @@ const maxWholeListsOfCaller = 6;
 /** How many pages are read at once. More would have their records live long enough to reach V8's old generation. */
 const maxPagesAtOnce = 8;
 
-/** How many public calls of a kind there may be, in all and on a connection. */
+/** How many public calls of a kind there may be. */
 const maxChecks = 512;
 const maxReflections = 512;
 const maxWatches = 1_024;
-const maxOfConnection = 64;
 
 /** The longest that a reflection stream may take, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
@@ -72,8 +42,11 @@ interface GateOptions extends CallOptions {
   telemetry: Telemetry;
 }
 
-/** Creates the gate of a server. */
-export function createGate(options: GateOptions): Gate {
+/**
+ * Creates what admits or refuses a call by its headers alone, before any of the body is read. Every
+ * protocol asks it.
+ */
+export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
   // Whatever one caller does, some slots are left for the others.
   const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
@@ -83,14 +56,9 @@ export function createGate(options: GateOptions): Gate {
   const beginPage = createQueue(maxPagesAtOnce);
   const wholeLists = createSlots("whole lists", maxWholeLists, maxWholeListsOfCaller);
   // Apart, so that none keeps another out.
-  const checks = createPublicCalls("health checks", maxChecks, maxOfConnection, "oldest");
-  const reflections = createPublicCalls(
-    "reflection streams",
-    maxReflections,
-    maxOfConnection,
-    "oldest",
-  );
-  const watches = createPublicCalls("health watches", maxWatches, maxOfConnection, "youngest");
+  const checks = createPublicCalls("health checks", maxChecks, "oldest");
+  const reflections = createPublicCalls("reflection streams", maxReflections, "oldest");
+  const watches = createPublicCalls("health watches", maxWatches, "youngest");
   let admitting = 0;
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
@@ -136,12 +104,20 @@ export function createGate(options: GateOptions): Gate {
   }
 
   return {
-    begin(head) {
+    /** Begins a call that is yet to be admitted, and follows it. */
+    begin(head: CallHead): Call {
       const call = new Call(head, options);
       telemetry.follow(call);
       return call;
     },
-    admit(call) {
+    /**
+     * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
+     * reply has closed. Anybody may make a public call, within the limits of its kind.
+     *
+     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
+     *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
+     */
+    admit(call: Call): void | Promise<void> {
       if (call.head.isPublic) return admitPublic(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
@@ -151,12 +127,24 @@ export function createGate(options: GateOptions): Gate {
           admitting -= 1;
         });
     },
-    waitForPage(call) {
+    /**
+     * Has a list wait until few other pages are being read. It resolves when the page can be read, which
+     * ends with {@link Call.startReplyTimeout} or a failure; undefined if the call is no list.
+     *
+     * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
+     */
+    waitForPage(call: Call): Promise<void> | undefined {
       return isList(call.head.method)
         ? call.unlessAborted(beginPage().then((end) => call.onceRead(end)))
         : undefined;
     },
-    async authenticate(peer, headers) {
+    /**
+     * Authenticates a request that is no call, where credentials are needed. It takes no slot.
+     *
+     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
+     *   OVERLOADED
+     */
+    async authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void> {
       try {
         await authenticate?.(peer, headers);
       } catch (error) {
@@ -164,8 +152,10 @@ export function createGate(options: GateOptions): Gate {
         throw error;
       }
     },
+    /** Cuts off the watches that have not ended by themselves. */
     cutWatches: watches.endAll,
-    get inFlight() {
+    /** How many calls are being admitted, or were and have not ended. */
+    get inFlight(): number {
       return admitting + slots.held;
     },
   };

@@ -3,22 +3,19 @@ import { largestGroup } from "../http/connection-set.ts";
 import type { Call } from "./call.ts";
 import { createSlots } from "./slots.ts";
 
+/** How many there may be of a kind on one connection. */
+const share = 64;
+
 /**
  * Creates the count of public calls of one kind, which anybody may make. When it is reached, a call of
  * the host that has most of them ends for a new one, so that nobody keeps others out.
  *
  * @param what what they are, in the plural
  * @param count how many there may be
- * @param share how many of them on one connection
  * @param yielding which call of that host ends: the oldest, where it is one whose client stalls, or
  *   the youngest, where it is most likely of a client that keeps coming back
  */
-export function createPublicCalls(
-  what: string,
-  count: number,
-  share: number,
-  yielding: "oldest" | "youngest",
-) {
+export function createPublicCalls(what: string, count: number, yielding: "oldest" | "youngest") {
   const slots = createSlots(what, count, share, "connection");
   // One for all calls, since the stack of an error is costly.
   const gaveWay = overloaded(what);

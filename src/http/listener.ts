@@ -33,11 +33,8 @@ interface ListenerOptions {
   serve(connection: Connection, req: HttpRequest, res: HttpResponse): void;
 }
 
-export interface Listener {
-  readonly port: number;
-  /** Takes no new connections; those that are open stay. */
-  close(): void;
-}
+/** A port that is listened on. */
+export type Listener = Awaited<ReturnType<typeof listen>>;
 
 /** Why an address cannot be listened on, by the code of the error. */
 const listenFaults: Record<string, string> = {
@@ -162,7 +159,7 @@ async function listen(
   server: HttpServer | Http2Server | Http2SecureServer,
   port: number,
   { tls, host, reusePort, connections, refusalOf }: ListenerOptions,
-): Promise<Listener> {
+) {
   connections.follow(server, refusalOf);
   if ("setSecureContext" in server) {
     tls?.onReload((context, areCasNew) => {
@@ -180,6 +177,7 @@ async function listen(
   server.on("error", ignore);
   return {
     port: (server.address() as AddressInfo).port,
+    /** Takes no new connections; those that are open stay. */
     // The close of http.Server would also cut connections whose requests are still arriving.
     close: () => void NetServer.prototype.close.call(server),
   };

@@ -34,19 +34,13 @@ export interface Source {
   reload?: (() => Promise<void>) | undefined;
 }
 
-/** What was read again, and what could not be used. */
-export interface Reloaded {
-  reloaded: string[];
-  errors: Error[];
-}
-
 /**
  * Creates what reads all sources again or, if asked, those alone that have changed or could not be
- * used. In the latter case it reports the same error once.
+ * used. In the latter case it reports the same error once. What cannot be used stays as it was.
  */
 export function createReload(sources: Source[]) {
   const faults = new Map<Source, string>();
-  return async (onlyChanged = false): Promise<Reloaded> => {
+  return async (onlyChanged = false) => {
     const reloaded: string[] = [];
     const errors: Error[] = [];
     for (const source of sources) {
@@ -70,19 +64,10 @@ export function createReload(sources: Source[]) {
 }
 
 /** Files that are followed, also where symbolic links lead to others. */
-export interface FollowedFiles {
-  /** Looks at them, and tells whether one has changed since they were last looked at. */
-  haveChanged(): Promise<boolean>;
-  /**
-   * Makes sure that all of them can be read again, as far as was last seen.
-   *
-   * @throws {Error} one is a FIFO or the like, which would be waited for
-   */
-  expectRegular(): void;
-}
+export type FollowedFiles = Awaited<ReturnType<typeof followFiles>>;
 
 /** Looks at files and follows them from now on. */
-export async function followFiles(paths: (string | undefined)[]): Promise<FollowedFiles> {
+export async function followFiles(paths: (string | undefined)[]) {
   let special: string | undefined;
   const describe = async (path = "") => {
     const found = await stat(path, { bigint: true });
@@ -95,13 +80,19 @@ export async function followFiles(paths: (string | undefined)[]): Promise<Follow
   const look = () => Promise.all(paths.map((path) => describe(path).catch(({ code }) => code)));
   let seen = String(await look());
   return {
-    async haveChanged() {
+    /** Looks at them, and tells whether one has changed since they were last looked at. */
+    async haveChanged(): Promise<boolean> {
       const before = seen;
       special = undefined;
       seen = String(await look());
       return seen !== before;
     },
-    expectRegular() {
+    /**
+     * Makes sure that all of them can be read again, as far as was last seen.
+     *
+     * @throws {Error} one is a FIFO or the like, which would be waited for
+     */
+    expectRegular(): void {
       if (special === undefined) return;
       throw new Error(`${special} is not a regular file, and only those are read again`);
     },
