@@ -140,9 +140,15 @@ export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
  */
 export function interrupted(reason: unknown, effect: string): ConnectError {
   const isDeadline = reason instanceof ConnectError && reason.code === Code.DeadlineExceeded;
-  return isDeadline
-    ? failure("DEADLINE_EXCEEDED", `the deadline passed; ${effect}`)
-    : failure("CANCELLED", `the call was cancelled; ${effect}`);
+  return isDeadline ? deadlineExceeded(effect) : cancelled(effect);
+}
+
+export function deadlineExceeded(effect: string): ConnectError {
+  return failure("DEADLINE_EXCEEDED", `the deadline passed; ${effect}`);
+}
+
+export function cancelled(effect: string): ConnectError {
+  return failure("CANCELLED", `the call was cancelled; ${effect}`);
 }
 
 /** A fault of the service, logged under this id; its cause is for the log only. */

@@ -1,7 +1,7 @@
 import { databaseNames, readVariable } from "./copy/source-and-target.ts";
 import { isUuid } from "./investor/ids.ts";
 import { ConfigError } from "./settings/config.ts";
-import { databaseOf, databaseUrlFault, withoutSecrets } from "./store/database-url.ts";
+import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./store/database-url.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
 import { isSurelyNotWritten, outcomeUnknown, unavailable } from "./store/mongodb/errors.ts";
@@ -33,9 +33,9 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   if (!isUuid(options.id)) throw new ConfigError("ID must be a UUID");
   const id = options.id.toLowerCase();
   const name = withoutSecrets(url);
-  const database = databaseOf(url);
+  const path = sqlitePathOf(url);
   try {
-    if (database.kind === "sqlite") return await removeFromSqlite(database.path, id, options);
+    if (path !== undefined) return await removeFromSqlite(path, id, options);
     const done = (await removeFromMongo(url, id))
       ? `removed ${id} from ${name}`
       : `${name} has no record ${id}`;
@@ -44,7 +44,7 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   } catch (error) {
     const isOpen = error instanceof OutcomeUnknownError;
     const what = isOpen ? `${id} may or may not be removed from` : "cannot remove from";
-    const message = `${what} ${name}: ${explainError(error, database.path).replaceAll(/\s+/g, " ")}`;
+    const message = `${what} ${name}: ${explainError(error, path).replaceAll(/\s+/g, " ")}`;
     if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;

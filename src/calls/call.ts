@@ -8,9 +8,10 @@ import {
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Caller } from "../auth/caller.ts";
-import { internal, interrupted } from "../errors.ts";
+import { cancelled, deadlineExceeded, internal } from "../errors.ts";
+import { outputOf } from "../http/reply.ts";
 import { deadlineKey } from "../service/context.ts";
-import { type CallHead, parentTraceOf } from "./call-head.ts";
+import type { CallHead } from "./call-head.ts";
 
 /** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
 export type StartSpan = (call: Call) => string;
@@ -32,15 +33,9 @@ const maxTimerMs = 2 ** 31 - 1;
 const lastStatusMs = 1_000;
 
 // One for all calls, since the stack of an error is costly.
-const clientLeft = interrupted(undefined, "nobody waits for the reply");
-const deadlinePassed = interrupted(
-  new ConnectError("", Code.DeadlineExceeded),
-  "nothing was written",
-);
-const replyNotRead = interrupted(
-  new ConnectError("", Code.DeadlineExceeded),
-  "the reply was not read",
-);
+const clientLeft = cancelled("nobody waits for the reply");
+const deadlinePassed = deadlineExceeded("nothing was written");
+const replyNotRead = deadlineExceeded("the reply was not read");
 
 /**
  * One call on any protocol, from its headers until its reply was sent: who makes it, how long it may
@@ -131,9 +126,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     const reply = this.#toReply(error);
     if (this.failure === undefined) {
       this.failure = reply;
-      const { response } = this.head;
       // Its request may go on, which holds up nothing but its stream.
-      (response.stream ?? response).once("finish", () => this.#close());
+      outputOf(this.head.response).once("finish", () => this.#close());
     }
     return reply;
   }
@@ -186,9 +180,16 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
   }
 
-  /** Its id in logs and errors: that of its trace, or a random one. */
+  /**
+   * Its id in logs and errors: that of the trace that its caller carries on
+   * (https://www.w3.org/TR/trace-context), or a random one.
+   */
   get id(): string {
-    this.#id ??= parentTraceOf(this.head) ?? randomBytes(16).toString("hex");
+    if (this.#id === undefined) {
+      const traceparent = String(this.head.headers.traceparent);
+      const [, traceId] = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-/.exec(traceparent) ?? [];
+      this.#id = traceId ?? randomBytes(16).toString("hex");
+    }
     return this.#id;
   }
 
@@ -211,9 +212,11 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#isClosed = true;
     this.#stopTimer();
     this.#endRead();
-    const { headersSent, writableFinished, stream, aborted } = this.head.response;
+    const { response } = this.head;
+    const output = outputOf(response);
     // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
-    this.#wasSent = headersSent && writableFinished && !(stream ? stream.aborted : aborted);
+    const wasCut = "aborted" in output && output.aborted;
+    this.#wasSent = response.headersSent && response.writableFinished && !wasCut;
     if (!this.#wasSent) this.#abort(clientLeft);
     for (const listener of this.#closeListeners) listener();
   }

@@ -79,8 +79,9 @@ function endSpan(span: Span, call: Call): void {
   // Connect names its errors so, and has no name for success.
   const name = transport === "connect" ? code.toLowerCase().replace("cancelled", "canceled") : code;
   if (transport === "rest") {
-    const { headersSent, statusCode = 0 } = response;
-    if (headersSent) span.setAttribute("http.response.status_code", statusCode);
+    if ("statusCode" in response && response.headersSent) {
+      span.setAttribute("http.response.status_code", response.statusCode);
+    }
   } else if (transport !== "connect" || code !== "OK") {
     span.setAttribute("rpc.status_code", name);
   }

@@ -7,7 +7,7 @@ import { findViolations, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
-import { databaseOf, openStore } from "../store/database-url.ts";
+import { openStore, sqlitePathOf } from "../store/database-url.ts";
 import { createMongoClient } from "../store/mongodb/client.ts";
 import { collectionName } from "../store/mongodb/documents.ts";
 import { createMongoStore } from "../store/mongodb/mongodb.ts";
@@ -59,8 +59,8 @@ interface Reader {
  * @throws {Error} if it cannot be used; if MongoDB holds no records, or documents that are none
  */
 export async function openStoreSource(url: string, onFault: OnFault): Promise<Source> {
-  const database = databaseOf(url);
-  const reader = database.kind === "mongodb" ? await openMongo(url) : openSqlite(database.path);
+  const path = sqlitePathOf(url);
+  const reader = path === undefined ? await openMongo(url) : openSqlite(path);
   // Where a file is damaged, the pages before that are copied.
   const total = await reader.count().catch(() => undefined);
   let done = 0;
@@ -143,7 +143,7 @@ export async function openStoreTarget(
   url: string,
   onWarning: (message: string) => void,
 ): Promise<Target> {
-  const { path } = databaseOf(url);
+  const path = sqlitePathOf(url);
   // It is there while a process uses the file, and after a crash.
   const isInUse = path !== undefined && existsSync(`${path}-wal`);
   const ignore = () => {};
@@ -194,13 +194,13 @@ function giveWay(write: Target["write"]): Target["write"] {
 
 /** How many records an open database has; MongoDB estimates it, since it would read all of them. */
 async function countRecords(url: string): Promise<number> {
-  const database = databaseOf(url);
-  if (database.kind === "mongodb") {
+  const path = sqlitePathOf(url);
+  if (path === undefined) {
     const { client, db } = createMongoClient(url, requestTimeoutMs);
     const collection = db.collection(collectionName);
     return collection.estimatedDocumentCount().finally(() => client.close());
   }
-  const db = new DatabaseSync(database.path, { readOnly: true });
+  const db = new DatabaseSync(path, { readOnly: true });
   return countRows(db).finally(() => db.close());
 }
 

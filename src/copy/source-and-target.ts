@@ -2,9 +2,9 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../investor/investor.ts";
 import { ConfigError } from "../settings/config.ts";
 import {
-  databaseOf,
   databaseUrlFault,
   databaseUrls,
+  sqlitePathOf,
   withoutSecrets,
 } from "../store/database-url.ts";
 
@@ -109,7 +109,7 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
   const value = readVariable(argument, text, environment);
   const fault = databaseUrlFault(value, `${databaseNames}, a file PATH.ndjson, or -`);
   if (fault === undefined) {
-    return { name: withoutSecrets(value), url: value, path: databaseOf(value).path };
+    return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
   }
   if (value === "-") return { name: argument === "FROM" ? "standard input" : "standard output" };
   // What begins like a URL is not meant as a file.

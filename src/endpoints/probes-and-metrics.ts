@@ -33,6 +33,8 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   let rendering: Promise<string> | undefined;
   const pageSlots = createSlots("web pages", maxPages, maxPagesOfConnection, "connection");
   const metricsSlots = createSlots("requests for metrics", maxMetrics, maxMetrics);
+  const sendOpenApi = (req: HttpRequest, res: HttpResponse) =>
+    sendInParts(req, res, jsonHeaders, openApi);
   const pages = { ...createReference(), "/openapi.json": sendOpenApi };
   const replies: Record<string, Reply> = {
     ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),
@@ -48,10 +50,6 @@ export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler
   function sendJson(res: HttpResponse, connection: Connection, status: number, body: string): void {
     expectRead(connection, res);
     send(res, status, jsonHeaders, body);
-  }
-
-  function sendOpenApi(req: HttpRequest, res: HttpResponse): Promise<void> {
-    return sendInParts(req, res, { ...jsonHeaders }, openApi);
   }
 
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */

@@ -212,8 +212,8 @@ export function createConnections(limits: ConnectionLimits) {
         if (isRetiring) connection.retire();
       });
     },
-    /** The connection of a request's socket; undefined if it was closed before TLS or HTTP/2 began on it. */
-    of: (socket: Socket) => bySocket.get(socket),
+    /** The connection of a socket, or of a session's; undefined if it was closed before that began. */
+    of: (socket: Socket | undefined) => socket && bySocket.get(socket),
     /** Serves a request of HTTP/1.1, now or soon, unless its client has left by then. */
     paceRequest,
     /** From now on, every reply over HTTP/1.1 closes its connection. */

@@ -15,7 +15,7 @@ import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
 import { maxStreams } from "./http2-session.ts";
 import { type HttpResponse, ignore } from "./reply.ts";
-import { type HttpRequest, socketOf } from "./request.ts";
+import type { HttpRequest } from "./request.ts";
 import type { Tls } from "./tls.ts";
 
 interface ListenerOptions {
@@ -89,7 +89,7 @@ export async function listenForHttp2(
     : createHttp2Server({ ...http2Options, ...socketOptions });
   server.on("stream", (stream: ServerHttp2Stream, headers, _flags, rawHeaders: string[]) => {
     stream.on("error", ignore);
-    const connection = stream.session && connections.of(stream.session.socket);
+    const connection = connections.of(stream.session?.socket);
     if (connection === undefined) return;
     const serveStream = streamServer(connection, stream, headers);
     if (serveStream) {
@@ -125,7 +125,7 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
     continueWhenRead(req, res);
-    const connection = connections.of(socketOf(req));
+    const connection = connections.of("stream" in req ? req.stream.session?.socket : req.socket);
     if (connection === undefined) return;
     if ("stream" in req) {
       connection.pace?.(req.stream, () => serve(connection, req, res));

@@ -11,7 +11,9 @@ const partBytes = 64 * 1024;
 export type HttpResponse = ServerResponse | Http2ServerResponse;
 
 /** What tells when a response was sent. Over HTTP/2 the response itself waits for the end of its request, too. */
-export function outputOf(response: HttpResponse): ServerResponse | ServerHttp2Stream {
+export function outputOf(
+  response: HttpResponse | ServerHttp2Stream,
+): ServerResponse | ServerHttp2Stream {
   return "stream" in response ? response.stream : response;
 }
 

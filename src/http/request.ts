@@ -1,6 +1,5 @@
 import type { IncomingMessage } from "node:http";
 import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
-import type { Socket } from "node:net";
 import type { Readable } from "node:stream";
 import type { Connection } from "./connection.ts";
 
@@ -25,12 +24,6 @@ export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
   const start = url.indexOf("?");
   // It takes a first question mark off, also one that is a part of a name.
   return new URLSearchParams(start === -1 ? "" : url.slice(start));
-}
-
-/** The socket of a request's connection, the same for all of its requests. */
-export function socketOf(request: HttpRequest): Socket {
-  const session = "stream" in request ? request.stream.session : undefined;
-  return session?.socket ?? request.socket;
 }
 
 /**

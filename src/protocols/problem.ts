@@ -12,10 +12,8 @@ import type { HttpRequest } from "../http/request.ts";
 /** The headers of a reply in JSON, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
 
-export type Location =
-  | { /** A JSON pointer into the body (RFC 6901), as a URI fragment. */ pointer: string }
-  | { /** The name of a query parameter. */ parameter: string }
-  | { /** The name of a header. */ header: string };
+/** A place in a request: a JSON pointer into the body (RFC 6901, 6), or a parameter or a header by its name. */
+export type Location = { pointer: string } | { parameter: string } | { header: string };
 
 /** Finds the place of a field of the protobuf contract in a request. */
 type Locate = (field: string) => Location;

@@ -1,6 +1,6 @@
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
-import { databaseOf, databaseUrlFault, databaseUrls } from "../store/database-url.ts";
+import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
 import { readTraceSettings, type TraceSettings } from "./traces.ts";
 import {
   age,
@@ -199,7 +199,7 @@ export function readConfig(command: Command): Config {
 
 /** @throws {ConfigError} other processes may listen on the same ports, and not use the same database */
 export function expectShareable(databaseUrl: string, reusePort: boolean): void {
-  if (reusePort && databaseOf(databaseUrl).kind === "sqlite") {
+  if (reusePort && sqlitePathOf(databaseUrl) !== undefined) {
     throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
   }
 }

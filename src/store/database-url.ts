@@ -34,14 +34,6 @@ export function sqlitePathOf(databaseUrl: string): string | undefined {
   return /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }
 
-export type Database = { kind: "sqlite"; path: string } | { kind: "mongodb"; path?: undefined };
-
-/** The kind of database that a database URL names, and the path of a file. */
-export function databaseOf(databaseUrl: string): Database {
-  const path = sqlitePathOf(databaseUrl);
-  return path === undefined ? { kind: "mongodb" } : { kind: "sqlite", path };
-}
-
 /** A database URL without its secrets. */
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
@@ -61,11 +53,11 @@ export function withoutSecrets(databaseUrl: string): string {
  * @throws {Error} for operators to read, if the store cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
-  const database = databaseOf(databaseUrl);
-  if (database.kind === "mongodb") {
+  const path = sqlitePathOf(databaseUrl);
+  if (path === undefined) {
     const { createMongoStore } = await import("./mongodb/mongodb.ts");
     return createMongoStore(databaseUrl, options);
   }
   const { createSqliteStore } = await import("./sqlite/sqlite.ts");
-  return createSqliteStore(database.path, options);
+  return createSqliteStore(path, options);
 }
