@@ -50,7 +50,7 @@ const program = new Command("investor-records")
 const serve = program
   .command("serve", { isDefault: true })
   .description("Serve records until SIGTERM or SIGINT; the default command.")
-  .action(() => runServer().catch(refuse));
+  .action(() => runServer().catch(exitIfMisconfigured));
 addSettings(serve);
 
 program
@@ -78,7 +78,7 @@ program
     });
     const findsDamage = check !== false;
     const options = { from, to, findsDamage, environment: process.env, signal, say };
-    const isWhole = await runCopy(options).catch(refuse);
+    const isWhole = await runCopy(options).catch(exitIfMisconfigured);
     exit(isWhole ? 0 : signal.aborted ? statusOf(signal.reason) : 1);
   });
 
@@ -97,7 +97,7 @@ program
     const { runRemove } = await import("./remove.ts");
     onSignals(["SIGINT", "SIGTERM"], (name) => exit(statusOf(name)));
     const options = { database, id, environment: process.env, waitMs, vacuum, say };
-    exit((await runRemove(options).catch(refuse)) ? 0 : 1);
+    exit((await runRemove(options).catch(exitIfMisconfigured)) ? 0 : 1);
   });
 
 // Commander would take an unknown command for an argument of the default one.
@@ -110,7 +110,7 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
 await program.parseAsync();
 
 /** Ends the process because a setting or an argument is wrong. */
-function refuse(error: unknown): never {
+function exitIfMisconfigured(error: unknown): never {
   if (!(error instanceof ConfigError)) throw error;
   complain(`error: ${nameAsGiven(error.message, serve)}`);
   return exit(2);

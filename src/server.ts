@@ -197,8 +197,8 @@ export async function startServer(
 
 /** A store that is not open yet: it fails all calls, until it gets the methods of one that is. */
 function createClosedStore(): Store {
-  const refuse = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
-  return { insert: refuse, find: refuse, list: refuse, ping: refuse, close: async () => {} };
+  const fail = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
+  return { insert: fail, find: fail, list: fail, ping: fail, close: async () => {} };
 }
 
 /** Resolves when the condition holds, or the time in milliseconds is up. */

@@ -1,5 +1,5 @@
 /** Resolves when a large piece of work may begin; one that is over by then takes no room. */
-export type TakeTurn = (isOver?: () => boolean) => Promise<void>;
+type TakeTurn = (isOver?: () => boolean) => Promise<void>;
 
 /**
  * Creates what large pieces of work wait for, so that other calls come between them: in each turn of

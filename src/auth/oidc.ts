@@ -80,7 +80,7 @@ export function createOidcVerifier(
     try {
       return await check(token, digest);
     } catch (error) {
-      if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(describe(error));
+      if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(faultOf(error));
       const isKnown = error instanceof ConnectError || error instanceof InvalidCredentialsError;
       if (isKnown) throw error;
       // A fault in a key of the issuer, such as RSA with 1,024 bits, is no mistake of the caller.
@@ -93,7 +93,7 @@ export function createOidcVerifier(
 }
 
 /** What is wrong with a token. The message of the error may repeat what is in it. */
-function describe({ code, claim = "" }: errors.JOSEError & { claim?: string }): string {
+function faultOf({ code, claim = "" }: errors.JOSEError & { claim?: string }): string {
   return `${code} ${claim}`.trimEnd();
 }
 

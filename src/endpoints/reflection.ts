@@ -48,7 +48,7 @@ export function createReflection(
         : kind === "fileContainingSymbol"
           ? findSymbol(value)
           : undefined;
-    if (file !== undefined) return { case: "fileDescriptorResponse", value: describe(file) };
+    if (file !== undefined) return { case: "fileDescriptorResponse", value: toDescriptors(file) };
     if (kind === "allExtensionNumbersOfType" && registry.getMessage(value)) {
       return { case: "allExtensionNumbersResponse", value: { baseTypeName: value } };
     }
@@ -66,7 +66,7 @@ export function createReflection(
   };
 }
 
-function describe(file: DescFile) {
+function toDescriptors(file: DescFile) {
   const files = new Set(withImports(file));
   const toBytes = ({ proto }: DescFile) => toBinary(FileDescriptorProtoSchema, proto);
   return { fileDescriptorProto: Array.from(files, toBytes) };

@@ -23,7 +23,7 @@ import type { Gate } from "../calls/gate.ts";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { authorityOf } from "../http/cross-origin.ts";
-import { type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, outputOf, send } from "../http/reply.ts";
 import { type HttpRequest, readBody } from "../http/request.ts";
 import { createTurns } from "../turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
@@ -42,11 +42,6 @@ export const callKey = createContextKey<Call>(undefined as never, { description:
 
 type Reply = UniversalServerResponse & { body: AsyncIterable<Uint8Array> };
 
-interface ConnectRoutesOptions extends ProtocolOptions {
-  jsonOptions: JsonOptions;
-  compressions: Compression[];
-}
-
 /**
  * How much of a stream of requests Connect gets at once, in bytes: it unpacks every message of a
  * part before it handles the first, each to many times its size.
@@ -57,7 +52,10 @@ const partBytes = 128;
 const maxBegunAtOnce = 8;
 
 /** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
-export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterable<Rpc>) {
+export function createConnectRoutes(
+  options: ProtocolOptions & { jsonOptions: JsonOptions; compressions: Compression[] },
+  rpcs: Iterable<Rpc>,
+) {
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
   // Apart, so that strangers' calls do not come before those of callers.
   const takeTurn = { public: createTurns(maxBegunAtOnce), own: createTurns(maxBegunAtOnce) };
@@ -113,13 +111,10 @@ export function createConnectRoutes(options: ConnectRoutesOptions, rpcs: Iterabl
   }
 
   return async (rpc: Rpc, connection: Connection, req: HttpRequest, res: HttpResponse) => {
-    let isGone = false;
-    res.once("close", () => {
-      isGone = true;
-    });
-    await turnsOf(rpc)(() => isGone);
+    const isGone = () => outputOf(res).destroyed;
+    await turnsOf(rpc)(isGone);
     // Nothing would tell of the end of a call whose client has left by now.
-    if (isGone) return;
+    if (isGone()) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;
@@ -213,7 +208,6 @@ const unsupportedMediaType = httpError(
   "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web",
 );
 
-/** Runs the implementation as a part of its call. */
 const runCall =
   (gate: Gate): Interceptor =>
   (next) =>

@@ -92,7 +92,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
   };
 }
 
-function describe(route: string) {
+function describeCall(route: string) {
   return (req: HttpRequest): HttpCall => ({
     method: req.method ?? "",
     path: pathOf(req),
@@ -108,7 +108,7 @@ const common = {
   transport: "rest",
   overhead: 0,
   timeoutMs: () => undefined,
-  describe: describe(collection),
+  describe: describeCall(collection),
   reply: (response: HttpResponse, output: Message) =>
     send(response, 200, jsonHeaders, toJson(output as Investor)),
   fail(response, error, _, request) {
@@ -125,7 +125,7 @@ const createCodec: RestCodec = {
 
 const getCodec: RestCodec = {
   ...common,
-  describe: describe(`${collection}/{id}`),
+  describe: describeCall(`${collection}/{id}`),
   decode: (_, __, request) => readGet(request),
 };
 

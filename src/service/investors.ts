@@ -100,7 +100,7 @@ export function createInvestorService(
 
   return {
     async createInvestor(request, { signal, values }) {
-      refuse(findViolations(request));
+      requireNone(findViolations(request));
       const investor = toInvestor(request);
       const { requestId } = request;
       // A new id ascends with time, which keeps inserts local.
@@ -132,7 +132,7 @@ export function createInvestorService(
     },
 
     async getInvestor(request, call) {
-      if (request.id === "") refuse([{ field: "id", description: "is required" }]);
+      if (request.id === "") requireNone([{ field: "id", description: "is required" }]);
       const id = isUuid(request.id) ? request.id.toLowerCase() : undefined;
       const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);
@@ -142,7 +142,7 @@ export function createInvestorService(
     },
 
     async listInvestors(request, { signal, values }) {
-      refuse(findListViolations(request));
+      requireNone(findListViolations(request));
       const page = await listPage(toRange(request), signal);
       noteListed(values, page.investors);
       return page;
@@ -150,7 +150,7 @@ export function createInvestorService(
   };
 }
 
-function refuse(violations: Violation[]): void {
+function requireNone(violations: Violation[]): void {
   if (violations.length > 0) throw invalidFields(violations);
 }
 

@@ -64,12 +64,12 @@ export function createReload(sources: Source[]) {
 }
 
 /** Files that are followed, also where symbolic links lead to others. */
-export type FollowedFiles = Awaited<ReturnType<typeof followFiles>>;
+type FollowedFiles = Awaited<ReturnType<typeof followFiles>>;
 
 /** Looks at files and follows them from now on. */
 export async function followFiles(paths: (string | undefined)[]) {
   let special: string | undefined;
-  const describe = async (path = "") => {
+  const lookAt = async (path = "") => {
     const found = await stat(path, { bigint: true });
     if (found.isFile() || found.isDirectory()) {
       return [found.dev, found.ino, found.size, found.mtimeNs].join();
@@ -77,7 +77,7 @@ export async function followFiles(paths: (string | undefined)[]) {
     special = path;
     return "special";
   };
-  const look = () => Promise.all(paths.map((path) => describe(path).catch(({ code }) => code)));
+  const look = () => Promise.all(paths.map((path) => lookAt(path).catch(({ code }) => code)));
   let seen = String(await look());
   return {
     /** Looks at them, and tells whether one has changed since they were last looked at. */

@@ -12,13 +12,13 @@ export function age(value: string): number | undefined {
 
 export function text(value: string): string {
   // A file that a value comes from often ends in a line feed.
-  if (/\p{Cc}/u.test(value)) throw refusal("without control characters");
+  if (/\p{Cc}/u.test(value)) throw wrongValue("without control characters");
   return value;
 }
 
 export function host(value: string): string {
   if (isIP(value) !== 0 || /^[^\s\p{Cc}:/[\]]+$/u.test(value)) return value;
-  throw refusal("an address or a name, without brackets and port");
+  throw wrongValue("an address or a name, without brackets and port");
 }
 
 export function origins(value: string): string[] {
@@ -30,14 +30,16 @@ export function origins(value: string): string[] {
   const isOrigin = (each: string) =>
     each === "*" || (/^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each);
   if ((all.length > 0 || value === "") && all.every(isOrigin)) return all;
-  throw refusal("* or origins such as https://app.example, without wildcards, separated by commas");
+  throw wrongValue(
+    "* or origins such as https://app.example, without wildcards, separated by commas",
+  );
 }
 
 export function integer(min: number, max: number) {
   return (value: string): number => {
     const number = /^\d{1,9}$/.test(value) ? Number(value) : Number.NaN;
     if (number >= min && number <= max) return number;
-    throw refusal(`a whole number from ${min} to ${max}`);
+    throw wrongValue(`a whole number from ${min} to ${max}`);
   };
 }
 
@@ -49,7 +51,7 @@ export function duration(min: 0 | 1) {
     const ms = Number(amount) * (msByUnit[unit] ?? Number.NaN);
     if (ms >= min && ms < 2 ** 31) return ms;
     const least = min === 0 ? "0s" : "1ms";
-    throw refusal(`a duration such as 500ms, 10s, 5m or 1h (${least} to 24 days)`);
+    throw wrongValue(`a duration such as 500ms, 10s, 5m or 1h (${least} to 24 days)`);
   };
 }
 
@@ -65,6 +67,6 @@ export function isSecureUrl(text: string): boolean {
   return protocol === "https:" || (protocol === "http:" && isOfThisMachine);
 }
 
-function refusal(accepted: string): InvalidArgumentError {
+function wrongValue(accepted: string): InvalidArgumentError {
   return new InvalidArgumentError(`It must be ${accepted}.`);
 }

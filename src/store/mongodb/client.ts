@@ -34,16 +34,16 @@ export type Run = (command: Document, how?: Partial<RunOptions>) => Promise<Docu
  * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
  */
 export function createMongoClient(url: string, attemptMs: number) {
-  if (url.includes("#")) throw refusal("write %23 for #");
+  if (url.includes("#")) throw wrongUrl("write %23 for #");
   // What is followed by an @ is a part of a password.
   const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
   const options = [...new URLSearchParams(query)];
   const names = [...new Set(options.map(([name]) => name))];
   const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
-  if (others.length > 0) throw refusal(`unknown or unsupported option ${others.join(", ")}`);
+  if (others.length > 0) throw wrongUrl(`unknown or unsupported option ${others.join(", ")}`);
   const mechanism = options.find(([name]) => name.toLowerCase() === "authmechanism")?.[1];
   if (/^(GSSAPI|MONGODB-AWS)$/i.test(mechanism ?? "")) {
-    throw refusal("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
+    throw wrongUrl("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
   }
   const client = open(url, names, {
     appName: "investor-records",
@@ -61,14 +61,14 @@ export function createMongoClient(url: string, attemptMs: number) {
   const { tlsCAFile, tlsCRLFile, tlsCertificateKeyFile } = client.options;
   const files = Object.entries({ tlsCAFile, tlsCRLFile, tlsCertificateKeyFile });
   const ofTls = names.find((name) => /^tls./i.test(name));
-  if (ofTls && !tls) throw refusal(`${ofTls} needs tls=true`);
-  if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw refusal("minPoolSize > maxPoolSize");
-  if (compressors.includes("snappy")) throw refusal("compressors can be zlib and zstd");
+  if (ofTls && !tls) throw wrongUrl(`${ofTls} needs tls=true`);
+  if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw wrongUrl("minPoolSize > maxPoolSize");
+  if (compressors.includes("snappy")) throw wrongUrl("compressors can be zlib and zstd");
   const [, path = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
   const database = decodeURIComponent(path) || "investors";
   // MongoDB keeps data of its own in the last two, and does not replicate local.
   if (/[/\\. "$&;=\0]|^(local|config)$/.test(database) || Buffer.byteLength(database) > 63) {
-    throw refusal('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
+    throw wrongUrl('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
   }
   let primary: string | undefined;
   let isKnown = false;
@@ -129,12 +129,12 @@ function open(url: string, names: string[], options: MongoClientOptions): MongoC
     // The rest of the driver's message can hold values of the URL.
     const words: string[] = (error as Error).message.toLowerCase().match(/\w+/g) ?? [];
     const causes = names.filter((name) => words.includes(name.toLowerCase()));
-    if (causes.length > 0) throw refusal(`check its option ${causes.join(", ")}`);
+    if (causes.length > 0) throw wrongUrl(`check its option ${causes.join(", ")}`);
     const others = names.length > 0 ? ` and its option ${names.join(", ")}` : "";
-    throw refusal(`check its hosts${others}, and percent-encode its user, password and database`);
+    throw wrongUrl(`check its hosts${others}, and percent-encode its user, password and database`);
   }
 }
 
-function refusal(fault: string): DatabaseUrlError {
+function wrongUrl(fault: string): DatabaseUrlError {
   return new DatabaseUrlError(`not a MongoDB connection string: ${fault}`);
 }
