@@ -45,8 +45,6 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const router = createRouter({
     ...options,
     maxMessageBytes,
-    onRefusal: telemetry.logRefusal,
-    logFault: telemetry.logFault,
     services: [service],
     publicServices: [
       createServiceImplSpec<typeof Health>(Health, health.implementation),

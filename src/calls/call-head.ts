@@ -3,6 +3,7 @@ import type { ServerHttp2Stream } from "node:http2";
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { Connection } from "../http/connection.ts";
 import type { HttpResponse } from "../http/reply.ts";
+import type { HttpRequest } from "../http/request.ts";
 
 /** The protocols of calls, as metrics and logs name them. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
@@ -24,11 +25,9 @@ export interface CallHead {
 }
 
 export interface HttpCall {
-  readonly method: string;
-  readonly path: string;
+  readonly request: HttpRequest;
   /** The pattern of its path. */
   readonly route: string;
-  readonly version: string;
   /** The whole list, which has no deadline, nor a size. */
   readonly isWholeList: boolean;
 }

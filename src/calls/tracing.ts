@@ -1,3 +1,4 @@
+import type { Socket } from "node:net";
 import {
   type Attributes,
   ProxyTracerProvider,
@@ -8,6 +9,7 @@ import {
   SpanStatusCode,
   trace,
 } from "@opentelemetry/api";
+import { pathOf } from "../http/request.ts";
 import { isUuid } from "../investor/ids.ts";
 import type { Call, StartSpan } from "./call.ts";
 import { type CallHead, type HttpCall, methodNameOf } from "./call-head.ts";
@@ -40,10 +42,10 @@ export function createTracing(): StartSpan | undefined {
   return (call) => {
     const { http, method, headers, connection } = call.head;
     const { socket } = connection;
-    const name = http ? `${http.method} ${http.route}` : methodNameOf(method);
+    const name = http ? `${http.request.method} ${http.route}` : methodNameOf(method);
     const parent = propagation.extract(ROOT_CONTEXT, headers);
     const attributes = {
-      ...(http ? describeHttp(call.head, http) : describeRpc(call.head)),
+      ...(http ? describeHttp(socket, http) : describeRpc(call.head)),
       "network.peer.address": socket.remoteAddress,
       "network.peer.port": socket.remotePort,
     };
@@ -60,16 +62,16 @@ function describeRpc({ method, transport }: CallHead): Attributes {
   };
 }
 
-function describeHttp({ connection: { socket } }: CallHead, http: HttpCall): Attributes {
-  const { method, path, route, version } = http;
+function describeHttp(socket: Socket, { request, route }: HttpCall): Attributes {
+  const path = pathOf(request);
   const id = path.slice(path.lastIndexOf("/") + 1);
   return {
-    "http.request.method": method,
+    "http.request.method": request.method,
     "http.route": route,
     // What is no id can be anything.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
     "url.scheme": "encrypted" in socket && socket.encrypted ? "https" : "http",
-    "network.protocol.version": version,
+    "network.protocol.version": request.httpVersionMajor === 2 ? "2" : "1.1",
   };
 }
 

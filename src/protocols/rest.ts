@@ -93,13 +93,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
 }
 
 function describeCall(route: string) {
-  return (req: HttpRequest): HttpCall => ({
-    method: req.method ?? "",
-    path: pathOf(req),
-    route,
-    version: req.httpVersionMajor === 2 ? "2" : "1.1",
-    isWholeList: false,
-  });
+  return (request: HttpRequest): HttpCall => ({ request, route, isWholeList: false });
 }
 
 type RestCodec = Codec<HttpRequest, HttpResponse>;

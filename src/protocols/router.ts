@@ -4,6 +4,7 @@ import type { ServerHttp2Stream } from "node:http2";
 import { createRegistry } from "@bufbuild/protobuf";
 import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
+import type { Telemetry } from "../calls/telemetry.ts";
 import { internal } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
@@ -35,10 +36,7 @@ export interface RouterOptions extends ProtocolOptions {
    * absent.
    */
   hosts: ReadonlySet<string> | undefined;
-  /** Logs a cross-origin request that was refused. */
-  onRefusal?(fields: { reason: string } & Record<string, unknown>): void;
-  /** Logs a fault under the id that its caller gets. */
-  logFault(error: unknown, id: string): void;
+  telemetry: Telemetry;
 }
 
 /** A host or an origin. Anything else that their headers hold is not logged. */
@@ -79,7 +77,13 @@ export function createRouter(options: RouterOptions) {
     const { address: peer } = connection.peer;
     const host = namesHost.exec(authorityOf(headers))?.[0];
     const origin = namesHost.exec(headers.origin ?? "")?.[0];
-    options.onRefusal?.({ reason: "CROSS_ORIGIN", peer, host, origin, detail: crossOrigin });
+    options.telemetry.logRefusal({
+      reason: "CROSS_ORIGIN",
+      peer,
+      host,
+      origin,
+      detail: crossOrigin,
+    });
     throw httpError(403, crossOrigin);
   }
 
@@ -136,7 +140,7 @@ export function createRouter(options: RouterOptions) {
 
   function toInternal(error: unknown): ConnectError {
     const id = randomBytes(16).toString("hex");
-    options.logFault(error, id);
+    options.telemetry.logFault(error, id);
     return internal(id, error);
   }
 

@@ -45,12 +45,12 @@ export async function startEngine(options: EngineOptions) {
     onEnd() {},
   });
   const telemetry = createTelemetry(pino({ level: "silent" }), false);
-  const { logFault } = createTelemetry(log, false);
+  const logged = createTelemetry(log, false);
   const gate = createGate({
     maxInFlight,
     requestTimeoutMs,
     telemetry,
-    logFault,
+    logFault: logged.logFault,
     startSpan: createTracing(),
   });
   options.onGate?.(gate);
@@ -61,7 +61,7 @@ export async function startEngine(options: EngineOptions) {
     maxMessageBytes,
     corsOrigins: [],
     hosts: undefined,
-    logFault,
+    telemetry: logged,
   });
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)

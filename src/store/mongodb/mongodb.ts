@@ -58,8 +58,9 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   const reads = createReads(run);
   const writable = followWritable((last) => {
     const { isStandalone } = reads;
-    const { driver, databaseName: database } = client;
-    return lookWhetherWritable(run, { client: driver, database, isStandalone }, last);
+    const { client: driver, db } = client.current;
+    const of = { client: driver, database: db.databaseName, isStandalone };
+    return lookWhetherWritable(run, of, last);
   }, onWritable);
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
@@ -79,7 +80,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   /** What keeps this store from that database until somebody changes something. */
   async function findFault(): Promise<string | undefined> {
     const fault = await whyUnusable(run, { isSource, isStandalone: reads.isStandalone });
-    const name = `${collectionName} of the database ${client.databaseName}`;
+    const name = `${collectionName} of the database ${client.current.db.databaseName}`;
     return (
       fault && `the collection ${name} cannot be used, since ${fault}: name another one in the URL`
     );
@@ -195,7 +196,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
     },
 
     get files() {
-      return client.files;
+      return client.current.files;
     },
     reload: client.replace,
 

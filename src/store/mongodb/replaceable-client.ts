@@ -54,16 +54,9 @@ export function createReplaceableClient(
   }
 
   return {
-    /** The files with certificates and keys that it reads when it connects. */
-    get files() {
-      return current.files;
-    },
-    /** The driver's client, which is another after {@link replace}. */
-    get driver() {
-      return current.client;
-    },
-    get databaseName() {
-      return current.db.databaseName;
+    /** The one in use, which is another after {@link replace}. */
+    get current() {
+      return current;
     },
     /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
     async connect(): Promise<void> {

@@ -91,10 +91,14 @@ export async function createSqliteStore(path: string, options: Options): Promise
     return toStoreError(failure);
   }
 
-  async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
-    signal?.throwIfAborted();
+  function expectOpen(): void {
     if (closing !== undefined) throw new StoreClosedError();
     if (lockout) throw lockout;
+  }
+
+  async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
+    signal?.throwIfAborted();
+    expectOpen();
     try {
       return query();
     } catch (error) {
@@ -106,8 +110,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     insert: (investor, signal) => batcher.add(investor, signal),
     find: (id) =>
       new Promise((resolve, reject) => {
-        if (closing !== undefined) throw new StoreClosedError();
-        if (lockout) throw lockout;
+        expectOpen();
         reader.find({ id, resolve, reject: (error) => reject(toReadError(error)) });
       }),
     list: (range, signal) => read(() => reader.list(range), signal),
