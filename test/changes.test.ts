@@ -226,7 +226,7 @@ const table: Record<string, Record<Change, Cell>> = {
   "rights on it": {
     gone: testedIn("start.test.ts", "says that it may not write its file%s, after %s"),
     replaced: none("SQLite keeps its files open, whose rights then do not count"),
-    "expired or refused": testedIn("damage.test.ts", "are refused if they cannot be written"),
+    "expired or refused": testedIn(refused, "a WAL that may no longer be written"),
     "full or slow": none("rights are there or not"),
     "back again": none("a start is refused until they are right, and has changed nothing"),
   },

@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { DatabaseSync } from "node:sqlite";
 import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { describe, expect, it, onTestFinished } from "vitest";
@@ -13,6 +14,7 @@ import {
   startService,
   waitFor,
 } from "../support/service.ts";
+import { needs } from "../support/tools.ts";
 
 /** A database that refuses creates for good, and what makes it take them again. */
 interface Refusal {
@@ -111,6 +113,20 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
       isReady: false,
     });
     await expectStored(service, 0);
+  });
+
+  it("a WAL that may no longer be written", needs("chattr"), async () => {
+    const service = await startService();
+    const change = (flag: string) => () => {
+      execFileSync("chattr", [flag, `${service.folder}/data/investors.db-wal`]);
+    };
+    onTestFinished(change("-i"));
+    await expectNoticed(service, {
+      cause: /^it cannot be opened or written: this user must be able to read and write it, /,
+      spoil: change("+i"),
+      repair: change("-i"),
+    });
+    await expectStored(service, 1);
   });
 
   it("a trigger that refuses one record alone refuses no other", async () => {

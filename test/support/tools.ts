@@ -43,6 +43,11 @@ const tools = {
   },
   caddy: { probe: "caddy version", get: "the package caddy", isOptional: true },
   cc: { probe: "cc --version", get: "the package gcc" },
+  chattr: {
+    probe: 'file=$(mktemp) && chattr +i "$file" && chattr -i "$file" && rm "$file"',
+    get: "the package e2fsprogs; run the tests as root, with a file system that has the flag in /tmp",
+    isOptional: true,
+  },
   Chromium: {
     probe: "command -v chromium || command -v google-chrome",
     get: "the package chromium",

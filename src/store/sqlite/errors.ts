@@ -123,13 +123,15 @@ export function explainError(error: unknown, path?: string): string {
   const shortage = code === cannotOpen && path ? shortageBeside(path) : undefined;
   if (shortage) return `SQLite cannot make its -wal and -shm beside it: ${shortage}`;
   if (shortages[name]) return `${shortages[name]} (${message})`;
+  const mayUse = path === undefined || isAllowed(path);
   const isNotOpen = code === cannotOpen || code === readOnly;
-  if (isNotOpen && path && isAllowed(path)) {
+  if (isNotOpen && path && mayUse) {
     return `it or a file beside it cannot be opened, but not for want of rights: its disk fails, or too many files are open (${message})`;
   }
-  if (isNotOpen || ["EACCES", "EPERM", "EROFS"].includes(name)) {
+  const isRefused = isNotOpen || (code === ioError && !mayUse);
+  if (isRefused || ["EACCES", "EPERM", "EROFS"].includes(name)) {
     const files = "it, its -wal and -shm, and its folder";
-    return `it cannot be opened: this user must be able to read and write ${files} (${message})`;
+    return `it cannot be opened or written: this user must be able to read and write ${files} (${message})`;
   }
   if (code === full || code === ioError) {
     const mayBeFull: unknown[] = [full, resultCode.writeError, resultCode.indexSizeError];

@@ -6,7 +6,14 @@
 import { parentPort, workerData } from "node:worker_threads";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import { extendedCodeOf, type Failure, resultCode, resultCodeOf, toFailure } from "./errors.ts";
+import {
+  explainError,
+  extendedCodeOf,
+  type Failure,
+  resultCode,
+  resultCodeOf,
+  toFailure,
+} from "./errors.ts";
 import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
 import { insertRow, type Row } from "./schema.ts";
 
@@ -102,7 +109,7 @@ function write(rows: Row[]): Outcome[] {
   const ofRow: unknown[] = [resultCode.corrupt, resultCode.constraint];
   const isOfRow = ofRow.includes(resultCodeOf(result));
   if (isOfRow && rows.length > 1) return rows.flatMap((row) => write([row]));
-  return rows.map(() => toFailure(result));
+  return rows.map(() => refusalOf(result));
 }
 
 /** Inserts a row and takes it back, and then commits the count alone, for which a full disk has no room. */
@@ -116,9 +123,13 @@ function look(row: Row): Outcome[] {
     return { outcome, counts: countCommit(db, readCount) };
   });
   db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
-  if (result instanceof Error) return [toFailure(result)];
+  if (result instanceof Error) return [refusalOf(result)];
   followCount(result.counts);
   return [result.outcome];
+}
+
+function refusalOf(error: Error): Failure {
+  return { ...toFailure(error), message: explainError(error, path) };
 }
 
 function insertOne(row: Row): Outcome {
