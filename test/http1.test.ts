@@ -91,8 +91,9 @@ describe("a connection of HTTP/1.1", () => {
     const { httpPort } = await startInProcess();
     const head = http1("POST", "/nothing", { "content-length": 30 });
     const { socket, received } = openWire(httpPort, head);
+    // For longer than it may pause.
     for (let i = 0; i < 10; i += 1) {
-      await delay(250);
+      await delay(600);
       socket.write("abc");
     }
     socket.write(alive);

@@ -156,6 +156,8 @@ export function createRouter(options: RouterOptions) {
           expectRead(connection, res);
           if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);
+          // Node.js drops what nobody reads by then without a word, as if the client had paused.
+          dropRest(req, end);
         };
         guard(() => route(connection, req, res, handlers), res, sendError);
       },
