@@ -84,6 +84,24 @@ describe("what cannot heal is said at once", () => {
     }
   });
 
+  it("a port that speaks another HTTP", async () => {
+    const { grpcPort, httpPort } = await startInProcess();
+    const transports: Transport[] = [
+      createConnectTransport({ baseUrl: `http://localhost:${grpcPort}`, httpVersion: "1.1" }),
+      createGrpcTransport({ baseUrl: `http://localhost:${httpPort}` }),
+    ];
+    const clients = [
+      ...transports.map((transport) => connect.createInvestorClient(transport)),
+      grpc.createInvestorClient(`localhost:${httpPort}`, credentials.createInsecure()),
+    ];
+    for (const client of clients) {
+      onTestFinished(() => client.close());
+      const error = await errorOf(get(client, { timeoutMs: 2_000 }));
+      expect(error).toMatchObject(lasting);
+      expect(error.message).not.toMatch(repeated);
+    }
+  });
+
   it("grpc-js over TLS to an IP address, with the option that helps", async () => {
     const authority = await createAuthority();
     const files = await writeServerFiles(temporaryFolder(), authority);

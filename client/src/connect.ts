@@ -61,14 +61,19 @@ function isConnectionFailure({ metadata, rawMessage, cause }: ConnectError): boo
   );
 }
 
-/** Codes of Node.js for a wrong URL or scheme, TLS, and certificates (https://nodejs.org/api/tls.html). */
-const lasting =
-  /CERT|CRL|^(ERR_INVALID|ERR_TLS|ERR_SSL|ERR_HTTP2_UNSUPPORTED|EPROTO|INVALID|HOSTNAME|UNABLE_TO|PATH_LENGTH)/;
+/**
+ * What Node.js says of a wrong URL or scheme, of a port that speaks another HTTP, of TLS, and of
+ * certificates (https://nodejs.org/api/tls.html).
+ */
+const lasting = new RegExp(
+  "CERT|CRL|^(ERR_INVALID|ERR_TLS|ERR_SSL|ERR_HTTP2_UNSUPPORTED|ERR_HTTP2_ERROR: Protocol error|" +
+    "HPE_INVALID_CONSTANT|EPROTO|INVALID|HOSTNAME|UNABLE_TO|PATH_LENGTH)",
+);
 
 /** Whether a connection that failed can succeed later, by the errors that caused it. */
 function canHeal(cause: unknown): boolean {
   for (let error = cause; error instanceof Error; error = error.cause) {
-    if ("code" in error) return !lasting.test(String(error.code));
+    if ("code" in error && error.code) return !lasting.test(`${error.code}: ${error.message}`);
   }
   // The fetch of Node.js refuses schemes and redirects without a code; that of browsers says nothing.
   return !(cause instanceof Error && cause.cause instanceof Error);

@@ -105,7 +105,7 @@ function toFailure(cause: ServiceError, headers: Metadata): Failure {
 
 /** The failure of a call to which nobody has replied. grpc-js says why in its text alone. */
 function toUnanswered({ code, details: message }: ServiceError): Failure {
-  if (!/certificate|SSL routines|options\.servername/.test(message)) {
+  if (!/certificate|SSL routines|options\.servername|error: Protocol error/.test(message)) {
     return { code, message, isUnanswered: true };
   }
   const hint = message.includes("options.servername")

@@ -304,6 +304,7 @@ describe("the package", () => {
           "127.0.0.1:8080",
           "ftp://localhost",
           `http://localhost:${await listen(redirect)}`,
+          `http://${address}`,
         ];
         const said = (await run(beside, "fetch.mjs", ...urls)).trim().split("\n");
         expect(said).toEqual(urls.map(() => expect.stringMatching(/^FAILED_PRECONDITION: [^(]*$/)));
