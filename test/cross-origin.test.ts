@@ -91,27 +91,31 @@ describe("a service on loopback that asks for no credentials", () => {
     }
   });
 
-  it("replies to health checks, watches and reflection under any authority", async () => {
-    const { grpcPort, httpPort } = await startInProcess();
-    const session = rawConnection(grpcPort);
-    const authority = { ":authority": "envoy_cluster" };
-    const ofAny = (path: string) => rawCall(session, path, messages.empty, authority);
-    expect((await ofAny(paths.check)).status).toBe(0);
-    expect((await ofAny(paths.reflect)).status).toBe(0);
-    const [reply] = await once(
-      openCall(session, paths.watch, authority).end(messages.empty),
-      "data",
-    );
-    // SERVING.
-    expect(reply.subarray(5)).toEqual(Buffer.of(8, 1));
-    const json = { host: "envoy_cluster", "content-type": "application/json" };
-    for (const type of [json["content-type"], `${json["content-type"]}; charset=utf-8`]) {
-      const headers = { ...json, "content-type": type };
-      const health = http1("POST", paths.check, headers, "{}");
-      await expect.poll(openWire(httpPort, health).received).toMatch(/^HTTP\/1\.1 200 /);
-    }
-    expect(await statusOf(httpPort, rpc, { host: "envoy_cluster" })).toBe(403);
-  });
+  // The last one could be no host of a URL.
+  it.each(["envoy_cluster", "cluster.v1.2"])(
+    "replies to health checks, watches and reflection under any authority, as %s",
+    async (name) => {
+      const { grpcPort, httpPort } = await startInProcess();
+      const session = rawConnection(grpcPort);
+      const authority = { ":authority": name };
+      const ofAny = (path: string) => rawCall(session, path, messages.empty, authority);
+      expect((await ofAny(paths.check)).status).toBe(0);
+      expect((await ofAny(paths.reflect)).status).toBe(0);
+      const [reply] = await once(
+        openCall(session, paths.watch, authority).end(messages.empty),
+        "data",
+      );
+      // SERVING.
+      expect(reply.subarray(5)).toEqual(Buffer.of(8, 1));
+      const json = { host: name, "content-type": "application/json" };
+      for (const type of [json["content-type"], `${json["content-type"]}; charset=utf-8`]) {
+        const headers = { ...json, "content-type": type };
+        const health = http1("POST", paths.check, headers, "{}");
+        await expect.poll(openWire(httpPort, health).received).toMatch(/^HTTP\/1\.1 200 /);
+      }
+      expect(await statusOf(httpPort, rpc, { host: name })).toBe(403);
+    },
+  );
 
   it("replies to the address that it listens on", async () => {
     const { httpPort } = await startInProcess({ "--host": "127.8.8.8" });

@@ -119,7 +119,9 @@ export function createConnectRoutes(
     const { method } = rpc.spec;
     const { headers } = req;
     if (!URL.canParse(`http://${authorityOf(headers)}`)) {
-      throw httpError(400, "the Host of the request is not a name or an address");
+      if (!isPublic) throw httpError(400, "the Host of the request is not a name or an address");
+      // Connect makes a URL of it, which nothing reads.
+      headers[":authority" in headers ? ":authority" : "host"] = "localhost";
     }
     const transport = transportOf(headers);
     const [timeoutHeader, readTimeout] =
