@@ -63,7 +63,7 @@ export function gets(api: Api, records: Known[]): Work {
 }
 
 /** The path of a method. */
-function toPath({ name }: { name: string }): string {
+export function toPath({ name }: { name: string }): string {
   return `/${InvestorService.typeName}/${name}`;
 }
 
