@@ -3,7 +3,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
-import { copyClone, root } from "./support/clone.ts";
+import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
   ask,
@@ -12,6 +12,7 @@ import {
   preload,
   run,
   runGroup,
+  startService,
   untilWritten,
   waitFor,
 } from "./support/service.ts";
@@ -23,14 +24,11 @@ describe("the command line", () => {
   it.each([
     [["--grpc-port", "http"], { GRPC_PORT: "1" }, /--grpc-port .* must be a whole number/],
     [[], { GRPC_PORT: "1\n2" }, /'1 2' from env 'GRPC_PORT' .* must be a whole number/],
-    [["--grpc-port"], {}, /--grpc-port/],
-    [["--allow-insecure", "--prot"], {}, /--prot/],
     [["serv"], {}, /unknown command "serv"; the commands are serve, copy, remove and help/],
     [["serve", "now"], {}, /too many arguments/],
     [["serve", "mongodb://u:s3cret@h/db"], {}, /too many arguments.* mongodb:\/\/h\/db/],
     [["mongodb://u:s3cret@h/db"], {}, /unknown command "mongodb:\/\/h\/db/],
     [["--database-ur=mongodb://u:s3cret"], {}, /unknown option '--database-ur=mongodb:\/\/…/],
-    [[], { HOST: "0.0.0.0" }, /HOST 0.0.0.0 is not a loopback .* set --allow-insecure/],
     [["--auth-tokens-file", "gone"], {}, /--auth-tokens-file gone cannot be read \(ENOENT\)/],
     [["--database-url", "mongodb://h/?no=1"], {}, /--database-url is not a MongoDB connection/],
     [
@@ -50,20 +48,14 @@ describe("the command line", () => {
     expect(refused.output()).not.toContain("s3cret");
   });
 
-  it("is built without a word, as a program that can be run", () => {
-    const folder = temporaryFolder();
-    copyClone(folder);
-    const built = spawnSync("npm", ["run", "--silent", "build"], { cwd: folder, encoding: "utf8" });
-    expect(`${built.stdout}${built.stderr}`).toBe("");
-    const { stdout } = spawnSync(join(folder, "dist/bin.js"), ["--version"], { encoding: "utf8" });
+  it("is built as a program that can be run", () => {
+    const { stdout } = spawnSync(inject("bin"), ["--version"], { encoding: "utf8" });
     expect(stdout).toMatch(/^\d+\.\d+\.\d+\n$/);
   });
 
   it("runs from its sources, too", async () => {
-    const program = join(root, "src/bin.ts");
-    const { exited, output } = run(["--version"], {}, temporaryFolder(), program);
-    expect(await exited).toBe(0);
-    expect(output()).toMatch(/^\d+\.\d+\.\d+\n$/);
+    const service = await startService({}, temporaryFolder(), join(root, "src/bin.ts"));
+    expect((await ask(service, "/v1/investors")).status).toBe(200);
   });
 
   it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
