@@ -1,4 +1,4 @@
-import { execFileSync } from "node:child_process";
+import { spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join, resolve } from "node:path";
 
@@ -34,6 +34,9 @@ export function copyClone(folder: string, user = "."): void {
 export function buildService(folder: string): string {
   mkdirSync(folder, { recursive: true });
   copyClone(folder);
-  execFileSync("npm", ["run", "--silent", "build"], { cwd: folder });
+  const options = { cwd: folder, encoding: "utf8" } as const;
+  const { status, stdout, stderr } = spawnSync("npm", ["run", "--silent", "build"], options);
+  // It has nothing to say.
+  if (status !== 0 || stdout + stderr !== "") throw new Error(`the build: ${stdout}${stderr}`);
   return join(folder, "dist/bin.js");
 }
