@@ -2,6 +2,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import { expect, it } from "vitest";
+import { maxTextLength } from "../src/investor/investor.ts";
 import { failures } from "./service/failures.ts";
 import { root } from "./support/clone.ts";
 import { failureOf, statusOf } from "./support/errors.ts";
@@ -100,6 +101,14 @@ it("docs/operation.md has the settings of --help, in its order, with their defau
   expect(Array.from(rows, ([, flag, fallback = ""]) => [flag, fallback])).toEqual(settings);
   expect(settings.length).toBeGreaterThan(15);
 });
+
+it.each(["README.md", "proto/investor/v1/investor.proto", "proto/investor/v1/openapi.json"])(
+  "%s says how many characters a text may have",
+  (file) => {
+    const limit = new RegExp(`at most ${maxTextLength} (characters|Unicode code points)`, "i");
+    expect(readFileSync(join(root, file), "utf8")).toMatch(limit);
+  },
+);
 
 it("docs/calling.md has every error with its code, its status, and whether to repeat the call", async () => {
   const rows = readPage("docs/calling.md").matchAll(
