@@ -240,6 +240,23 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     expect(told).toEqual([expect.stringMatching(cause)]);
   });
 
+  it("exports again when its collector does, and says so", async () => {
+    let isUp = false;
+    const { url } = await startCollector((_, res) => void res.writeHead(isUp ? 200 : 401).end());
+    const service = await startService({
+      OTEL_EXPORTER_OTLP_ENDPOINT: url,
+      OTEL_BSP_SCHEDULE_DELAY: "50",
+      // A batch whose end is not heard of holds up the next one for as long.
+      OTEL_BSP_EXPORT_TIMEOUT: "3600000",
+    });
+    const client = clientsOf(service).gRPC;
+    await client.listInvestors({});
+    await untilWritten(service, "spans cannot be exported");
+    isUp = true;
+    await client.listInvestors({});
+    await untilWritten(service, "spans are exported again");
+  });
+
   it.each([
     [{}, false],
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:1", OTEL_SDK_DISABLED: "true" }, false],

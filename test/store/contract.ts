@@ -1,3 +1,4 @@
+import { getEventListeners } from "node:events";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { equals } from "@bufbuild/protobuf";
 import { v4, v7 } from "uuid";
@@ -67,6 +68,19 @@ export function describeStoreContract(
           ),
         );
       }
+    });
+
+    it("leaves nothing on a signal that outlasts its calls", async () => {
+      const store = await openStore();
+      const { signal } = new AbortController();
+      const record = anInvestor();
+      await store.insert(record, signal);
+      await expect(store.insert(record, signal)).rejects.toThrow(DuplicateIdError);
+      await store.find(record.id, { signal });
+      await store.find(v7(), { signal });
+      await store.list({ limit: 1 }, signal);
+      await store.ping(signal);
+      expect(getEventListeners(signal, "abort")).toEqual([]);
     });
 
     it("stores one of many concurrent inserts of an id and refuses each other", async () => {

@@ -327,6 +327,18 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
 describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
   describeStoreContract("MongoDB, a set of one", databaseOf(mongo));
 
+  it("proves misses and pages without a wait for the oplog, since nobody else can be elected", async () => {
+    const url = mongo.url();
+    const oplog = (await connectTo(url)).db("local").collection("oplog.rs");
+    const proofs = () => oplog.countDocuments({ op: "n", "o.msg": "linearizable read" });
+    const store = open(url);
+    await store.insert(anInvestor());
+    const before = await proofs();
+    expect(await store.find(v4())).toBeUndefined();
+    expect(await store.list({ limit: 10 })).toHaveLength(1);
+    expect(await proofs()).toBe(before);
+  });
+
   it("takes a reply that comes twice for no proof of the next insert", async () => {
     const url = mongo.url();
     let next: "pass" | "repeat" | "lose" = "pass";
