@@ -66,7 +66,6 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
   async function readNext(call: Call, pageToken: string): Promise<ListInvestorsResponse> {
     try {
       await options.gate.waitForPage(call);
-      call.throwIfAborted();
       const next = { ...firstPage, pageToken };
       return (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
     } catch (error) {
