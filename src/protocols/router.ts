@@ -103,7 +103,7 @@ export function createRouter(options: RouterOptions) {
     const rpc = rpcs.get(path);
     if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
-    if (allowOrigin(req, res, corsOrigins)) return void options.gate.followReply(socket, res);
+    if (allowOrigin(req, res, corsOrigins)) return void expectRead(connection, res);
     if (rpc) {
       if (isUnary(rpc) && isCommonConnect(req)) {
         return serveUnary(connectCodec, rpc, connection, headers, req, res);
@@ -157,7 +157,7 @@ export function createRouter(options: RouterOptions) {
           if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);
           // Node.js drops what nobody reads by then without a word, as if the client had paused.
-          dropRest(req, end);
+          dropRest(req, connection);
         };
         guard(() => route(connection, req, res, handlers), res, sendError);
       },
