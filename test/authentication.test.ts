@@ -164,6 +164,12 @@ describe("a file of tokens", () => {
     expect(error.message).not.toMatch(/0123456789|tökén/);
   });
 
+  it("may have 16 MiB", async () => {
+    const line = "a 0123456789abcdef\n";
+    const file = temporaryFile(`#${"x".repeat(16 * 1024 ** 2 - line.length - 2)}\n${line}`);
+    expect((await readTokensFile(file, () => {})).size).toBe(1);
+  });
+
   it("warns if others than its owner may change it or read it", async () => {
     const file = join(temporaryFolder(), "tokens");
     writeFileSync(file, tokens);

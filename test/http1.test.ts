@@ -1,9 +1,9 @@
 /** What holds for connections of HTTP/1.1, whichever calls they carry. */
 import { setTimeout as delay } from "node:timers/promises";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { lockDatabase, untilInFlight } from "./support/service.ts";
+import { hurry, lockDatabase, startService, untilInFlight } from "./support/service.ts";
 import { http1, openWire, statusesIn } from "./support/tcp.ts";
 
 const json = { "content-type": "application/json" };
@@ -98,6 +98,20 @@ describe("a connection of HTTP/1.1", () => {
     }
     socket.write(alive);
     await expect.poll(() => statusesIn(received())).toEqual([404, 200]);
+  });
+
+  it("is closed if the rest of a request that was refused pauses for five seconds", async () => {
+    const { httpPort } = await startService({ NODE_OPTIONS: hurry(4) });
+    const head = http1("POST", "/nothing", { "content-length": 1_000 });
+    const { socket, received, closed } = openWire(httpPort, head);
+    await expect.poll(() => statusesIn(received())).toEqual([404]);
+    // Each pause is of seven seconds there.
+    let sent = 0;
+    const sending = setInterval(() => socket.write("a", () => (sent += 1)), 1_750);
+    onTestFinished(() => clearInterval(sending));
+    await closed;
+    // The last of three minutes would be the 25th.
+    expect(sent).toBeLessThan(12);
   });
 
   it("has / as the path of a target that has none", async () => {

@@ -1,12 +1,37 @@
-/** Standard error that takes nothing, for which nothing waits. */
+/** Lines that can be repeated without end, and standard error that takes nothing, for which nothing waits. */
 import { join } from "node:path";
-import { describe, expect, inject, it } from "vitest";
+import { pino } from "pino";
+import { describe, expect, inject, it, onTestFinished, vi } from "vitest";
+import { createBoundedLines } from "../src/log.ts";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import { end, grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
+
+it("names ten lines of a kind a second, and counts the others when it is over", () => {
+  vi.useFakeTimers();
+  onTestFinished(() => void vi.useRealTimers());
+  const told: string[] = [];
+  const options = { base: null, timestamp: false };
+  const log = pino(options, { write: (line) => void told.push(line) });
+  const logLine = createBoundedLines(log, "were refused");
+  const refuse = (times: number) => {
+    for (let i = 0; i < times; i += 1) logLine("info", {}, "refused");
+  };
+  refuse(13);
+  vi.advanceTimersByTime(999);
+  expect(told).toHaveLength(10);
+  vi.advanceTimersByTime(1);
+  expect(JSON.parse(told[10] ?? "")).toMatchObject({
+    count: 3,
+    msg: "more were refused in the same second",
+  });
+  refuse(10);
+  vi.advanceTimersByTime(1_000);
+  expect(told).toHaveLength(11 + 10);
+});
 
 /** Runs a program on a terminal of its own, which is stopped as by Ctrl-S. */
 const onStoppedTerminal = `
