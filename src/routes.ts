@@ -8,7 +8,7 @@ import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import type { Gate } from "./calls/gate.ts";
 import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
-import { createPages } from "./endpoints/probes-and-metrics.ts";
+import { createWebPages } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
 import { refusalOf } from "./protocols/problem.ts";
 import { createRest } from "./protocols/rest.ts";
@@ -56,7 +56,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
       ),
     ],
   });
-  const pages = createPages({ isReady: health.isServing, gate, telemetry });
+  const webPages = createWebPages({ isReady: health.isServing, gate, telemetry });
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
     /** What serves a call of gRPC in its common form on its stream; undefined for other requests. */
@@ -65,7 +65,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     serveRpc: router.serveWith([]),
     refusalOf,
     /** Serves the requests of the HTTP port. */
-    serveHttp: router.serveWith([pages, rest]),
+    serveHttp: router.serveWith([webPages, rest]),
     /** Has probes and health checks tell whether the store can serve. */
     setReady: health.setServing,
     /** Ends the streams of health checks. */

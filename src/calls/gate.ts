@@ -18,7 +18,7 @@ import type { Telemetry } from "./telemetry.ts";
 export type Gate = ReturnType<typeof createGate>;
 
 /** How many lists may be in flight at once, of pages and whole ones together, and how many whole ones. */
-const maxPages = 64;
+const maxLists = 64;
 const maxWholeLists = 8;
 const maxWholeListsOfCaller = 6;
 
@@ -52,7 +52,7 @@ export function createGate(options: GateOptions) {
   const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   const inFlight = "investor_records_rpc_server_calls_in_flight";
   telemetry.show(inFlight, "Calls in flight.", () => slots.held);
-  const pages = createSlots("lists", maxPages, Math.ceil((maxPages * 7) / 8));
+  const lists = createSlots("lists", maxLists, Math.ceil((maxLists * 7) / 8));
   const beginPage = createQueue(maxPagesAtOnce);
   const wholeLists = createSlots("whole lists", maxWholeLists, maxWholeListsOfCaller);
   // Apart, so that none keeps another out.
@@ -80,7 +80,7 @@ export function createGate(options: GateOptions) {
     const releases: (() => void)[] = [];
     try {
       releases.push(slots.acquire(principal, name));
-      if (isList(method)) releases.push(pages.acquire(principal, name));
+      if (isList(method)) releases.push(lists.acquire(principal, name));
       if (http?.isWholeList) releases.push(wholeLists.acquire(principal, name));
     } catch (error) {
       for (const release of releases) release();

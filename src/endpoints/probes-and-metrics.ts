@@ -10,15 +10,15 @@ import type { Handler } from "../protocols/router.ts";
 import { packageFolder } from "../version.ts";
 import { createReference } from "./reference.ts";
 
-/** How many requests for pages there may be at once, in all and on a connection, and for metrics. */
-const maxPages = 64;
-const maxPagesOfConnection = 8;
+/** How many requests for web pages there may be at once, in all and on a connection, and for metrics. */
+const maxWebPages = 64;
+const maxOfConnection = 8;
 const maxMetrics = 2;
 
-/** No page is larger, in bytes. */
+/** No web page is larger, in bytes. */
 const maxPageBytes = 2 ** 21;
 
-interface PagesOptions {
+interface WebPagesOptions {
   isReady(): boolean;
   /** Asks for credentials before the metrics are shown. */
   gate: Gate;
@@ -28,10 +28,10 @@ interface PagesOptions {
 type Reply = (req: HttpRequest, res: HttpResponse, connection: Connection) => void | Promise<void>;
 
 /** Serves the probes, the metrics, the OpenAPI document and the reference page. */
-export function createPages({ isReady, gate, telemetry }: PagesOptions): Handler {
+export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   let rendering: Promise<string> | undefined;
-  const pageSlots = createSlots("web pages", maxPages, maxPagesOfConnection, "connection");
+  const pageSlots = createSlots("web pages", maxWebPages, maxOfConnection, "connection");
   const metricsSlots = createSlots("requests for metrics", maxMetrics, maxMetrics);
   const sendOpenApi = (req: HttpRequest, res: HttpResponse) =>
     sendInParts(req, res, jsonHeaders, openApi);

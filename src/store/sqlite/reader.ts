@@ -17,24 +17,24 @@ interface Lookup {
  * up in one turn of the event loop shares a transaction, since its locks take longer than a lookup.
  *
  * @param lookups the connection to look records up by
- * @param pages the one to list them by
+ * @param lists the one to list them by
  */
 export function createSqliteReader(
   lookups: DatabaseSync,
-  pages: DatabaseSync,
+  lists: DatabaseSync,
   observe: StoreObserver,
 ) {
   const begin = lookups.prepare("BEGIN");
   const rollback = lookups.prepare("ROLLBACK");
   // Ids pass as text: a small buffer for each is slow to make and to collect.
   const findRow = lookups.prepare(`SELECT ${selected} FROM investors WHERE id = unhex(?, '-')`);
-  const listRows = pages.prepare(
+  const listRows = lists.prepare(
     `SELECT ${selected}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
   );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
   // It needs the table, and none of its pages, which can be damaged.
-  const readNone = pages.prepare(`SELECT ${selected} FROM investors LIMIT 0`);
+  const readNone = lists.prepare(`SELECT ${selected} FROM investors LIMIT 0`);
   let queue: Lookup[] = [];
 
   function findAll(): void {
