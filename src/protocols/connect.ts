@@ -76,7 +76,6 @@ export function createConnectCodec(
   const encode = createEncoder();
   return {
     transport: "connect",
-    overhead: 0,
 
     timeoutMs: (headers) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
 

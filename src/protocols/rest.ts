@@ -99,8 +99,6 @@ type RestCodec = Codec<HttpRequest, HttpResponse>;
 
 const common = {
   transport: "rest",
-  overhead: 0,
-  timeoutMs: () => undefined,
   describe: describeCall(collection),
   reply: (response: HttpResponse, output: Message) =>
     send(response, 200, jsonHeaders, toJson(output as Investor)),

@@ -69,10 +69,10 @@ export interface UnaryRpc extends Rpc {
 /** How one protocol writes a unary call on the wire, in its common form. */
 export interface Codec<Request, Response> {
   readonly transport: TransportName;
-  /** How many bytes the body has besides its message. */
-  readonly overhead: number;
+  /** How many bytes the body has besides its message, if any. */
+  readonly overhead?: number;
   /** The client's timeout, in milliseconds. */
-  timeoutMs(headers: IncomingHttpHeaders): number | undefined;
+  timeoutMs?(headers: IncomingHttpHeaders): number | undefined;
   /** How it looks as plain HTTP, if that is what it is. */
   describe?(request: Request): HttpCall;
   /** @throws {ConnectError} the body is not one message */
@@ -98,8 +98,8 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
     response: Response & CallHead["response"],
   ): Promise<void> => {
     const { method } = spec;
-    const { transport, overhead } = codec;
-    const timeoutMs = codec.timeoutMs(headers);
+    const { transport, overhead = 0 } = codec;
+    const timeoutMs = codec.timeoutMs?.(headers);
     const http = codec.describe?.(request);
     const head = { method, transport, isPublic, headers, connection, response, timeoutMs, http };
     const call = gate.begin(head);
