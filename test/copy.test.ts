@@ -363,6 +363,17 @@ describe("a disk that fails", needs("cc"), () => {
     setRules("");
     expect((await copy(args, { folder, env })).code).toBe(0);
   });
+
+  it("says what may be wrong with it", async () => {
+    const { folder, env, setRules } = createDisk();
+    await openSqlite(join(folder, "data/b.db")).then((store) => store.close());
+    setRules("write -wal 4 EDQUOT");
+    const { code, told } = await copy(["-", "sqlite:data/b.db"], { folder, env, input: lineOf() });
+    expect(told).toMatch(
+      /^error: cannot write to sqlite:data\/b.db: its disk is full, a quota is/m,
+    );
+    expect(code).toBe(1);
+  });
 });
 
 describe("standard output", () => {

@@ -38,14 +38,12 @@ export interface Failure {
   code: number | undefined;
 }
 
-/** SQLite has one code for a page that makes no sense and one that the disk does not return. */
-const orUnreadable = "or its disk cannot be read";
-
 /** The failure of a batch that surely was not written. */
 export function toFailure(error: unknown): Failure {
-  const { message } = error as Error;
   const code = resultCodeOf(error);
-  return { message: code === resultCode.corrupt ? `${message}, ${orUnreadable}` : message, code };
+  const { ioError, corrupt, full } = resultCode;
+  const isOfDisk = code === ioError || code === corrupt || code === full;
+  return { message: isOfDisk ? explainError(error) : (error as Error).message, code };
 }
 
 /** Whether a lock did not come: another process has it, or the file system fails to give it. */
@@ -119,7 +117,8 @@ export function explainError(error: unknown, path?: string): string {
   );
   if (isLockedOut(code)) return "another process keeps it in use";
   if (code === notADatabase) return "it is damaged, or not an SQLite file";
-  if (code === corrupt) return `it is damaged, ${orUnreadable} (${message})`;
+  // SQLite has one code for a page that makes no sense and one that the disk does not return.
+  if (code === corrupt) return `it is damaged, or its disk cannot be read (${message})`;
   const shortage = code === cannotOpen && path ? shortageBeside(path) : undefined;
   if (shortage) return `SQLite cannot make its -wal and -shm beside it: ${shortage}`;
   if (shortages[name]) return `${shortages[name]} (${message})`;
