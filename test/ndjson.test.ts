@@ -1,14 +1,12 @@
-import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { maxTextLength } from "../src/investor/investor.ts";
-import { copy, copyHere, lineOf, openSqlite, startCopy } from "./support/copying.ts";
+import { copy, copyHere, lineOf, openSqlite } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import { grpcClient, startService } from "./support/service.ts";
-import { needs } from "./support/tools.ts";
 
 /** Imports a file into a new store, and shows what the store has then. */
 async function importFile(content: string | Buffer) {
@@ -126,28 +124,5 @@ describe("a file that is none", () => {
       "error: cannot read a.ndjson: it holds no records; left out 129 wrong lines, of which the first 100 are named above; copied 0 records, and found 0 already there",
     );
     expect({ code, stored }).toEqual({ code: 1, stored: [] });
-  });
-
-  it("takes constant memory, if it is empty lines", async () => {
-    const folder = temporaryFolder();
-    writeFileSync(join(folder, "a.ndjson"), `${"\n".repeat(6 * 1024 ** 2)}${lineOf()}`);
-    const env = { NODE_OPTIONS: "--max-old-space-size=48" };
-    expect(await copy(["a.ndjson", "b.ndjson"], { folder, env })).toMatchObject({ code: 0 });
-  });
-
-  it("takes constant memory, if it is one endless line", needs("Linux"), async () => {
-    const folder = temporaryFolder();
-    const { child, exited, output } = startCopy(["-", "b.ndjson"], { folder });
-    const { stdin } = child;
-    const chunk = Buffer.alloc(1024 ** 2, "x");
-    for (let i = 0; i < 160; i += 1) if (!stdin?.write(chunk)) await once(stdin ?? child, "drain");
-    const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
-    stdin?.end(`\n${lineOf()}`);
-    expect(await exited).toBe(1);
-    expect(output()).toMatch(
-      /error: line 1: is longer than 65536 bytes\n(.*\n)*error: left out 1 wrong line; copied 1 record, /,
-    );
-    // Node.js alone takes some 70 MB.
-    expect(Number(/VmHWM:\s+(\d+) kB/.exec(status)?.[1])).toBeLessThan(200_000);
   });
 });

@@ -1,8 +1,17 @@
+import { once } from "node:events";
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { copy, copyHere, makeSqlite, startCopy, tableAlone, tableOf } from "../support/copying.ts";
+import {
+  copy,
+  copyHere,
+  lineOf,
+  makeSqlite,
+  startCopy,
+  tableAlone,
+  tableOf,
+} from "../support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
@@ -169,4 +178,29 @@ it("a copy into the file of a service leaves a lone caller more than half of its
   const after = await rateDuring(delay(2_000));
   console.log(`creates a second: ${[before, beside, after].map(Math.round)}`);
   expect(beside).toBeGreaterThan(Math.min(before, after) / 2);
+});
+
+describe("a file of NDJSON that holds no records", () => {
+  it("takes constant memory, if it is empty lines", async () => {
+    const folder = temporaryFolder();
+    writeFileSync(join(folder, "a.ndjson"), `${"\n".repeat(6 * 1024 ** 2)}${lineOf()}`);
+    const env = { NODE_OPTIONS: "--max-old-space-size=48" };
+    expect(await copy(["a.ndjson", "b.ndjson"], { folder, env })).toMatchObject({ code: 0 });
+  });
+
+  it("takes constant memory, if it is one endless line", needs("Linux"), async () => {
+    const folder = temporaryFolder();
+    const { child, exited, output } = startCopy(["-", "b.ndjson"], { folder });
+    const { stdin } = child;
+    const chunk = Buffer.alloc(1024 ** 2, "x");
+    for (let i = 0; i < 160; i += 1) if (!stdin?.write(chunk)) await once(stdin ?? child, "drain");
+    const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
+    stdin?.end(`\n${lineOf()}`);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(
+      /error: line 1: is longer than 65536 bytes\n(.*\n)*error: left out 1 wrong line; copied 1 record, /,
+    );
+    // Node.js alone takes some 70 MB.
+    expect(Number(/VmHWM:\s+(\d+) kB/.exec(status)?.[1])).toBeLessThan(200_000);
+  });
 });
