@@ -9,12 +9,12 @@ import { type handleUnaryCall, Metadata, Server, ServerCredentials, status } fro
 import { v7, version } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createInvestorClient } from "../client/src/connect.ts";
-import { type InvestorClient, InvestorError } from "../client/src/grpc.ts";
+import type { InvestorClient } from "../client/src/grpc.ts";
 import { ErrorInfoSchema, RetryInfoSchema } from "../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../gen/google/rpc/status_pb.js";
 import type { CreateInvestorRequest } from "../gen/investor/v1/investor_pb.js";
 import { temporaryFolder } from "./support/folder.ts";
-import { investorClients, overGrpc } from "./support/investor-clients.ts";
+import { errorOf, investorClients, overGrpc } from "./support/investor-clients.ts";
 import { aNew } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { listen } from "./support/tcp.ts";
@@ -22,16 +22,6 @@ import { listen } from "./support/tcp.ts";
 async function start(flags?: Record<string, string>) {
   const { grpcPort } = await startInProcess(flags);
   return overGrpc(`localhost:${grpcPort}`);
-}
-
-/** The error of a call that must fail. */
-async function errorOf(call: Promise<unknown>): Promise<InvestorError> {
-  const error = await call.then(
-    () => new Error("the call succeeded"),
-    (reason) => reason,
-  );
-  expect(error).toBeInstanceOf(InvestorError);
-  return error;
 }
 
 /** A server that handles GetInvestor, and knows nothing of the service: its address, and its calls so far. */

@@ -4,7 +4,7 @@ import {
   createGrpcWebTransport,
 } from "@connectrpc/connect-node";
 import { credentials } from "@grpc/grpc-js";
-import { onTestFinished } from "vitest";
+import { expect, onTestFinished } from "vitest";
 import * as connect from "../../client/src/connect.ts";
 import * as grpc from "../../client/src/grpc.ts";
 import type { Ports } from "./clients.ts";
@@ -37,4 +37,14 @@ export function investorClients(
     "grpc-js": overGrpc(`localhost:${grpcPort}`, options),
     ...Object.fromEntries(overConnect),
   };
+}
+
+/** The error of a call that must fail, by whichever copy of the client. */
+export async function errorOf(call: Promise<unknown>): Promise<grpc.InvestorError> {
+  const error = await call.then(
+    () => new Error("the call succeeded"),
+    (reason) => reason,
+  );
+  expect(error).toBeInstanceOf(grpc.InvestorError);
+  return error;
 }
