@@ -14,15 +14,14 @@ interface Authority {
   sign(name: string, days?: number): Promise<Certificate>;
 }
 
-/** Makes an authority that nobody else knows. */
+const made = new Map<string, ReturnType<typeof createCA>>();
+
+/** The authority of a name, which no other process knows. */
 export async function createAuthority(organization = "Example"): Promise<Authority> {
-  const ca = await createCA({
-    organization,
-    countryCode: "GB",
-    state: "London",
-    locality: "London",
-    validity: 1,
-  });
+  const place = { countryCode: "GB", state: "London", locality: "London" };
+  const making = made.get(organization) ?? createCA({ organization, ...place, validity: 1 });
+  made.set(organization, making);
+  const ca = await making;
   return {
     ca: ca.cert,
     sign: (name, days = 1) =>
