@@ -14,7 +14,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import { copyHere, makeSqlite, openSqlite, runSql } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { listAll } from "../support/pages.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
 import { end, grpcClient, run, type Service, startService } from "../support/service.ts";
@@ -139,26 +138,6 @@ describe("a start that is killed at any of its system calls", needs("cc"), () =>
 
 describe("two first starts at once", needs("cc"), () => {
   const createDisk = prepareDisks();
-
-  it("serve one file, and have all that either acknowledged", async () => {
-    const random = createRandom(seedOf("two first starts"));
-    for (let round = 0; round < 10; round += 1) {
-      const folder = temporaryFolder();
-      const starts = [0, random.int(0, 100)].map((ms) =>
-        delay(ms).then(() => startService({}, folder)),
-      );
-      const services = await Promise.all(starts);
-      const created = await Promise.all(services.flatMap((each) => createSome(each)));
-      for (const service of services) {
-        const listed = await listAll(grpcClient(service));
-        expect(listed.map(({ id }) => id)).toEqual(created.toSorted());
-      }
-      const made = services.filter(({ output }) => output().includes("is a new file"));
-      expect(made).toHaveLength(1);
-      await Promise.all(services.map((each) => end(each, "SIGKILL")));
-      expect(await countRecords(join(folder, "data/investors.db"))).toBe(created.length);
-    }
-  });
 
   it("lose nothing if one of them is killed at any of its system calls", async () => {
     const random = createRandom(seedOf("a killed first start beside another"));
