@@ -6,6 +6,7 @@ import { promisify, stripVTControlCharacters } from "node:util";
 import { expect, it, type TestOptions } from "vitest";
 import { root, toolPath } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
+import { institution } from "../support/records.ts";
 import { startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
@@ -16,19 +17,7 @@ const caller = `
 import createClient from "openapi-fetch";
 import type { components, paths } from "./openapi.d.ts";
 
-const body: components["schemas"]["InvestorContent"] = {
-  type: "institution",
-  firstName: "",
-  middleName: "",
-  lastName: "Example Capital",
-  addressLine1: "1 Main Street",
-  addressLine2: "",
-  city: "Springfield",
-  state: "IL",
-  zipCode: "62701",
-  country: "us",
-  language: "en",
-};
+const body: components["schemas"]["InvestorContent"] = ${JSON.stringify(institution)};
 const client = createClient<paths>({ baseUrl: process.argv[2] ?? "" });
 const { data, error } = await client.POST("/v1/investors", { body });
 if (data === undefined) throw new Error(error.reason);
