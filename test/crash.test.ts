@@ -18,7 +18,7 @@ it("kill -9 during creates loses no acknowledged record, and repeats store none 
   const acknowledged = new Map<string, Investor>();
   const unanswered: ReturnType<typeof aCreate>[] = [];
   let requests = 0;
-  for (let round = 0; round < 5; round += 1) {
+  for (let round = 0; round < 3; round += 1) {
     const service = await startService({}, folder);
     const client = grpcClient(service);
     /** First repeats what failed, then creates more, until the service is gone. */

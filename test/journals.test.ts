@@ -17,7 +17,7 @@ import { runRemove } from "../src/remove.ts";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import { copyHere, makeSqlite, openSqlite, runSql, tableOf } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
-import { end, run, startService, untilWritten } from "./support/service.ts";
+import { end, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** A backup of 100 records, one in rollback mode, and journals as kills leave them. */
@@ -57,16 +57,7 @@ function read(folder: string): Record<string, string> {
 }
 
 const uses: [string, (folder: string) => Promise<string>][] = [
-  [
-    "serve",
-    async (folder) => {
-      const env = { DATABASE_URL: "sqlite:file.db" };
-      const service = run([], env, folder);
-      await untilWritten(service, "serving");
-      expect(await end(service)).toBe(1);
-      return service.output();
-    },
-  ],
+  ["serve", (folder) => openSqlite(join(folder, "file.db")).then(() => "opened", String)],
   [
     "copy from it",
     async (folder) => fail(await copyHere(["sqlite:file.db", "out.ndjson"], { folder })),
