@@ -1,5 +1,5 @@
 import { toTitle } from "./race.ts";
-import type { Results } from "./report.ts";
+import type { Figure, Results } from "./report.ts";
 import { show, toTable } from "./table.ts";
 
 /** What a ratio is of, unless it is of calls a second, and whether the goal is the least or the most. */
@@ -11,7 +11,7 @@ const measures = {
 
 const signs = { "at least": "≥", "at most": "≤" };
 
-/** Holds what was measured against what it has to be. */
+/** Holds what was measured against what it has to be; of neighbours, the table has what is missed. */
 export function judge({ outcomes, figures }: Results): { table: string; isMet: boolean } {
   const ratios = outcomes.flatMap((outcome) =>
     outcome.standings.flatMap(({ name, ratios, goal }) => {
@@ -24,11 +24,12 @@ export function judge({ outcomes, figures }: Results): { table: string; isMet: b
     }),
   );
   let isMet = true;
-  const rows = [...ratios, ...figures].flatMap(({ title, value, unit, goal }) => {
+  const rows = [...ratios, ...figures].flatMap(({ title, value, unit, goal, cell }: Figure) => {
     if (goal === undefined) return [];
     const { is, must, aim } = goal;
     const holds = (limit: number) => (is === "at least" ? value >= limit : value <= limit);
     if (!holds(must)) isMet = false;
+    else if (cell) return [];
     const verdict = holds(aim) ? "aim met" : holds(must) ? "met" : "MISSED";
     return [[title, show(value, ` ${unit}`), `${signs[is]} ${must}`, `${aim}`, verdict]];
   });

@@ -83,7 +83,7 @@ async function measureOn(
     const { stop } = await start();
     const times = await callAlone(contestant, seconds);
     await stop();
-    figures.push(...toFigures(`Get or health check beside ${name}, ${store}`, times));
+    figures.push(...toFigures(name, store, times));
   }
   const create = () => measure(contestant, creates(), usualCallers.grpc, plan.seconds);
   const ratios: number[] = [];
@@ -111,7 +111,7 @@ async function measureOn(
   const ofReload = await callAlone({ ...contestant, server: reloaded }, seconds, `Bearer ${token}`);
   clearInterval(timer);
   await reloaded.stop();
-  figures.push(...toFigures(`Get or health check beside a reload a second, ${store}`, ofReload));
+  figures.push(...toFigures("a reload a second", store, ofReload));
 
   if (store === "SQLite") figures.push(...(await measurePeer(contestant, url, goPeer, plan)));
   await database.close();
@@ -127,16 +127,23 @@ async function measurePeer(contestant: Contestant, url: string, goPeer: string, 
   const times = await callAlone(peer, plan.seconds * plan.rounds, undefined, []);
   await stop();
   await peer.server.stop();
-  const figures = toFigures(`grpc-go: get beside ${kind}, SQLite`, times);
-  return figures.map(({ title, value, unit }) => ({ title, value, unit }));
+  return toFigures(`${kind}, grpc-go`, "SQLite", times).map(({ goal, ...figure }) => figure);
 }
 
-function toFigures(title: string, { p99, longest }: { p99: number; longest: number }): Figure[] {
+function toFigures(
+  neighbour: string,
+  store: Store,
+  { p99, longest }: { p99: number; longest: number },
+): Figure[] {
   const atMost = (must: number, aim: number) => ({ is: "at most", must, aim }) as const;
-  return [
-    { title: `${title}: p99`, value: p99, unit: "ms", goal: atMost(25, 8) },
-    { title: `${title}: longest`, value: longest, unit: "ms", goal: atMost(150, 50) },
-  ];
+  const toFigure = (what: string, value: number, goal: Figure["goal"]): Figure => ({
+    title: `Beside ${neighbour}, ${store}: ${what}`,
+    value,
+    unit: "ms",
+    goal,
+    cell: [neighbour, `${store}, ${what}`],
+  });
+  return [toFigure("p99", p99, atMost(25, 8)), toFigure("longest", longest, atMost(150, 50))];
 }
 
 /** Calls one after the other: gets and, by another connection, health checks. */

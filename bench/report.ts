@@ -10,7 +10,9 @@ export interface Figure {
   title: string;
   value: number;
   unit: string;
-  goal?: { is: "at least" | "at most"; must: number; aim: number };
+  goal?: { is: "at least" | "at most"; must: number; aim: number } | undefined;
+  /** Its row and column in the table of neighbours, if it stands there. */
+  cell?: [neighbour: string, what: string];
 }
 
 /** All that a run has found. */
@@ -38,7 +40,8 @@ export async function write(results: Results): Promise<void> {
     machine: `Measured by \`npm run bench\` on ${date.replace("T", " ")} UTC, on ${machine}.`,
     calls: toCalls(outcomes),
     goals: judge(results).table,
-    figures: tabulate(figures.filter(({ goal }) => goal === undefined)),
+    neighbours: toNeighbours(figures),
+    figures: tabulate(figures.filter(({ goal, cell }) => !goal && !cell)),
   });
 }
 
@@ -54,6 +57,18 @@ function fill(path: string, texts: Record<string, string>): void {
 export function tabulate(figures: Figure[]): string {
   const rows = figures.map(({ title, value, unit }) => [title, show(value, ` ${unit}`)]);
   return toTable([["figure", ""], ...rows]);
+}
+
+/** What a lone caller's calls took beside each neighbour. */
+function toNeighbours(figures: Figure[]): string {
+  const cells = new Map(figures.map((figure) => [figure.cell?.join(), figure]));
+  const named = (part: 0 | 1) => [...new Set(figures.flatMap(({ cell }) => cell?.[part] ?? []))];
+  const columns = named(1);
+  const rows = named(0).map((row) => {
+    const values = columns.map((column) => cells.get([row, column].join()));
+    return [row, ...values.map((each) => (each ? show(each.value, ` ${each.unit}`) : ""))];
+  });
+  return toTable([["beside", ...columns], ...rows]);
 }
 
 const peers = ["grpc-go", "grpc-js"];
