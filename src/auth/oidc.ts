@@ -206,7 +206,7 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
 async function fetchJson(url: string, init: RequestInit): Promise<unknown> {
   const response = await fetch(url, init);
   if (response.status !== 200) {
-    // Its connection is kept until its body was read.
+    // An unread body would keep the connection.
     await response.body?.cancel();
     throw new Error(`${url} replied with ${response.status}`);
   }

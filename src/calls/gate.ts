@@ -55,7 +55,7 @@ export function createGate(options: GateOptions) {
   const lists = createSlots("lists", maxLists, Math.ceil((maxLists * 7) / 8));
   const beginPage = createQueue(maxPagesAtOnce);
   const wholeLists = createSlots("whole lists", maxWholeLists, maxWholeListsOfCaller);
-  // Apart, so that none keeps another out.
+  // One limit each, so that none keeps another out.
   const checks = createPublicCalls("health checks", maxChecks, "oldest");
   const reflections = createPublicCalls("reflection streams", maxReflections, "oldest");
   const watches = createPublicCalls("health watches", maxWatches, "youngest");

@@ -24,7 +24,7 @@ const refusals = new Set<string>([
   "OVERLOADED",
 ] satisfies Reason[]);
 
-/** What the log has of a refusal. */
+/** The fields of a refusal's line in the log. */
 type Refusal = { readonly reason: string | undefined } & Record<string, unknown>;
 
 /** The reason of calls that surely stored nothing. */
@@ -97,7 +97,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   // So that the first of a kind is seen as an increase.
   for (const reason of [...refusals, "CROSS_ORIGIN"]) unlogged.inc({ reason }, 0);
   overloads.inc({ limit: "calls in flight" }, 0);
-  // Apart, so that those of strangers cannot push out those of known callers.
+  // One each, so that refusals of strangers do not push out those of known callers.
   const logStranger = createBoundedLines(log, "were refused");
   const logKnown = createBoundedLines(log, "were refused");
   const logInternal = createBoundedLines(log, "were internal errors");

@@ -53,7 +53,7 @@ export function createNdjsonSource(stream: Readable, onFault: OnFault): Source {
         // Signals and the database's replies have their turn meanwhile.
         if (count % batchSize === 0) await setImmediate();
       }
-      // SQLite writes each page that a batch changes, and neighbours share one.
+      // SQLite writes every page that a batch changes: fewer if its ids are close together.
       records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
       for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
       isEmpty &&= records.length === 0;
@@ -64,7 +64,7 @@ export function createNdjsonSource(stream: Readable, onFault: OnFault): Source {
   return { batches: read(), partRead: () => undefined };
 }
 
-/** The lines of a stream, by chunks; of one that is too long, no more than shows it. */
+/** Yields the lines of each chunk of a stream. A line that is too long is cut, but stays too long. */
 async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Iterable<Buffer>> {
   let rest: Buffer = Buffer.alloc(0);
 
@@ -82,7 +82,7 @@ async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Iterab
 }
 
 /**
- * The record of a line, or undefined of an empty one.
+ * The record in a line; undefined if the line is empty.
  *
  * @throws {Error} with all that is wrong, without any value
  */

@@ -37,7 +37,7 @@ export function describePeer(socket: Socket): Peer {
   return { address, certificate };
 }
 
-/** The name in a certificate, which no other name looks like (RFC 5280, 4.1.2.6). */
+/** The name in a certificate, as text that no other name has (RFC 5280, 4.1.2.6). */
 function holderOf(x509: X509Certificate): string | undefined {
   const isNamed = (text = "") => /[=:][^\n+,]/.test(text);
   try {

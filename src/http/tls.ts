@@ -81,7 +81,7 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     createSecureContext({ key }),
   );
   if (clientCaFile !== undefined) {
-    // A resumed connection would have the certificate of the one before, and its verdict.
+    // A resumed connection would keep the earlier certificate and its verdict.
     context.secureOptions = constants.SSL_OP_NO_TICKET;
     context.ca = await readSettingFile("--tls-client-ca", clientCaFile);
     // Node.js itself skips what is no certificate.

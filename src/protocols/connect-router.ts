@@ -57,7 +57,7 @@ export function createConnectRoutes(
   rpcs: Iterable<Rpc>,
 ) {
   const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
-  // Apart, so that strangers' calls do not come before those of callers.
+  // A queue of its own, so that strangers' calls do not come before those of callers.
   const takeTurn = { public: createTurns(maxBegunAtOnce), own: createTurns(maxBegunAtOnce) };
   const turnsOf = ({ isPublic }: Rpc) => (isPublic ? takeTurn.public : takeTurn.own);
   const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);

@@ -2,7 +2,7 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { maxRecordBytes } from "../investor/investor.ts";
 import type { Range } from "../investor/paging.ts";
 
-/** The most records that a list may ask for; so many of the largest fit in a reply of MongoDB, of 16 MiB. */
+/** The most records that a list may ask for: even the largest then fit in MongoDB's reply of 16 MiB. */
 export const maxListed = Math.min(1_001, Math.floor((8 * 1024 * 1024) / maxRecordBytes));
 
 /**

@@ -48,7 +48,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
   let closing: Promise<unknown> | undefined;
   /** When the last insert was written, by the server's operation time. */
   let lastTime: Timestamp | undefined;
-  /** Whether a connection has replies that are not those of its commands. */
+  /** Whether some connection has replied to another command than it was sent. */
   let isMixedUp = false;
   /** The server gives up after the time of an attempt, and has a little longer to say so. */
   const run: Run = (command, how) => {
@@ -139,7 +139,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
     observe: (durationMs, size) => observe("insert", durationMs, size),
   });
 
-  // Apart, so that hits do not wait for what others missed.
+  // A batcher of its own, so that hits do not wait for misses, which are read a second time.
   const misses = new Batcher<string, Investor | undefined>({
     async run(ids) {
       const found = byId(await retryOnce(() => reads.findAll(queryOf(ids))));

@@ -51,7 +51,7 @@ export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   return investor;
 }
 
-/** Makes the table and the mark in an empty file whose commits are counted, within a transaction. */
+/** Creates the table in an empty file, marks the file as ours and counts the commit, all in the caller's transaction. */
 export function createTable(db: DatabaseSync): void {
   db.exec(`${head}${options}; PRAGMA application_id = ${applicationId}`);
   countCommit(db);
