@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Commits and tags a release, and leaves in release/ what one would publish. Nothing is pushed.
+# Commits and tags a release, and puts the artifacts in release/. Nothing is pushed.
 # npm run release -- VERSION, or major, minor, patch. After --dry-run, it is made in a clone and shown.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -54,6 +54,16 @@ it("docs/layout.md names the rooms and files of src as they are", () => {
   }
 });
 
+it("docs/decisions.md names files of src, and tests, that are there", () => {
+  const text = readPage("docs/decisions.md");
+  const files = Array.from(text.matchAll(/`([\w/.-]+\.ts)`/g), ([, file = ""]) => file);
+  expect(files.length).toBeGreaterThan(30);
+  for (const file of files) {
+    const paths = ["src", "test"].map((folder) => join(root, folder, file));
+    expect(paths.filter(existsSync), file).toHaveLength(1);
+  }
+});
+
 it("the pages name a test for each block that commands.test.ts does not run", () => {
   // Commands, and what others do with them or read.
   const commands = ["sh", "crontab"];
@@ -110,12 +120,12 @@ it.each(["README.md", "proto/investor/v1/investor.proto", "proto/investor/v1/ope
   },
 );
 
-it("docs/calling.md has every error with its code, its status, and whether to repeat the call", async () => {
+it("docs/calling.md has every error with its code, its status, and whether to retry the call", async () => {
   const rows = readPage("docs/calling.md").matchAll(
     /^\| `([A-Z_]+)` +\| `([A-Z_]+)` +\| (\d+) +\| (.*?) *\|$/gm,
   );
   const told = Array.from(rows, ([, reason, code, status, advice = ""]) =>
-    [reason, code, status, advice.startsWith("[repeat](#retries)")].join(),
+    [reason, code, status, advice.startsWith("[retry](#retries)")].join(),
   );
   const errors = Object.values(failures).flat();
   const made = errors.map(async (error) => {
