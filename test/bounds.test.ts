@@ -381,7 +381,7 @@ describe("a reply that is not read", () => {
 });
 
 describe("connections", () => {
-  it("are at most as many as the limit, and the one idle longest is replaced", async () => {
+  it("are no more than the limit, and the one idle longest is replaced", async () => {
     const service = await startHere({ MAX_CONNECTIONS: "20" });
     const first = openWire(service.httpPort).socket;
     await once(first, "connect");
@@ -536,7 +536,7 @@ describe("a connection of HTTP/2", () => {
 });
 
 describe("requests by HTTP/1.1", () => {
-  it("have headers of at most 16 KiB, and one that has more is said", async () => {
+  it("have headers of at most 16 KiB; beyond, the reason is told", async () => {
     const headers = { "x-large": "x".repeat(17_000) };
     const service = await startInProcess();
     expect((await ask(service, "/healthz", { headers })).status).toBe(431);

@@ -92,11 +92,11 @@ const history = testedIn(
 const replacements = testedIn(sqlite, "ends with the first ping after its file was %s");
 const movedFile = testedIn(
   "damage.test.ts",
-  "a service whose file was moved ends, and leaves the one that has its path now alone",
+  "a service whose file was moved ends, and does not touch the file that has its path now",
 );
 const quota = testedIn(
   sqlite,
-  "refuses what a quota does not let it write, stays ready, and goes on once it may",
+  "refuses creates beyond a quota, stays ready, and takes them again once there is room",
 );
 const setRefuses = testedIn(
   refused,
@@ -343,7 +343,7 @@ const table: Record<string, Record<Change, Cell>> = {
   "a client's certificate": {
     gone: testedIn(
       "tls.test.ts",
-      "tells who calls; without one that is trusted, health alone replies",
+      "tells who calls; without a trusted one, only health checks reply",
     ),
     replaced: testedIn(
       "gate/client-certificates.test.ts",
@@ -396,7 +396,7 @@ const table: Record<string, Record<Change, Cell>> = {
   "its keys": {
     gone: testedIn(
       "oidc.test.ts",
-      "are fetched again after ten minutes, so that one that has left serves no more",
+      "are fetched again after ten minutes, so that a withdrawn key is no longer accepted",
     ),
     replaced: newKeys,
     "expired or refused": testedIn("oidc.test.ts", "that are too weak are named in the log"),

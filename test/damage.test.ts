@@ -165,7 +165,7 @@ describe("a file and a WAL", () => {
   });
 });
 
-it("a service whose file was moved ends, and leaves the one that has its path now alone", async () => {
+it("a service whose file was moved ends, and does not touch the file that has its path now", async () => {
   const folder = temporaryFolder();
   const env = { DATABASE_URL: "sqlite:investors.db" };
   const old = await startService(env, folder);

@@ -166,7 +166,7 @@ describe("the keys of the issuer", () => {
     expect(await isNewTokenValid()).toBe(true);
   });
 
-  it("are fetched again after ten minutes, so that one that has left serves no more", async () => {
+  it("are fetched again after ten minutes, so that a withdrawn key is no longer accepted", async () => {
     const { issuer, isValid } = await start();
     const token = await issuer.sign({ exp: inSeconds(7_200) });
     expect(await isValid(token)).toBe(true);

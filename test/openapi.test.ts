@@ -144,7 +144,7 @@ describe("the OpenAPI document", () => {
     expect(parameterOf(getInvestor, "id")).not.toHaveProperty("example");
   });
 
-  it("has an example of every problem, as it says", () => {
+  it("has a true example of every problem", () => {
     for (const operation of operations) {
       for (const [status, response] of Object.entries(operation.responses)) {
         if (status === "200") continue;

@@ -148,7 +148,7 @@ it("no mistake of a client is INTERNAL in the metrics or an error in the log", a
   expect(service.errors).toEqual([]);
 });
 
-it("nor is a connection that breaks before its replies are written, as by what is no HTTP", async () => {
+it("nor is a connection that breaks before its replies are written, as after bytes that are no HTTP", async () => {
   const service = await startInProcess({ "--log-calls": "true" });
   const client = grpcClient(service);
   // More than a response buffers.

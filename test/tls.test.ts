@@ -248,7 +248,7 @@ describe("TLS", () => {
 });
 
 describe("a client certificate", () => {
-  it("tells who calls; without one that is trusted, health alone replies", async () => {
+  it("tells who calls; without a trusted one, only health checks reply", async () => {
     const { own, ca, clients, ...server } = await startWithClients();
     for (const client of Object.values(clientsOf(server, { tls: { ca, ...own } }))) {
       await client.createInvestor(aCreate());

@@ -37,7 +37,7 @@ const patient = { REQUEST_TIMEOUT: "10m" };
 /** Ten times as fast as it says. */
 const fast = { ...patient, NODE_OPTIONS: hurry(10) };
 
-it("reflection streams hold little of what is asked and not read", async () => {
+it("reflection streams hold little for clients that ask and do not read", async () => {
   const { grpcPort, child } = await startService({ NODE_OPTIONS: "--max-old-space-size=80" });
   const questions = Buffer.concat(Array(1_000).fill(listServices));
   for (let i = 0; i < 8; i += 1) {
@@ -113,7 +113,7 @@ it("a reply arrives whole if it is read slowly, over HTTP/1.1 and, beside others
   for (const tail of await Promise.all(tails)) expect(tail).toContain("}]");
 });
 
-it("a connection of HTTP/2 is closed after an error, though its client reads nothing of what was sent", async () => {
+it("a connection of HTTP/2 is closed after an error, though its client reads nothing", async () => {
   const service = await startService(fast, await makeFullFolder(130));
   const { socket } = openWire(service.grpcPort, clientPreface);
   socket.pause().write(wideWindows);

@@ -156,7 +156,7 @@ export function describeStoreContract(
       await Promise.all(storm);
     });
 
-    it("sees in every way of reading what was inserted before", async () => {
+    it("reads earlier inserts in every way of reading", async () => {
       const store = await openStore();
       const other = await store.reopen();
       for (let i = 0; i < 20; i += 1) {

@@ -250,7 +250,7 @@ describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
   const deposed = { code: 10_107, errmsg: "deposed" };
   const refused = { errorCode: deposed.code };
 
-  it("leaves an insert open that may be written, and none that was refused", async () => {
+  it("calls an outcome unknown only if the insert may be written", async () => {
     const { fail, store } = await openFailing();
     const cases: [how: object, error: new () => Error, isStored: boolean][] = [
       [{ writeConcernError: deposed }, OutcomeUnknownError, true],

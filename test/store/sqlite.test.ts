@@ -407,7 +407,7 @@ describe("SQLite", () => {
     expect(await store.list({ limit: 10 })).toHaveLength(1);
   });
 
-  it("does not take a path that cannot be looked up for one that leads elsewhere", () => {
+  it("does not mistake a path that cannot be looked up for one that leads elsewhere", () => {
     const check = () => checkIdentity(join(temporaryFolder(), "x".repeat(300)), "");
     expect(check).toThrow(StoreUnavailableError);
     expect(() => checkIdentity(join(temporaryFolder(), "x"), "")).toThrow(FilesGoneError);
@@ -517,7 +517,7 @@ describe("SQLite", () => {
   });
 
   it(
-    "refuses what a quota does not let it write, stays ready, and goes on once it may",
+    "refuses creates beyond a quota, stays ready, and takes them again once there is room",
     needs("prlimit"),
     async () => {
       const service = await startService();
