@@ -43,7 +43,6 @@ export function isCommonConnect({ method, url, headers }: HttpRequest): boolean 
     !url?.includes("?") &&
     (headers["content-type"] === json || headers["content-type"] === proto) &&
     (headers["content-encoding"] ?? "identity") === "identity" &&
-    (headers["connect-protocol-version"] ?? "1") === "1" &&
     readConnectTimeout(headers["connect-timeout-ms"]).error === undefined
   );
 }
