@@ -1,11 +1,9 @@
-/** Resolves when a large piece of work may begin; one that is over by then takes no room. */
-type TakeTurn = (isOver?: () => boolean) => Promise<void>;
-
 /**
  * Creates what large pieces of work wait for, so that other calls come between them: in each turn of
- * the event loop at most `count` begin, in the order in which they asked.
+ * the event loop at most `count` begin, in the order in which they asked. One that is over by then takes
+ * no room.
  */
-export function createTurns(count = 1): TakeTurn {
+export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void> {
   let waiting: { begin(): void; isOver?: (() => boolean) | undefined }[] = [];
 
   function beginSome(): void {

@@ -160,10 +160,10 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     };
     // What may have been stored is named, however much else fails.
     const isOutcome = logCalls && touched?.attempted !== undefined && reason !== notStored;
-    const write = isOutcome || usual === "debug" ? undefined : logFailed(code);
     if (isRefusal) logRefusal(principal === undefined ? logStranger : logKnown, line);
-    else if (write) write(level, line, "call failed");
-    else log[level](line, code === "OK" ? "call" : "call failed");
+    else if (usual === "debug" || isOutcome)
+      log[level](line, code === "OK" ? "call" : "call failed");
+    else logFailed(code)(level, line, "call failed");
   }
 
   return {
