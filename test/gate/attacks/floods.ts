@@ -110,11 +110,11 @@ const unpacked = Buffer.alloc(20_000_000, " ");
 const packed = { gzip: gzipSync(unpacked), br: brotliCompressSync(unpacked) };
 
 /** The same get on many streams of HTTP/2. */
-function gets(count: number, path: string): Buffer[] {
+function gets(count: number, path: string, first = 1): Buffer[] {
   const fields = { ...fieldsOf(path), ":method": "GET" };
   return Array.from({ length: count }, (_, i) => [
-    openStream(2 * i + 1, fields),
-    sendData(2 * i + 1, Buffer.alloc(0), true),
+    openStream(2 * i + first, fields),
+    sendData(2 * i + first, Buffer.alloc(0), true),
   ]).flat();
 }
 
@@ -187,8 +187,25 @@ export const floods: Record<string, Attack> = {
         : Array(16).fill(http1("GET", path, {}));
     const { socket, closes } = await open("http", protocol);
     socket.pause().write(Buffer.concat(requests));
+    await closes(random.int(0, 20));
+    if (protocol === "h2" && random.int(0, 1) === 0) {
+      const resets = Array.from({ length: 100 }, (_, i) =>
+        http2Frame(resetStream, none, 2 * i + 1, Buffer.from([0, 0, 0, 8])),
+      );
+      socket.write(Buffer.concat([...resets, ...gets(100, path, 201)]));
+    }
     await closes(random.int(500, 1_500));
     socket.destroy();
+  },
+  "watches over HTTP/1.1, of which some pass their deadline"(hostile) {
+    const { random } = hostile;
+    const fields: Fields = random.pick<Fields>([
+      { "content-type": "application/grpc-web+proto" },
+      { "content-type": "application/grpc-web+proto", "grpc-timeout": "50m" },
+      { "content-type": "application/connect+proto", "connect-timeout-ms": "50" },
+    ]);
+    const watch = http1("POST", paths.watch, fields, messages.empty);
+    return hold(hostile, "http", Array(random.pick([1, 16])).fill(watch), random.int(0, 1) === 0);
   },
   async "connections that stay, with a watch on each"({ open }) {
     const { socket, closes } = await open("grpc");
