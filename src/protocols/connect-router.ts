@@ -148,7 +148,7 @@ export function createConnectRoutes(
       if (response.status === 405) {
         throw call.recordFailure(httpError(405, `the method must be ${allow}`, { allow }));
       }
-      if (response.status === 415) throw call.recordFailure(unsupportedMediaType);
+      if (response.status === 415) throw call.recordFailure(httpError(415, mediaTypes));
       res.setHeader("cache-control", "no-store");
     }
     // Connect calls bytes that are not a message an internal error.
@@ -205,10 +205,8 @@ function checkJson({ input }: DescMethod, options: JsonOptions): JsonOptions {
   return { ...options, textDecoder: { decode } };
 }
 
-const unsupportedMediaType = httpError(
-  415,
-  "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web",
-);
+const mediaTypes =
+  "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web";
 
 const runCall =
   (gate: Gate): Interceptor =>
