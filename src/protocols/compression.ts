@@ -29,25 +29,19 @@ export function createCompressions(): Compression[] {
     }
   }
 
-  async function unpack({ decompress }: Compression, bytes: Uint8Array, maxBytes: number) {
-    try {
-      return await inTurn(() => decompress(bytes, maxBytes));
-    } catch (error) {
-      const isTooLarge = ConnectError.from(error).code === Code.ResourceExhausted;
-      throw isTooLarge ? messageTooLarge(maxBytes) : malformedRequest(error);
-    }
-  }
+  const bound = ({ name, compress, decompress }: Compression): Compression => ({
+    name,
+    compress: (bytes) => inTurn(() => compress(bytes)),
+    async decompress(bytes, maxBytes) {
+      try {
+        return await inTurn(() => decompress(bytes, maxBytes));
+      } catch (error) {
+        const isTooLarge = ConnectError.from(error).code === Code.ResourceExhausted;
+        throw isTooLarge ? messageTooLarge(maxBytes) : malformedRequest(error);
+      }
+    },
+  });
 
-  return [
-    {
-      name: compressionGzip.name,
-      compress: (bytes) => inTurn(() => compressionGzip.compress(bytes)),
-      decompress: (bytes, maxBytes) => unpack(compressionGzip, bytes, maxBytes),
-    },
-    {
-      name: compressionBrotli.name,
-      compress: (bytes) => inTurn(() => compressBrotli(bytes, brotliOptions)),
-      decompress: (bytes, maxBytes) => unpack(compressionBrotli, bytes, maxBytes),
-    },
-  ];
+  const brotli = (bytes: Uint8Array) => compressBrotli(bytes, brotliOptions);
+  return [bound(compressionGzip), bound({ ...compressionBrotli, compress: brotli })];
 }

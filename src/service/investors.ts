@@ -47,9 +47,6 @@ const firstRead = 32;
 const minRead = 16;
 const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);
 
-/** What a create has done that nobody waits for any more. */
-const mayBeStored = "the record may or may not be stored";
-
 /**
  * The three operations over a store, as proto/investor/v1/investor.proto promises them.
  *
@@ -120,7 +117,8 @@ export function createInvestorService(
         if (!isOpen && !(error instanceof DuplicateIdError)) throw toReply(error);
         const stored = await settleInsert(store, investor, error, replayUntil, signal);
         if (stored instanceof Error) {
-          if (signal.aborted) throw interrupted(signal.reason, mayBeStored);
+          if (signal.aborted)
+            throw interrupted(signal.reason, "the record may or may not be stored");
           if (requestId === undefined) throw outcomeUnknownFor(investor.id, stored);
           throw outcomeUnknown(stored);
         }
