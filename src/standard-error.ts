@@ -10,22 +10,13 @@ const flushMs = 1_000;
 const fd = 2;
 
 /** See {@link openStandardError}. */
-export interface StandardError {
-  /** Writes text, which it keeps or drops if nobody reads it, or the disk is full. It does not throw. */
-  write(text: string): void;
-  /** Writes what waits, for at most a second: the end of the process would lose it. */
-  flush(): void;
-  /** How many texts were dropped. */
-  readonly dropped: number;
-  /** Called once there is room again, with how many texts were dropped before. */
-  onRoom: (dropped: number) => void;
-}
+export type StandardError = ReturnType<typeof openStandardError>;
 
 /**
  * Opens standard error so that nothing ever waits for its reader: a pipe or a terminal that is not
  * read would otherwise stop the whole process.
  */
-export function openStandardError(): StandardError {
+export function openStandardError() {
   const output = openWithoutWaiting();
   let waiting = Buffer.alloc(0);
   let timer: NodeJS.Timeout | undefined;
@@ -45,8 +36,9 @@ export function openStandardError(): StandardError {
     opened.onRoom(count);
   }
 
-  const opened: StandardError = {
-    write(text) {
+  const opened = {
+    /** Writes text, which it keeps or drops if nobody reads it, or the disk is full. It does not throw. */
+    write(text: string): void {
       const bytes = Buffer.from(text);
       if (waiting.length > 0 && waiting.length + bytes.length > maxWaitingBytes) {
         dropped += 1;
@@ -55,17 +47,20 @@ export function openStandardError(): StandardError {
       waiting = waiting.length > 0 ? Buffer.concat([waiting, bytes]) : bytes;
       if (timer === undefined) writeWaiting();
     },
-    flush() {
+    /** Writes what waits, for at most a second: the end of the process would lose it. */
+    flush(): void {
       const pause = new Int32Array(new SharedArrayBuffer(4));
       for (let left = flushMs; waiting.length > 0 && left > 0; left -= retryMs) {
         writeWaiting();
         if (waiting.length > 0) Atomics.wait(pause, 0, 0, retryMs);
       }
     },
-    get dropped() {
+    /** How many texts were dropped. */
+    get dropped(): number {
       return dropped;
     },
-    onRoom: () => {},
+    /** Called once there is room again, with how many texts were dropped before. */
+    onRoom(_dropped: number): void {},
   };
   return opened;
 }
