@@ -171,9 +171,9 @@ export function createConnections(limits: ConnectionLimits) {
     /**
      * Follows the connections to a server.
      *
-     * @param describe what to reply to a request of HTTP/1.1 that cannot be read, by the code of the error
+     * @param refusalOf what to reply to a request of HTTP/1.1 that cannot be read, by the code of the error
      */
-    follow(server: Server, describe: (code: string) => string): void {
+    follow(server: Server, refusalOf: (code: string) => string): void {
       // Before Node.js itself begins a session on it.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
@@ -191,7 +191,7 @@ export function createConnections(limits: ConnectionLimits) {
         const code = String(error.code);
         if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection.report("unfinished_request");
         else if (code.startsWith("HPE_")) connection.report("http1_error", code);
-        connection.refuse(error, describe(code));
+        connection.refuse(error, refusalOf(code));
       });
       server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket: Socket) => {
         if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
