@@ -279,7 +279,8 @@ describe("a damaged page", () => {
   ])("fails lists and copies, and does not make them endless: %s", async (_, edit) => {
     const path = change(edit);
     const service = await serve(path);
-    expect((await failureOf(listAll(grpcClient(service), 50))).reason).toBe("INTERNAL");
+    // Large pages: no list sees records out of order of which one ends a page.
+    expect((await failureOf(listAll(grpcClient(service)))).reason).toBe("INTERNAL");
     const reply = await fetch(`http://127.0.0.1:${service.httpPort}/v1/investors`);
     await expect(reply.text()).rejects.toThrow();
     const damage = /damaged after the id [0-9a-f-]{36}/;
