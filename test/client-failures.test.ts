@@ -237,3 +237,24 @@ it("waits 0.2 s at first, twice as long each time with jitter, and never more th
   }
   for (const each of waits) expect(each).toHaveLength(10);
 });
+
+it("waits for a delay that is asked for, whatever its jitter, where the deadline has time for it", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const calls = Array.from({ length: 20 }, () => {
+    let isRepeat = false;
+    const transport = createRouterTransport(({ service }) => {
+      service(InvestorService, {
+        getInvestor() {
+          if (isRepeat) return {};
+          isRepeat = true;
+          throw new ConnectError("it is down", Code.Unavailable, { "retry-after": "20" });
+        },
+      });
+    });
+    return get(connect.createInvestorClient(transport), { timeoutMs: 30_000 });
+  });
+  const settled = Promise.allSettled(calls);
+  await vi.advanceTimersByTimeAsync(30_000);
+  expect((await settled).map(({ status }) => status)).toEqual(Array(20).fill("fulfilled"));
+});

@@ -66,8 +66,9 @@ export function createRetries() {
       }
       if (signal?.aborted) throw toError(cancelled(signal));
       const error = toError(outcome.failure);
-      const waitMs = toWaitMs(error.retryDelayMs, count);
-      const isHopeless = !retryable.includes(error.code) || end - performance.now() <= waitMs;
+      const restMs = end - performance.now();
+      const waitMs = toWaitMs(error.retryDelayMs, count, restMs - minAttemptMs);
+      const isHopeless = !retryable.includes(error.code) || restMs <= waitMs;
       // A connection that fails costs nobody anything, however long the service is down.
       const cost = outcome.failure.isUnanswered && error.code !== deadlineExceeded ? 0 : 1;
       if (isLast || isHopeless || tokens < cost) {
@@ -80,11 +81,15 @@ export function createRetries() {
   };
 }
 
-/** The wait after some repeats: twice as long each time, never less than it is asked for. */
-function toWaitMs(askedMs = 0, count: number): number {
+/**
+ * The wait after some repeats: twice as long each time, and never less than it is asked for, which
+ * is not made longer than `latestMs`.
+ */
+function toWaitMs(askedMs = 0, count: number, latestMs: number): number {
   // Callers that failed together do not come back together.
   const jitter = 1 + Math.random();
-  return Math.max(askedMs * jitter, Math.min(minWaitMs * 2 ** count * jitter, maxWaitMs));
+  const asked = Math.max(askedMs, Math.min(askedMs * jitter, latestMs));
+  return Math.max(asked, Math.min(minWaitMs * 2 ** count * jitter, maxWaitMs));
 }
 
 /** Resolves after a time, or as soon as the signal aborts. */
