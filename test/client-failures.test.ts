@@ -258,3 +258,20 @@ it("waits for a delay that is asked for, whatever its jitter, where the deadline
   await vi.advanceTimersByTimeAsync(30_000);
   expect((await settled).map(({ status }) => status)).toEqual(Array(20).fill("fulfilled"));
 });
+
+it("gives an attempt that no other can follow all of the time", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const transport = createRouterTransport(({ service }) => {
+    service(InvestorService, {
+      async getInvestor() {
+        await new Promise((resolve) => setTimeout(resolve, 400));
+        return {};
+      },
+    });
+  });
+  const call = get(connect.createInvestorClient(transport), { timeoutMs: 450 });
+  const settled = Promise.allSettled([call]);
+  await vi.advanceTimersByTimeAsync(450);
+  expect(await settled).toMatchObject([{ status: "fulfilled" }]);
+});

@@ -58,8 +58,8 @@ export function createRetries() {
       if (signal?.aborted) throw toError(cancelled(signal));
       const leftMs = end - performance.now();
       const isLast = count >= retries;
-      const shareMs = Math.min(leftMs, Math.max(leftMs / 2, minAttemptMs), maxAttemptMs);
-      const outcome = await attempt(isLast ? leftMs : shareMs);
+      const hasAll = isLast || leftMs < 2 * minAttemptMs;
+      const outcome = await attempt(hasAll ? leftMs : Math.min(leftMs / 2, maxAttemptMs));
       if ("reply" in outcome) {
         tokens = Math.min(maxTokens, tokens + tokensPerSuccess);
         return outcome.reply;
