@@ -10,7 +10,7 @@ import { ConfigError } from "../src/settings/config.ts";
 import { copy, makeSqlite, runSql, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
-import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
+import { connectTo, describeWithMongo } from "./support/mongodb.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import {
   end,
@@ -267,7 +267,7 @@ describe("a record that is removed from SQLite", () => {
   });
 });
 
-describeWithMongo("a record that is removed from MongoDB", "set of three", (mongo) => {
+describeWithMongo("a record that is removed from MongoDB", "standalone", (mongo) => {
   it("is in no reply, and is there no second time", async () => {
     const url = mongo.url();
     const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "10m" });
@@ -291,8 +291,7 @@ describeWithMongo("a record that is removed from MongoDB", "set of three", (mong
   });
 
   it("may be removed or not if no majority confirms it, and is by a repeat", async () => {
-    const server = await startServer({ args: ["--setParameter", "enableTestCommands=1"] });
-    const url = server.getUri("investors");
+    const url = mongo.url();
     const service = await startService({ DATABASE_URL: url });
     const { id } = await grpcClient(service).createInvestor(aCreate());
     const writeConcernError = { code: 64, errmsg: "waiting for replication timed out" };

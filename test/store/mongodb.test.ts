@@ -3,7 +3,7 @@ import { connect, createServer } from "node:net";
 import { create } from "@bufbuild/protobuf";
 import { Binary, type Db, ObjectId, UUID } from "mongodb";
 import { v4, v7 } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { toDocument } from "../../src/store/mongodb/documents.ts";
 import { createMongoStore } from "../../src/store/mongodb/mongodb.ts";
@@ -229,98 +229,101 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(refused).toEqual([20]);
     expect(await store.list({ limit: 100 })).toHaveLength(49);
   });
-});
 
-describeWithMongo("MongoDB that ends what it runs", "standalone", (mongo) => {
-  async function openFailing() {
-    const url = mongo.url();
-    const client = await connectTo(url);
-    const fail = (mode: object | string, how: object, command = "insert") => {
-      const data = { failCommands: [command], ...how };
-      return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
-    };
-    const store = open(url);
-    // Once it is connected, it looks at the server no more.
-    await store.ping();
-    return { fail, url, store };
-  }
-
-  // How long a create is sent again. Each attempt may take longer, as on a busy machine.
-  const requestTimeoutMs = 6_000;
-  const deposed = { code: 10_107, errmsg: "deposed" };
-  const refused = { errorCode: deposed.code };
-
-  it("calls an outcome unknown only if the insert may be written", async () => {
-    const { fail, store } = await openFailing();
-    const cases: [how: object, error: new () => Error, isStored: boolean][] = [
-      [{ writeConcernError: deposed }, OutcomeUnknownError, true],
-      [{ closeConnection: true }, OutcomeUnknownError, false],
-      [refused, StoreUnavailableError, false],
-      [{ errorCode: 13 }, StoreUnavailableError, false],
-      [{ errorCode: 13_297 }, StoreUnavailableError, false],
-      [{ errorCode: 189 }, OutcomeUnknownError, false],
-      [{ errorCode: 8_000 }, StoreUnavailableError, false],
-    ];
-    for (const [how, error, isStored] of cases) {
-      const record = anInvestor();
-      await fail({ times: 1 }, how);
-      await expect(store.insert(record), JSON.stringify(how)).rejects.toThrow(error);
-      expect((await store.find(record.id)) !== undefined, JSON.stringify(how)).toBe(isStored);
-    }
-  });
-
-  it("has each create once whose outcome was open, and no outcome made up", async () => {
-    const { fail, store } = await openFailing();
-    const service = serviceOver(store, requestTimeoutMs);
-    const unknown = { code: "Unavailable", reason: "OUTCOME_UNKNOWN" };
-    let count = 0;
-    for (const how of [{ writeConcernError: deposed }, { closeConnection: true }]) {
-      for (const changes of [{}, { requestId: v4() }]) {
-        await fail({ times: 1 }, how);
-        const investor = await service.createInvestor(aCreate(changes));
-        count += 1;
-        expect(await store.list({ limit: 10 })).toHaveLength(count);
-        expect(await store.find(investor.id)).toEqual(investor);
-      }
-    }
-
-    // What refuses a replay says nothing of the first attempt.
-    await fail("alwaysOn", { writeConcernError: deposed });
-    const request = aCreate({ requestId: v7() });
-    const inTime = { timeoutMs: requestTimeoutMs };
-    const open = failureOf(service.createInvestor(request, inTime));
-    const nameless = failureOf(service.createInvestor(aCreate(), inTime));
-    await waitFor(async () => (await store.list({ limit: 10 })).length > count);
-    await fail("alwaysOn", refused);
-    expect(await open).toMatchObject(unknown);
-    const id = (await nameless).metadata?.id;
-    expect(await nameless).toMatchObject({ code: "Unknown", reason: "OUTCOME_UNKNOWN" });
-    await fail("off", {});
-    expect(await store.find(id ?? "")).toBeDefined();
-    const first = await service.createInvestor(request);
-    expect(await store.list({ limit: 10 })).toHaveLength(count + 2);
-
-    // A repeat whose record cannot be read back.
-    await fail("alwaysOn", refused, "find");
-    expect(await failureOf(service.createInvestor(request))).toMatchObject(unknown);
-    await fail("off", {}, "find");
-    expect(await service.createInvestor(request)).toEqual(first);
-  });
-
-  it("leaves time to name the id of an open outcome within its caller's deadline", async () => {
-    const { fail, url } = await openFailing();
-    const clients = clientsOf(await startInProcess({ "--database-url": url }));
-    await fail("alwaysOn", { closeConnection: true });
-    const timeoutMs = 2_000;
-    const creates = Object.values(clients).map((client) =>
-      failureOf(client.createInvestor(aCreate(), { timeoutMs })),
-    );
-    for (const failure of await Promise.all(creates)) {
-      expect(failure).toMatchObject({
-        reason: "OUTCOME_UNKNOWN",
-        metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
+  describe("that ends what it runs", () => {
+    async function openFailing() {
+      const url = mongo.url();
+      const client = await connectTo(url);
+      const fail = (mode: object | string, how: object, command = "insert") => {
+        const data = { failCommands: [command], ...how };
+        return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
+      };
+      const store = open(url);
+      onTestFinished(async () => {
+        for (const command of ["insert", "find"]) await fail("off", {}, command);
       });
+      // Once it is connected, it looks at the server no more.
+      await store.ping();
+      return { fail, url, store };
     }
+
+    // How long a create is sent again. Each attempt may take longer, as on a busy machine.
+    const requestTimeoutMs = 6_000;
+    const deposed = { code: 10_107, errmsg: "deposed" };
+    const refused = { errorCode: deposed.code };
+
+    it("leaves an insert open that may be written, and none that was refused", async () => {
+      const { fail, store } = await openFailing();
+      const cases: [how: object, error: new () => Error, isStored: boolean][] = [
+        [{ writeConcernError: deposed }, OutcomeUnknownError, true],
+        [{ closeConnection: true }, OutcomeUnknownError, false],
+        [refused, StoreUnavailableError, false],
+        [{ errorCode: 13 }, StoreUnavailableError, false],
+        [{ errorCode: 13_297 }, StoreUnavailableError, false],
+        [{ errorCode: 189 }, OutcomeUnknownError, false],
+        [{ errorCode: 8_000 }, StoreUnavailableError, false],
+      ];
+      for (const [how, error, isStored] of cases) {
+        const record = anInvestor();
+        await fail({ times: 1 }, how);
+        await expect(store.insert(record), JSON.stringify(how)).rejects.toThrow(error);
+        expect((await store.find(record.id)) !== undefined, JSON.stringify(how)).toBe(isStored);
+      }
+    });
+
+    it("has each create once whose outcome was open, and no outcome made up", async () => {
+      const { fail, store } = await openFailing();
+      const service = serviceOver(store, requestTimeoutMs);
+      const unknown = { code: "Unavailable", reason: "OUTCOME_UNKNOWN" };
+      let count = 0;
+      for (const how of [{ writeConcernError: deposed }, { closeConnection: true }]) {
+        for (const changes of [{}, { requestId: v4() }]) {
+          await fail({ times: 1 }, how);
+          const investor = await service.createInvestor(aCreate(changes));
+          count += 1;
+          expect(await store.list({ limit: 10 })).toHaveLength(count);
+          expect(await store.find(investor.id)).toEqual(investor);
+        }
+      }
+
+      // What refuses a replay says nothing of the first attempt.
+      await fail("alwaysOn", { writeConcernError: deposed });
+      const request = aCreate({ requestId: v7() });
+      const inTime = { timeoutMs: requestTimeoutMs };
+      const open = failureOf(service.createInvestor(request, inTime));
+      const nameless = failureOf(service.createInvestor(aCreate(), inTime));
+      await waitFor(async () => (await store.list({ limit: 10 })).length > count);
+      await fail("alwaysOn", refused);
+      expect(await open).toMatchObject(unknown);
+      const id = (await nameless).metadata?.id;
+      expect(await nameless).toMatchObject({ code: "Unknown", reason: "OUTCOME_UNKNOWN" });
+      await fail("off", {});
+      expect(await store.find(id ?? "")).toBeDefined();
+      const first = await service.createInvestor(request);
+      expect(await store.list({ limit: 10 })).toHaveLength(count + 2);
+
+      // A repeat whose record cannot be read back.
+      await fail("alwaysOn", refused, "find");
+      expect(await failureOf(service.createInvestor(request))).toMatchObject(unknown);
+      await fail("off", {}, "find");
+      expect(await service.createInvestor(request)).toEqual(first);
+    });
+
+    it("leaves time to name the id of an open outcome within its caller's deadline", async () => {
+      const { fail, url } = await openFailing();
+      const clients = clientsOf(await startInProcess({ "--database-url": url }));
+      await fail("alwaysOn", { closeConnection: true });
+      const timeoutMs = 2_000;
+      const creates = Object.values(clients).map((client) =>
+        failureOf(client.createInvestor(aCreate(), { timeoutMs })),
+      );
+      for (const failure of await Promise.all(creates)) {
+        expect(failure).toMatchObject({
+          reason: "OUTCOME_UNKNOWN",
+          metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
+        });
+      }
+    });
   });
 });
 
