@@ -32,13 +32,18 @@ import { end, grpcClient, metric, startService, waitFor } from "../support/servi
 import { needs } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
 
-async function open(path: string, observe: StoreObserver = () => {}) {
+async function open(
+  path: string,
+  observe: StoreObserver = () => {},
+  onWritable: (refusal?: Error) => void = () => {},
+) {
   const fatal: Error[] = [];
   const warnings: string[] = [];
   const store = await createSqliteStore(path, {
     observe,
     onWarning: (message) => warnings.push(message),
     onFatal: (error) => fatal.push(error),
+    onWritable,
   });
   onTestFinished(() => store.close());
   return { store, fatal, warnings };
@@ -411,6 +416,21 @@ describe("SQLite", () => {
     const check = () => checkIdentity(join(temporaryFolder(), "x".repeat(300)), "");
     expect(check).toThrow(StoreUnavailableError);
     expect(() => checkIdentity(join(temporaryFolder(), "x"), "")).toThrow(FilesGoneError);
+  });
+
+  it("tells a refused create also where creates were just seen to pass", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const told: (Error | undefined)[] = [];
+    const { store } = await open(path, undefined, (refusal) => told.push(refusal));
+    const other = new DatabaseSync(path);
+    onTestFinished(() => other.close());
+    for (let i = 0; i < 2; i += 1) {
+      other.exec(keep);
+      await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
+      await waitFor(() => told.at(-1) instanceof Error);
+      other.exec("ALTER TABLE kept RENAME TO investors");
+      await waitFor(() => told.at(-1) === undefined);
+    }
   });
 
   it("refuses a path through a file", async () => {
