@@ -94,6 +94,8 @@ export function describeStoreContract(
       const failures = outcomes.filter((outcome) => outcome.status === "rejected");
       expect(failures).toHaveLength(rivals.length - 1);
       for (const { reason } of failures) expect(reason).toBeInstanceOf(DuplicateIdError);
+      const refused = mixed.filter((_, i) => outcomes[i]?.status === "rejected");
+      expect(new Set(idsOf(refused))).toEqual(new Set([id]));
       const stored = await store.list({ limit: 1_000 });
       expect(stored).toHaveLength(neighbours.length + 1);
       const winner = mixed.find(
