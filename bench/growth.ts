@@ -28,7 +28,7 @@ const removals = 3;
 const callersBesideRemoval = 4;
 const openingBrace = "{".charCodeAt(0);
 
-/** Measures on SQLite: calls, whole lists, removals and starts. */
+/** Measures on SQLite: calls, removals and starts. */
 export async function measureGrowth(plan: Plan): Promise<Figure[]> {
   const { folder, grown, say, seconds, starts } = plan;
   const toPath = (records: number) => join(folder, `grown-${records}.db`);
@@ -43,12 +43,6 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
   const [few, many] = contestants as [Contestant, Contestant];
   const path = toPath(grown[1]);
   const figures: Figure[] = [];
-  for (const { server, created } of contestants) {
-    const records = `${show(created)} records`;
-    say(`list ${records} in one reply`);
-    const value = created / (await list(server, created)) / 1_000;
-    figures.push({ title: `REST list of ${records}, SQLite`, value, unit: "thousand a second" });
-  }
   figures.push(...(await compareCalls(few, many, plan)));
   await few.server.stop();
   await few.database?.close();
