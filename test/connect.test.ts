@@ -207,8 +207,11 @@ describe("Connect and gRPC-Web", () => {
     ] as const) {
       const reply = await post(httpPort, type, body, headers);
       expect(reply.status, type).toBe(status);
-      if (status === 415)
-        expect(await reply.json(), type).toMatchObject({ reason: "UNSUPPORTED_MEDIA_TYPE" });
+      const content = await reply.json();
+      if (status === 415) expect(content, type).toMatchObject({ reason: "UNSUPPORTED_MEDIA_TYPE" });
+      if (status === 400) {
+        expect(content).toMatchObject({ details: [{ debug: { reason: "MALFORMED_REQUEST" } }] });
+      }
     }
     expect(errors).toEqual([]);
   });

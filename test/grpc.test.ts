@@ -51,8 +51,8 @@ describe("a request by gRPC that cannot be a call", () => {
     ["gzip of no message", INVALID_ARGUMENT, malformed, frame(gzipSync("a"), true), gzip],
     ["broken gzip", INVALID_ARGUMENT, malformed, frame(good, true), gzip],
     ["a bomb", RESOURCE_EXHAUSTED, tooLarge, frame(gzipSync(large), true), gzip],
-    ["a bad timeout", INVALID_ARGUMENT, undefined, empty, { "grpc-timeout": "soon" }],
-    ["nine digits of time", INVALID_ARGUMENT, undefined, empty, { "grpc-timeout": "123456789S" }],
+    ["a bad timeout", INVALID_ARGUMENT, malformed, empty, { "grpc-timeout": "soon" }],
+    ["nine digits of time", INVALID_ARGUMENT, malformed, empty, { "grpc-timeout": "123456789S" }],
     ["a field of the future, which is taken", OK, undefined, frame(Buffer.of(0xfa, 0x3f, 1, 97))],
     ["gzip, which is taken", OK, undefined, frame(gzipSync(good), true), gzip],
   ])("is refused by its own code and reason: %s", async (_, code, reason, body, headers = {}) => {

@@ -95,7 +95,10 @@ async function makeOld(folder: string) {
     const key = Buffer.from(hex, "hex");
     const id = hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
     if (root.subarray(0, root.readUInt16BE(5)).includes(key)) stuck.push(id);
-    else if (bytes.includes(name, bytes.indexOf(name) + 1)) others.push({ id, name });
+    // Elsewhere in the root, a copy can be between cells, where it stays, too.
+    else if (!root.includes(key) && bytes.includes(name, bytes.indexOf(name) + 1)) {
+      others.push({ id, name });
+    }
   }
   const [one = "", two = ""] = stuck;
   return { stuck: [one, two] as const, others };

@@ -18,7 +18,7 @@ import { errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import { universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
-import type { TransportName } from "../calls/call-head.ts";
+import type { CallHead, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
@@ -124,17 +124,13 @@ export function createConnectRoutes(
       headers[":authority" in headers ? ":authority" : "host"] = "localhost";
     }
     const transport = transportOf(headers);
-    const [timeoutHeader, readTimeout] =
-      transport === "connect"
-        ? (["connect-timeout-ms", readConnectTimeout] as const)
-        : (["grpc-timeout", readGrpcTimeout] as const);
-    const { timeoutMs } = readTimeout(headers[timeoutHeader]);
+    const { timeoutHeader, timeoutMs } = readTimeout({ transport, headers });
     const head = { method, transport, isPublic, headers, connection, response: res, timeoutMs };
     const call = gate.begin(head);
     call.values.set(callKey, call);
     const request = universalRequestFromNodeRequest(req, res, undefined, call.values);
-    // Connect would set a timer beside the call's own, and end it with an error of other details.
-    if (timeoutMs !== undefined) request.header.delete(timeoutHeader);
+    // By it, Connect would set a timer beside the call's own. Its errors have no reason.
+    request.header.delete(timeoutHeader);
     // By it, Connect would refuse what is too large before it is read, with no reason.
     request.header.delete("content-length");
     const { header, compression } = findCompression(rpc, headers, transport);
@@ -208,6 +204,14 @@ function checkJson({ input }: DescMethod, options: JsonOptions): JsonOptions {
 const mediaTypes =
   "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web";
 
+/** The client's timeout, and the header that has it. */
+function readTimeout({ transport, headers }: Pick<CallHead, "transport" | "headers">) {
+  const isConnect = transport === "connect";
+  const timeoutHeader = isConnect ? "connect-timeout-ms" : "grpc-timeout";
+  const read = isConnect ? readConnectTimeout : readGrpcTimeout;
+  return { timeoutHeader, ...read(headers[timeoutHeader]) };
+}
+
 const runCall =
   (gate: Gate): Interceptor =>
   (next) =>
@@ -215,6 +219,8 @@ const runCall =
     const call = req.contextValues.get(callKey);
     call.wasInvoked = true;
     const res = await recordFailure(call, async () => {
+      const { error } = readTimeout(call.head);
+      if (error) throw malformedRequest(error, "the timeout is not written as the protocol has it");
       if (!req.stream) refuseIdempotencyKey(call.head, req.message);
       await gate.waitForPage(call);
       call.throwIfAborted();
