@@ -67,7 +67,7 @@ async function restore(left: Files, from: string, at: string): Promise<"opened" 
     return undefined;
   });
   if (records === undefined) {
-    expect(refused, at).toMatch(/move the (log|journal) away/);
+    expect(refused, at).toMatch(/move the (WAL|journal) away/);
     expect(read(folder), at).toEqual(before);
     for (const name of readdirSync(folder)) {
       if (name !== "investors.db") rmSync(join(folder, name));

@@ -175,7 +175,7 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     copyFileSync(from, path);
     let found = await look();
     if (typeof found === "string") {
-      const [, what = ""] = /move the (log|journal) away/.exec(found) ?? [];
+      const [, what = ""] = /move the (WAL|journal) away/.exec(found) ?? [];
       expect(what, found).not.toBe("");
       count(`a backup by ${kind} beside a ${what} was refused`);
       for (const suffix of ["-wal", "-shm", "-journal"]) rmSync(path + suffix, { force: true });
@@ -183,7 +183,7 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
       if (typeof found === "string") throw new Error(found);
       expect(found).toEqual(ids);
     } else {
-      // Its own log, of commits since it was made or restored, brings it up to date.
+      // Its own WAL, of commits since it was made or restored, brings it up to date.
       const isCurrent = isAsKnown(found) && ![...found].every((id) => ids.has(id));
       count(`a backup by ${kind} was opened${isCurrent ? ", and its WAL brought in" : ""}`);
       if (!isCurrent) expect(found, kind).toEqual(ids);
