@@ -1,7 +1,7 @@
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
 import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
-import { readTraceSettings, type TraceSettings } from "./traces.ts";
+import { readTraceSettings } from "./traces.ts";
 import {
   age,
   duration,
@@ -15,55 +15,24 @@ import {
 } from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
-export interface Config {
-  databaseUrl: string;
-  /** The file that holds the database URL, if it does not count itself. */
-  databaseUrlFile: string | undefined;
-  listen: ListenAddress;
-  /** Calls are not encrypted if absent. */
-  tls: TlsFiles | undefined;
-  /** Callers need no credentials if absent. */
-  authentication: AuthenticationSources | undefined;
-  /** `*` means any. */
-  corsOrigins: string[];
-  limits: {
-    maxInFlight: number;
-    maxConnections: number;
-    requestTimeoutMs: number;
-    maxConnectionAgeMs: number | undefined;
-  };
-  drain: { delayMs: number; timeoutMs: number };
+export type Config = ReturnType<typeof readConfig>;
+
+export type TlsFiles = NonNullable<Config["tls"]>;
+
+export type AuthenticationSources = NonNullable<Config["authentication"]>;
+
+export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
+
+/** What commander makes of the {@link settings}. One without a default is absent unless it is set. */
+interface Values
+  extends Record<"databaseUrl" | "host" | "reusePort" | "allowInsecure" | "logCalls", string>,
+    Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
+    Partial<Record<"authTokensFile" | "oidcIssuer" | "oidcAudience", string>>,
+    Record<"grpcPort" | "httpPort" | "maxInFlight" | "maxConnections", number>,
+    Record<"requestTimeout" | "drainDelay" | "drainTimeout", number> {
+  maxConnectionAge?: number;
+  corsOrigin?: string[];
   logLevel: Level;
-  /** Calls that succeed are logged at info. */
-  logCalls: boolean;
-  traces: TraceSettings;
-}
-
-interface ListenAddress {
-  host: string;
-  grpcPort: number;
-  httpPort: number;
-  /** Other processes may listen on the same ports, and share the connections to them. */
-  reusePort: boolean;
-}
-
-/** PEM files; clients need no certificate without a CA file. */
-export interface TlsFiles {
-  certFile: string;
-  keyFile: string;
-  clientCaFile: string | undefined;
-}
-
-export interface AuthenticationSources {
-  tokensFile: string | undefined;
-  oidc: OidcOptions | undefined;
-  clientCertificates: boolean;
-}
-
-/** The issuer and the audience of the access tokens that are accepted. */
-export interface OidcOptions {
-  issuer: string;
-  audience: string;
 }
 
 /** A setting has a wrong value; the message names its flag and says what is accepted. */
@@ -125,8 +94,8 @@ export function addSettings(command: Command): void {
  *
  * @throws {ConfigError} for the first that is wrong
  */
-export function readConfig(command: Command): Config {
-  const values = command.opts();
+export function readConfig(command: Command) {
+  const values = command.opts<Values>();
   const { databaseUrl, databaseUrlFile, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } =
     values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
@@ -171,15 +140,20 @@ export function readConfig(command: Command): Config {
   }
   return {
     databaseUrl,
+    /** The file that holds the database URL, if it does not count itself. */
     databaseUrlFile: databaseUrlFile || undefined,
     listen: { host, grpcPort, httpPort, reusePort },
-    tls: tlsCert
-      ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
-      : undefined,
+    /** Calls are not encrypted if absent. */
+    tls:
+      tlsCert && tlsKey
+        ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
+        : undefined,
+    /** Callers need no credentials if absent. */
     authentication: isAuthenticated
       ? {
           tokensFile: authTokensFile || undefined,
-          oidc: oidcIssuer ? { issuer: oidcIssuer, audience: oidcAudience } : undefined,
+          oidc:
+            oidcIssuer && oidcAudience ? { issuer: oidcIssuer, audience: oidcAudience } : undefined,
           clientCertificates: Boolean(tlsClientCa),
         }
       : undefined,
