@@ -2,17 +2,7 @@ import { type Command, Option } from "commander";
 import type { Level } from "pino";
 import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
 import { readTraceSettings } from "./traces.ts";
-import {
-  age,
-  duration,
-  host,
-  integer,
-  isLoopback,
-  isSecureUrl,
-  origins,
-  text,
-  unchecked,
-} from "./values.ts";
+import { age, duration, host, integer, isLoopback, isSecureUrl, origins, text } from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
 export type Config = ReturnType<typeof readConfig>;
@@ -46,7 +36,8 @@ const port = integer(0, 65_535);
 const count = integer(1, 1_000_000);
 
 export const settings: readonly Option[] = [
-  setting("--database-url <url>", unchecked, "sqlite:data/investors.db", databaseUrls),
+  // URLs may hold passwords, and are checked later: commander repeats what is refused while it parses.
+  setting("--database-url <url>", String, "sqlite:data/investors.db", databaseUrls),
   setting("--database-url-file <file>", text, "", "file that holds it, and is read again"),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
   setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
@@ -61,7 +52,7 @@ export const settings: readonly Option[] = [
   setting("--tls-key <file>", text, "", "PEM file of its private key, without a passphrase"),
   setting("--tls-client-ca <file>", text, "", "PEM file of the CAs of client certificates"),
   setting("--auth-tokens-file <file>", text, "", "file of bearer tokens, one caller a line"),
-  setting("--oidc-issuer <url>", unchecked, "", "URL of the issuer of access tokens to accept"),
+  setting("--oidc-issuer <url>", String, "", "URL of the issuer of access tokens to accept"),
   setting("--oidc-audience <audience>", text, "", "audience of these access tokens"),
   setting("--cors-origin <origins>", origins, "", "origins whose pages may call; * for all"),
   flag("--allow-insecure", "listen beyond loopback even without TLS, authentication or both"),

@@ -1,11 +1,3 @@
-/** What the variables of OpenTelemetry say of the spans of calls. */
-export interface TraceSettings {
-  /** They are exported; the SDK reads itself where to, and how. */
-  readonly areExported: boolean;
-  /** What of the variables does not count. */
-  readonly warnings: readonly string[];
-}
-
 /**
  * Those that concern traces and do not count, of all in
  * https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables.
@@ -13,8 +5,12 @@ export interface TraceSettings {
 const ignored =
   /^OTEL_((EXPERIMENTAL_)?CONFIG_FILE|ENTITIES|(EVENT|LINK)_ATTRIBUTE_COUNT_LIMIT|EXPORTER_(ZIPKIN|JAEGER)_\w+|EXPORTER_OTLP_(TRACES_|SPAN_)?INSECURE)$/;
 
-/** Reads the variables of OpenTelemetry. No value of them ends the service. */
-export function readTraceSettings(env: NodeJS.ProcessEnv): TraceSettings {
+/**
+ * Reads what the variables of OpenTelemetry say of the spans of calls; no value of them ends the service.
+ *
+ * @returns whether spans are exported (the SDK itself reads where to, and how), and what does not count
+ */
+export function readTraceSettings(env: NodeJS.ProcessEnv) {
   const namesOf = (what: string) => [
     `OTEL_EXPORTER_OTLP_TRACES_${what}`,
     `OTEL_EXPORTER_OTLP_${what}`,
@@ -23,7 +19,7 @@ export function readTraceSettings(env: NodeJS.ProcessEnv): TraceSettings {
     namesOf(what).find((name) => env[name]),
   );
   const asked = env.OTEL_TRACES_EXPORTER || (endpoint ? "otlp" : "none");
-  const exporters = new Set(asked.split(",").map((name) => name.trim()));
+  const exporters = new Set(namesIn(asked));
   if (env.OTEL_SDK_DISABLED?.toLowerCase() === "true") exporters.clear();
   const warnings = [...exporters]
     .filter((name) => name !== "otlp" && name !== "none")
@@ -42,11 +38,10 @@ export function readTraceSettings(env: NodeJS.ProcessEnv): TraceSettings {
   if (protocol && env[protocol] !== "http/protobuf") {
     warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
   }
-  const propagators = (env.OTEL_PROPAGATORS || "tracecontext")
-    .split(",")
-    .map((name) => name.trim());
+  const propagators = namesIn(env.OTEL_PROPAGATORS || "tracecontext");
   // Nothing is called that baggage would be passed on to.
-  if (!propagators.includes("tracecontext") || propagators.some((name) => !known.has(name))) {
+  const isOther = (name: string) => !["tracecontext", "baggage"].includes(name);
+  if (!propagators.includes("tracecontext") || propagators.some(isOther)) {
     warnings.push("OTEL_PROPAGATORS does not count: the propagator is tracecontext");
   }
   const names = Object.keys(env).filter((name) => ignored.test(name) && env[name]);
@@ -54,4 +49,6 @@ export function readTraceSettings(env: NodeJS.ProcessEnv): TraceSettings {
   return { areExported: true, warnings };
 }
 
-const known = new Set(["tracecontext", "baggage"]);
+function namesIn(list: string): string[] {
+  return list.split(",").map((name) => name.trim());
+}

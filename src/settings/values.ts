@@ -1,11 +1,6 @@
 import { isIP } from "node:net";
 import { InvalidArgumentError } from "commander";
 
-/** A URL that may hold a password: commander repeats values that are refused while it parses. */
-export function unchecked(value: string): string {
-  return value;
-}
-
 export function age(value: string): number | undefined {
   return value === "" ? undefined : duration(1)(value);
 }
