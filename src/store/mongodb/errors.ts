@@ -135,20 +135,19 @@ function explainServer({ address, type, error }: ServerDescription, setName?: st
   return `${address} ${states[type] ?? `is ${type}`}`;
 }
 
-function explainConnection(error: Error & { code?: unknown }): string {
-  const { cause } = error;
-  const text = error.message.replaceAll(/\s+/g, " ");
+function explainConnection(error: Error & { code?: unknown; syscall?: string }): string {
+  const { cause, message, syscall = "" } = error;
   // The driver wraps what the socket says, and repeats it.
-  if (cause instanceof Error && text.includes(cause.message)) return explainConnection(cause);
-  if (/^query(Srv|Txt) /.test(text)) return `the DNS look-up of mongodb+srv fails: ${text}`;
-  if (/^getaddrinfo /.test(text)) return `the DNS look-up of this host fails: ${text}`;
+  if (cause instanceof Error && message.includes(cause.message)) return explainConnection(cause);
+  const text = message.replaceAll(/\s+/g, " ");
+  if (syscall.startsWith("query")) return `the DNS look-up of mongodb+srv fails: ${text}`;
+  if (syscall === "getaddrinfo") return `the DNS look-up of this host fails: ${text}`;
   const name = String(error.code);
   if (name === "ECONNREFUSED") return "it refuses connections (ECONNREFUSED)";
   if (/SELF_SIGNED|SIGNATURE|GET_ISSUER_CERT/.test(name))
     return `its certificate is not trusted (${name}): check tlsCAFile`;
-  if (/(PEM|DECODER|Provider) routines|too (small|weak)/.test(text))
-    return `${text}: check tlsCertificateKeyFile`;
-  if (/before secure TLS|SSL routines/.test(text))
+  if (/^ERR_OSSL_|TOO_(SMALL|WEAK)$/.test(name)) return `${text}: check tlsCertificateKeyFile`;
+  if (name.startsWith("ERR_SSL_") || text.includes("before secure TLS"))
     return "it does not speak TLS: check tls in the URL";
   if (/^connection .* closed$/.test(text)) return "it closes connections: check its tls options";
   return text;
