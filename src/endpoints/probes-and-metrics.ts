@@ -3,7 +3,7 @@ import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Connection } from "../http/connection.ts";
-import { expectRead, type HttpResponse, send, sendInParts } from "../http/reply.ts";
+import { followReply, type HttpResponse, send, sendInParts } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
@@ -39,24 +39,22 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
   const replies: Record<string, Reply> = {
     ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),
     // Probes take no slot, so that nobody keeps them out.
-    "/healthz": (_, res, connection) => sendJson(res, connection, 200, '{"status":"alive"}'),
-    "/readyz": (_, res, connection) => {
-      if (isReady()) sendJson(res, connection, 200, '{"status":"ready"}');
-      else sendJson(res, connection, 503, '{"status":"not ready"}');
-    },
+    "/healthz": (...probe) => sendStatus(probe, 200, "alive"),
+    "/readyz": (...probe) =>
+      isReady() ? sendStatus(probe, 200, "ready") : sendStatus(probe, 503, "not ready"),
     "/metrics": sendMetrics,
   };
 
-  function sendJson(res: HttpResponse, connection: Connection, status: number, body: string): void {
-    expectRead(connection, res);
-    send(res, status, jsonHeaders, body);
+  function sendStatus([req, res, connection]: Parameters<Reply>, code: number, status: string) {
+    followReply(connection, req, res);
+    send(res, code, jsonHeaders, `{"status":"${status}"}`);
   }
 
   /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
   function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
     return (req, res, connection) => {
       res.once("close", pageSlots.acquire(connection.peer.address));
-      expectRead(connection, res, maxPageBytes);
+      followReply(connection, req, res, maxPageBytes);
       return page(req, res);
     };
   }
@@ -75,7 +73,7 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
       rendering = undefined;
     });
     const text = await rendering;
-    expectRead(connection, res, text.length);
+    followReply(connection, req, res, text.length);
     send(res, 200, { "content-type": telemetry.metricsType }, text);
   }
 

@@ -3,7 +3,7 @@ import type { Http2ServerResponse, ServerHttp2Stream } from "node:http2";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import type { Connection } from "./connection.ts";
-import type { HttpRequest } from "./request.ts";
+import { dropRest, type HttpRequest } from "./request.ts";
 
 /** The largest part of a reply that is sent in parts, in bytes. */
 const partBytes = 64 * 1024;
@@ -17,11 +17,20 @@ export function outputOf(
   return "stream" in response ? response.stream : response;
 }
 
-/** Ends the connection if a response of at most `maxBytes` is not read in time. Calls follow theirs themselves. */
-export function expectRead(connection: Connection, response: HttpResponse, maxBytes = 0): void {
+/**
+ * Drops the rest of a request that is no call, in the turn in which it is replied to, and ends the
+ * connection if a response of at most `maxBytes` is not read in time.
+ */
+export function followReply(
+  connection: Connection,
+  request: HttpRequest,
+  response: HttpResponse,
+  maxBytes = 0,
+): void {
   const output = outputOf(response);
   // Nothing would tell of the end of one whose client has left.
   if (output.destroyed) return;
+  dropRest(request, connection);
   const stop = connection.endUnlessRead(output, maxBytes);
   for (const event of ["finish", "close"]) output.once(event, stop);
 }

@@ -63,9 +63,10 @@ export function readBody(request: Readable, limit: number): Promise<Buffer | und
 }
 
 /**
- * Drops what is left of a request that was replied to, so that the connection stays of use: Node.js
- * reads no request, and closes no stream, behind one that is unread. What takes too long is cut off,
- * by which some clients miss the reply.
+ * Drops what is left of a request that is replied to in this turn, so that the connection stays of
+ * use: Node.js reads no request, and closes no stream, behind one that is unread. It would drop the
+ * rest itself after the reply, without a word of what still comes. What takes too long is cut off, by
+ * which some clients miss the reply.
  *
  * @param goesOnMs how long the rest may go on arriving, in milliseconds
  */
@@ -89,6 +90,7 @@ export function dropRest(
   request.on("data", () => {
     if (performance.now() < end) timer.refresh();
   });
+  request.once("end", () => clearTimeout(timer));
   // A listener alone does not go on with a body that was paused.
   request.resume();
 }

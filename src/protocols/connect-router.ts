@@ -24,7 +24,7 @@ import { malformedRequest, messageTooLarge } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, outputOf, send } from "../http/reply.ts";
-import { type HttpRequest, readBody } from "../http/request.ts";
+import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
 import { createTurns } from "../turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus, unpackMessages } from "./grpc.ts";
@@ -154,6 +154,7 @@ export function createConnectRoutes(
       return;
     }
     await sendReply(recordRefusal(response, call), call, res);
+    dropRest(req, connection);
   };
 }
 

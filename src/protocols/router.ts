@@ -8,8 +8,8 @@ import type { Telemetry } from "../calls/telemetry.ts";
 import { internal } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
-import { expectRead, type HttpResponse, ignore, outputOf } from "../http/reply.ts";
-import { dropRest, type HttpRequest, pathOf } from "../http/request.ts";
+import { followReply, type HttpResponse, ignore } from "../http/reply.ts";
+import { type HttpRequest, pathOf } from "../http/request.ts";
 import { createCompressions } from "./compression.ts";
 import { createConnectCodec, isCommonConnect } from "./connect.ts";
 import { createConnectRoutes } from "./connect-router.ts";
@@ -103,7 +103,7 @@ export function createRouter(options: RouterOptions) {
     const rpc = rpcs.get(path);
     if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
-    if (allowOrigin(req, res, corsOrigins)) return void expectRead(connection, res);
+    if (allowOrigin(req, res, corsOrigins)) return void followReply(connection, req, res);
     if (rpc) {
       if (isUnary(rpc) && isCommonConnect(req)) {
         return serveUnary(connectCodec, rpc, connection, headers, req, res);
@@ -151,13 +151,10 @@ export function createRouter(options: RouterOptions) {
       (connection: Connection, req: HttpRequest, res: HttpResponse): void => {
         req.on("error", ignore);
         res.on("error", ignore);
-        outputOf(res).on("finish", () => dropRest(req, connection));
         const sendError = (error: ConnectError) => {
-          expectRead(connection, res);
+          followReply(connection, req, res);
           if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
           else sendProblem(res, error);
-          // Node.js drops what nobody reads by then without a word, as if the client had paused.
-          dropRest(req, connection);
         };
         guard(() => route(connection, req, res, handlers), res, sendError);
       },
