@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import type { Readable } from "node:stream";
+import { messageTooLarge } from "../errors.ts";
 import type { Connection } from "./connection.ts";
 
 /** A request as Node.js hands it over. */
@@ -30,17 +31,19 @@ export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
  * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. Never
  * settles if the client disconnects.
  *
- * @returns undefined if it is longer than `limit` bytes, of which the rest is left unread
+ * @param overhead how many bytes it may have besides `maxBytes` of a message
+ * @throws {ConnectError} MESSAGE_TOO_LARGE, if it is longer; the rest is left unread
  */
-export function readBody(request: Readable, limit: number): Promise<Buffer | undefined> {
-  return new Promise((resolve) => {
+export function readBody(request: Readable, maxBytes: number, overhead: number): Promise<Buffer> {
+  const limit = maxBytes + overhead;
+  return new Promise((resolve, reject) => {
     let body: Buffer = Buffer.alloc(0);
     let size = 0;
     const onData = (chunk: Buffer) => {
       const end = size + chunk.length;
       if (end > limit) {
         request.off("data", onData).off("end", onEnd);
-        resolve(undefined);
+        reject(messageTooLarge(maxBytes));
         return;
       }
       // A lone chunk is copied, too: a small one is in V8's heap, and a view on it would move it out.

@@ -20,7 +20,7 @@ import { universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
 import type { CallHead, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
-import { malformedRequest, messageTooLarge } from "../errors.ts";
+import { malformedRequest } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { authorityOf } from "../http/cross-origin.ts";
 import { type HttpResponse, outputOf, send } from "../http/reply.ts";
@@ -29,13 +29,7 @@ import { createTurns } from "../turns.ts";
 import { decodeJson, type JsonOptions, readConnectTimeout } from "./connect.ts";
 import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus, unpackMessages } from "./grpc.ts";
 import { httpError, jsonHeaders } from "./problem.ts";
-import {
-  binaryOptions,
-  maxPublicBytes,
-  type ProtocolOptions,
-  type Rpc,
-  refuseIdempotencyKey,
-} from "./unary.ts";
+import { binaryOptions, type Rpc, refuseIdempotencyKey } from "./unary.ts";
 
 /** Carries a call through Connect's handlers, in its context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
@@ -53,14 +47,14 @@ const maxBegunAtOnce = 8;
 
 /** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
 export function createConnectRoutes(
-  options: ProtocolOptions & { jsonOptions: JsonOptions; compressions: Compression[] },
+  gate: Gate,
   rpcs: Iterable<Rpc>,
+  jsonOptions: JsonOptions,
+  acceptCompression: Compression[],
 ) {
-  const { gate, maxMessageBytes, jsonOptions, compressions: acceptCompression } = options;
   // A queue of its own, so that strangers' calls do not come before those of callers.
   const takeTurn = { public: createTurns(maxBegunAtOnce), own: createTurns(maxBegunAtOnce) };
   const turnsOf = ({ isPublic }: Rpc) => (isPublic ? takeTurn.public : takeTurn.own);
-  const maxBytesOf = ({ isPublic }: Rpc) => (isPublic ? maxPublicBytes : maxMessageBytes);
   const router = createConnectRouter({
     requestGate({ values }) {
       const call = values.get(callKey);
@@ -72,7 +66,7 @@ export function createConnectRoutes(
   });
   for (const rpc of rpcs) {
     const { method, impl } = rpc.spec;
-    const ofMethod = { readMaxBytes: maxBytesOf(rpc), jsonOptions: checkJson(method, jsonOptions) };
+    const ofMethod = { readMaxBytes: rpc.maxBytes, jsonOptions: checkJson(method, jsonOptions) };
     router.rpc(method, impl as MethodImpl<never>, ofMethod);
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
@@ -92,9 +86,8 @@ export function createConnectRoutes(
     compression: Compression | undefined,
   ) {
     if (isOneMessage(rpc)) {
-      const maxBytes = maxBytesOf(rpc);
-      const body = await call.unlessAborted(readBody(req, maxBytes + prefixBytes));
-      if (body === undefined) throw messageTooLarge(maxBytes);
+      const { maxBytes } = rpc;
+      const body = await call.unlessAborted(readBody(req, maxBytes, prefixBytes));
       await turnsOf(rpc)(() => call.isClosed);
       call.throwIfAborted();
       yield call.head.transport === "connect"

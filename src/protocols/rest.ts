@@ -26,9 +26,10 @@ const firstPage = create(ListInvestorsRequestSchema, { pageSize: 100 });
  * @param service an implementation of the InvestorService
  * @returns what serves a request, or returns undefined if nothing is at its path
  */
-export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
-  const serveUnary = createUnary(options);
-  const rpc = (name: string) => ({ spec: service.methods[name], isPublic: false }) as UnaryRpc;
+export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: ProtocolOptions) {
+  const serveUnary = createUnary(gate);
+  const rpc = (name: string) =>
+    ({ spec: service.methods[name], isPublic: false, maxBytes: maxMessageBytes }) as UnaryRpc;
   const createInvestor = rpc("createInvestor");
   const getInvestor = rpc("getInvestor");
   const listInvestors = rpc("listInvestors");
@@ -65,7 +66,7 @@ export function createRest(service: ServiceImplSpec, options: ProtocolOptions) {
 
   async function readNext(call: Call, pageToken: string): Promise<ListInvestorsResponse> {
     try {
-      await options.gate.waitForPage(call);
+      await gate.waitForPage(call);
       const next = { ...firstPage, pageToken };
       return (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
     } catch (error) {

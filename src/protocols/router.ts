@@ -39,6 +39,9 @@ export interface RouterOptions extends ProtocolOptions {
   telemetry: Telemetry;
 }
 
+/** The largest request of a call that anybody may make, in bytes; a name fits. */
+const maxPublicBytes = 4 * 1024;
+
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
@@ -50,12 +53,15 @@ const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
 
 /** Creates the router, which replies to every request, whatever happens. */
 export function createRouter(options: RouterOptions) {
-  const { services, publicServices, corsOrigins, hosts } = options;
-  const toRpcs = (specs: ServiceImplSpec[], isPublic: boolean) =>
-    specs
-      .flatMap(({ methods }) => Object.values(methods))
-      .map((spec): [string, Rpc] => [createMethodUrl("", spec.method), { spec, isPublic }]);
-  const rpcs = new Map([...toRpcs(services, false), ...toRpcs(publicServices, true)]);
+  const { gate, maxMessageBytes, services, publicServices, corsOrigins, hosts } = options;
+  const rpcs = new Map<string, Rpc>();
+  for (const service of [...services, ...publicServices]) {
+    const isPublic = publicServices.includes(service);
+    const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
+    for (const spec of Object.values(service.methods)) {
+      rpcs.set(createMethodUrl("", spec.method), { spec, isPublic, maxBytes });
+    }
+  }
   const jsonOptions = {
     alwaysEmitImplicit: true,
     ignoreUnknownFields: false,
@@ -65,11 +71,8 @@ export function createRouter(options: RouterOptions) {
   const compressions = createCompressions();
   const connectCodec = createConnectCodec(jsonOptions, compressions);
   const grpcCodec = createGrpcCodec();
-  const serveUnary = createUnary(options);
-  const serveByConnect = createConnectRoutes(
-    { ...options, jsonOptions, compressions },
-    rpcs.values(),
-  );
+  const serveUnary = createUnary(gate);
+  const serveByConnect = createConnectRoutes(gate, rpcs.values(), jsonOptions, compressions);
 
   function requireKnownHost(headers: IncomingHttpHeaders, connection: Connection): void {
     const crossOrigin = hosts && findCrossOrigin(headers, hosts, corsOrigins);

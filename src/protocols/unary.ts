@@ -21,9 +21,6 @@ import { malformedRequest, messageTooLarge } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
 
-/** The largest request of a call that anybody may make, in bytes; a name fits. */
-export const maxPublicBytes = 4 * 1024;
-
 /** How binary messages are read. Unknown fields, if kept, would take a hundredfold in memory. */
 export const binaryOptions = { readUnknownFields: false };
 
@@ -50,10 +47,13 @@ export function refuseIdempotencyKey({ method, headers }: CallHead, input: Messa
   throw malformedRequest(undefined, description);
 }
 
-/** A method with its implementation, and whether anybody may call it. */
+/** A method with its implementation. */
 export interface Rpc {
   readonly spec: MethodImplSpec;
+  /** Whether anybody may call it. */
   readonly isPublic: boolean;
+  /** The largest message to take, unpacked, in bytes. */
+  readonly maxBytes: number;
 }
 
 /** One whose implementation asks of its context only what a {@link Call} has. */
@@ -88,10 +88,10 @@ export interface ProtocolOptions {
 }
 
 /** Creates the path of unary calls in their common form, on every protocol, from request to reply. */
-export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
+export function createUnary(gate: Gate) {
   return async <Request extends HttpRequest | ServerHttp2Stream, Response>(
     codec: Codec<Request, Response>,
-    { spec, isPublic }: UnaryRpc,
+    { spec, isPublic, maxBytes }: UnaryRpc,
     connection: Connection,
     headers: IncomingHttpHeaders,
     request: Request,
@@ -106,10 +106,8 @@ export function createUnary({ gate, maxMessageBytes }: ProtocolOptions) {
     try {
       const admission = gate.admit(call);
       if (admission) await admission;
-      const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
       if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
-      const body = await call.unlessAborted(readBody(request, maxBytes + overhead));
-      if (body === undefined) throw messageTooLarge(maxBytes);
+      const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
       const input = codec.decode(method, body, request, call);
       refuseIdempotencyKey(head, input);
       const turn = gate.waitForPage(call);
