@@ -25,11 +25,6 @@ const stopMs = 5_000;
 /** The exit status that keeps a supervisor from a start that would make a new, empty file. */
 const filesGoneStatus = 3;
 
-interface RemoveFlags {
-  wait: number;
-  vacuum?: boolean;
-}
-
 const stderr = openStandardError();
 const isTerminal = isatty(2);
 const { JOURNAL_STREAM: journal } = process.env;
@@ -93,9 +88,10 @@ program
       .default(30_000, "30s"),
   )
   .option("--vacuum", "rewrite an SQLite file if copies are left otherwise; creates wait for it")
-  .action(async (database: string, id: string, { wait: waitMs, vacuum = false }: RemoveFlags) => {
+  .action(async (database: string, id: string, flags: { wait: number; vacuum?: boolean }) => {
     const { runRemove } = await import("./remove.ts");
     onSignals(["SIGINT", "SIGTERM"], (name) => exit(statusOf(name)));
+    const { wait: waitMs, vacuum = false } = flags;
     const options = { database, id, environment: process.env, waitMs, vacuum, say };
     exit((await runRemove(options).catch(exitIfMisconfigured)) ? 0 : 1);
   });

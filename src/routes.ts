@@ -10,7 +10,6 @@ import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
 import { createWebPages } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
-import { refusalOf } from "./protocols/problem.ts";
 import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
@@ -63,7 +62,6 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     streamServer: router.streamServer,
     /** Serves all other requests of the gRPC port. */
     serveRpc: router.serveWith([]),
-    refusalOf,
     /** Serves the requests of the HTTP port. */
     serveHttp: router.serveWith([webPages, rest]),
     /** Has probes and health checks tell whether the store can serve. */

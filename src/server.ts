@@ -8,11 +8,13 @@ import { createConnections, withinDescriptors } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
+import { refusalOf } from "./protocols/problem.ts";
+import { createRoutes } from "./routes.ts";
 import { type Config, ConfigError, expectShareable } from "./settings/config.ts";
 import { readDatabaseUrl } from "./settings/database-url-file.ts";
 import { createReload, followFiles } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
-import { openStore } from "./store/database-url.ts";
+import { openStore, withoutSecrets } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
 /** A server that takes calls. */
@@ -96,19 +98,10 @@ export async function startServer(
     logFault: telemetry.logFault,
     startSpan,
   });
-  const { createRoutes } = await import("./routes.ts");
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
-  const options = { gate, telemetry, corsOrigins, hosts, requestTimeoutMs };
   const store = createClosedStore();
-  const routes = createRoutes(store, options);
-  const common = {
-    tls,
-    host,
-    reusePort,
-    requestTimeoutMs,
-    connections,
-    refusalOf: routes.refusalOf,
-  };
+  const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts, requestTimeoutMs });
+  const common = { tls, host, reusePort, requestTimeoutMs, connections, refusalOf };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
   try {
@@ -150,7 +143,7 @@ export async function startServer(
     grpcPort,
     httpPort,
     /** The database URL that it started with, without its secrets. */
-    database: database.shown,
+    database: withoutSecrets(database.url),
     /** Reads the certificates, tokens and the file of the database URL again, without dropping a call. */
     reload: createReload([
       { name: "tokens", files: tokenFiles, reload: authentication?.reload },

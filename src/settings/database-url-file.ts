@@ -1,9 +1,4 @@
-import {
-  databaseUrlFault,
-  databaseUrls,
-  sqlitePathOf,
-  withoutSecrets,
-} from "../store/database-url.ts";
+import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
 import type { Store } from "../store/store.ts";
 import { type Config, ConfigError } from "./config.ts";
 import { followFiles, readSettingFile, type Source } from "./reloaded-files.ts";
@@ -63,8 +58,6 @@ export async function readDatabaseUrl(
     url,
     /** The setting that it comes from, as messages name it. */
     flag,
-    /** The same without its secrets. */
-    shown: withoutSecrets(url),
     /** Has the store that was opened take what is read again. */
     use,
     /** What {@link createReload} reads again. */
