@@ -226,7 +226,7 @@ function onSignals(
 /** Ends the process when all that it has to say is written, or nobody reads it. */
 function exit(status: number): never {
   stderr.flush();
-  // What a new program does not do for this one.
+  // Which the exit of the process would do.
   flushCompileCache();
   return endAtOnce(status);
 }
@@ -238,14 +238,14 @@ function killSelf(): never {
 }
 
 /**
- * Ends the process with a status. Its own exit would wait for the threads of libuv, and these for
- * the writer of a FIFO, a name server or a disk: another program in its place waits for nobody.
+ * Ends the process with a status, by putting another program in its place: its own exit would wait
+ * for libuv's threads, which may be waiting for the writer of a FIFO, a name server or a disk.
  */
 function endAtOnce(status: number): never {
   const { execPath } = process;
   // Without NODE_OPTIONS, which could load anything.
   const { LD_LIBRARY_PATH = "" } = process.env;
-  // An upgrade may have taken it away.
+  // An upgrade may have removed it.
   if (existsSync(execPath)) {
     process.execve?.(execPath, [execPath, "-e", `process.exit(${status})`], { LD_LIBRARY_PATH });
   }
@@ -262,7 +262,7 @@ function say(line: string): void {
   stderr.write(`${withoutControls(line)}\n`);
 }
 
-/** Without what would move the cursor, since paths and settings can hold anything. */
+/** A text without what would move the cursor, since paths and settings can hold anything. */
 function withoutControls(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, " ");
 }

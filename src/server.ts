@@ -29,7 +29,7 @@ const pingTimeoutMs = 5_000;
 /** How long clients over HTTP/1.1 learn with each reply that it is the last, in milliseconds. */
 const minDrainDelayMs = 100;
 
-/** The time that requests and replies get that are on their way, in milliseconds. */
+/** The time that requests and replies on their way get, in milliseconds. */
 const flushMs = 200;
 
 /**

@@ -69,7 +69,7 @@ export function openStandardError() {
 function openWithoutWaiting(): number {
   if (fstatSync(fd).isFile()) return fd;
   try {
-    // Opened again, since others that share it would not expect that of theirs.
+    // Opened again, since others that share the first expect their writes to wait.
     return openSync("/dev/stderr", constants.O_WRONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
   } catch {
     // A socket cannot be opened, nor what belongs to another user. Node.js makes a socket or a pipe

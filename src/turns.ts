@@ -1,7 +1,7 @@
 /**
  * Creates what large pieces of work wait for, so that other calls come between them: in each turn of
- * the event loop at most `count` begin, in the order in which they asked. One that is over by then takes
- * no room.
+ * the event loop at most `count` begin, in the order in which they asked. One that is over by its turn
+ * takes no room.
  */
 export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void> {
   let waiting: { begin(): void; isOver?: (() => boolean) | undefined }[] = [];

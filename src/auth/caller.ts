@@ -14,5 +14,5 @@ export interface Caller {
   readonly scopes: ReadonlySet<string>;
 }
 
-/** Why credentials are not valid: for the log, and nothing of what they contain. */
+/** Why credentials are not valid, for the log; it repeats nothing of them. */
 export class InvalidCredentialsError extends Error {}

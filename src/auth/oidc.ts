@@ -19,14 +19,14 @@ import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
 /** How many tokens may be checked at once, each of which can wait for the issuer. */
 const maxChecks = 256;
 
-/** For how long a verified token is remembered, in milliseconds, and how many are. */
+/** How long a verified token is remembered, in milliseconds, and how many tokens are. */
 const rememberedMs = 60_000;
 const maxRemembered = 10_000;
 
 /** By how much the clock of the issuer may be ahead, in seconds. */
 const clockTolerance = 30;
 
-/** Those of signatures that only the issuer can make (RFC 7518, RFC 8037). */
+/** The algorithms of signatures that only the issuer can make (RFC 7518, RFC 8037). */
 const algorithms = [
   ...["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"],
   ...["ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
@@ -66,7 +66,7 @@ export function createOidcVerifier(
     const caller = { principal, name: principal, scopes: scopesOf(payload) };
     const [oldest = ""] = remembered.keys();
     if (remembered.size >= maxRemembered) remembered.delete(oldest);
-    // By a clock that is never set: its key may have left.
+    // By a clock that is never set back: the issuer may have dropped its key.
     remembered.set(digest, { caller, expiresAt, until: performance.now() + rememberedMs });
     return caller;
   }

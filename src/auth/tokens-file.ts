@@ -5,7 +5,7 @@ import { ConfigError } from "../settings/config.ts";
 import { readSettingFile } from "../settings/reloaded-files.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
-/** The fewest characters of a token, which nobody may guess. */
+/** The fewest characters of a token, so that nobody can guess it. */
 const minTokenLength = 16;
 
 /** More characters than a name, a token and scopes have. */

@@ -8,7 +8,7 @@ import type { HttpRequest } from "../http/request.ts";
 /** The protocols of calls, as metrics and logs name them. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
 
-/** What is known of a call when its headers are there. */
+/** What is known of a call once its headers have arrived. */
 export interface CallHead {
   readonly method: DescMethod;
   readonly transport: TransportName;
@@ -28,7 +28,7 @@ export interface HttpCall {
   readonly request: HttpRequest;
   /** The pattern of its path. */
   readonly route: string;
-  /** The whole list, which has no deadline, nor a size. */
+  /** Whether it is the whole list, which has neither a deadline nor a size. */
   readonly isWholeList: boolean;
 }
 

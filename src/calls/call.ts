@@ -29,7 +29,7 @@ export interface CallOptions {
 /** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
 const maxTimerMs = 2 ** 31 - 1;
 
-/** How long the last status of a call that gives way has to leave, in milliseconds. */
+/** How long a call that gives way has to send its last status, in milliseconds. */
 const lastStatusMs = 1_000;
 
 // One for all calls, since the stack of an error is costly.
@@ -93,8 +93,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Replaces the deadline by the time that its client has to read what is sent to it now, behind
-   * what was sent of whole lists on its connection, which is closed after that.
+   * Replaces the deadline by the time that its client has to read what is sent to it now, and before
+   * that what was sent of whole lists on its connection. After that time the connection is closed.
    *
    * @param sentBytes how much of the reply was sent before
    */
@@ -110,7 +110,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     });
   }
 
-  /** Ends early, for other callers. If the reply has begun, that has a second to be read. */
+  /** Ends early, for other callers. A reply that has begun gets a second to be read. */
   giveWay(reason: ConnectError): void {
     this.#abort(reason);
     const { response } = this.head;
@@ -193,7 +193,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return this.#id;
   }
 
-  /** Aborts when the work on it is to end early. It is made when it is asked for, being costly. */
+  /** Aborts when the work on it is to end early. It is costly, and made when it is first asked for. */
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();

@@ -12,8 +12,8 @@ const share = 64;
  *
  * @param what what they are, in the plural
  * @param count how many there may be
- * @param yielding which call of that host ends: the oldest, where it is one whose client stalls, or
- *   the youngest, where it is most likely of a client that keeps coming back
+ * @param yielding which call of that host ends: the oldest, if its client has most likely stalled, or
+ *   the youngest, if its client most likely keeps coming back
  */
 export function createPublicCalls(what: string, count: number, yielding: "oldest" | "youngest") {
   const slots = createSlots(what, count, share, "connection");

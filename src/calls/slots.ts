@@ -5,7 +5,7 @@ interface Holder {
   count: number;
 }
 
-/** That all slots are held, or that one holder has its share. */
+/** All slots are held, or one holder has its share. */
 export class LimitError extends Error {
   readonly #holders: ReadonlyMap<string, Holder>;
 
@@ -24,7 +24,7 @@ export class LimitError extends Error {
 /**
  * Creates `count` slots, of which each holder has at most `share`.
  *
- * @param what what they are for, in the plural, as a refusal names it, which also names who holds them
+ * @param what what they are for, in the plural; a refusal names it, and what `holds` them
  */
 export function createSlots(what: string, count: number, share: number, holds = "caller") {
   const holders = new Map<string, Holder>();

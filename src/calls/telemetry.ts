@@ -104,7 +104,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   const logEnded = createBoundedLines(log, "connections were closed");
   const failed = new Map<string, LogLine>();
   let areCreatesRefused = false;
-  // Shown once their database has told.
+  // Shown once the database has reported them.
   let storeWritable: Gauge | undefined;
   let walSize: Gauge | undefined;
 
@@ -183,7 +183,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     /** Counts and logs a connection that was ended before its client ended it; not each in a flood. */
     noteEnd(reason: EndReason, peer: string, cause?: string): void {
       ended.inc({ reason });
-      // So end the connections of some good clients, too.
+      // The connections of some good clients end so, too.
       const level = reason === "http2_idle_error" ? "debug" : "warn";
       logEnded(level, { reason, peer, cause }, "connection closed");
     },
@@ -215,12 +215,12 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       );
       walSize.set(bytes);
     },
-    /** Counts and logs that the WAL could not be brought into the file; as often as it is tried. */
+    /** Counts and logs each time that the WAL could not be brought into the file. */
     noteCheckpointFailure(cause: string): void {
       checkpointFailures.inc();
       log.warn({ cause }, "the WAL cannot be brought into its file, and grows");
     },
-    /** Shows a value that is asked for when the metrics are. */
+    /** Shows a value that is computed whenever the metrics are read. */
     show(name: string, help: string, value: () => number): void {
       new Gauge({
         name,
@@ -249,7 +249,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   };
 }
 
-/** What kept the store from a call, or is wrong with credentials. Other causes may hold what was sent. */
+/** Why the store failed a call, or credentials are not valid. Other causes may hold what was sent. */
 function causeOf(failure: unknown): string | undefined {
   const cause = failure instanceof ConnectError ? failure.cause : undefined;
   const safe = [StoreUnavailableError, OutcomeUnknownError, InvalidCredentialsError];

@@ -25,7 +25,7 @@ const shutdownTimeoutMs = 1_000;
 export function startTraceExport(log: Logger): () => Promise<void> {
   const warn = (message: string) => log.warn(`traces: ${message}`);
   const ignore = () => {};
-  // Only while its variables are read: later it would repeat itself for each batch.
+  // Only while its variables are read: later it would repeat a warning for each batch.
   diag.setLogger({ error: warn, warn, info: ignore, debug: ignore, verbose: ignore });
   const exporter = new OTLPTraceExporter();
   let isFailing = false;

@@ -68,7 +68,7 @@ function describeHttp(socket: Socket, { request, route }: HttpCall): Attributes 
   return {
     "http.request.method": request.method,
     "http.route": route,
-    // What is no id can be anything.
+    // A text that is no id can be anything.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
     "url.scheme": "encrypted" in socket && socket.encrypted ? "https" : "http",
     "network.protocol.version": request.httpVersionMajor === 2 ? "2" : "1.1",

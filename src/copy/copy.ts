@@ -59,7 +59,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   try {
     source = await raceWithSignal(reading(openSource(from, onFault)), signal);
     const opening = writing(openTarget(to, warn));
-    // A file is opened at once, and has to be removed again.
+    // Opening a file takes no time, and the file has to be removed again.
     target = await (to.url === undefined ? opening : raceWithSignal(opening, signal));
     await copyRecords(source, target);
     isRead = true;

@@ -61,7 +61,7 @@ interface Reader {
 export async function openStoreSource(url: string, onFault: OnFault): Promise<Source> {
   const path = sqlitePathOf(url);
   const reader = path === undefined ? await openMongo(url) : openSqlite(path);
-  // Where a file is damaged, the pages before that are copied.
+  // Where damage stops the count, the pages before it are copied still.
   const total = await reader.count().catch(() => undefined);
   let done = 0;
 
@@ -166,7 +166,7 @@ export async function openStoreTarget(
       if (path === undefined) return store.close();
       // What was written may be in a file that no longer has this path.
       await store.ping();
-      // A copy of the file without its WAL has to be whole, which is tried again where this fails.
+      // The file has to be whole without its WAL. Where closing fails to bring that in, it is tried again.
       await store.close().catch(() => {});
       await bringInWal(path, walTimeoutMs);
     },

@@ -20,14 +20,14 @@ const lineFeed = 10;
 
 /**
  * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec), as it
- * is now. Empty lines count and are passed over, a byte order mark is too.
+ * is now. Empty lines are counted and passed over; so is a byte order mark, but not counted.
  *
  * @param onFault called with the number of each line that is none
  * @throws {Error} if it cannot be opened
  */
 export async function openNdjsonSource(path: string, onFault: OnFault): Promise<Source> {
   const found = await stat(path);
-  // A named pipe would be waited for where no signal ends it.
+  // Opening a named pipe would wait, and no signal would end that.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
   const size = Math.max(1, found.size);
   const options = { highWaterMark: chunkBytes, end: size - 1 };

@@ -56,7 +56,7 @@ function refuseExisting(path: string): void {
 export function openStdoutTarget(): Target {
   const { stdout } = process;
   const isFile = fstatSync(stdout.fd).isFile();
-  // Where it is a file, its stream takes a write that a full disk cut short for a whole one.
+  // If it is a file, its stream would take a write that a full disk cut short for a whole one.
   const write = isFile
     ? (text: string) => promisify(writeFile)(stdout.fd, text)
     : promisify<string, void>((text, done) => void stdout.write(text, done));

@@ -41,7 +41,7 @@ export interface Target {
    */
   write(investors: Investor[], tally: Tally): Promise<void>;
   /**
-   * Makes durable, and shows under its name, what was written.
+   * Makes what was written durable, and gives it its name.
    *
    * @throws {Error} for operators
    */
@@ -65,7 +65,7 @@ export interface Tally {
 
 /** What an argument of a copy names. */
 export interface Side {
-  /** What it is called, without what its URL may hold of secrets. */
+  /** What it is called, without the secrets of its URL. */
   name: string;
   /** The database, if it is one. */
   url?: string;

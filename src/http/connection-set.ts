@@ -13,8 +13,8 @@ const ageSpread = 0.1;
 const ageCheckMs = 500;
 
 /**
- * How long before the certificate of its client ends a connection is retired, so that a renewed one can
- * take over, in milliseconds; one that was opened later, after half of the time that it has.
+ * How long a connection is retired before its client's certificate expires, in milliseconds, so that one
+ * with a renewed certificate can take over; one that was opened later, after half of the time left.
  */
 const certificateNoticeMs = 60_000;
 

@@ -15,18 +15,18 @@ const maxSystemBuffer = 4 * 1024 * 1024;
 /** How long a reply may be on its way to a client that reads as fast as it comes, in milliseconds. */
 const arrivalMs = 1_000;
 
-/** How long a client has to read why its request could not be, in milliseconds. */
+/** How long a client has to read why its request could not be read, in milliseconds. */
 const refusalMs = 5_000;
 
 /** The most requests that may be unanswered on a connection of HTTP/1.1 (pipelining). */
 const maxUnanswered = 16;
 
-/** How long a client may take to read what the system got to send to it, in milliseconds. */
+/** How long a client may take to read bytes that the system buffers for it, in milliseconds. */
 function readTimeoutMs(sentBytes: number, graceMs = pauseMs): number {
   return graceMs + Math.min(sentBytes, maxSystemBuffer) / slowestRead;
 }
 
-/** Why a connection is ended that its client has not ended, as the metric names it. */
+/** Why a connection ends before its client ends it, as the metric names it. */
 export type EndReason =
   | "idle_replaced"
   | "watch_replaced"
@@ -101,7 +101,7 @@ export class Connection {
     this.#onEnd(reason, this.peer.address, cause);
   }
 
-  /** Gives its client time to read what it was sent of a reply, behind which are others. */
+  /** Gives its client time to read what it was sent of a reply, before others that wait behind it. */
   awaitReader(sentBytes: number): void {
     this.#readBy = Math.max(this.#readBy, performance.now() + readTimeoutMs(sentBytes));
   }
@@ -197,7 +197,7 @@ export class Connection {
 
   /**
    * Ends it, as its next request of HTTP/1.1 cannot be read. Its client gets the reply unless it is owed
-   * another one, and has time to read it: bytes that came after it closed would have it reset.
+   * another one, and has time to read it: closed at once, it would be reset by bytes that still come.
    */
   refuse(error: Error, reply: string): void {
     const { socket } = this;
@@ -209,7 +209,7 @@ export class Connection {
     else setTimeout(() => socket.destroy(), refusalMs).unref();
   }
 
-  /** Over HTTP/1.1, has the newest reply close it that can still say so, or else the next one. */
+  /** Over HTTP/1.1, has a reply close it: the newest, if that can still say so, or else the next one. */
   closeAfterReply(): void {
     this.#closesAfterReply = true;
     const newest = [...this.#responses].at(-1);
@@ -218,7 +218,7 @@ export class Connection {
 
   /**
    * Asks the client to send its next requests on another connection: over HTTP/1.1 with the next
-   * reply, over HTTP/2 at once, with which request was the last to be served. Calls go on to their end.
+   * reply, over HTTP/2 at once, naming the last request that is served. Calls go on to their end.
    */
   retire(): void {
     this.closeAfterReply();

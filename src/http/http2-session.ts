@@ -21,8 +21,8 @@ const maxServedAtOnce = 64;
 const maxServedOfSession = 32;
 
 /**
- * The most new streams in a turn, with those that were reset in it: of a session, which one more ends
- * once all sessions together have had more than the second.
+ * The most new streams in a turn, with those that were reset in it: of a session, and of all together.
+ * A session that has more ends, once all together have more.
  */
 const maxNewStreams = 192;
 const maxNewStreamsOfAll = 2_048;

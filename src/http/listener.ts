@@ -115,7 +115,7 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
   const http1Options = {
     connectionsCheckingInterval: 1_000,
     headersTimeout: Math.min(maxHeadersMs, requestTimeoutMs),
-    // Each request has a deadline, and its rest some time: this would reset the slow ones that were refused.
+    // Off: a request and its rest have limits of ours, and this one would reset slow ones that were refused.
     requestTimeout: 0,
     keepAliveTimeout: keepAliveTimeoutMs,
     maxHeaderSize: maxHeaderBytes,

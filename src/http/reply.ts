@@ -28,7 +28,7 @@ export function followReply(
   maxBytes = 0,
 ): void {
   const output = outputOf(response);
-  // Nothing would tell of the end of one whose client has left.
+  // Its client has left, and no event would follow.
   if (output.destroyed) return;
   dropRest(request, connection);
   const stop = connection.endUnlessRead(output, maxBytes);

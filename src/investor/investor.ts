@@ -53,13 +53,13 @@ const textOverhead = 4;
 /** What a record takes on the wire besides texts, at most: id, type, and its own tag and length in a list. */
 const recordOverhead = 45;
 
-/** The most that a record takes which breaks no rule, as {@link maxSerialisedSize} counts, in bytes. */
+/** The most bytes that a valid record takes, as {@link maxSerialisedSize} counts. */
 export const maxRecordBytes = textFields.reduce(
   (size, key) => size + textOverhead + (codeFields.has(key) ? 3 : 4 * maxTextLength),
   recordOverhead,
 );
 
-/** The record of a request that breaks no rule, still without an id. */
+/** The record of a valid request, still without an id. */
 export function toInvestor(request: CreateInvestorRequest): Investor {
   const investor = create(InvestorSchema);
   investor.type = request.type ?? InvestorType.UNSPECIFIED;

@@ -47,7 +47,7 @@ export function fromMembers(object: Record<string, unknown>) {
 /**
  * Parses a JSON object.
  *
- * @throws {Error} it is none, or repeats a name (RFC 8259, 4), which the JSON of protobuf refuses too; the message says which, and nothing of the text but that name
+ * @throws {Error} it is none, or repeats a name, as protobuf's JSON refuses too; the message repeats only that name
  */
 export function parseObject(text: string): Record<string, unknown> {
   let value: unknown;
@@ -76,7 +76,7 @@ function placeOf({ message }: SyntaxError): string {
   return ` at ${line === "1" ? "" : `line ${line}, `}column ${column}`;
 }
 
-/** The names of an object's members as its text has them: of its own strings, those before a colon. */
+/** The names of an object's members as its text has them: those of its own strings that a colon follows. */
 function namesIn(text: string): string[] {
   const names: string[] = [];
   let depth = 0;

@@ -13,7 +13,7 @@ export interface Range {
   limit: number;
 }
 
-/** The range of records that a request wants which breaks no rule. */
+/** The range of records that a valid request wants. */
 export function toRange({ pageSize, pageToken }: ListInvestorsRequest): Range {
   const limit = Math.min(pageSize || defaultPageSize, maxPageSize);
   return { after: decodePageToken(pageToken), limit };

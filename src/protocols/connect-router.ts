@@ -71,14 +71,14 @@ export function createConnectRoutes(
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
 
-  /** How a message alone was compressed, and the header that says so; a stream's are for Connect. */
+  /** How a lone message was compressed, and the header that says so; those of a stream are Connect's. */
   function findCompression(rpc: Rpc, headers: IncomingHttpHeaders, transport: TransportName) {
     const header = transport === "connect" ? "content-encoding" : "grpc-encoding";
     const encoding = isOneMessage(rpc) ? headers[header] : undefined;
     return { header, compression: acceptCompression.find(({ name }) => name === encoding) };
   }
 
-  /** The body of a request; a message alone comes unpacked, as one part: its limits and errors are ours. */
+  /** The body of a request. A lone message comes unpacked, as one part: its limits and errors are ours. */
   async function* readRequest(
     rpc: Rpc,
     req: HttpRequest,
@@ -106,7 +106,7 @@ export function createConnectRoutes(
   return async (rpc: Rpc, connection: Connection, req: HttpRequest, res: HttpResponse) => {
     const isGone = () => outputOf(res).destroyed;
     await turnsOf(rpc)(isGone);
-    // Nothing would tell of the end of a call whose client has left by now.
+    // The client has left, and no event would end the call.
     if (isGone()) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
@@ -122,9 +122,9 @@ export function createConnectRoutes(
     const call = gate.begin(head);
     call.values.set(callKey, call);
     const request = universalRequestFromNodeRequest(req, res, undefined, call.values);
-    // By it, Connect would set a timer beside the call's own. Its errors have no reason.
+    // With it, Connect would set a timer beside the call's own. Its errors have no reason.
     request.header.delete(timeoutHeader);
-    // By it, Connect would refuse what is too large before it is read, with no reason.
+    // With it, Connect would refuse what is too large before it is read, with no reason.
     request.header.delete("content-length");
     const { header, compression } = findCompression(rpc, headers, transport);
     if (compression) request.header.delete(header);

@@ -61,7 +61,7 @@ export function decodeJson(desc: DescMessage, bytes: Uint8Array, options: JsonOp
   try {
     return fromJsonString(desc, options.textDecoder.decode(bytes), options);
   } catch (error) {
-    // It says what is wrong with JSON and where, as the decoder's message may repeat the body.
+    // It says where JSON is wrong; the decoder's message may repeat the body.
     readObject(bytes);
     throw malformedRequest(error);
   }

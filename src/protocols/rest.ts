@@ -53,7 +53,7 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
     for (;;) {
       const text = separator + page.investors.map(toJson).join(",");
       const isLast = page.nextPageToken === "";
-      // From here until it goes on, it waits for the client.
+      // Until it is resumed, it waits for the client.
       call.startReplyTimeout(sentBytes);
       yield isLast ? `${text}]` : text;
       sentBytes += Buffer.byteLength(text);

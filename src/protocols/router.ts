@@ -45,7 +45,7 @@ const maxPublicBytes = 4 * 1024;
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
-/** What load balancers ask under any host, as public calls, or over HTTP/1.0 none; no page learns from it. */
+/** What load balancers ask under any host or, over HTTP/1.0, none; no web page learns from it. */
 const probes = ["/healthz", "/readyz"];
 
 /** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */

@@ -10,7 +10,7 @@ export const deadlineKey = createContextKey(Infinity, { description: "deadline" 
 interface TouchedRecords {
   /** The id of the record that it has created. */
   readonly created?: string;
-  /** The id of the record that it has found created before, or may have created. */
+  /** The id of the record that it may have created, or has found created before. */
   readonly attempted?: string;
   /** The id of the record that it got. */
   readonly read?: string;

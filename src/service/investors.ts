@@ -42,7 +42,7 @@ const maxPageBytes = 1024 * 1024 - 64;
 /** The most that is read or written in a turn of the event loop, about, in bytes: some milliseconds. */
 const maxPieceBytes = 128 * 1024;
 
-/** How many records of a page are read first, whatever they weigh, and the fewest and the most then. */
+/** How many records of a page are read first, whatever they weigh, and the fewest and most at once after that. */
 const firstRead = 32;
 const minRead = 16;
 const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);

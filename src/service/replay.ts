@@ -15,11 +15,11 @@ const pauseMs = 50;
  * Settles an insert whose outcome is open, or whose id is taken: reads back what has the id, or
  * sends the insert again.
  *
- * Only the first attempt can show that a record was not written. Once one is open, it may still be
- * in flight whatever later ones meet, so that only these settle it: a replay stored the record, or
- * met its id, and what is read under it is the same or not. A replay that is refused settles
- * nothing. An outcome that stays open may still be settled after the reply: a network or a stopped
- * server can hold an attempt back, and a replay under the same id makes it a duplicate.
+ * Only the first attempt can show that a record was not written. Once an attempt is open, it may be in
+ * flight whatever later ones meet. Two things settle it: a replay stores the record, or the id is taken,
+ * and what is read under it is the same or not. A replay that is refused settles nothing. An outcome
+ * that stays open may still be settled after the reply: a network or a stopped server can hold an
+ * attempt back, and a replay under the same id makes it a duplicate.
  *
  * @param failure what the first attempt met
  * @param until how long to send it again, by performance.now()

@@ -34,8 +34,8 @@ export interface Store {
   find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
 
   /**
-   * At most `limit` records, which is at most {@link maxListed}, strictly ascending by id, starting after the id `after`. It sees
-   * what {@link find} sees, and takes no longer at the end than at the start.
+   * At most `limit` records ({@link maxListed} or fewer), strictly ascending by id, starting after the id
+   * `after`. It sees what {@link find} sees, and takes no longer at the end than at the start.
    *
    * @throws {StoreUnavailableError} it could not be read
    * @throws {Error} the database is damaged there: see {@link expectOrder}

@@ -40,14 +40,14 @@ export function followWritable(
       isRefused = refusal !== undefined;
       if (!isRefused) last = undefined;
       onWritable?.(refusal);
-      // Also after the last one, so that creates which pass by turns cause no more.
+      // Also after the last one, so that creates which fail and pass in turn cause no more looks.
       await delay(intervalMs, undefined, { ref: false, signal }).catch(() => {});
     } while (isRefused && !signal.aborted);
     isFollowing = false;
   }
 
   return {
-    /** Looks once, and on if creates are refused. */
+    /** Looks once, and goes on while creates are refused. */
     begin: () => void follow(),
     /** Takes note of how inserts of one batch have ended. */
     note(outcomes: readonly unknown[]): void {

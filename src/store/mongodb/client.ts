@@ -86,7 +86,7 @@ export function createMongoClient(url: string, attemptMs: number) {
   return {
     client,
     db,
-    /** Which database it is, of which hosts: what two URLs of the same have in common. */
+    /** Its hosts and database, which two URLs of the same database have in common. */
     target: `${srvHost ?? hosts.map(String).sort()}/${database}`,
     /**
      * Runs a command, and closes its connection if the whole reply is not there in time: the driver's

@@ -10,7 +10,7 @@ const maxKeyLength = 80;
 
 /** What a collection is looked at for. */
 interface Use {
-  /** Whether records are only read, from what need not keep more. */
+  /** Whether records are only read, so that it need not keep more. */
   isSource: boolean;
   /** Whether the server is in no set and no cluster. */
   isStandalone: boolean;
@@ -31,7 +31,7 @@ export async function whyUnusable(
   const [collection] = (await run(list)).cursor.firstBatch;
   if (collection !== undefined) {
     if (collection.type !== "collection") return `it is a ${collection.type}`;
-    // Only for a capped collection a server makes a cursor that waits for more.
+    // A server makes a cursor that waits for more only on a capped collection.
     const find = { find: collectionName, projection, limit: 1 };
     const wait = { ...find, limit: 0, batchSize: 1, tailable: true };
     if (!isSource && !(await isRefused(run, wait))) return "it is capped, and drops old records";

@@ -17,7 +17,7 @@ export type InvestorDocument = { _id: Binary; type: string } & Pick<Investor, Te
 /** The fields of a document that are a record's. */
 export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
 
-/** The range of the keys of records. What other programs keep under keys of another type is none. */
+/** The range of the keys of records. What other programs keep under keys of another type is no record. */
 export const firstKey = toKey(nilUuid);
 export const lastKey = toKey(maxUuid);
 

@@ -59,7 +59,7 @@ export function isUnauthorized(error: unknown): boolean {
   return error instanceof MongoServerError && error.code === code.unauthorized;
 }
 
-/** Whether a server refused the user, when a connection was made to it, so that no command was sent. */
+/** Whether a server refused the user of a new connection, so that no command was sent. */
 export function isUserRefused(error: unknown): boolean {
   if (error instanceof MongoServerError) return error.code === code.authenticationFailed;
   // That of those who wait for the connection of another.

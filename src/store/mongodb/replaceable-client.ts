@@ -49,7 +49,7 @@ export function createReplaceableClient(
   function renew(): void {
     if (performance.now() - renewedAt < renewalMs) return;
     renewedAt = performance.now();
-    // What is wrong then is what calls say.
+    // If that fails, calls say why.
     replace().catch(() => {});
   }
 
@@ -67,7 +67,7 @@ export function createReplaceableClient(
         throw unavailable(error as Error);
       }
     },
-    /** Runs a command; while the user is refused, which sends nothing, its password may be a new one. */
+    /** Runs a command. While the user is refused, which sends nothing, it reads the URL again and retries. */
     async run(command: Document, options: RunOptions): Promise<Document> {
       const until = performance.now() + 2 * attemptMs;
       for (;;) {

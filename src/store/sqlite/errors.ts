@@ -32,7 +32,7 @@ export function resultCodeOf(error: unknown): number | undefined {
   return code === undefined ? undefined : code & 0xff;
 }
 
-/** An error of SQLite that has written nothing; it crosses threads, as the error's code would not. */
+/** What an error of SQLite says that has written nothing. The error itself would lose its code between threads. */
 export interface Failure {
   message: string;
   code: number | undefined;
@@ -46,7 +46,7 @@ export function toFailure(error: unknown): Failure {
   return { message: isOfDisk ? explainError(error) : (error as Error).message, code };
 }
 
-/** Whether a lock did not come: another process has it, or the file system fails to give it. */
+/** Whether a lock could not be taken: another process has it, or the file system fails to give it. */
 export function isLockedOut(code: number | undefined): boolean {
   return code === resultCode.busy || code === resultCode.protocol;
 }
@@ -61,7 +61,7 @@ export function toStoreError({ message, code }: Failure): Error {
     : new Error(message);
 }
 
-/** What a file cannot be made for, although it may be. */
+/** Why a file cannot be made that may be, by the code of the error. */
 const shortages: Record<string, string> = {
   ENOSPC: "its disk is full, or has no inodes left",
   EDQUOT: "a quota of bytes or of files is used up",

@@ -125,8 +125,8 @@ function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses a file of another program before anything in it changes.
   const wasEmpty = isEmpty(db);
-  // Page 1 alone changes, and but for its first bytes to what it was, or from nothing: to write part of
-  // it is as good as to write none or all, and no journal has to be on the disk to undo it.
+  // Only page 1 changes, and of an existing one only the first bytes: a part of that write is as good
+  // as none or all, and no journal has to be on the disk to undo it.
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
   if (wasEmpty) commit(db, () => isCounted(db) || beginCount(db));

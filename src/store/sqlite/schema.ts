@@ -70,7 +70,7 @@ export function isEmpty(db: DatabaseSync): boolean {
   const named = "name = 'investors' COLLATE NOCASE";
   const made = db.prepare(`SELECT type, sql FROM sqlite_schema WHERE ${named}`).get();
   const hasOurs = isOurs(String(made?.sql));
-  // One that was made again of what SQLite's .dump wrote has no mark.
+  // A file made from the output of SQLite's .dump has no mark.
   const isMarked = id === applicationId || (id === 0 && hasOurs);
   if (!isMarked) throw new Error("it belongs to another program");
   if (!hasOurs) {
@@ -119,8 +119,8 @@ function plain(sql: string): string {
 }
 
 /**
- * Looks at the first and the last id, since a program can write past the rules of a table. All that
- * are no bytes are before those that are; the reads that meet one between find it.
+ * Looks at the first and the last id, since a program can write past the rules of a table. Ids that
+ * are no bytes come before those that are; reads find those in between.
  */
 function refuseOtherIds(db: DatabaseSync): void {
   for (const [which, order] of [

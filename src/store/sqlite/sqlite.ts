@@ -64,7 +64,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   });
 
   let closing: Promise<void> | undefined;
-  /** What calls fail with while a lock does not come that a read needs. */
+  /** What calls fail with while a lock that a read needs cannot be taken. */
   let lockout: StoreUnavailableError | undefined;
 
   /**

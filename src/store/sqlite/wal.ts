@@ -45,9 +45,9 @@ export function sizeOf(path: string): number {
 
 /**
  * Writes the bytes of a WAL where they are, and syncs them, before its checkpoint. It may have been
- * written by a process whose sync failed or never returned. What the disk lost of it is in the page
- * cache still, which takes it for written: no later sync would bring it to the disk, and a power cut
- * in the checkpoint would leave a file half changed, and no WAL to repair it from.
+ * written by a process whose sync failed or never returned. Blocks that the disk lost are still in the
+ * page cache, which takes them for written: no later sync would write them, and a power cut during the
+ * checkpoint would leave a file half changed, and no WAL to repair it from.
  *
  * SQLite has no locks on the WAL that closing it could drop; the write lock keeps other processes
  * from changing a part meanwhile.
@@ -57,7 +57,7 @@ export function rewriteWal(db: DatabaseSync, wal: string): void {
   try {
     const chunk = Buffer.alloc(1024 * 1024);
     for (let position = 0, size = 1; size > 0; position += size) {
-      // For each part anew, so that others can commit in between.
+      // Taken for each part, so that others can commit in between.
       db.exec("BEGIN IMMEDIATE");
       try {
         size = readSync(descriptor, chunk, 0, chunk.length, position);

@@ -31,7 +31,7 @@ export interface CheckpointFailure {
   checkpointFailure: string;
 }
 
-/** Asks whether a row would be written, which is not; the reply is that of a batch of it. */
+/** Asks whether a row would be written, without writing it; the reply is that of a batch of it. */
 export interface Look {
   look: Row;
 }
@@ -94,8 +94,8 @@ function tryRead(): Outcome[] {
 }
 
 /**
- * Commits rows together, or, if one of them meets a damaged page or a rule of another program, each by
- * itself: so that fails only the rows that meet it.
+ * Commits rows together or, if one of them meets a damaged page or a rule of another program, each by
+ * itself, so that only the rows that meet it fail.
  */
 function write(rows: Row[]): Outcome[] {
   const result = transact(() => {
@@ -112,7 +112,7 @@ function write(rows: Row[]): Outcome[] {
   return rows.map(() => refusalOf(result));
 }
 
-/** Inserts a row and takes it back, and then commits the count alone, for which a full disk has no room. */
+/** Inserts a row and takes it back, then commits the count alone, for which a full disk has no room. */
 function look(row: Row): Outcome[] {
   // A wait for another process would hold up creates.
   db.exec("PRAGMA busy_timeout = 0");
