@@ -121,7 +121,7 @@ function openSqlite(path: string): Reader {
 }
 
 async function openMongo(url: string): Promise<Reader> {
-  const store = createMongoStore(url, { requestTimeoutMs, observe() {}, isSource: true });
+  const store = createMongoStore(url, { requestTimeoutMs, observe() {} }, true);
   try {
     await store.ping();
     // A database is not there until something is written to it.

@@ -8,23 +8,18 @@ const badValue = 2;
 /** How much of a key of another program is shown. */
 const maxKeyLength = 80;
 
-/** What a collection is looked at for. */
-interface Use {
-  /** Whether records are only read, so that it need not keep more. */
-  isSource: boolean;
-  /** Whether the server is in no set and no cluster. */
-  isStandalone: boolean;
-}
-
 /**
  * Says why a collection cannot be used, for operators; undefined if it can. The time that it takes
  * does not depend on how much is in it. It needs no more rights than to find and insert.
  *
+ * @param isSource whether records are only read, from what need not keep more
+ * @param isStandalone whether the server is in no set and no cluster
  * @throws {Error} it cannot be looked at now
  */
 export async function whyUnusable(
   run: Run,
-  { isSource, isStandalone }: Use,
+  isSource: boolean,
+  isStandalone: boolean,
 ): Promise<string | undefined> {
   const filter = { name: collectionName };
   const list = { listCollections: 1, filter, nameOnly: true, authorizedCollections: true };

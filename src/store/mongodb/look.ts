@@ -1,4 +1,4 @@
-import type { Document, MongoClient } from "mongodb";
+import type { Db, Document, MongoClient } from "mongodb";
 import { StoreUnavailableError } from "../store.ts";
 import { type Refusal, sampleInvestor } from "../writable.ts";
 import type { Run } from "./client.ts";
@@ -18,14 +18,11 @@ const refusedMs = 4_000;
  */
 export async function lookWhetherWritable(
   run: Run,
-  {
-    client,
-    database,
-    isStandalone,
-  }: { client: MongoClient; database: string; isStandalone: boolean },
+  { client, db }: { client: MongoClient; db: Db },
+  isStandalone: boolean,
   last?: Refusal,
 ): Promise<void> {
-  await retryOnce(() => checkRights(run, database));
+  await retryOnce(() => checkRights(run, db.databaseName));
   if (!isStandalone && (await insertAndAbort(run, client))) return;
   if (last && performance.now() - last.at < refusedMs) throw last.error;
 }

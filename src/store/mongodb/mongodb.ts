@@ -26,11 +26,7 @@ import { lookWhetherWritable } from "./look.ts";
 import { createReads, retryOnce } from "./reads.ts";
 import { createReplaceableClient } from "./replaceable-client.ts";
 
-interface MongoStoreOptions
-  extends Pick<StoreOptions, "requestTimeoutMs" | "observe" | "rereadUrl">,
-    Partial<Pick<StoreOptions, "onWritable" | "onFatal">> {
-  isSource?: boolean;
-}
+type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "observe">;
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
@@ -38,10 +34,11 @@ interface MongoStoreOptions
  * server, waiting for a connection, making one, and each command get a quarter of the timeout.
  *
  * @param url a connection string; the database is the one that it names, or `investors`
+ * @param isSource whether records are only read, from what need not keep more
  * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
  */
-export function createMongoStore(url: string, options: MongoStoreOptions): Store {
-  const { requestTimeoutMs, observe, onWritable, onFatal, isSource = false } = options;
+export function createMongoStore(url: string, options: Options, isSource = false): Store {
+  const { requestTimeoutMs, observe, onWritable, onFatal } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   const client = createReplaceableClient(url, attemptMs, options);
   let connecting: Promise<unknown> | undefined;
@@ -56,12 +53,10 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
     return client.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw: false, ...how });
   };
   const reads = createReads(run);
-  const writable = followWritable((last) => {
-    const { isStandalone } = reads;
-    const { client: driver, db } = client.current;
-    const of = { client: driver, database: db.databaseName, isStandalone };
-    return lookWhetherWritable(run, of, last);
-  }, onWritable);
+  const writable = followWritable(
+    (last) => lookWhetherWritable(run, client.current, reads.isStandalone, last),
+    onWritable,
+  );
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
   async function connect(): Promise<void> {
@@ -79,7 +74,7 @@ export function createMongoStore(url: string, options: MongoStoreOptions): Store
 
   /** What keeps this store from that database until somebody changes something. */
   async function findFault(): Promise<string | undefined> {
-    const fault = await whyUnusable(run, { isSource, isStandalone: reads.isStandalone });
+    const fault = await whyUnusable(run, isSource, reads.isStandalone);
     const name = `${collectionName} of the database ${client.current.db.databaseName}`;
     return (
       fault && `the collection ${name} cannot be used, since ${fault}: name another one in the URL`

@@ -180,7 +180,8 @@ async function startWriter(path: string, options: Options) {
   });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
   const pending: PromiseWithResolvers<Outcome[]>[] = [];
-  let isClosing = false;
+  /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
+  let unusable: Error | undefined;
   let closeFailure: string | undefined;
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
     worker.on("message", (message: Outcome[] | Started | CheckpointFailure | string) => {
@@ -188,15 +189,13 @@ async function startWriter(path: string, options: Options) {
       else if (typeof message === "string") onWarning(message);
       else if ("identity" in message) resolve(message);
       else {
-        if (isClosing) closeFailure = message.checkpointFailure;
+        if (unusable !== undefined) closeFailure = message.checkpointFailure;
         onCheckpointFailure?.(message.checkpointFailure);
       }
     });
     void exited.then(() => reject(cause));
   });
   const wal = `${realpathSync(path)}-wal`;
-  /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
-  let unusable: Error | undefined;
 
   // By the promise: a listener added here can miss an end right after the first message.
   void exited.then(() => {
@@ -236,7 +235,6 @@ async function startWriter(path: string, options: Options) {
     },
     async close(): Promise<void> {
       unusable ??= new Error("the store is closed");
-      isClosing = true;
       worker.postMessage("close");
       await exited;
       // Closing brings it in once more, and deletes it then.
