@@ -57,7 +57,7 @@ program
   )
   .argument("[to]", "the same; - is standard output")
   .option("--check", "only read FROM, and name each line or record that is wrong")
-  .option("--no-check", "do not search an SQLite file that is copied for damage")
+  .option("--no-check", "do not check a copied SQLite file for damage")
   .action(async (from: string, to: string | undefined, { check }: { check?: boolean }) => {
     if (check && to !== undefined) program.error("error: --check takes no argument 'to'");
     if (!check && to === undefined) program.error("error: missing required argument 'to'");

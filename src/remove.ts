@@ -39,7 +39,7 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
     const done = (await removeFromMongo(url, id))
       ? `removed ${id} from ${name}`
       : `${name} has no record ${id}`;
-    say(`${done}; a repeat of its create would store it again`);
+    say(`${done}; a retry of its create would store it again`);
     return true;
   } catch (error) {
     const isOpen = error instanceof OutcomeUnknownError;

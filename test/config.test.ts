@@ -155,10 +155,10 @@ describe("the settings", () => {
 it.each([
   ["sqlite:x.db?mode=ro", "no options after ? or #"],
   ["sqlite:x.db#main", "no options after ? or #"],
-  ["sqlite::memory:", "none in memory"],
-  ["sqlite:file:x.db", "none in memory"],
+  ["sqlite::memory:", "not a database in memory"],
+  ["sqlite:file:x.db", "not a database in memory"],
   ["sqlite://x.db", "two slashes would be a host"],
-  ["sqlite:data/", "no folder"],
+  ["sqlite:data/", "not a folder"],
   ["sqlite:a%20b.db", "write a space for %20"],
   ["sqlite:~/x.db", "~ and variables are not expanded"],
   ["sqlite:$HOME/x.db", "~ and variables are not expanded"],

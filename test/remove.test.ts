@@ -23,7 +23,7 @@ import {
 import { needs } from "./support/tools.ts";
 
 const file = "sqlite:data/investors.db";
-const repeated = "a repeat of its create would store it again\n";
+const repeated = "a retry of its create would store it again\n";
 
 /** Starts `investor-records remove`. */
 function start(folder: string, id: string, ...flags: string[]) {
@@ -151,7 +151,7 @@ describe("a record that is removed from SQLite", () => {
     const again = () => client.createInvestor(request).finally(letGo);
     expect(await removeBesideReader(again)).toEqual({
       code: 0,
-      told: expect.stringContaining("a repeat of its create has stored it again meanwhile"),
+      told: expect.stringContaining("a retry of its create has stored it again meanwhile"),
     });
     expect(await client.getInvestor({ id })).toMatchObject({ id });
     expect(await removeBesideReader(async () => letGo())).toEqual(removed(id));

@@ -295,11 +295,11 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     const { warnings } = await startWith(env);
     expect(warnings.toSorted()).toEqual([
       "OTEL_EXPORTER_OTLP_ENDPOINT has port 4317, usually that of gRPC: 4318 is that of HTTP",
-      "OTEL_EXPORTER_OTLP_PROTOCOL does not count: spans are exported by http/protobuf",
-      "OTEL_PROPAGATORS does not count: the propagator is tracecontext",
+      "OTEL_EXPORTER_OTLP_PROTOCOL has no effect: spans are exported by http/protobuf",
+      "OTEL_PROPAGATORS has no effect: the propagator is tracecontext",
       "OTEL_TRACES_EXPORTER: console is not supported; otlp and none are",
       expect.stringContaining(
-        "do not count: OTEL_EXPORTER_OTLP_INSECURE, OTEL_EXPORTER_ZIPKIN_ENDPOINT, OTEL_CONFIG_FILE",
+        "have no effect on traces: OTEL_EXPORTER_OTLP_INSECURE, OTEL_EXPORTER_ZIPKIN_ENDPOINT, OTEL_CONFIG_FILE",
       ),
       expect.stringContaining('SAMPLER value "some"'),
     ]);

@@ -71,7 +71,7 @@ export async function readTokensFile(
 }
 
 function findFault(name: string, token: string, scopes: string[]): string | undefined {
-  if (scopeWords.includes(token)) return `${token} is a scope, and no token`;
+  if (scopeWords.includes(token)) return `${token} is a scope, not a token`;
   if (!/^[!-~]+$/.test(token)) return "the token must be of printable ASCII characters";
   if (name.includes(",") || token.includes(",")) {
     return "name, token and scopes must be separated by spaces, and hold no comma";

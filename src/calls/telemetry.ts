@@ -77,7 +77,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   );
   const unlogged = counter(
     "investor_records_refusals_unlogged_total",
-    "Refusals that have no line of their own in the log, for their number or its level.",
+    "Refusals that were not logged, since there were too many, or by the log level.",
     "reason",
   );
   const overloads = counter(

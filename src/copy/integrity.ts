@@ -29,7 +29,7 @@ export async function checkIntegrity(path: string, signal: AbortSignal): Promise
   const options = { signal, killSignal: "SIGKILL" } as const;
   const output = await new Promise<string>((resolve, reject) => {
     execFile(process.execPath, ["-e", program, "--", path], options, (error, stdout) => {
-      if (error) reject(new Error(`its check has ended (${error.code ?? error.signal})`));
+      if (error) reject(new Error(`its check ended early (${error.code ?? error.signal})`));
       else resolve(stdout);
     });
   });

@@ -38,7 +38,7 @@ const count = integer(1, 1_000_000);
 export const settings: readonly Option[] = [
   // URLs may hold passwords, and are checked later: commander repeats what is refused while it parses.
   setting("--database-url <url>", String, "sqlite:data/investors.db", databaseUrls),
-  setting("--database-url-file <file>", text, "", "file that holds it, and is read again"),
+  setting("--database-url-file <file>", text, "", "file with the URL, which is read again"),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
   setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
   setting(
@@ -65,7 +65,7 @@ export const settings: readonly Option[] = [
     "",
     "age of a connection at which its client is asked to reconnect",
   ),
-  setting("--drain-delay <duration>", duration(0), "0s", "time to serve on while /readyz fails"),
+  setting("--drain-delay <duration>", duration(0), "0s", "how long to serve after /readyz fails"),
   setting("--drain-timeout <duration>", duration(0), "20s", "time for calls in flight at shutdown"),
   setting("--log-level <level>", text, "info", "lowest level to log").choices(logLevels),
   flag("--log-calls", "log every call that succeeds, with the ids of its records, for audits"),

@@ -1,5 +1,5 @@
 /**
- * Those that concern traces and do not count, of all in
+ * Those that concern traces and have no effect, of all in
  * https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables.
  */
 const ignored =
@@ -36,16 +36,16 @@ export function readTraceSettings(env: NodeJS.ProcessEnv) {
     warnings.push(`${endpoint} has port 4317, usually that of gRPC: 4318 is that of HTTP`);
   }
   if (protocol && env[protocol] !== "http/protobuf") {
-    warnings.push(`${protocol} does not count: spans are exported by http/protobuf`);
+    warnings.push(`${protocol} has no effect: spans are exported by http/protobuf`);
   }
   const propagators = namesIn(env.OTEL_PROPAGATORS || "tracecontext");
   // Nothing is called that baggage would be passed on to.
   const isOther = (name: string) => !["tracecontext", "baggage"].includes(name);
   if (!propagators.includes("tracecontext") || propagators.some(isOther)) {
-    warnings.push("OTEL_PROPAGATORS does not count: the propagator is tracecontext");
+    warnings.push("OTEL_PROPAGATORS has no effect: the propagator is tracecontext");
   }
   const names = Object.keys(env).filter((name) => ignored.test(name) && env[name]);
-  if (names.length > 0) warnings.push(`for traces these do not count: ${names.join(", ")}`);
+  if (names.length > 0) warnings.push(`these have no effect on traces: ${names.join(", ")}`);
   return { areExported: true, warnings };
 }
 

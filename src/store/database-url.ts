@@ -7,8 +7,8 @@ export const databaseUrls =
 /** What other programs accept behind `sqlite:`, and would here become part of a file's name. */
 const pathFaults: [RegExp, string][] = [
   [/^\/\/(?!\/)/, "what follows two slashes would be a host"],
-  [/^:|^file:/i, "it names a file, and none in memory"],
-  [/\/$/, "it names a file, and no folder"],
+  [/^:|^file:/i, "it names a file, not a database in memory"],
+  [/\/$/, "it names a file, not a folder"],
   [/[?#]/, "it takes no options after ? or #"],
   [/%[0-9a-f]{2}/i, "it is not decoded, so write a space for %20"],
   [/^~|\$\{|(^|\/)\$[A-Z]/, "~ and variables are not expanded"],

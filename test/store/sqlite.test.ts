@@ -282,26 +282,26 @@ describe("SQLite", () => {
 
   it.each<[why: string, change: (path: string) => void]>([
     [
-      "its investors is another view: another program has changed it",
+      "its investors is a foreign view: another program has changed it",
       change(`${keep}; CREATE VIEW investors AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i FROM n)
         SELECT zeroblob(16) AS id, kept.* FROM n, kept`),
     ],
     [
-      "its investors is another table",
+      "its investors is a foreign table",
       change(`${keep}; CREATE TABLE investors AS SELECT lower(hex(id)) AS id, type FROM kept`),
     ],
     [
-      "its investors is another table",
+      "its investors is a foreign table",
       change(`PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql =
         replace(sql, ' CHECK (length(id) = 16)', '') WHERE name = 'investors'`),
     ],
     [
-      "its investors is another table",
+      "its investors is a foreign table",
       change(`PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql =
         replace(sql, 'STRICT, ', '') WHERE name = 'investors'`),
     ],
     [
-      "its investors is another table",
+      "its investors is a foreign table",
       change(`${keep}; CREATE TABLE investors (id BLOB PRIMARY KEY NOT NULL,
         ${"abcdefghijklmnopq".replaceAll(/./g, "$& TEXT NOT NULL, ")}type INTEGER) STRICT, WITHOUT ROWID`),
     ],
@@ -316,10 +316,10 @@ describe("SQLite", () => {
       change(`CREATE TRIGGER Louder AFTER INSERT ON Investors BEGIN
         UPDATE investors SET city = upper(city) WHERE id = new.id; END`),
     ],
-    ["a record whose id, the first, is 3 bytes", insert("x'000001'")],
-    ["a record whose id, the last, is 17 bytes", insert(`x'${"ff".repeat(17)}'`)],
+    ["the first id is 3 bytes and no UUID", insert("x'000001'")],
+    ["the last id is 17 bytes and no UUID", insert(`x'${"ff".repeat(17)}'`)],
     [
-      "a record whose id, the first, is text",
+      "the first id is text and no UUID",
       change(`PRAGMA writable_schema = ON; CREATE TEMP TABLE was AS SELECT sql FROM sqlite_schema;
         DROP TABLE investors; CREATE TABLE investors (id PRIMARY KEY NOT NULL) WITHOUT ROWID;
         INSERT INTO investors VALUES ('123'); UPDATE sqlite_schema SET sql = (SELECT sql FROM was)

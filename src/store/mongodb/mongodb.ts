@@ -111,7 +111,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     // A proxy that sends a reply twice has the next command get it: the driver does not compare ids.
     const isOld = n > 0 && lastTime && !opTime?.ts?.greaterThan(lastTime);
     isMixedUp = isOld || n !== investors.length - writeErrors.length;
-    if (isMixedUp) throw new OutcomeUnknownError("MongoDB's reply is not that of this insert");
+    if (isMixedUp) throw new OutcomeUnknownError("MongoDB's reply does not belong to this insert");
     lastTime = opTime?.ts;
     const outcomes = new Array<Error | undefined>(investors.length).fill(undefined);
     for (const failure of writeErrors) outcomes[failure.index] = toInsertError(failure);
@@ -130,7 +130,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   const inserts = new Batcher<Investor, undefined>({
     ready: connectAnew,
     run: insertAll,
-    abandoned: (cause) => new OutcomeUnknownError("the insert was not waited for", { cause }),
+    abandoned: (cause) => new OutcomeUnknownError("the caller did not wait", { cause }),
     observe: (durationMs, size) => observe("insert", durationMs, size),
   });
 

@@ -125,7 +125,7 @@ export function explainError(error: unknown, path?: string): string {
   const mayUse = path === undefined || isAllowed(path);
   const isNotOpen = code === cannotOpen || code === readOnly;
   if (isNotOpen && path && mayUse) {
-    return `it or a file beside it cannot be opened, but not for want of rights: its disk fails, or too many files are open (${message})`;
+    return `it or a file beside it cannot be opened, though this user may: its disk fails, or too many files are open (${message})`;
   }
   const isRefused = isNotOpen || (code === ioError && !mayUse);
   if (isRefused || ["EACCES", "EPERM", "EROFS"].includes(name)) {

@@ -55,13 +55,13 @@ export async function removeFromSqlite(
       if (round === 0) {
         say(deleteRecord(db, key) ? `removed ${id} from ${path}` : `${path} has no record ${id}`);
       } else if (db.prepare("SELECT 1 FROM investors WHERE id = ?").get(key)) {
-        say("a repeat of its create has stored it again meanwhile");
+        say("a retry of its create has stored it again meanwhile");
         return true;
       } else if (round <= maxRounds) {
-        say(`found some on ${pages.length} pages: the records there are written again`);
+        say(`found some on ${pages.length} pages: rewriting the records there`);
         writeAgain(db, pages);
       } else {
-        say(`found some on ${pages.length} pages: the whole file is written again`);
+        say(`found some on ${pages.length} pages: rewriting the whole file`);
         db.exec("VACUUM");
       }
       if (!(await emptyWal(db, waitMs))) {
@@ -84,13 +84,13 @@ export async function removeFromSqlite(
     pages = findParts(file, 0, pageSize, key);
     pages.push(...findParts(wal, walHeaderSize, frameHeaderSize + pageSize, key));
     if (pages.length === 0) {
-      say("found none; a repeat of its create would store it again");
+      say("found none; a retry of its create would store it again");
       return true;
     }
   }
   say(
     `error: copies are left on ${pages.length} pages: repeat the command with --vacuum, which rewrites the whole ` +
-      "file: creates wait or fail for up to a minute a gigabyte, and it takes room for two more copies of it",
+      "file: creates wait or fail, up to a minute per gigabyte, and it needs room for two more copies of the file",
   );
   return false;
 }

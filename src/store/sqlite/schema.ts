@@ -74,7 +74,7 @@ export function isEmpty(db: DatabaseSync): boolean {
   const isMarked = id === applicationId || (id === 0 && hasOurs);
   if (!isMarked) throw new Error("it belongs to another program");
   if (!hasOurs) {
-    const what = made ? `its investors is another ${made.type}` : "it has no table investors";
+    const what = made ? `its investors is a foreign ${made.type}` : "it has no table investors";
     throw new Error(`${what}: another program has changed it`);
   }
   const ofTable = "type = 'trigger' AND tbl_name = 'investors' COLLATE NOCASE";
@@ -133,7 +133,7 @@ function refuseOtherIds(db: DatabaseSync): void {
       // Nothing but damage makes one of no type.
       if (type === undefined || type === "null" || (type === "blob" && size === 16)) continue;
       const what = type === "blob" ? `${size} bytes` : type;
-      throw new Error(`another program has written a record whose id, the ${which}, is ${what}`);
+      throw new Error(`the ${which} id is ${what} and no UUID: another program has written it`);
     } catch (error) {
       // A damaged page fails the calls that need it, and not the start.
       const codes: unknown[] = [resultCode.corrupt, resultCode.ioError];

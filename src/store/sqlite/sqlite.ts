@@ -59,7 +59,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
       writable.note(outcomes);
       return outcomes;
     },
-    abandoned: (cause) => new OutcomeUnknownError("the commit was not waited for", { cause }),
+    abandoned: (cause) => new OutcomeUnknownError("the caller did not wait", { cause }),
     observe: (durationMs, size) => observe("insert", durationMs, size),
   });
 
@@ -79,7 +79,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
       if (typeof outcome !== "object" || !isLockedOut(outcome.code)) break;
       if (performance.now() < end) continue;
       const why = "another process keeps its locks, or its file system has none that work";
-      return writer.die(new Error(`${path} cannot be read for ${lockoutMs / 1_000} s: ${why}`));
+      return writer.die(new Error(`${path} could not be read for ${lockoutMs / 1_000} s: ${why}`));
     }
     lockout = undefined;
   }
