@@ -59,7 +59,7 @@ export async function measureGrowth(plan: Plan): Promise<Figure[]> {
     many.created -= 1;
   }
   await verify([many]);
-  // As long as it is open, the last connection, which deletes the log, is not the service's.
+  // As long as it is open, the last connection, which deletes the WAL, is not the service's.
   await many.database?.close();
   figures.push({
     title: `Longest time without a create while one of ${records} is removed, SQLite`,
