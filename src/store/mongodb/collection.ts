@@ -12,7 +12,7 @@ const maxKeyLength = 80;
  * Says why a collection cannot be used, for operators; undefined if it can. The time that it takes
  * does not depend on how much is in it. It needs no more rights than to find and insert.
  *
- * @param isSource whether records are only read, from what need not keep more
+ * @param isSource whether records are only read, so that it need not keep more
  * @param isStandalone whether the server is in no set and no cluster
  * @throws {Error} it cannot be looked at now
  */
