@@ -10,7 +10,7 @@ import { describe, expect, it, onTestFinished, vi } from "vitest";
 import * as connect from "../client/src/connect.ts";
 import * as grpc from "../client/src/grpc.ts";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
-import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { createAuthority, writeServerFlags } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { errorOf, investorClients } from "./support/investor-clients.ts";
 import { aNew } from "./support/records.ts";
@@ -45,9 +45,7 @@ describe("what cannot heal is said at once", () => {
 
   it("a certificate that is not trusted, one of another name, and no TLS where it is expected", async () => {
     const authority = await createAuthority();
-    const server = await startInProcess(
-      asFlags(await writeServerFiles(temporaryFolder(), authority)),
-    );
+    const server = await startInProcess(await writeServerFlags(temporaryFolder(), authority));
     const plain = await startInProcess();
     const ca = authority.ca;
     const overConnect = (baseUrl: string, nodeOptions = {}) =>
@@ -94,8 +92,8 @@ describe("what cannot heal is said at once", () => {
 
   it("grpc-js over TLS to an IP address, with the option that helps", async () => {
     const authority = await createAuthority();
-    const files = await writeServerFiles(temporaryFolder(), authority);
-    const { grpcPort } = await startInProcess(asFlags(files));
+    const flags = await writeServerFlags(temporaryFolder(), authority);
+    const { grpcPort } = await startInProcess(flags);
     const open = (channelOptions = {}) => {
       const tls = credentials.createSsl(Buffer.from(authority.ca));
       const options = { channelOptions };
@@ -110,11 +108,6 @@ describe("what cannot heal is said at once", () => {
     expect((await errorOf(get(named))).codeName).toBe("NOT_FOUND");
   });
 });
-
-/** The environment of a server as flags. */
-function asFlags({ TLS_CERT = "", TLS_KEY = "" }: Record<string, string>) {
-  return { "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY };
-}
 
 describe("the client behind a proxy", () => {
   it.each([

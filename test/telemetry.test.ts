@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
 import { maxTextLength } from "../src/investor/investor.ts";
-import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
+import { createAuthority, getOverTls, writeServerFlags } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
@@ -19,6 +19,7 @@ import {
   grpcClient,
   lockDatabase,
   metric,
+  preload,
   readMetrics,
   startService,
   storeWrong,
@@ -85,18 +86,18 @@ it("metrics tell the version, and whether the service is ready", async () => {
 
 it("metrics tell when the certificate expires, also after it is replaced", async () => {
   const authority = await createAuthority();
-  const { TLS_CERT, TLS_KEY } = await writeServerFiles(temporaryFolder(), authority);
-  const service = await startInProcess({ "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY });
+  const flags = await writeServerFlags(temporaryFolder(), authority);
+  const service = await startInProcess(flags);
   const shown = async () => {
     const metrics = await getOverTls(service, "/metrics", { ca: authority.ca });
     const name = "investor_records_tls_certificate_expiry_timestamp_seconds";
     return Number(new RegExp(`^${name} (\\S+)$`, "m").exec(metrics)?.[1]);
   };
   const expiry = (cert: string) => new X509Certificate(cert).validToDate.getTime() / 1_000;
-  expect(await shown()).toBe(expiry(readFileSync(TLS_CERT, "utf8")));
+  expect(await shown()).toBe(expiry(readFileSync(flags["--tls-cert"], "utf8")));
   const { cert, key } = await authority.sign("server", 30);
-  writeFileSync(TLS_CERT, cert);
-  writeFileSync(TLS_KEY, key);
+  writeFileSync(flags["--tls-cert"], cert);
+  writeFileSync(flags["--tls-key"], key);
   await service.reload();
   expect(await shown()).toBe(expiry(cert));
 });
@@ -212,8 +213,7 @@ it("the log warns of no call whose client's own deadline has passed, however ear
   const early = `
     const start = globalThis.setTimeout;
     globalThis.setTimeout = (work, ms, ...args) => start(work, ms / 2, ...args);`;
-  const NODE_OPTIONS = `--import=data:text/javascript,${encodeURIComponent(early)}`;
-  const service = await startService({ LOG_LEVEL: "debug", NODE_OPTIONS });
+  const service = await startService({ LOG_LEVEL: "debug", NODE_OPTIONS: preload(early) });
   lockDatabase(service);
   const session = rawConnection(service.grpcPort);
   await rawCall(session, paths.create, createBody(), { "grpc-timeout": "1500m" });

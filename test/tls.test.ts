@@ -8,7 +8,12 @@ import { setTimeout as delay } from "node:timers/promises";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { deriveId } from "../src/investor/ids.ts";
-import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
+import {
+  createAuthority,
+  getOverTls,
+  writeServerFiles,
+  writeServerFlags,
+} from "./support/certificates.ts";
 import { clientsOf, type Ports } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
@@ -23,8 +28,7 @@ import { needs } from "./support/tools.ts";
 async function prepare() {
   const folder = temporaryFolder();
   const authority = await createAuthority();
-  const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority, "first.example");
-  return { folder, authority, flags: { "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY } };
+  return { folder, authority, flags: await writeServerFlags(folder, authority, "first.example") };
 }
 
 async function start(more: Record<string, string> = {}) {

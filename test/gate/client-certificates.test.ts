@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Certificate } from "mkcert";
 import { expect, it, onTestFinished, vi } from "vitest";
 import { buildGo, startCallers, toLine } from "../support/callers/callers.ts";
-import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { createAuthority, writeServerFlags } from "../support/certificates.ts";
 import { temporaryFile, temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { startInProcess } from "../support/server.ts";
@@ -22,10 +22,8 @@ it.each([
     const folder = temporaryFolder();
     const authority = await createAuthority();
     const clients = await createAuthority("Clients");
-    const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority);
     const { grpcPort, httpPort } = await startInProcess({
-      "--tls-cert": TLS_CERT,
-      "--tls-key": TLS_KEY,
+      ...(await writeServerFlags(folder, authority)),
       "--tls-client-ca": temporaryFile(clients.ca),
     });
     const file = join(folder, "client.pem");

@@ -39,6 +39,12 @@ export async function writeServerFiles(folder: string, authority: Authority, nam
   return { TLS_CERT: write("server.crt", cert), TLS_KEY: write("server.key", key) };
 }
 
+/** The same, as flags of the command line name them. */
+export async function writeServerFlags(...files: Parameters<typeof writeServerFiles>) {
+  const { TLS_CERT, TLS_KEY } = await writeServerFiles(...files);
+  return { "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY };
+}
+
 /** The body of a GET over TLS from a service on this machine. */
 export async function getOverTls(
   { httpPort }: { httpPort: number },
