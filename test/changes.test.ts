@@ -4,8 +4,8 @@
  */
 import { readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { describe, expect, it } from "vitest";
+import { createAuthority, writeServerFlags } from "./support/certificates.ts";
 import { clientsOf, type Ports } from "./support/clients.ts";
 import { root } from "./support/clone.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
@@ -41,40 +41,6 @@ function none(words: string): Cell {
 
 function run(words: string, check: Cell["check"]): Cell {
   return { words, check };
-}
-
-const hourMs = 3_600_000;
-
-/** Sets the clock of a service in this process an hour on, or back, amid its creates. */
-async function jump(ms: number): Promise<void> {
-  const authority = await createAuthority();
-  const tokens = temporaryFile("backend token-of-the-backend\n");
-  const { lines, errors, ...server } = await startInProcess({
-    ...flagsOf(await writeServerFiles(temporaryFolder(), authority)),
-    "--auth-tokens-file": tokens,
-  });
-  const options = { authorization: "Bearer token-of-the-backend", tls: authority };
-  const { gRPC, Connect } = clientsOf(server, options);
-  const ids: string[] = [];
-  const create = async () => {
-    for (const client of [gRPC, Connect]) {
-      ids.push((await client.createInvestor(aCreate())).id);
-    }
-  };
-  await create();
-  vi.useFakeTimers({ toFake: ["Date"], now: Date.now() + ms });
-  onTestFinished(() => void vi.useRealTimers());
-  await create();
-  vi.useRealTimers();
-  await create();
-  const { investors } = await gRPC.listInvestors({});
-  expect(investors.map(({ id }) => id)).toEqual(ids.toSorted());
-  expect(new Set(ids).size).toBe(6);
-  expect([errors, lines.filter(({ reason }) => reason !== undefined)]).toEqual([[], []]);
-}
-
-function flagsOf({ TLS_CERT, TLS_KEY }: { TLS_CERT: string; TLS_KEY: string }) {
-  return { "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY };
 }
 
 /** What a list by a token gets: a status of HTTP. */
@@ -159,15 +125,7 @@ const noName = testedIn("mongodb-unreachable.test.ts", "host, port, replicaSet")
 
 const table: Record<string, Record<Change, Cell>> = {
   "the database file": {
-    gone: run("ends the service with a status of its own, and is said", async () => {
-      const service = await startService();
-      await grpcClient(service).createInvestor(aCreate());
-      for (const suffix of ["", "-wal", "-shm"]) {
-        rmSync(`${service.folder}/data/investors.db${suffix}`);
-      }
-      expect(await service.exited).toBe(3);
-      expect(service.output()).toContain("was moved, deleted or replaced");
-    }),
+    gone: replacements,
     replaced: movedFile,
     "expired or refused": testedIn("damage.test.ts", "are refused if they cannot be written"),
     "full or slow": testedIn("end.test.ts", "does not hold up the end beyond the drain timeout"),
@@ -365,7 +323,7 @@ const table: Record<string, Record<Change, Cell>> = {
       const [authority, clients] = [await createAuthority(), await createAuthority("Clients")];
       const file = temporaryFile(clients.ca);
       const { reload, ...server } = await startInProcess({
-        ...flagsOf(await writeServerFiles(temporaryFolder(), authority)),
+        ...(await writeServerFlags(temporaryFolder(), authority)),
         "--tls-client-ca": file,
       });
       const tls = { ca: authority.ca, ...(await clients.sign("backend.example")) };
@@ -425,20 +383,20 @@ const table: Record<string, Record<Change, Cell>> = {
   },
   "the clock, an hour on": {
     gone: none("a machine has one"),
-    replaced: run("changes no order, no id and no right", () => jump(hourMs)),
+    replaced: clockSet,
     "expired or refused": clockSet,
     "full or slow": clockSet,
-    "back again": run("changes no order, no id and no right, either", () => jump(hourMs)),
+    "back again": clockSet,
   },
   "the clock, an hour back": {
     gone: none("a machine has one"),
-    replaced: run("changes no order, no id and no right", () => jump(-hourMs)),
+    replaced: clockSet,
     "expired or refused": testedIn(
       "oidc.test.ts",
       "that are new are taken at once after the clock was set back",
     ),
     "full or slow": clockSet,
-    "back again": run("changes no order, no id and no right, either", () => jump(-hourMs)),
+    "back again": clockSet,
   },
   "file descriptors": {
     gone: descriptors,

@@ -243,6 +243,12 @@ describe("SQLite", () => {
         symlinkSync("elsewhere/investors.db", `${folder}/investors.db`);
       },
     ],
+    [
+      "deleted",
+      (folder) => {
+        for (const suffix of ["", "-wal", "-shm"]) rmSync(`${folder}/investors.db${suffix}`);
+      },
+    ],
     ["moved with its folder", (folder) => renameSync(folder, `${folder}.moved`)],
     ["parted from its WAL", (folder) => rmSync(`${folder}/investors.db-wal`)],
     ["parted from its index", (folder) => rmSync(`${folder}/investors.db-shm`)],
