@@ -1,15 +1,16 @@
 import { once } from "node:events";
 import { rmSync, statSync } from "node:fs";
-import { type AddressInfo, createServer, type Socket } from "node:net";
+import { createServer, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { ObjectId, UUID } from "mongodb";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { copy, copyHere, makeSqlite, rowsOf, startCopy, tableOf } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { connectTo, describeWithMongo, findMembers } from "../support/mongodb.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { end, type Run, run } from "../support/service.ts";
+import { listen } from "../support/tcp.ts";
 
 const records = 10_000;
 const bytesOfLine = 310;
@@ -65,19 +66,6 @@ async function copyAround(
 }
 
 describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
-  it("keeps what is there, and finds it again", async () => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", 1_500);
-    const url = mongo.url();
-    expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({ code: 0 });
-    expect(await copyHere(["sqlite:a.db", url], { folder })).toMatchObject({
-      code: 0,
-      told: expect.stringContaining("copied 0 records, and found 1,500 already there"),
-    });
-    expect((await copyHere([url, "sqlite:b.db"], { folder })).code).toBe(0);
-    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
-  });
-
   it("names and leaves out a record that is wrong, and copies the others", async () => {
     const folder = temporaryFolder();
     const [first, second] = await makeSqlite(folder, "a.db", 5);
@@ -177,13 +165,10 @@ it("says in one line, without secrets, that MongoDB cannot be reached", async ()
 });
 
 it("is stopped by a signal at once while MongoDB does not reply", async () => {
-  const silent = createServer().listen(0, "127.0.0.1");
-  onTestFinished(() => void silent.close());
-  await once(silent, "listening");
-  const { port } = silent.address() as AddressInfo;
+  const silent = createServer();
+  const url = `mongodb://127.0.0.1:${await listen(silent)}/x`;
   const folder = temporaryFolder();
   await makeSqlite(folder, "a.db", 1);
-  const url = `mongodb://127.0.0.1:${port}/x`;
   for (const args of [
     ["sqlite:a.db", url],
     [url, "sqlite:b.db"],

@@ -1,13 +1,9 @@
 /** Clients that read nothing, or slowly, of what they ask for. */
-
-import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls } from "node:tls";
 import { expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { makeFullFolder } from "../support/copying.ts";
-import { temporaryFolder } from "../support/folder.ts";
 import {
   clientPreface,
   fieldsOf,
@@ -17,61 +13,12 @@ import {
   sendData,
   wideWindows,
 } from "../support/http2-frames.ts";
-import {
-  messages,
-  openCall,
-  paths,
-  rawCall,
-  rawConnection,
-  untilArrived,
-} from "../support/raw-grpc.ts";
+import { messages, paths } from "../support/raw-grpc.ts";
 import { hurry, metric, startService, untilStill, waitFor } from "../support/service.ts";
 import { http1, openWire } from "../support/tcp.ts";
 
-const { list, reflect } = paths;
-const { empty, fullPage, listServices } = messages;
-
 /** No bound, so that a busy machine may take its time. */
 const patient = { REQUEST_TIMEOUT: "10m" };
-
-/** Ten times as fast as it says. */
-const fast = { ...patient, NODE_OPTIONS: hurry(10) };
-
-it("reflection streams hold little for clients that ask and do not read", async () => {
-  const { grpcPort, child } = await startService({ NODE_OPTIONS: "--max-old-space-size=80" });
-  const questions = Buffer.concat(Array(1_000).fill(listServices));
-  for (let i = 0; i < 8; i += 1) {
-    const session = rawConnection(grpcPort, { initialWindowSize: 0 });
-    for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(questions);
-    await untilArrived(session);
-  }
-  expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
-  expect(child.signalCode).toBe(null);
-});
-
-it("pages that are not read take little memory, over TLS with the widest windows", async () => {
-  const authority = await createAuthority();
-  const service = await startService(await writeServerFiles(temporaryFolder(), authority));
-  const memory = () =>
-    Number(/VmHWM:\s*(\d+)/.exec(readFileSync(`/proc/${service.child.pid}/status`, "utf8"))?.[1]) /
-    1024;
-  const before = memory();
-  const fields = { ...fieldsOf("/swagger-ui-bundle.js"), ":method": "GET" };
-  const requests = Array.from({ length: 100 }, (_, i) => [
-    openStream(2 * i + 1, fields),
-    sendData(2 * i + 1, Buffer.alloc(0), true),
-  ]);
-  for (let i = 0; i < 10; i += 1) {
-    const options = { port: service.httpPort, ALPNProtocols: ["h2"], ca: authority.ca };
-    const socket = connectTls({ ...options, servername: "localhost" });
-    onTestFinished(() => void socket.destroy());
-    await once(socket, "secureConnect");
-    socket.write(Buffer.concat([clientPreface, wideWindows, ...requests.flat()]));
-    await once(socket, "readable");
-  }
-  await untilStill(memory);
-  expect(memory() - before).toBeLessThan(150);
-});
 
 it("a reply arrives whole if it is read slowly, over HTTP/1.1 and, beside others, HTTP/2", async () => {
   const folder = await makeFullFolder(700);
@@ -114,12 +61,15 @@ it("a reply arrives whole if it is read slowly, over HTTP/1.1 and, beside others
 });
 
 it("a connection of HTTP/2 is closed after an error, though its client reads nothing", async () => {
-  const service = await startService(fast, await makeFullFolder(130));
+  const service = await startService(
+    { ...patient, NODE_OPTIONS: hurry(10) },
+    await makeFullFolder(130),
+  );
   const { socket } = openWire(service.grpcPort, clientPreface);
   socket.pause().write(wideWindows);
   for (let stream = 1; stream < 40; stream += 2) {
-    socket.write(openStream(stream, fieldsOf(list)));
-    socket.write(sendData(stream, fullPage, true));
+    socket.write(openStream(stream, fieldsOf(paths.list)));
+    socket.write(sendData(stream, messages.fullPage, true));
   }
   const calls = "investor_records_rpc_server_calls_in_flight";
   await waitFor(async () => (await metric(service, calls)) > 0);

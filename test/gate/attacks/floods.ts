@@ -165,7 +165,9 @@ export const floods: Record<string, Attack> = {
       [paths.reflect, messages.listServices],
       [paths.reflect, Buffer.concat(Array(1_000).fill(messages.listServices))],
     ] as const);
-    return hold(hostile, "grpc", [clientPreface, ...calls(60, path, fillers, message)]);
+    const windows = hostile.random.pick([[], [closedWindows]]);
+    const streams = calls(60, path, fillers, message);
+    return hold(hostile, "grpc", [clientPreface, ...windows, ...streams]);
   },
   "pages that are not read, over HTTP/2"(hostile) {
     const pages = calls(128, paths.list, hostile.credentials, messages.fullPage, true);
