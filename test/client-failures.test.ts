@@ -28,66 +28,66 @@ async function clientsOfProxy(handle: RequestListener) {
   return Object.entries(investorClients({ grpcPort, httpPort }));
 }
 
+/** A client over a transport of Connect's, and over HTTP/1.1 or gRPC by a URL. */
+const over = (transport: Transport) => connect.createInvestorClient(transport);
+const overHttp1 = (baseUrl: string, nodeOptions = {}) =>
+  over(createConnectTransport({ baseUrl, httpVersion: "1.1", nodeOptions }));
+const overHttp2 = (baseUrl: string, nodeOptions = {}) =>
+  over(createGrpcTransport({ baseUrl, nodeOptions }));
+
+/** A client of a service that is a function, and a clock that only the test moves. */
+function overFunction(getInvestor: () => object | Promise<object>) {
+  return over(createRouterTransport(({ service }) => service(InvestorService, { getInvestor })));
+}
+function stopClock(): void {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+}
+
 describe("what cannot heal is said at once", () => {
   const lasting = { codeName: "FAILED_PRECONDITION", reason: undefined };
-  const repeated = /after \d+ attempts/;
+
+  /** Expects that each client fails for good, by its first attempt. */
+  async function expectLasting(clients: grpc.InvestorClient[], message = /./): Promise<void> {
+    for (const client of clients) {
+      onTestFinished(() => client.close());
+      const error = await errorOf(get(client, { timeoutMs: 20_000 }));
+      expect(error).toMatchObject({ ...lasting, message: expect.stringMatching(message) });
+      expect(error.message).not.toMatch(/after \d+ attempts/);
+    }
+  }
 
   it.each([
     ["no URL at all", "127.0.0.1:8080", /Invalid URL/],
     ["of another scheme", "ftp://127.0.0.1", /Protocol "ftp:" not supported/],
     ["without a scheme", "localhost:8080", /Protocol "localhost:" not supported/],
   ])("a base URL that is %s", async (_, baseUrl, message) => {
-    const transport = createConnectTransport({ baseUrl, httpVersion: "1.1" });
-    const error = await errorOf(get(connect.createInvestorClient(transport)));
-    expect(error).toMatchObject({ ...lasting, message: expect.stringMatching(message) });
-    expect(error.message).not.toMatch(repeated);
+    await expectLasting([overHttp1(baseUrl)], message);
   });
 
   it("a certificate that is not trusted, one of another name, and no TLS where it is expected", async () => {
     const authority = await createAuthority();
     const server = await startInProcess(await writeServerFlags(temporaryFolder(), authority));
     const plain = await startInProcess();
-    const ca = authority.ca;
-    const overConnect = (baseUrl: string, nodeOptions = {}) =>
-      createConnectTransport({ baseUrl, httpVersion: "1.1", nodeOptions });
-    const overHttp2 = (baseUrl: string, nodeOptions = {}) =>
-      createGrpcTransport({ baseUrl, nodeOptions });
-    const transports: Transport[] = [
-      overConnect(`https://localhost:${server.httpPort}`),
-      overHttp2(`https://localhost:${server.grpcPort}`),
-      overConnect(`https://localhost:${server.httpPort}`, { ca, servername: "elsewhere.example" }),
-      overConnect(`https://localhost:${plain.httpPort}`, { ca }),
-    ];
+    const { ca } = authority;
     const tls = credentials.createSsl(Buffer.from(ca));
-    const clients = [
-      ...transports.map((transport) => connect.createInvestorClient(transport)),
+    await expectLasting([
+      overHttp1(`https://localhost:${server.httpPort}`),
+      overHttp2(`https://localhost:${server.grpcPort}`),
+      overHttp1(`https://localhost:${server.httpPort}`, { ca, servername: "elsewhere.example" }),
+      overHttp1(`https://localhost:${plain.httpPort}`, { ca }),
       grpc.createInvestorClient(`localhost:${server.grpcPort}`, credentials.createSsl()),
       grpc.createInvestorClient(`localhost:${plain.grpcPort}`, tls),
-    ];
-    for (const client of clients) {
-      onTestFinished(() => client.close());
-      const error = await errorOf(get(client));
-      expect(error).toMatchObject(lasting);
-      expect(error.message).not.toMatch(repeated);
-    }
+    ]);
   });
 
   it("a port that speaks another HTTP", async () => {
     const { grpcPort, httpPort } = await startInProcess();
-    const transports: Transport[] = [
-      createConnectTransport({ baseUrl: `http://localhost:${grpcPort}`, httpVersion: "1.1" }),
-      createGrpcTransport({ baseUrl: `http://localhost:${httpPort}` }),
-    ];
-    const clients = [
-      ...transports.map((transport) => connect.createInvestorClient(transport)),
+    await expectLasting([
+      overHttp1(`http://localhost:${grpcPort}`),
+      overHttp2(`http://localhost:${httpPort}`),
       grpc.createInvestorClient(`localhost:${httpPort}`, credentials.createInsecure()),
-    ];
-    for (const client of clients) {
-      onTestFinished(() => client.close());
-      const error = await errorOf(get(client, { timeoutMs: 2_000 }));
-      expect(error).toMatchObject(lasting);
-      expect(error.message).not.toMatch(repeated);
-    }
+    ]);
   });
 
   it("grpc-js over TLS to an IP address, with the option that helps", async () => {
@@ -203,20 +203,14 @@ describe("a signal", () => {
 });
 
 it("waits 0.2 s at first, twice as long each time with jitter, and never more than 5 s", async () => {
-  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
-  onTestFinished(() => void vi.useRealTimers());
+  stopClock();
   const waits: number[][] = [];
   const calls = Array.from({ length: 20 }, async () => {
     const at: number[] = [];
-    const transport = createRouterTransport(({ service }) => {
-      service(InvestorService, {
-        getInvestor() {
-          at.push(performance.now());
-          throw new ConnectError("it is down", Code.Unavailable);
-        },
-      });
+    const client = overFunction(() => {
+      at.push(performance.now());
+      throw new ConnectError("it is down", Code.Unavailable);
     });
-    const client = connect.createInvestorClient(transport);
     await errorOf(get(client, { timeoutMs: Number.POSITIVE_INFINITY }));
     waits.push(at.slice(1).map((each, i) => each - (at[i] ?? 0)));
   });
@@ -232,20 +226,15 @@ it("waits 0.2 s at first, twice as long each time with jitter, and never more th
 });
 
 it("waits for a delay that is asked for, whatever its jitter, where the deadline has time for it", async () => {
-  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
-  onTestFinished(() => void vi.useRealTimers());
+  stopClock();
   const calls = Array.from({ length: 20 }, () => {
     let isRepeat = false;
-    const transport = createRouterTransport(({ service }) => {
-      service(InvestorService, {
-        getInvestor() {
-          if (isRepeat) return {};
-          isRepeat = true;
-          throw new ConnectError("it is down", Code.Unavailable, { "retry-after": "20" });
-        },
-      });
+    const client = overFunction(() => {
+      if (isRepeat) return {};
+      isRepeat = true;
+      throw new ConnectError("it is down", Code.Unavailable, { "retry-after": "20" });
     });
-    return get(connect.createInvestorClient(transport), { timeoutMs: 30_000 });
+    return get(client, { timeoutMs: 30_000 });
   });
   const settled = Promise.allSettled(calls);
   await vi.advanceTimersByTimeAsync(30_000);
@@ -253,18 +242,12 @@ it("waits for a delay that is asked for, whatever its jitter, where the deadline
 });
 
 it("gives an attempt that no other can follow all of the time", async () => {
-  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
-  onTestFinished(() => void vi.useRealTimers());
-  const transport = createRouterTransport(({ service }) => {
-    service(InvestorService, {
-      async getInvestor() {
-        await new Promise((resolve) => setTimeout(resolve, 400));
-        return {};
-      },
-    });
+  stopClock();
+  const client = overFunction(async () => {
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    return {};
   });
-  const call = get(connect.createInvestorClient(transport), { timeoutMs: 450 });
-  const settled = Promise.allSettled([call]);
+  const settled = Promise.allSettled([get(client, { timeoutMs: 450 })]);
   await vi.advanceTimersByTimeAsync(450);
   expect(await settled).toMatchObject([{ status: "fulfilled" }]);
 });
