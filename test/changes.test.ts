@@ -358,7 +358,7 @@ const table: Record<string, Record<Change, Cell>> = {
   "its keys": {
     gone: testedIn(
       "oidc.test.ts",
-      "are fetched again after ten minutes, so that a withdrawn key is no longer accepted",
+      "are fetched again after ten minutes, so that a withdrawn key is no longer accepted, if the clock is set back by %i",
     ),
     replaced: newKeys,
     "expired or refused": testedIn("oidc.test.ts", "that are too weak are named in the log"),

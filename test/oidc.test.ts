@@ -166,17 +166,21 @@ describe("the keys of the issuer", () => {
     expect(await isNewTokenValid()).toBe(true);
   });
 
-  it("are fetched again after ten minutes, so that a withdrawn key is no longer accepted", async () => {
-    const { issuer, isValid } = await start();
-    const token = await issuer.sign({ exp: inSeconds(7_200) });
-    expect(await isValid(token)).toBe(true);
-    await issuer.rotate();
-    vi.advanceTimersByTime(9 * minuteMs);
-    expect(await isValid(token)).toBe(true);
-    vi.advanceTimersByTime(2 * minuteMs);
-    expect(await isValid(token)).toBe(false);
-    expect(issuer.keyRequests()).toBe(2);
-  });
+  it.each([0, 60])(
+    "are fetched again after ten minutes, so that a withdrawn key is no longer accepted, if the clock is set back by %i",
+    async (minutes) => {
+      const { issuer, isValid } = await start();
+      const token = await issuer.sign({ exp: inSeconds(7_200) });
+      expect(await isValid(token)).toBe(true);
+      await issuer.rotate();
+      vi.setSystemTime(Date.now() - minutes * minuteMs);
+      vi.advanceTimersByTime(9 * minuteMs);
+      expect(await isValid(token)).toBe(true);
+      vi.advanceTimersByTime(2 * minuteMs);
+      expect(await isValid(token)).toBe(false);
+      expect(issuer.keyRequests()).toBe(2);
+    },
+  );
 
   it("are fetched again for a token that names another, at most once a second", async () => {
     const { issuer, isValid } = await start();
@@ -202,16 +206,6 @@ describe("the keys of the issuer", () => {
     await issuer.rotate();
     expect(await isValid(await issuer.sign())).toBe(true);
     expect(issuer.keyRequests()).toBe(2);
-  });
-
-  it("that has left serves no more after ten minutes, also if the clock was set back", async () => {
-    const { issuer, isValid } = await start();
-    const token = await issuer.sign({ exp: inSeconds(7_200) });
-    expect(await isValid(token)).toBe(true);
-    await issuer.rotate();
-    vi.setSystemTime(Date.now() - 60 * minuteMs);
-    vi.advanceTimersByTime(11 * minuteMs);
-    expect(await isValid(token)).toBe(false);
   });
 
   it("are asked for at most once a second while that fails", async () => {
