@@ -167,7 +167,7 @@ describe("the keys of the issuer", () => {
   });
 
   it.each([0, 60])(
-    "are fetched again after ten minutes, so that a withdrawn key is no longer accepted, if the clock is set back by %i",
+    "are fetched again after ten minutes, and a withdrawn one is refused, with the clock set back by %i",
     async (minutes) => {
       const { issuer, isValid } = await start();
       const token = await issuer.sign({ exp: inSeconds(7_200) });

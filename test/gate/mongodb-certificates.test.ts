@@ -8,7 +8,7 @@ import { aCreate } from "../support/records.ts";
 import { ask, grpcClient, startService, waitFor } from "../support/service.ts";
 
 describeWithMongo("The certificates for a MongoDB", "standalone", () => {
-  it("are read again on SIGHUP, no call is lost, and the old ones stay until new ones can be used", async () => {
+  it("are read again on SIGHUP, no call is lost, and old ones stay until new ones can be used", async () => {
     const folder = temporaryFolder();
     const path = (name: string) => join(folder, name);
     const [old, next] = await Promise.all([createAuthority("Old"), createAuthority("Next")]);
