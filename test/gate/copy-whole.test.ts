@@ -15,7 +15,7 @@ import {
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { createRandom, seedOf } from "../support/random.ts";
 import { aCreate } from "../support/records.ts";
-import { end, grpcClient, startService } from "../support/service.ts";
+import { grpcClient, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { prepareDisks } from "./faults/failing-disk.ts";
 
@@ -127,32 +127,6 @@ it("a copy that ends with 0 has as many records as its source, which is damaged 
   }
   expect(rows).toBe(1_000);
   console.log(`damaged sources: ${JSON.stringify(count)}`);
-});
-
-it("a signal ends a copy at any time, and leaves no part of a file", async () => {
-  const random = createRandom(seedOf("stopped copies"));
-  const folder = temporaryFolder();
-  await makeSqlite(folder, "a.db", 30_000);
-  const codes: Record<string, number> = {};
-  for (const to of ["sqlite:b.db", "b.ndjson", undefined]) {
-    const args = to === undefined ? ["--check", "sqlite:a.db"] : ["sqlite:a.db", to];
-    const start = performance.now();
-    expect((await copy(args, { folder })).code).toBe(0);
-    const takenMs = performance.now() - start;
-    for (let round = 0; round < 6; round += 1) {
-      for (const name of ["b.db", "b.db-wal", "b.db-shm", "b.ndjson"]) {
-        rmSync(join(folder, name), { force: true });
-      }
-      const running = startCopy(args, { folder });
-      await delay(random.int(0, takenMs));
-      const code = await end(running);
-      expect([0, 143, "SIGTERM"]).toContain(code);
-      codes[code] = (codes[code] ?? 0) + 1;
-      if (to === "b.ndjson") expect(existsSync(join(folder, to))).toBe(code === 0);
-      expect(existsSync(join(folder, "b.ndjson.partial"))).toBe(false);
-    }
-  }
-  console.log(`stopped copies: ${JSON.stringify(codes)}`);
 });
 
 it("a copy into the file of a service leaves a lone caller more than half of its creates", async () => {
