@@ -13,7 +13,6 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import {
-  CreateInvestorRequestSchema,
   GetInvestorRequestSchema,
   InvestorService,
   ListInvestorsRequestSchema,
@@ -29,6 +28,7 @@ import { sharedFolder } from "./support/folder.ts";
 import { type Asked, startNeighbour } from "./support/neighbour.ts";
 import { frame, messages, paths } from "./support/raw-grpc.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
+import { createBody } from "./support/service.ts";
 
 /**
  * The most pieces of each kind that may begin in a turn of the event loop: reads of the database, pages
@@ -49,9 +49,6 @@ const pageBytes = toBinary(
 );
 const aGet = frame(
   toBinary(GetInvestorRequestSchema, create(GetInvestorRequestSchema, { id: v7() })),
-);
-const anInsert = frame(
-  toBinary(CreateInvestorRequestSchema, create(CreateInvestorRequestSchema, aCreate())),
 );
 const grpc = { "content-type": "application/grpc", te: "trailers" };
 const wholeList = { path: "/v1/investors" };
@@ -115,7 +112,7 @@ const neighbours: Record<string, Asked | string> = {
     resetAfter: "reply",
   },
   "256 gets at once": { ...inBursts, path: paths.get, body: aGet },
-  "256 creates at once": { ...inBursts, path: paths.create, body: anInsert },
+  "256 creates at once": { ...inBursts, path: paths.create, body: createBody() },
   "256 reflection streams, again and again": {
     over: "gRPC",
     path: paths.reflect,
