@@ -110,28 +110,6 @@ describe("calls in flight", () => {
     expect((await rawCall(session, reflect, listServices)).status).toBe(0);
     expect((await replyOf(held.end(createBody()))).status).toBe(0);
   });
-
-  it("are of one caller at most seven of eight", async () => {
-    const service = await startWithCallers({ ...patient, MAX_IN_FLIGHT: "8" });
-    const session = rawConnection(service.grpcPort);
-    const ended: unknown[] = [];
-    const openBy = (authorization: string) => {
-      const call = openCall(session, create, { authorization });
-      void replyOf(call).then(({ status, reason = status }) => ended.push(reason));
-      return call;
-    };
-    // What has ended does not count, for or against its caller.
-    const over = openCall(session, create, { authorization: greedy });
-    await replyOf(over.end(createBody()));
-    await untilInFlight(service, 0);
-    const calls = Array.from({ length: 40 }, () => openBy(greedy));
-    const refused = Array(33).fill("OVERLOADED");
-    await expect.poll(() => ended).toEqual(refused);
-    calls.push(openBy(modest));
-    await untilInFlight(service, 8);
-    for (const call of calls) call.end(createBody());
-    await expect.poll(() => ended).toEqual([...refused, ...Array(8).fill(0)]);
-  });
 });
 
 describe("public calls", () => {
