@@ -88,6 +88,7 @@ export async function startServer(
     max: withinDescriptors(maxConnections, onWarning),
     maxAgeMs: maxConnectionAgeMs,
     graceMs: requestTimeoutMs,
+    refusalOf,
     onEnd: telemetry.noteEnd,
   });
   const gate = createGate({
@@ -101,7 +102,7 @@ export async function startServer(
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const store = createClosedStore();
   const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts, requestTimeoutMs });
-  const common = { tls, host, reusePort, requestTimeoutMs, connections, refusalOf };
+  const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
   try {

@@ -49,13 +49,15 @@ export function withinDescriptors(max: number, onWarning: (message: string) => v
 /** The connections of a server, on all of its ports. */
 export type Connections = ReturnType<typeof createConnections>;
 
-interface ConnectionLimits {
+interface ConnectionOptions {
   /** How many there may be on all ports together. */
   max: number;
   /** The age at which a client is asked to reconnect, in milliseconds; never if absent. */
   maxAgeMs?: number | undefined;
   /** How long calls have to end after that, in milliseconds. */
   graceMs: number;
+  /** What to reply to a request of HTTP/1.1 that cannot be read, by the code of Node.js's error. */
+  refusalOf(code: string): string;
   onEnd: OnEnd;
 }
 
@@ -65,8 +67,8 @@ interface ConnectionLimits {
  * youngest. A new connection gets some time for its first call before that. If all have calls, the new
  * one is closed.
  */
-export function createConnections(limits: ConnectionLimits) {
-  const { max, maxAgeMs = Infinity, graceMs, onEnd } = limits;
+export function createConnections(options: ConnectionOptions) {
+  const { max, maxAgeMs = Infinity, graceMs, refusalOf, onEnd } = options;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
   const { paceRequest, paceSession } = createPaces();
@@ -168,12 +170,8 @@ export function createConnections(limits: ConnectionLimits) {
   }
 
   return {
-    /**
-     * Follows the connections to a server.
-     *
-     * @param refusalOf what to reply to a request of HTTP/1.1 that cannot be read, by the code of the error
-     */
-    follow(server: Server, refusalOf: (code: string) => string): void {
+    /** Follows the connections to a server. */
+    follow(server: Server): void {
       // Before Node.js itself begins a session on it.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {

@@ -27,8 +27,6 @@ interface ListenerOptions {
   /** Timeout of a call, in milliseconds, within which its request has to arrive. */
   requestTimeoutMs: number;
   connections: Connections;
-  /** What to reply to a request of HTTP/1.1 that cannot be read, by the code of Node.js's error. */
-  refusalOf(code: string): string;
   /** Replies to a request, now or later; it does not throw. */
   serve(connection: Connection, req: HttpRequest, res: HttpResponse): void;
 }
@@ -158,9 +156,9 @@ function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
 async function listen(
   server: HttpServer | Http2Server | Http2SecureServer,
   port: number,
-  { tls, host, reusePort, connections, refusalOf }: ListenerOptions,
+  { tls, host, reusePort, connections }: ListenerOptions,
 ) {
-  connections.follow(server, refusalOf);
+  connections.follow(server);
   if ("setSecureContext" in server) {
     tls?.onReload((context, areCasNew) => {
       server.setSecureContext(context);

@@ -42,6 +42,7 @@ export async function startEngine(options: EngineOptions) {
     max: 1_000,
     maxAgeMs: undefined,
     graceMs: requestTimeoutMs,
+    refusalOf,
     onEnd() {},
   });
   const telemetry = createTelemetry(pino({ level: "silent" }), false);
@@ -67,7 +68,7 @@ export async function startEngine(options: EngineOptions) {
     .filter(({ methods }) => methods.createInvestor !== undefined)
     .map((service) => createRest(service, { gate, maxMessageBytes }));
   const serve = router.serveWith(rests);
-  const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve, refusalOf };
+  const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve };
   const { port, close } = await (kind === "grpc"
     ? listenForHttp2(0, common, router.streamServer)
     : listenForHttp(0, common));
