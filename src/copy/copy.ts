@@ -63,8 +63,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     target = await (to.url === undefined ? opening : raceWithSignal(opening, signal));
     await copyRecords(source, target);
     isRead = true;
-    const { findDamage } = source;
-    if (options.findsDamage && findDamage) await reading(findDamage(signal));
+    if (options.findsDamage && source.findDamage) await reading(source.findDamage(signal));
     await raceWithSignal(writing(target.finish()), signal);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
@@ -96,7 +95,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   function sayProgress(): void {
     if (source === undefined || target === undefined) return;
     const takenMs = performance.now() - start;
-    const part = source.partRead() ?? 0;
+    const part = source.partRead?.() ?? 0;
     const left = part > 0 ? formatDuration(takenMs / part - takenMs) : "unknown";
     const step = isRead ? "finishing" : `${rateOf(tally, takenMs)}, time left: ${left}`;
     say(`${countOf(countAll(tally))}, ${step}`);

@@ -89,11 +89,10 @@ export async function openStoreSource(url: string, onFault: OnFault): Promise<So
     return !why;
   }
 
-  const { findDamage } = reader;
   return {
     batches: read(),
     partRead: () => total && Math.min(1, done / total),
-    ...(findDamage && { findDamage }),
+    findDamage: reader.findDamage,
   };
 }
 

@@ -61,7 +61,7 @@ export function createNdjsonSource(stream: Readable, onFault: OnFault): Source {
     if (isEmpty) throw new Error("it holds no records");
   }
 
-  return { batches: read(), partRead: () => undefined };
+  return { batches: read() };
 }
 
 /** Yields the lines of each chunk of a stream. A line that is too long is cut, but stays too long. */

@@ -15,14 +15,14 @@ export interface Source {
    * @throws {Error} for operators, after the last batch that could be read
    */
   readonly batches: AsyncGenerator<Investor[]>;
-  /** The part of it that was read, from 0 to 1; undefined if its end is not known. */
-  partRead(): number | undefined;
+  /** The part of it that was read, from 0 to 1; absent or undefined if its end is not known. */
+  partRead?(): number | undefined;
   /**
    * Looks for damage that reading it does not show.
    *
    * @throws {Error} for operators, if there is any, or it could not be looked for
    */
-  findDamage?(signal: AbortSignal): Promise<void>;
+  findDamage?: ((signal: AbortSignal) => Promise<void>) | undefined;
 }
 
 /**
