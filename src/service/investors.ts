@@ -114,7 +114,7 @@ export function createInvestorService(
         return investor;
       } catch (error) {
         const isOpen = error instanceof OutcomeUnknownError;
-        if (!isOpen && !(error instanceof DuplicateIdError)) throw toReply(error);
+        if (!isOpen && !(error instanceof DuplicateIdError)) rethrow(error);
         const stored = await settleInsert(store, investor, error, replayUntil, signal);
         if (stored instanceof Error) {
           if (signal.aborted)
@@ -162,11 +162,7 @@ function noteListed(values: ContextValues, investors: Investor[]): void {
   });
 }
 
-/** What to reply for an error of the store; the reason of an abort is of the contract already. */
-function toReply(error: unknown): unknown {
-  return error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
-}
-
+/** Throws what to reply for an error of the store; the reason of an abort is of the contract already. */
 function rethrow(error: unknown): never {
-  throw toReply(error);
+  throw error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
 }
