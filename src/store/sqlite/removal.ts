@@ -1,6 +1,7 @@
 import { closeSync, existsSync, openSync, readSync, realpathSync } from "node:fs";
 import { dirname } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
+import { uuidToBytes } from "../../investor/ids.ts";
 import { emptyWal } from "./checkpoint.ts";
 import { countCommit, frameHeaderSize, pragma, walHeaderSize } from "./commit-count.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./file.ts";
@@ -44,7 +45,7 @@ export async function removeFromSqlite(
   const reader = openSqliteFileToRead(path);
   const pageSize = pragma(reader, "page_size");
   reader.close();
-  const key = Buffer.from(id.replaceAll("-", ""), "hex");
+  const key = uuidToBytes(id);
   let pages: Buffer[] = [];
   for (let round = 0; round <= maxRounds + Number(vacuum); round += 1) {
     const { db } = await openSqliteFile(path, () => {}, waitMs);
