@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { diag, propagation, trace } from "@opentelemetry/api";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
 import { OTLPTraceExporter } from "@opentelemetry/exporter-trace-otlp-proto";
@@ -54,7 +55,7 @@ export function startTraceExport(log: Logger): () => Promise<void> {
   trace.setGlobalTracerProvider(provider);
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   return async () => {
-    const timeUp = new Promise<void>((resolve) => setTimeout(resolve, shutdownTimeoutMs).unref());
+    const timeUp = delay(shutdownTimeoutMs, undefined, { ref: false });
     await Promise.race([provider.shutdown().catch(ignore), timeUp]);
   };
 }

@@ -1,4 +1,5 @@
 import { execFile } from "node:child_process";
+import { promisify } from "node:util";
 
 /** The most findings of SQLite that are asked for. */
 const maxFindings = 100;
@@ -27,13 +28,11 @@ const program = `
  */
 export async function checkIntegrity(path: string, signal: AbortSignal): Promise<void> {
   const options = { signal, killSignal: "SIGKILL" } as const;
-  const output = await new Promise<string>((resolve, reject) => {
-    execFile(process.execPath, ["-e", program, "--", path], options, (error, stdout) => {
-      if (error) reject(new Error(`its check ended early (${error.code ?? error.signal})`));
-      else resolve(stdout);
-    });
+  const args = ["-e", program, "--", path];
+  const { stdout } = await promisify(execFile)(process.execPath, args, options).catch((error) => {
+    throw new Error(`its check ended early (${error.code ?? error.signal})`);
   });
-  const { found, ...failure } = JSON.parse(output);
+  const { found, ...failure } = JSON.parse(stdout);
   if (found === undefined) throw Object.assign(new Error(), failure);
   if (found[0] === "ok") return;
   const more = found.length > 1 ? `, and ${found.length - 1} more` : "";
