@@ -24,7 +24,7 @@ export function authorityOf(headers: IncomingHttpHeaders): string {
 
 /**
  * Whether a request comes from a web page that must not call. A service that listens on this
- * machine alone and asks for no credentials is open to every page in its browser, directly or under
+ * machine alone and asks for no credentials is open to every page in a browser there, directly or under
  * a name that was bound to this machine (DNS rebinding).
  *
  * @param hosts the hosts that requests may name

@@ -162,7 +162,7 @@ function noteListed(values: ContextValues, investors: Investor[]): void {
   });
 }
 
-/** Throws what to reply for an error of the store; the reason of an abort is of the contract already. */
+/** Throws what to reply for an error of the store; the reason of an abort is a reply already. */
 function rethrow(error: unknown): never {
   throw error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
 }

@@ -47,7 +47,7 @@ export async function readDatabaseUrl(
   }
 
   async function reread(path: string): Promise<void> {
-    // What is wrong with it is logged when it is read at intervals.
+    // If it is wrong, the next read at an interval logs why.
     if (await reload(path).catch(() => false)) onReread();
     rereading = undefined;
   }

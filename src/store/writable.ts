@@ -66,7 +66,7 @@ export function followWritable(
   };
 }
 
-/** A record to look with, under an id that none has. */
+/** A record to look with, under an id that no other has. */
 export function sampleInvestor(): Investor {
   return create(InvestorSchema, {
     id: randomUUID(),

@@ -41,7 +41,7 @@ export function isRefusal(error: unknown): boolean {
 
 /** Whether a command that failed as a whole wrote nothing; anything else leaves it open. */
 export function isSurelyNotWritten(error: unknown): boolean {
-  // It has the code of what ended the wait for a majority, after the write.
+  // Its code is that of what ended the wait for a majority, after the write.
   if (error instanceof MongoWriteConcernError) return false;
   return (
     // What the driver says of a connection that it could not make, or not authenticate.

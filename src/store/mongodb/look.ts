@@ -27,7 +27,7 @@ export async function lookWhetherWritable(
   if (last && performance.now() - last.at < refusedMs) throw last.error;
 }
 
-/** @returns whether it was inserted; if not, nothing is known, such as of a lock that did not come */
+/** @returns whether it was inserted; if not, as when a lock is held, it is not known whether a create would pass */
 async function insertAndAbort(run: Run, client: MongoClient): Promise<boolean> {
   const session = client.startSession();
   try {

@@ -44,7 +44,7 @@ export function createReads(run: Run) {
     }
   }
 
-  /** Reads what a majority has, of which a new primary may not know the latest. */
+  /** Reads what a majority has; a new primary may not know the latest of it. */
   async function find(query: Query, level: "majority" | "linearizable"): Promise<Investor[]> {
     const command = {
       find: collectionName,

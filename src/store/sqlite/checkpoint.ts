@@ -9,7 +9,7 @@ import { sizeOf } from "./wal.ts";
 /** From how many frames on the WAL is brought in, as SQLite would do it by itself. */
 const maxFrames = 1_000;
 
-/** The part of its disk that it may take before. */
+/** The part of its disk that the WAL may take before that. */
 const maxPart = 1 / 16;
 
 /** How long after one that failed no checkpoint is tried, in milliseconds: each can take seconds. */
@@ -54,14 +54,14 @@ export function createCheckpoints(
   };
 }
 
-/** How often a checkpoint that others are in the way of is tried again, in milliseconds. */
+/** How often a checkpoint that others hold up is tried again, in milliseconds. */
 const retryMs = 20;
 
 /**
  * Brings all of the WAL into the file, and truncates it. What others commit meanwhile is brought in
  * too; what they read can keep it from that.
  *
- * @param timeoutMs how long others may be in the way
+ * @param timeoutMs how long others may hold it up
  * @returns whether it is done
  */
 export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boolean> {
@@ -80,7 +80,7 @@ export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boo
  * Sees to it that a file which this process has closed holds by itself all that was written to it.
  * SQLite brings the WAL in when the last connection closes, but says nothing if that fails.
  *
- * @param timeoutMs how long other processes may be in the way
+ * @param timeoutMs how long other processes may hold that up
  * @throws {Error} for operators, if it needs its WAL still
  */
 export async function bringInWal(path: string, timeoutMs: number): Promise<void> {

@@ -36,7 +36,7 @@ export function beginCount(db: DatabaseSync): void {
 /**
  * Counts the commit of a transaction. Each one that writes has to call this.
  *
- * @param read what reads the count, for whoever commits often to prepare once
+ * @param read reads the count; a caller that commits often prepares it once
  * @returns the count before it and with it
  */
 export function countCommit(db: DatabaseSync, read = db.prepare("PRAGMA user_version")) {

@@ -72,7 +72,7 @@ const shortages: Record<string, string> = {
 /** `O_TMPFILE` of Linux, which Node.js does not name: it makes a file that never gets a name. */
 const unnamed = constants.O_DIRECTORY | 0o20_000_000;
 
-/** What keeps files from being made beside one, of which SQLite says only that it cannot open them. */
+/** What keeps SQLite from making files beside one: its own error says only that it cannot open them. */
 function shortageBeside(path: string): string | undefined {
   try {
     closeSync(openSync(dirname(path), constants.O_RDWR | unnamed, 0o600));
