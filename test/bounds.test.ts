@@ -514,14 +514,6 @@ describe("a connection of HTTP/2", () => {
 });
 
 describe("requests by HTTP/1.1", () => {
-  it("have headers of at most 16 KiB; beyond, the reason is told", async () => {
-    const headers = { "x-large": "x".repeat(17_000) };
-    const service = await startInProcess();
-    expect((await ask(service, "/healthz", { headers })).status).toBe(431);
-    const name = "investor_records_connections_closed_total";
-    expect(await metric(service, name, '{reason="http1_error"}')).toBe(1);
-  });
-
   it("may be 16 unanswered on a connection, which one more closes", async () => {
     const service = await startHere();
     lockDatabase(service);

@@ -3,7 +3,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { hurry, lockDatabase, startService, untilInFlight } from "./support/service.ts";
+import { hurry, lockDatabase, metric, startService, untilInFlight } from "./support/service.ts";
 import { http1, openWire, statusesIn } from "./support/tcp.ts";
 
 const json = { "content-type": "application/json" };
@@ -158,11 +158,14 @@ describe("a request that is not well-formed", () => {
   it.each([16_500, 70_000, 1_000_000])(
     "is refused with a problem, and not a reset, for a URL of %d bytes",
     async (length) => {
-      const { httpPort } = await startInProcess();
-      const { closed } = openWire(httpPort, http1("GET", `${rest}?a=${"b".repeat(length)}`, {}));
+      const service = await startInProcess();
+      const request = http1("GET", `${rest}?a=${"b".repeat(length)}`, {});
+      const { closed } = openWire(service.httpPort, request);
       const [head = "", body = ""] = (await closed).split("\r\n\r\n");
       expect(head).toMatch(/^HTTP\/1\.1 431 [\s\S]*content-type: application\/problem\+json/i);
       expect(JSON.parse(body)).toMatchObject({ status: 431, reason: "HEADERS_TOO_LARGE" });
+      const name = "investor_records_connections_closed_total";
+      expect(await metric(service, name, '{reason="http1_error"}')).toBe(1);
     },
   );
 
