@@ -81,19 +81,6 @@ async function expectStored(service: Service, count: number): Promise<void> {
   expect(investors).toHaveLength(count);
 }
 
-/** Expects that records of one city are refused, and those of their batch stored beside these many. */
-async function expectOthersStored(service: Service, before: number): Promise<void> {
-  const client = grpcClient(service);
-  const creates = Array.from({ length: 50 }, (_, i) =>
-    client.createInvestor(aCreate(i % 5 === 2 ? { city: "Nowhere" } : {})),
-  );
-  const refusals = creates.filter((_, i) => i % 5 === 2).map(failureOf);
-  for (const failure of await Promise.all(refusals)) expect(failure).toMatchObject(refused);
-  await Promise.allSettled(creates);
-  await expectStored(service, before + 40);
-  expect(await isWritable(service)).toBe(true);
-}
-
 describe("SQLite that refuses creates for good is noticed, and that it is over:", () => {
   it("triggers, a table that is renamed, one that is dropped", async () => {
     const service = await startService();
@@ -149,7 +136,15 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
       `CREATE TRIGGER no BEFORE INSERT ON investors WHEN new.city = 'Nowhere'
         BEGIN SELECT RAISE(ABORT, 'no such city'); END`,
     );
-    await expectOthersStored(service, 0);
+    const client = grpcClient(service);
+    const creates = Array.from({ length: 50 }, (_, i) =>
+      client.createInvestor(aCreate(i % 5 === 2 ? { city: "Nowhere" } : {})),
+    );
+    const refusals = creates.filter((_, i) => i % 5 === 2).map(failureOf);
+    for (const failure of await Promise.all(refusals)) expect(failure).toMatchObject(refused);
+    await Promise.allSettled(creates);
+    await expectStored(service, 40);
+    expect(await isWritable(service)).toBe(true);
     expect(service.output()).not.toContain("the database refuses creates");
   });
 });
@@ -231,10 +226,6 @@ describeWithMongo(
         },
       });
       await expectStored(service, 6);
-
-      // One record alone, and the others of its batch.
-      await validate({ city: { $ne: "Nowhere" } })();
-      await expectOthersStored(service, 6);
 
       // One that is gone is made again.
       const client = grpcClient(service);
