@@ -74,7 +74,6 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
 
 describe("an error of the disk", needs("cc"), () => {
   const createDisk = prepareDisks();
-  const ports = { GRPC_PORT: "0", HTTP_PORT: "0" };
 
   /** A disk with a file and a WAL that a killed service has left. */
   async function leaveWal(): Promise<FailingDisk> {
@@ -99,7 +98,7 @@ describe("an error of the disk", needs("cc"), () => {
       const disk = await leaveWal();
       const { folder, env } = disk;
       disk.setRules(rule);
-      const service = run([], { ...env, ...ports }, folder);
+      const service = run([], env, folder);
       const copied = await copy(["sqlite:data/investors.db", "sqlite:other.db"], { folder, env });
       const told = [copied.told, copied.code === 1];
       await Promise.race([service.exited, untilWritten(service, "serving")]);

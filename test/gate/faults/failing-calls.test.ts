@@ -43,7 +43,7 @@ const errors = ["EIO", "ENOSPC", "EDQUOT", "EROFS", "EMFILE"];
 /** The longest that a process may take to end, or to serve, while calls fail, in milliseconds. */
 const patienceMs = 60_000;
 
-const ports = { GRPC_PORT: "0", HTTP_PORT: "0", REQUEST_TIMEOUT: "3s", DRAIN_TIMEOUT: "5s" };
+const limits = { REQUEST_TIMEOUT: "3s", DRAIN_TIMEOUT: "5s" };
 const file = "data/investors.db";
 
 /** A disk, its service, and what that has said of each record, by content. */
@@ -93,7 +93,7 @@ const phases: Record<string, Phase> = {
     const { disk, random } = world;
     await end(world.service, random.pick(["SIGTERM", "SIGKILL"]));
     disk.setRules(rule);
-    const starting = run([], { ...disk.env, ...ports }, disk.folder);
+    const starting = run([], { ...disk.env, ...limits }, disk.folder);
     const serves = () => starting.output().includes("serving");
     const start = performance.now();
     await waitFor(
@@ -198,7 +198,7 @@ async function judge(world: World): Promise<void> {
     // It may still be about to end, for what it has met before.
     if (hasEnded(world.service.child)) {
       expect([0, 1, null], world.service.output()).toContain(world.service.child.exitCode);
-      world.service = await startService({ ...disk.env, ...ports }, disk.folder);
+      world.service = await startService({ ...disk.env, ...limits }, disk.folder);
     }
     return grpcClient(world.service)
       .createInvestor(request)
@@ -224,7 +224,7 @@ describe("whatever system call fails", needs("cc"), () => {
     for (let round = 0; performance.now() < until; round += 1) {
       const disk = createDisk();
       const startedAt = performance.now();
-      const service = await startService({ ...disk.env, ...ports }, disk.folder);
+      const service = await startService({ ...disk.env, ...limits }, disk.folder);
       const world: World = { disk, random, records: new Map(), service };
       await createSome(world, 5);
       for (const [name, phase] of random.shuffle(Object.entries(phases))) {
