@@ -1,11 +1,10 @@
 import { readFileSync } from "node:fs";
 import { runInNewContext } from "node:vm";
 import { MongoServerError } from "mongodb";
-import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { v7 } from "uuid";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { failureOf } from "./support/errors.ts";
-import { connectTo, needsMongo } from "./support/mongodb.ts";
+import { connectTo, needsMongo, startWithUsers } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { ask, end, grpcClient, metric, startService, waitFor } from "./support/service.ts";
 
@@ -16,22 +15,12 @@ it(
   "MongoDB needs to give the service no more rights than docs/data.md names",
   needsMongo(),
   async () => {
-    const set = await MongoMemoryReplSet.create({
-      replSet: {
-        storageEngine: "wiredTiger",
-        auth: { enable: true, customRootName: "root", customRootPwd: "secret" },
-      },
-    });
-    onTestFinished(async () => void (await set.stop()));
-    const root = await connectTo(set.getUri("admin"), {
-      auth: { username: "root", password: "secret" },
-    });
+    const { db, urlOf } = await startWithUsers();
     const { role: createRole, ...rights } = runInNewContext(`(${role})`);
-    const db = root.db("investors");
     await db.command({ createRole, ...rights });
     const user = { createUser: "investor-records", pwd: "secret", roles: [createRole] };
     await db.command(user);
-    const url = set.getUri("investors").replace("//", "//investor-records:secret@");
+    const url = urlOf("investor-records");
 
     const service = await startService({ DATABASE_URL: url, REQUEST_TIMEOUT: "10m" });
     await waitFor(async () => (await ask(service, "/readyz")).ok);
@@ -53,9 +42,7 @@ it(
 
     const reader = { role: "read", db: "investors" };
     await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
-    const readOnly = await startService({
-      DATABASE_URL: url.replace("investor-records:", "reader:"),
-    });
+    const readOnly = await startService({ DATABASE_URL: urlOf("reader") });
     const refusal = "MongoDB does not authorize inserts: check the user";
     await expect.poll(readOnly.output).toContain(refusal);
     const writable = () => metric(readOnly, "investor_records_store_writable");

@@ -1,13 +1,13 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { createAuthority } from "../support/certificates.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { connectTo, describeWithMongo, startServer } from "../support/mongodb.ts";
+import { connectTo, needsMongo, startServer } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
 import { ask, grpcClient, startService, waitFor } from "../support/service.ts";
 
-describeWithMongo("The certificates for a MongoDB", "standalone", () => {
+describe("The certificates for a MongoDB", needsMongo(), () => {
   it("are read again on SIGHUP, no call is lost, and old ones stay until new ones can be used", async () => {
     const folder = temporaryFolder();
     const path = (name: string) => join(folder, name);

@@ -1,10 +1,10 @@
 import { writeFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
-import { expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFile } from "../support/folder.ts";
-import { connectTo, describeWithMongo, startServer } from "../support/mongodb.ts";
+import { needsMongo, startWithUsers } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
 import { startInProcess } from "../support/server.ts";
 import { ask, waitFor } from "../support/service.ts";
@@ -17,21 +17,14 @@ async function expectWhole(reply: Response): Promise<void> {
 
 const user = "investor-records";
 
-/** Starts a MongoDB with authentication and the user of a service, whose password is 0. */
+/** Starts a MongoDB with the user of a service, whose password is 0. */
 async function startWithUser() {
-  const auth = { enable: true, customRootName: "root", customRootPwd: "secret" };
-  const server = await startServer({}, { auth });
-  const root = await connectTo(server.getUri("admin"), {
-    auth: { username: "root", password: "secret" },
-  });
-  const db = root.db("investors");
+  const { db, urlOf } = await startWithUsers();
   await db.command({ createUser: user, pwd: "0", roles: ["readWrite"] });
-  const urlWith = (password: string, name = user) =>
-    server.getUri("investors").replace("//", `//${name}:${password}@`);
-  return { db, urlWith };
+  return { db, urlWith: (password: string, name = user) => urlOf(name, password) };
 }
 
-describeWithMongo("the password of a MongoDB", "standalone", () => {
+describe("the password of a MongoDB", needsMongo(), () => {
   it("is changed under load without a failed call, once the file has the new one", async () => {
     const { db, urlWith } = await startWithUser();
     const file = temporaryFile(urlWith("0"));

@@ -1,10 +1,9 @@
 import { execFileSync } from "node:child_process";
 import { DatabaseSync } from "node:sqlite";
-import { MongoMemoryReplSet } from "mongodb-memory-server-core";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
-import { connectTo, describeWithMongo, startServer } from "../support/mongodb.ts";
+import { connectTo, needsMongo, startServer, startWithUsers } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
 import {
   ask,
@@ -149,114 +148,102 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
   });
 });
 
-const testCommands = { args: ["--setParameter", "enableTestCommands=1"] };
 const name = "investors";
 
-/** A set of one with authentication and failpoints. */
+/** Starts a set with a user who may read and insert, and no more. */
 async function startSet() {
-  const auth = { enable: true, customRootName: "root", customRootPwd: "secret" };
-  const replSet = { count: 1, storageEngine: "wiredTiger", auth } as const;
-  const set = await MongoMemoryReplSet.create({ replSet, instanceOpts: [testCommands] });
-  onTestFinished(async () => void (await set.stop()));
-  const login = { auth: { username: "root", password: "secret" } };
-  const root = await connectTo(set.getUri("admin"), login);
-  const db = root.db(name);
+  const { root, db, urlOf } = await startWithUsers();
   const resource = { db: name, collection: name };
   const privileges = [{ resource, actions: ["find", "insert"] }];
   await db.command({ createRole: "own", roles: [], privileges });
   await db.command({ createUser: "service", pwd: "secret", roles: ["own"] });
-  return { root, db, url: set.getUri(name).replace("//", "//service:secret@") };
+  return { root, db, url: urlOf("service") };
 }
 
-describeWithMongo(
-  "MongoDB that refuses creates is noticed, and that it is over:",
-  "standalone",
-  () => {
-    it("a set: quota, disk, writes that are blocked, view, validator, role", async () => {
-      const { root, db, url } = await startSet();
-      const service = await startService({ DATABASE_URL: url });
-      await waitFor(() => isWritable(service));
-      const fail = (mode: string, errorCode = 1) => {
-        const data = { failCommands: ["insert"], errorCode, appName: "investor-records" };
-        return root.db("admin").command({ configureFailPoint: "failCommand", mode, data });
-      };
-      for (const code of [8_000, 14_031]) {
-        await expectNoticed(service, {
-          cause: /failCommand/,
-          spoil: () => fail("alwaysOn", code),
-          repair: () => fail("off"),
-        });
-      }
-      const block = (isOn: boolean) => () =>
-        root.db("admin").command({ setUserWriteBlockMode: 1, global: isOn });
+describe("MongoDB that refuses creates is noticed, and that it is over:", needsMongo(), () => {
+  it("a set: quota, disk, writes that are blocked, view, validator, role", async () => {
+    const { root, db, url } = await startSet();
+    const service = await startService({ DATABASE_URL: url });
+    await waitFor(() => isWritable(service));
+    const fail = (mode: string, errorCode = 1) => {
+      const data = { failCommands: ["insert"], errorCode, appName: "investor-records" };
+      return root.db("admin").command({ configureFailPoint: "failCommand", mode, data });
+    };
+    for (const code of [8_000, 14_031]) {
       await expectNoticed(service, {
-        cause: /^MongoDB blocks writes$/,
-        spoil: block(true),
-        repair: block(false),
+        cause: /failCommand/,
+        spoil: () => fail("alwaysOn", code),
+        repair: () => fail("off"),
       });
-      const validate = (validator: object) => () => db.command({ collMod: name, validator });
-      await expectNoticed(service, {
-        cause: /^a validator of the collection refuses the record$/,
-        spoil: validate({ approved: true }),
-        repair: validate({}),
-      });
-      await expectNoticed(service, {
-        cause:
-          /^MongoDB does not authorize (this|inserts): check the user in the URL and its roles$/,
-        spoil: () =>
-          db.command({
-            updateRole: "own",
-            privileges: [{ resource: { db: name, collection: name }, actions: ["find"] }],
-          }),
-        repair: () =>
-          db.command({
-            updateRole: "own",
-            privileges: [{ resource: { db: name, collection: name }, actions: ["find", "insert"] }],
-          }),
-      });
-      await expectNoticed(service, {
-        cause: /is a view, not a collection/,
-        async spoil() {
-          await db.collection(name).rename("kept");
-          await db.createCollection(name, { viewOn: "kept", pipeline: [] });
-        },
-        async repair() {
-          await db.collection(name).drop();
-          await db.collection("kept").rename(name);
-        },
-      });
-      await expectStored(service, 6);
-
-      // One that is gone is made again.
-      const client = grpcClient(service);
-      await db.collection(name).drop();
-      await client.createInvestor(aCreate());
-      await expectStored(service, 1);
-      await db.collection(name).rename("away");
-      await client.createInvestor(aCreate());
-      await expectStored(service, 1);
-
-      // What is unknown stays open, with its cause.
-      await fail("alwaysOn", 9_999);
-      const open = await failureOf(client.createInvestor(aCreate(), { timeoutMs: 20_000 }));
-      expect(open.reason).toBe("OUTCOME_UNKNOWN");
-      await expect.poll(service.output).toMatch(/"OUTCOME_UNKNOWN".*"cause":"[^"]*error 9999/);
-      await fail("off");
+    }
+    const block = (isOn: boolean) => () =>
+      root.db("admin").command({ setUserWriteBlockMode: 1, global: isOn });
+    await expectNoticed(service, {
+      cause: /^MongoDB blocks writes$/,
+      spoil: block(true),
+      repair: block(false),
     });
-
-    it("a standalone server, which counts as refusing for five seconds", async () => {
-      const server = await startServer();
-      const db = (await connectTo(server.getUri(name))).db();
-      const service = await startService({ DATABASE_URL: server.getUri(name) });
-      await waitFor(() => isWritable(service));
-      await grpcClient(service).createInvestor(aCreate());
-      const validate = (validator: object) => () => db.command({ collMod: name, validator });
-      await expectNoticed(service, {
-        cause: /^a validator of the collection refuses the record$/,
-        spoil: validate({ approved: true }),
-        repair: validate({}),
-      });
-      await expectStored(service, 2);
+    const validate = (validator: object) => () => db.command({ collMod: name, validator });
+    await expectNoticed(service, {
+      cause: /^a validator of the collection refuses the record$/,
+      spoil: validate({ approved: true }),
+      repair: validate({}),
     });
-  },
-);
+    await expectNoticed(service, {
+      cause: /^MongoDB does not authorize (this|inserts): check the user in the URL and its roles$/,
+      spoil: () =>
+        db.command({
+          updateRole: "own",
+          privileges: [{ resource: { db: name, collection: name }, actions: ["find"] }],
+        }),
+      repair: () =>
+        db.command({
+          updateRole: "own",
+          privileges: [{ resource: { db: name, collection: name }, actions: ["find", "insert"] }],
+        }),
+    });
+    await expectNoticed(service, {
+      cause: /is a view, not a collection/,
+      async spoil() {
+        await db.collection(name).rename("kept");
+        await db.createCollection(name, { viewOn: "kept", pipeline: [] });
+      },
+      async repair() {
+        await db.collection(name).drop();
+        await db.collection("kept").rename(name);
+      },
+    });
+    await expectStored(service, 6);
+
+    // One that is gone is made again.
+    const client = grpcClient(service);
+    await db.collection(name).drop();
+    await client.createInvestor(aCreate());
+    await expectStored(service, 1);
+    await db.collection(name).rename("away");
+    await client.createInvestor(aCreate());
+    await expectStored(service, 1);
+
+    // What is unknown stays open, with its cause.
+    await fail("alwaysOn", 9_999);
+    const open = await failureOf(client.createInvestor(aCreate(), { timeoutMs: 20_000 }));
+    expect(open.reason).toBe("OUTCOME_UNKNOWN");
+    await expect.poll(service.output).toMatch(/"OUTCOME_UNKNOWN".*"cause":"[^"]*error 9999/);
+    await fail("off");
+  });
+
+  it("a standalone server, which counts as refusing for five seconds", async () => {
+    const server = await startServer();
+    const db = (await connectTo(server.getUri(name))).db();
+    const service = await startService({ DATABASE_URL: server.getUri(name) });
+    await waitFor(() => isWritable(service));
+    await grpcClient(service).createInvestor(aCreate());
+    const validate = (validator: object) => () => db.command({ collMod: name, validator });
+    await expectNoticed(service, {
+      cause: /^a validator of the collection refuses the record$/,
+      spoil: validate({ approved: true }),
+      repair: validate({}),
+    });
+    await expectStored(service, 2);
+  });
+});

@@ -82,9 +82,25 @@ export async function startServer(instance: object = {}, auth?: object) {
   return server;
 }
 
+/** The commands by which a test has a server fail. */
+const args = ["--setParameter", "enableTestCommands=1"];
+
+/** Starts a set of one with users, of the running test's own: its root, and the URL of another. */
+export async function startWithUsers() {
+  const auth = { enable: true, customRootName: "root", customRootPwd: "secret" };
+  const set = await MongoMemoryReplSet.create({
+    instanceOpts: [{ launchTimeout, args }],
+    replSet: { count: 1, storageEngine: "wiredTiger", auth },
+  });
+  onTestFinished(async () => void (await set.stop()));
+  const login = { auth: { username: "root", password: "secret" } };
+  const root = await connectTo(set.getUri("admin"), login);
+  const urlOf = (user: string, password = "secret") =>
+    set.getUri("investors").replace("//", `//${user}:${password}@`);
+  return { root, db: root.db("investors"), urlOf };
+}
+
 function createServer(instance: object = {}, auth?: object): Promise<MongoMemoryServer> {
-  // With the commands by which a test has it fail.
-  const args = ["--setParameter", "enableTestCommands=1"];
   const all = { storageEngine: "wiredTiger", launchTimeout, args, ...instance } as const;
   return MongoMemoryServer.create({ instance: all, ...auth });
 }

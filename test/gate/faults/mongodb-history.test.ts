@@ -1,8 +1,8 @@
 // Takes two minutes: an election takes seconds, and so does each member's way back into the set.
 import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
-import { it } from "vitest";
-import { describeWithMongo } from "../../support/mongodb.ts";
+import { describe, it } from "vitest";
+import { needsMongo } from "../../support/mongodb.ts";
 import { createRandom, type Random, seedOf } from "../../support/random.ts";
 import { type Service, startService, waitFor } from "../../support/service.ts";
 import { startCallers } from "./callers.ts";
@@ -101,7 +101,7 @@ async function startWorld(set: LinkedSet, random: Random): Promise<MongoWorld> {
   };
 }
 
-describeWithMongo("callers of two services on a set of three", "standalone", () => {
+describe("callers of two services on a set of three", needsMongo(), () => {
   it("lose nothing that was acknowledged, and have nothing twice, through all faults", {
     timeout,
   }, async () => {
