@@ -1,4 +1,3 @@
-import { execFileSync } from "node:child_process";
 import {
   copyFileSync,
   existsSync,
@@ -16,7 +15,7 @@ import { v4 } from "uuid";
 import { beforeAll, describe, expect, it } from "vitest";
 import { openSqliteFileToRead } from "../src/store/sqlite/file.ts";
 import { clientsOf } from "./support/clients.ts";
-import { copyHere, openSqlite } from "./support/copying.ts";
+import { copyHere, openSqlite, outside } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { sharedFolder, temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
@@ -30,10 +29,6 @@ const pageSize = 4_096;
 /** Files and WALs of two services as a kill would leave them, by name, and the records in each. */
 const left = sharedFolder();
 const ids: Record<string, string[]> = {};
-
-/** In a process of its own: closing a file here would drop the locks that a store has on it. */
-const outside = (program: string, ...args: string[]) =>
-  execFileSync(program, args, { stdio: "ignore" });
 
 beforeAll(async () => {
   /** Adds records of which each is anywhere in the table, and keeps what a kill would leave then. */

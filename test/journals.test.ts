@@ -13,9 +13,15 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v4 } from "uuid";
 import { beforeAll, describe, expect, it } from "vitest";
-import { runRemove } from "../src/remove.ts";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
-import { copyHere, makeSqlite, openSqlite, runSql, tableOf } from "./support/copying.ts";
+import {
+  copyHere,
+  makeSqlite,
+  openSqlite,
+  removeHere,
+  runSql,
+  tableOf,
+} from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { end, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
@@ -66,19 +72,7 @@ const uses: [string, (folder: string) => Promise<string>][] = [
     "copy to it",
     async (folder) => fail(await copyHere([`sqlite:${left}/backup`, "sqlite:file.db"], { folder })),
   ],
-  [
-    "remove",
-    async (folder) => {
-      let told = "";
-      const database = `sqlite:${join(folder, "file.db")}`;
-      const say = (line: string) => {
-        told += line;
-      };
-      const options = { environment: {}, waitMs: 1_000, vacuum: false, say };
-      expect(await runRemove({ ...options, database, id: v4() })).toBe(false);
-      return told;
-    },
-  ],
+  ["remove", async (folder) => fail(await removeHere(folder, "sqlite:file.db", v4()))],
 ];
 
 function fail({ code, told }: { code: number; told: string }): string {

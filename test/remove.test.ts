@@ -5,9 +5,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { runRemove } from "../src/remove.ts";
-import { ConfigError } from "../src/settings/config.ts";
-import { copy, makeSqlite, runSql, startWriters, tableOf } from "./support/copying.ts";
+import { copy, makeSqlite, removeHere, runSql, startWriters, tableOf } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { connectTo, describeWithMongo } from "./support/mongodb.ts";
@@ -28,35 +26,6 @@ const repeated = "a retry of its create would store it again\n";
 /** Starts `investor-records remove`. */
 function start(folder: string, id: string, ...flags: string[]) {
   return run(["remove", file, id, ...flags], {}, folder);
-}
-
-interface Flags {
-  waitMs?: number;
-  vacuum?: boolean;
-  environment?: NodeJS.ProcessEnv;
-  /** Called with each line that it says. */
-  onLine?(line: string): void;
-}
-
-/** Removes in this process, which is faster, by paths in a folder. */
-async function remove(folder: string, database: string, id: string, flags: Flags = {}) {
-  const { waitMs = 30_000, vacuum = false, environment = {}, onLine } = flags;
-  let told = "";
-  const say = (line: string) => {
-    told += `${line}\n`;
-    onLine?.(line);
-  };
-  const here = process.cwd();
-  process.chdir(folder);
-  try {
-    const isDone = await runRemove({ database, id, environment, waitMs, vacuum, say });
-    return { code: isDone ? 0 : 1, told };
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    return { code: 2, told: `error: ${error.message}\n` };
-  } finally {
-    process.chdir(here);
-  }
 }
 
 const removed = (id: string, first = `removed ${id} from data/investors.db`) => ({
@@ -119,7 +88,7 @@ describe("a record that is removed from SQLite", () => {
     const service = await startService({}, folder);
     const writers = startWriters(service);
     for (const { id } of victims) {
-      expect(await remove(folder, file, id)).toEqual(removed(id));
+      expect(await removeHere(folder, file, id)).toEqual(removed(id));
     }
     const created = await writers.stop();
     const client = grpcClient(service);
@@ -161,7 +130,7 @@ describe("a record that is removed from SQLite", () => {
       told: expect.stringContaining("end it and repeat the command"),
     });
     await end(service, "SIGKILL");
-    expect(await remove(folder, file, id)).toEqual(absent(id));
+    expect(await removeHere(folder, file, id)).toEqual(absent(id));
     expect(isOnDisk(folder, id)).toBe(false);
   });
 
@@ -169,7 +138,7 @@ describe("a record that is removed from SQLite", () => {
     const folder = temporaryFolder();
     const { stuck } = await makeOld(folder);
     const [id, other] = stuck;
-    expect(await remove(folder, file, other)).toEqual({
+    expect(await removeHere(folder, file, other)).toEqual({
       code: 1,
       told: expect.stringMatching(/error: copies are left on .* --vacuum/),
     });
@@ -180,7 +149,7 @@ describe("a record that is removed from SQLite", () => {
       expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 2);
     }
     for (const each of stuck) {
-      expect(await remove(folder, file, each, { vacuum: true })).toEqual(absent(each));
+      expect(await removeHere(folder, file, each, { vacuum: true })).toEqual(absent(each));
       expect(isOnDisk(folder, each)).toBe(false);
     }
   });
@@ -208,14 +177,14 @@ describe("a record that is removed from SQLite", () => {
     const fill = () => void spawnSync("sh", ["-c", `cat /dev/zero > ${ballast}`]);
     const full = { code: 1, told: expect.stringMatching(/error: cannot remove .* disk is full/) };
     fill();
-    expect(await remove(folder, file, id)).toEqual(full);
+    expect(await removeHere(folder, file, id)).toEqual(full);
     for (const step of ["the records there", "the whole file"]) {
       rmSync(ballast);
       const onLine = (line: string) => line.includes(step) && fill();
-      expect(await remove(folder, file, id, { vacuum: true, onLine })).toEqual(full);
+      expect(await removeHere(folder, file, id, { vacuum: true, onLine })).toEqual(full);
     }
     rmSync(ballast);
-    expect(await remove(folder, file, id, { vacuum: true })).toEqual(absent(id));
+    expect(await removeHere(folder, file, id, { vacuum: true })).toEqual(absent(id));
     expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 1);
     expect(isOnDisk(folder, id)).toBe(false);
   });
@@ -233,7 +202,7 @@ describe("a record that is removed from SQLite", () => {
     writeFileSync(join(folder, "garbage.db"), "x".repeat(10_000));
     runSql(join(folder, "other.db"), "CREATE TABLE investors (id BLOB PRIMARY KEY)");
     const before = readdirSync(folder);
-    const { code, told } = await remove(folder, database, id);
+    const { code, told } = await removeHere(folder, database, id);
     expect(told).toMatch(/^error: [^\n]+\n$/);
     expect(told).toContain(fault);
     expect(told).not.toContain("s3cret");
@@ -245,7 +214,7 @@ describe("a record that is removed from SQLite", () => {
     const folder = temporaryFolder();
     const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
     const unlock = lockDatabase({ folder });
-    expect(await remove(folder, file, id, { waitMs: 100 })).toEqual({
+    expect(await removeHere(folder, file, id, { waitMs: 100 })).toEqual({
       code: 1,
       told: `error: cannot remove from ${file}: another process keeps it in use\n`,
     });
@@ -261,12 +230,12 @@ describe("a record that is removed from SQLite", () => {
     const disk = temporaryDisk(join(folder, "data"));
     const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
     spawnSync("mount", ["-o", "remount,ro", disk]);
-    expect(await remove(folder, file, id)).toMatchObject({
+    expect(await removeHere(folder, file, id)).toMatchObject({
       code: 1,
       told: expect.stringMatching(/^error: cannot remove from [^\n]+\n$/),
     });
     spawnSync("mount", ["-o", "remount,rw", disk]);
-    expect(await remove(folder, file, id)).toEqual(removed(id));
+    expect(await removeHere(folder, file, id)).toEqual(removed(id));
   });
 });
 
@@ -281,13 +250,13 @@ describeWithMongo("a record that is removed from MongoDB", "standalone", (mongo)
     ];
     const environment = { MONGODB: url };
     const name = url.replace(/\?.*/, "");
-    expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
+    expect(await removeHere(service.folder, "env:MONGODB", id, { environment })).toEqual({
       code: 0,
       told: `removed ${id} from ${name}; ${repeated}`,
     });
     expect((await failureOf(client.getInvestor({ id }))).reason).toBe("INVESTOR_NOT_FOUND");
     expect((await client.listInvestors({})).investors).toEqual([other]);
-    expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
+    expect(await removeHere(service.folder, "env:MONGODB", id, { environment })).toEqual({
       code: 0,
       told: `${name} has no record ${id}; ${repeated}`,
     });
@@ -304,11 +273,11 @@ describeWithMongo("a record that is removed from MongoDB", "standalone", (mongo)
       data: { failCommands: ["delete"], writeConcernError },
     });
     const environment = { MONGODB: url };
-    expect(await remove(service.folder, "env:MONGODB", id, { environment })).toEqual({
+    expect(await removeHere(service.folder, "env:MONGODB", id, { environment })).toEqual({
       code: 1,
       told: expect.stringMatching(`^error: ${id} may or may not be removed from [^\n]*error 64`),
     });
-    const again = await remove(service.folder, "env:MONGODB", id, { environment });
+    const again = await removeHere(service.folder, "env:MONGODB", id, { environment });
     expect(again).toMatchObject({ code: 0 });
   });
 });

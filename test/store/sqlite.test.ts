@@ -1,4 +1,3 @@
-import { execFileSync } from "node:child_process";
 import {
   chmodSync,
   existsSync,
@@ -24,7 +23,7 @@ import {
   type StoreObserver,
   StoreUnavailableError,
 } from "../../src/store/store.ts";
-import { copyHere, makeSqlite, olderTable, runSql } from "../support/copying.ts";
+import { copyHere, makeSqlite, olderTable, outside, runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor, largest } from "../support/records.ts";
@@ -48,10 +47,6 @@ async function open(
   onTestFinished(() => store.close());
   return { store, fatal, warnings };
 }
-
-/** Runs a program on files that stores of this process have open, and must alone close here. */
-const outside = (program: string, ...args: string[]) =>
-  execFileSync(program, args, { stdio: "ignore" });
 
 /** The count of commits in a file and its WAL. */
 function countIn(path: string): number {

@@ -4,6 +4,8 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { runCopy } from "../../src/copy/copy.ts";
+import { runRemove } from "../../src/remove.ts";
+import { ConfigError } from "../../src/settings/config.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
@@ -61,6 +63,39 @@ export async function copyHere(
   }
 }
 
+interface RemoveFlags {
+  waitMs?: number;
+  vacuum?: boolean;
+  environment?: NodeJS.ProcessEnv;
+  /** Called with each line that it says. */
+  onLine?(line: string): void;
+}
+
+/** Runs `investor-records remove` in this process, by paths in a folder. */
+export async function removeHere(
+  folder: string,
+  database: string,
+  id: string,
+  { waitMs = 30_000, vacuum = false, environment = {}, onLine }: RemoveFlags = {},
+) {
+  let told = "";
+  const say = (line: string) => {
+    told += `${line}\n`;
+    onLine?.(line);
+  };
+  const here = process.cwd();
+  process.chdir(folder);
+  try {
+    const isDone = await runRemove({ database, id, environment, waitMs, vacuum, say });
+    return { code: isDone ? 0 : 1, told };
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return { code: 2, told: `error: ${error.message}\n` };
+  } finally {
+    process.chdir(here);
+  }
+}
+
 /** Opens a store on an SQLite file. */
 export function openSqlite(path: string): Promise<Store> {
   const options = { observe() {}, onWarning() {}, onFatal() {} };
@@ -92,6 +127,10 @@ export const olderTable = `CREATE TABLE investors (
   type INTEGER NOT NULL,
 ${olderTexts.replaceAll(/\w+/g, "  $& TEXT NOT NULL").replaceAll(",", ",\n")}) STRICT, WITHOUT ROWID`;
 
+/** Runs a program on files that stores of this process have open: closing one here would drop their locks. */
+export const outside = (program: string, ...args: string[]) =>
+  execFileSync(program, args, { stdio: "ignore" });
+
 /** Runs SQL on an SQLite file that no store of this process has open. */
 export function runSql(path: string, sql: string): void {
   const db = new DatabaseSync(path);
@@ -101,9 +140,8 @@ export function runSql(path: string, sql: string): void {
 
 /** The table in an SQLite file alone, as whoever copies it without its WAL would have it. */
 export function tableAlone(folder: string, name: string): ReturnType<typeof tableOf> {
-  // By another process: closing the file here would drop the locks that a store has on it.
   const alone = temporaryFolder();
-  execFileSync("cp", [join(folder, name), join(alone, "alone.db")]);
+  outside("cp", join(folder, name), join(alone, "alone.db"));
   return tableOf(alone, "alone.db");
 }
 
