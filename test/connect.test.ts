@@ -25,7 +25,7 @@ import {
   ListInvestorsRequestSchema,
 } from "../gen/investor/v1/investor_pb.js";
 import { type Methods, serveMethods } from "./support/in-process.ts";
-import { createRandom, type Random, seedOf } from "./support/random.ts";
+import { broken, createRandom, oddJson, type Random, seedOf } from "./support/random.ts";
 import { frame } from "./support/raw-grpc.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
@@ -75,7 +75,8 @@ interface Sample {
 }
 
 /** A request of the common form, good or broken in some way. */
-function aSample({ int, pick }: Random): Sample {
+function aSample(random: Random): Sample {
+  const { int, pick } = random;
   const texts = ["", "Ada", "Łódź", "a".repeat(300), '"\\', "\u0000", "😀", "x".repeat(9_000)];
   const text = () => pick(texts);
   const codes = Object.keys(Code).filter((name) => !Number(name));
@@ -95,14 +96,10 @@ function aSample({ int, pick }: Random): Sample {
   const isJson = int(0, 1) === 0;
   const value = create(schema, init as never);
   const good = Buffer.from(isJson ? toJsonString(schema, value) : toBinary(schema, value));
-  const at = int(0, good.length);
-  const broken = [
-    good.subarray(0, at),
-    Buffer.concat([good, good]),
-    Buffer.concat([good.subarray(0, at), Buffer.from([int(0, 255)]), good.subarray(at)]),
-    Buffer.concat([good.subarray(0, at), Buffer.from([int(0, 255)]), good.subarray(at + 1)]),
+  const bad = [
+    broken(good, random),
     Buffer.from(good.toString("latin1").replace(/"(\w+)":/, '"$1x":'), "latin1"),
-    Buffer.from(pick(["null", "[]", "1", '"', "{}", "", '{"id":1}', '{"id":null}'])),
+    Buffer.from(pick(oddJson)),
   ];
   const accepted = ["gzip", "br, gzip", "zstd,gzip;q=1", "identity", ""];
   return {
@@ -114,7 +111,7 @@ function aSample({ int, pick }: Random): Sample {
       ...pick([{}, { "accept-encoding": pick(accepted) }]),
       ...pick([{}, { "content-encoding": "identity" }]),
     },
-    body: int(0, 1) === 0 ? good : pick(broken),
+    body: int(0, 1) === 0 ? good : pick(bad),
   };
 }
 

@@ -26,6 +26,22 @@ export function createRandom(seed: number): Random {
   };
 }
 
+/** Bodies of JSON that are no request, or say less than one. */
+export const oddJson = ["null", "[]", "1", '"', "{}", "", '{"id":1}', '{"id":null}'];
+
+/** Breaks bytes in one place, or more. */
+export function broken(bytes: Buffer, { int, pick }: Random): Buffer {
+  const at = int(0, bytes.length);
+  const other = Buffer.of(int(0, 255));
+  return pick([
+    bytes.subarray(0, at),
+    Buffer.concat([bytes, bytes]),
+    Buffer.concat([bytes.subarray(0, at), other, bytes.subarray(at)]),
+    Buffer.concat([bytes.subarray(0, at), other, bytes.subarray(at + 1)]),
+    Buffer.concat([bytes.subarray(0, at), bytes.subarray(at + 1)]),
+  ]);
+}
+
 /**
  * The seed of a randomised test: that of the environment variable SEED, which repeats a run,
  * or a new one. It is printed, so that a failure can be repeated.
