@@ -6,7 +6,7 @@ import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 import { rolldown } from "rolldown";
 import { describe, expect, it, onTestFinished, type TestOptions } from "vitest";
-import { copyClone, root } from "../support/clone.ts";
+import { copyClone, foreignPath, root } from "../support/clone.ts";
 import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import { aNew } from "../support/records.ts";
 import { startService } from "../support/service.ts";
@@ -17,9 +17,8 @@ const execute = promisify(execFile);
 const { env } = process;
 
 /** The oldest Node.js that the client is for, where it is installed. */
-const oldest = (process.env.PATH ?? "")
+const oldest = foreignPath
   .split(delimiter)
-  .filter((path) => !path.includes("node_modules"))
   .map((path) => join(path, "node"))
   .find((node) => {
     const { stdout } = spawnSync(node, ["--version"], { encoding: "utf8" });

@@ -10,11 +10,11 @@ import {
   writeFileSync,
 } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
-import { delimiter, join } from "node:path";
+import { join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
 import { version } from "uuid";
 import { expect, it, type TestOptions } from "vitest";
-import { copyClone, root } from "../support/clone.ts";
+import { copyClone, foreignPath, root } from "../support/clone.ts";
 import { copy } from "../support/copying.ts";
 import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import { readBlocks, readPage } from "../support/markdown.ts";
@@ -57,7 +57,7 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
   const bash = (script: string) =>
     execute("bash", ["-euo", "pipefail", "-c", script], {
       cwd: clone,
-      env: { ...process.env, PATH },
+      env: { ...process.env, PATH: foreignPath },
       maxBuffer: 16 * 1024 * 1024,
     });
   const steps = stepsOf(language).split("\n");
@@ -82,12 +82,6 @@ async function doSteps(language: string, { grpcPort, httpPort }: Service) {
 
 /** Where they are, until the last test has looked at those that nobody answers. */
 const clones = sharedFolder();
-
-/** The PATH of somebody who has only what the steps install. */
-const PATH = (process.env.PATH ?? "")
-  .split(delimiter)
-  .filter((path) => !path.includes("node_modules"))
-  .join(delimiter);
 
 for (const [language, options] of languages) {
   it(`the example in ${language} runs as printed on 150 records`, options, async () => {

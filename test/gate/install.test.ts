@@ -1,10 +1,10 @@
 /** README's first command: as the oldest npm that it allows runs it, told to run no scripts, and its end. */
 import { execFileSync } from "node:child_process";
 import { cpSync, existsSync } from "node:fs";
-import { delimiter, join } from "node:path";
+import { join } from "node:path";
 import { ConnectError } from "@connectrpc/connect";
 import { expect, it } from "vitest";
-import { root } from "../support/clone.ts";
+import { foreignPath, root } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { freePorts, grpcClient, runGroup, untilWritten, waitFor } from "../support/service.ts";
@@ -17,12 +17,7 @@ it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10
   for (const name of [...files, "rolldown.config.ts", "tsconfig.json"]) {
     cpSync(join(root, name), join(folder, name), { recursive: true });
   }
-  // Without the tools of this clone.
-  const PATH = (process.env.PATH ?? "")
-    .split(delimiter)
-    .filter((each) => !each.includes("node_modules"))
-    .join(delimiter);
-  const env = { ...process.env, PATH, npm_config_ignore_scripts: "true" };
+  const env = { ...process.env, PATH: foreignPath, npm_config_ignore_scripts: "true" };
   const npm = ["exec", "--yes", "--prefer-offline", oldestNpm, "--"];
   execFileSync("npm", [...npm, "ci", "--prefer-offline"], { cwd: folder, env, stdio: "pipe" });
   const own = { ...env, ...freePorts };

@@ -1,12 +1,18 @@
 import { spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { delimiter, join, resolve } from "node:path";
 
 /** The repository. */
 export const root = resolve(import.meta.dirname, "../..");
 
 /** The PATH with the tools of the repository in it. */
 export const toolPath = `${join(root, "node_modules/.bin")}:${process.env.PATH}`;
+
+/** The PATH of somebody who has none of the packages of the repository. */
+export const foreignPath = (process.env.PATH ?? "")
+  .split(delimiter)
+  .filter((folder) => !folder.includes("node_modules"))
+  .join(delimiter);
 
 const copied = [
   ...["client", "deploy", "examples", "gen", "proto", "runtime", "src"],
