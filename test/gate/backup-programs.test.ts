@@ -13,9 +13,8 @@ import {
 import { dirname, join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
 import { root } from "../support/clone.ts";
-import { idOf, idsIn, makeSqlite, startWriters, tableOf } from "../support/copying.ts";
+import { idOf, idsIn, makeSqlite, tableOf } from "../support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
-import { listAll } from "../support/pages.ts";
 import { aCreate } from "../support/records.ts";
 import { end, grpcClient, startService, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
@@ -194,18 +193,4 @@ describe("restore.js", () => {
       expect(mode & 0o777).toBe(0o600);
     },
   );
-
-  it("restores what a service had acknowledged before its backup", async () => {
-    const { folder, env, backUp, restore } = await prepare(0);
-    const service = await startService(env, folder);
-    const writers = startWriters(service);
-    await waitFor(() => writers.acknowledged.length > 50);
-    const before = writers.acknowledged.map(({ id }) => id);
-    expect(backUp().status).toBe(0);
-    await writers.stop();
-    expect(await end(service)).toBe(0);
-    expect(restore().status).toBe(0);
-    const ids = (await listAll(grpcClient(await startService(env, folder)))).map(({ id }) => id);
-    expect(before.filter((id) => !ids.includes(id))).toEqual([]);
-  });
 });
