@@ -267,12 +267,9 @@ describe("a damaged page", () => {
     }
   });
 
-  it.each([
-    ["overwritten", (page: Buffer) => page.fill(0xff)],
-    // Exchanges the first two records, as a WAL of another file would.
-    ["out of order", (page: Buffer) => page.subarray(8, 12).swap32().swap16()],
-  ])("fails lists and copies, and does not make them endless: %s", async (_, edit) => {
-    const path = change(edit);
+  it("fails lists and copies, and does not make them endless, if its records are out of order", async () => {
+    // Exchanges the first two, as a WAL of another file would.
+    const path = change((page) => page.subarray(8, 12).swap32().swap16());
     const service = await serve(path);
     // Large pages: no list sees records out of order of which one ends a page.
     expect((await failureOf(listAll(grpcClient(service)))).reason).toBe("INTERNAL");
