@@ -1,10 +1,12 @@
 import { connect, createServer } from "node:net";
 import { UUID } from "mongodb";
 import { expect, it } from "vitest";
+import { copy, makeSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
+import { temporaryFolder } from "./support/folder.ts";
 import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
-import { ask, grpcClient, startService, waitFor } from "./support/service.ts";
+import { ask, grpcClient, preload, startService, waitFor } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
 
 describeWithMongo("a MongoDB", "standalone", (mongo) => {
@@ -45,6 +47,26 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
     await server.start(true);
     await waitFor(isReady);
     await client.createInvestor(aCreate());
+  });
+
+  it("that leaves inserts of a copy open gets them again, however long the copy has run", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "a.db", 3);
+    const url = mongo.url();
+    const writeConcernError = { code: 64, errmsg: "waiting for replication timed out" };
+    await (await connectTo(url)).db("admin").command({
+      configureFailPoint: "failCommand",
+      // The first is one that looks whether the server keeps a journal.
+      mode: { times: 2 },
+      data: { failCommands: ["insert"], writeConcernError },
+    });
+    const anHourLater = preload(`
+      const now = performance.now.bind(performance);
+      performance.now = () => now() + 3_600_000;`);
+    const env = { NODE_OPTIONS: anHourLater };
+    const { code, told } = await copy(["sqlite:a.db", url], { folder, env });
+    expect(told).toMatch(/^copied 3 records, and found 0 already there, /);
+    expect(code).toBe(0);
   });
 
   it("whose reply drips holds up no other get beyond its deadline", async () => {

@@ -225,8 +225,8 @@ async function write(store: Store, investor: Investor, tally: Tally): Promise<vo
     const isOpen = error instanceof OutcomeUnknownError;
     if (!isOpen && !(error instanceof DuplicateIdError)) throw error;
     const { signal } = new AbortController();
-    const replayMs = requestTimeoutMs - attemptMs;
-    const stored = await settleInsert(store, investor, error, replayMs, signal);
+    const replayUntil = performance.now() + requestTimeoutMs - attemptMs;
+    const stored = await settleInsert(store, investor, error, replayUntil, signal);
     if (stored instanceof Error) throw stored;
     if (!equals(InvestorSchema, stored, investor)) {
       tally.conflicts += 1;
