@@ -122,8 +122,9 @@ export async function startServer(
       onNew: (path) =>
         onWarning(`${path} is a new file without records; if it had some, its disk may be missing`),
       async onFatal(error) {
-        // Calls in flight are first failed with an unknown outcome.
-        await waitUntil(() => gate.inFlight === 0, flushMs);
+        // Calls in flight are first failed with an unknown outcome. That a reply has finished does not
+        // mean that it has left the process.
+        await delay(flushMs);
         onFatal(error);
       },
     });
