@@ -39,13 +39,13 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
   const replies: Record<string, Reply> = {
     ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),
     // Probes take no slot, so that nobody keeps them out.
-    "/healthz": (...probe) => sendStatus(probe, 200, "alive"),
+    "/healthz": (...probe) => sendProbe(probe, 200, "alive"),
     "/readyz": (...probe) =>
-      isReady() ? sendStatus(probe, 200, "ready") : sendStatus(probe, 503, "not ready"),
+      isReady() ? sendProbe(probe, 200, "ready") : sendProbe(probe, 503, "not ready"),
     "/metrics": sendMetrics,
   };
 
-  function sendStatus([req, res, connection]: Parameters<Reply>, code: number, status: string) {
+  function sendProbe([req, res, connection]: Parameters<Reply>, code: number, status: string) {
     followReply(connection, req, res);
     send(res, code, jsonHeaders, `{"status":"${status}"}`);
   }
