@@ -7,14 +7,12 @@ import type { Logger } from "pino";
 import { createLog } from "./log.ts";
 import type { RunningServer } from "./server.ts";
 import { addSettings, ConfigError, nameAsGiven, readConfig } from "./settings/config.ts";
+import { reloadIntervalMs } from "./settings/reloaded-files.ts";
 import { duration } from "./settings/values.ts";
 import { openStandardError } from "./standard-error.ts";
 import { withoutSecrets } from "./store/database-url.ts";
 import { FilesGoneError } from "./store/store.ts";
 import { readBuild } from "./version.ts";
-
-/** How often certificates and tokens are checked for changes, in milliseconds. */
-const reloadIntervalMs = 30_000;
 
 /** A repeat within this time counts as the same signal, in milliseconds. */
 const repeatedSignalMs = 1_000;

@@ -6,6 +6,7 @@ import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import type { Gate } from "./calls/gate.ts";
+import { limits } from "./calls/limits.ts";
 import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
 import { createWebPages } from "./endpoints/probes-and-metrics.ts";
@@ -14,9 +15,6 @@ import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
-
-/** The largest request in bytes; the largest valid one takes some 9 KiB. */
-const maxMessageBytes = 64 * 1024;
 
 interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
   gate: Gate;
@@ -27,6 +25,7 @@ interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
 /** Creates what both ports serve, which is not ready yet. */
 export function createRoutes(store: Store, options: RoutesOptions) {
   const { gate, telemetry } = options;
+  const maxMessageBytes = limits.requestBytes;
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
     createInvestorService(store, options),

@@ -5,30 +5,17 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import type { Scope } from "../auth/caller.ts";
 import { scopeMissing } from "../errors.ts";
+import { createQueue } from "../event-loop.ts";
 import type { Peer } from "../http/peer.ts";
 import { principalKey } from "../service/context.ts";
-import { createQueue } from "../turns.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./call-head.ts";
+import { createSlots, limits } from "./limits.ts";
 import { createPublicCalls } from "./public-calls.ts";
-import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
 /** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
-
-/** How many lists may be in flight at once, of pages and whole ones together, and how many whole ones. */
-const maxLists = 64;
-const maxWholeLists = 8;
-const maxWholeListsOfCaller = 6;
-
-/** How many pages are read at once. More would have their records live long enough to reach V8's old generation. */
-const maxPagesAtOnce = 8;
-
-/** How many public calls of a kind there may be. */
-const maxChecks = 512;
-const maxReflections = 512;
-const maxWatches = 1_024;
 
 /** The longest that a reflection stream may take, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
@@ -52,13 +39,13 @@ export function createGate(options: GateOptions) {
   const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   const inFlight = "investor_records_rpc_server_calls_in_flight";
   telemetry.show(inFlight, "Calls in flight.", () => slots.held);
-  const lists = createSlots("lists", maxLists, Math.ceil((maxLists * 7) / 8));
-  const beginPage = createQueue(maxPagesAtOnce);
-  const wholeLists = createSlots("whole lists", maxWholeLists, maxWholeListsOfCaller);
+  const lists = createSlots("lists", limits.lists, limits.listsOfCaller);
+  const beginPage = createQueue(limits.pagesAtOnce);
+  const wholeLists = createSlots("whole lists", limits.wholeLists, limits.wholeListsOfCaller);
   // One limit each, so that none keeps another out.
-  const checks = createPublicCalls("health checks", maxChecks, "oldest");
-  const reflections = createPublicCalls("reflection streams", maxReflections, "oldest");
-  const watches = createPublicCalls("health watches", maxWatches, "youngest");
+  const checks = createPublicCalls("health checks", limits.checks, "oldest");
+  const reflections = createPublicCalls("reflection streams", limits.reflections, "oldest");
+  const watches = createPublicCalls("health watches", limits.watches, "youngest");
   let admitting = 0;
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {

@@ -1,10 +1,7 @@
 import { overloaded } from "../errors.ts";
 import { largestGroup } from "../http/connection-set.ts";
 import type { Call } from "./call.ts";
-import { createSlots } from "./slots.ts";
-
-/** How many there may be of a kind on one connection. */
-const share = 64;
+import { createSlots, limits } from "./limits.ts";
 
 /**
  * Creates the count of public calls of one kind, which anybody may make. When it is reached, a call of
@@ -16,6 +13,7 @@ const share = 64;
  *   the youngest, if its client most likely keeps coming back
  */
 export function createPublicCalls(what: string, count: number, yielding: "oldest" | "youngest") {
+  const share = limits.publicCallsOfConnection;
   const slots = createSlots(what, count, share, "connection");
   // One for all calls, since the stack of an error is costly.
   const gaveWay = overloaded(what);

@@ -10,7 +10,7 @@ import { OutcomeUnknownError, type StoreObserver, StoreUnavailableError } from "
 import { readBuild } from "../version.ts";
 import type { Call } from "./call.ts";
 import { methodNameOf } from "./call-head.ts";
-import { LimitError } from "./slots.ts";
+import { LimitError } from "./limits.ts";
 
 /** The logging of calls and the metrics, for operators. */
 export type Telemetry = ReturnType<typeof createTelemetry>;

@@ -3,7 +3,7 @@ import { open, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { promisify } from "node:util";
 import { toJson } from "../investor/json.ts";
-import { syncPath } from "../store/sqlite/folder.ts";
+import { syncPath } from "../store/sqlite/paths.ts";
 import type { Target } from "./source-and-target.ts";
 
 /**

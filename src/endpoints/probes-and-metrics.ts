@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import type { Gate } from "../calls/gate.ts";
-import { createSlots } from "../calls/slots.ts";
+import { createSlots, limits } from "../calls/limits.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Connection } from "../http/connection.ts";
 import { followReply, type HttpResponse, send, sendInParts } from "../http/reply.ts";
@@ -9,11 +9,6 @@ import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { packageFolder } from "../version.ts";
 import { createReference } from "./reference.ts";
-
-/** How many requests for web pages there may be at once, in all and on a connection, and for metrics. */
-const maxWebPages = 64;
-const maxOfConnection = 8;
-const maxMetrics = 2;
 
 /** No web page is larger, in bytes. */
 const maxPageBytes = 2 ** 21;
@@ -31,8 +26,13 @@ type Reply = (req: HttpRequest, res: HttpResponse, connection: Connection) => vo
 export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   let rendering: Promise<string> | undefined;
-  const pageSlots = createSlots("web pages", maxWebPages, maxOfConnection, "connection");
-  const metricsSlots = createSlots("requests for metrics", maxMetrics, maxMetrics);
+  const pageSlots = createSlots(
+    "web pages",
+    limits.webPages,
+    limits.webPagesOfConnection,
+    "connection",
+  );
+  const metricsSlots = createSlots("requests for metrics", limits.metrics, limits.metrics);
   const sendOpenApi = (req: HttpRequest, res: HttpResponse) =>
     sendInParts(req, res, jsonHeaders, openApi);
   const pages = { ...createReference(), "/openapi.json": sendOpenApi };

@@ -1,6 +1,6 @@
 import { constants, type ServerHttp2Session } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
-import { createTurns } from "../turns.ts";
+import { createTurns } from "../event-loop.ts";
 import type { Connection, EndReason } from "./connection.ts";
 
 /** How long a session may take to send its settings and, once it has ended, to close its socket, in milliseconds. */

@@ -5,6 +5,9 @@ import type { Violation } from "./investor.ts";
 const defaultPageSize = 100;
 const maxPageSize = 1_000;
 
+/** The most that the records of a page take: 1 MiB less the room for the token of the next page. */
+export const maxPageBytes = 1024 * 1024 - 64;
+
 /** A range of the records in the order of their ids. */
 export interface Range {
   /** The id before the first one wanted; from the beginning if absent. */

@@ -4,7 +4,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
-import { createQueue } from "../turns.ts";
+import { createQueue } from "../event-loop.ts";
 
 /** How many messages are compressed or unpacked at once, each of which can take some megabytes. */
 const maxAtOnce = 8;

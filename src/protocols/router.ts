@@ -4,6 +4,7 @@ import type { ServerHttp2Stream } from "node:http2";
 import { createRegistry } from "@bufbuild/protobuf";
 import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
+import { limits } from "../calls/limits.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { internal } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
@@ -39,9 +40,6 @@ export interface RouterOptions extends ProtocolOptions {
   telemetry: Telemetry;
 }
 
-/** The largest request of a call that anybody may make, in bytes; a name fits. */
-const maxPublicBytes = 4 * 1024;
-
 /** A host or an origin. Anything else that their headers hold is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
@@ -57,7 +55,7 @@ export function createRouter(options: RouterOptions) {
   const rpcs = new Map<string, Rpc>();
   for (const service of [...services, ...publicServices]) {
     const isPublic = publicServices.includes(service);
-    const maxBytes = isPublic ? maxPublicBytes : maxMessageBytes;
+    const maxBytes = isPublic ? limits.publicRequestBytes : maxMessageBytes;
     for (const spec of Object.values(service.methods)) {
       rpcs.set(createMethodUrl("", spec.method), { spec, isPublic, maxBytes });
     }

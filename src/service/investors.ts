@@ -16,6 +16,7 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "../errors.ts";
+import { createTurns } from "../event-loop.ts";
 import { deriveId, isUuid } from "../investor/ids.ts";
 import {
   checkStored,
@@ -25,19 +26,21 @@ import {
   toInvestor,
   type Violation,
 } from "../investor/investor.ts";
-import { encodePageToken, findListViolations, type Range, toRange } from "../investor/paging.ts";
+import {
+  encodePageToken,
+  findListViolations,
+  maxPageBytes,
+  type Range,
+  toRange,
+} from "../investor/paging.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
-import { createTurns } from "../turns.ts";
 import { deadlineKey, principalKey, touchedKey } from "./context.ts";
 import { settleInsert } from "./replay.ts";
-
-/** The most that the records of a page weigh: 1 MiB less the room for the token of the next. */
-const maxPageBytes = 1024 * 1024 - 64;
 
 /** The most that is read or written in a turn of the event loop, about, in bytes: some milliseconds. */
 const maxPieceBytes = 128 * 1024;

@@ -3,6 +3,9 @@ import { stat } from "node:fs/promises";
 import { buffer } from "node:stream/consumers";
 import { ConfigError } from "./config.ts";
 
+/** How often the files are checked for changes, in milliseconds. */
+export const reloadIntervalMs = 30_000;
+
 /** More than any certificates or tokens take, and little for a server. */
 const maxMb = 16;
 

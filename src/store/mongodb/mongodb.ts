@@ -22,9 +22,9 @@ import {
   toInsertError,
   unavailable,
 } from "./errors.ts";
-import { lookWhetherWritable } from "./look.ts";
 import { createReads, retryOnce } from "./reads.ts";
 import { createReplaceableClient } from "./replaceable-client.ts";
+import { lookWhetherWritable } from "./writable.ts";
 
 type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "observe">;
 

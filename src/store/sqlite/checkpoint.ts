@@ -4,7 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { pragma } from "./commit-count.ts";
 import { explainError } from "./errors.ts";
 import { openSqliteFile } from "./file.ts";
-import { sizeOf } from "./wal.ts";
+import { sizeOf } from "./paths.ts";
 
 /** From how many frames on the WAL is brought in, as SQLite would do it by itself. */
 const maxFrames = 1_000;

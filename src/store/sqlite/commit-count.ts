@@ -6,7 +6,7 @@ import { randomInt } from "node:crypto";
 import { closeSync, openSync, readSync, realpathSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
-import { sizeOf } from "./wal.ts";
+import { sizeOf } from "./paths.ts";
 
 /** The counts; smaller ones are those of files that have none: 0 of an empty one, 1 of version 0.3 or older. */
 const minCount = 2;

@@ -16,9 +16,9 @@ import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
 import { explainError, isAllowed, resultCode, resultCodeOf } from "./errors.ts";
-import { makeFolder, syncPath } from "./folder.ts";
+import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
+import { makeFolder, sizeOf, syncPath } from "./paths.ts";
 import { createTable, isEmpty } from "./schema.ts";
-import { refuseLeftovers, rewriteWal, sizeOf } from "./wal.ts";
 
 /** The size of a WAL, in bytes, from which a start can take seconds. */
 const largeWalBytes = 128 * 1024 * 1024;

@@ -5,9 +5,8 @@ import { uuidToBytes } from "../../investor/ids.ts";
 import { emptyWal } from "./checkpoint.ts";
 import { countCommit, frameHeaderSize, pragma, walHeaderSize } from "./commit-count.ts";
 import { commit, openSqliteFile, openSqliteFileToRead } from "./file.ts";
-import { syncPath } from "./folder.ts";
+import { sizeOf, syncPath } from "./paths.ts";
 import { columnsOf } from "./schema.ts";
-import { sizeOf } from "./wal.ts";
 
 /** How a removal works on an SQLite file. */
 export interface RemovalOptions {

@@ -17,9 +17,9 @@ import {
 import { followWritable, sampleInvestor } from "../writable.ts";
 import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
+import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
-import { sizeOf } from "./wal.ts";
 import type { CheckpointFailure, Look, Outcome, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;

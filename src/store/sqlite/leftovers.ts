@@ -5,11 +5,11 @@ import {
   openSync,
   readSync,
   realpathSync,
-  statSync,
   writeSync,
 } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
+import { sizeOf } from "./paths.ts";
 
 /**
  * Refuses what another file, or a killed program, has left beside a path, before SQLite opens the file.
@@ -36,11 +36,6 @@ export function refuseLeftovers(path: string): void {
     if (sizeOf(wal) === 0 || (name === file && sizeOf(file) > 1)) continue;
     throw new Error(`its WAL ${wal} is there without it: put the file back beside its WAL`);
   }
-}
-
-/** The size of a file in bytes, 0 of one that is not there. */
-export function sizeOf(path: string): number {
-  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
 /**

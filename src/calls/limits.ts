@@ -1,5 +1,28 @@
 import { overloaded } from "../errors.ts";
 
+/** How much there may be at once, besides the calls in flight, which are a setting; requests in bytes. */
+export const limits = {
+  /** Lists of pages and whole ones together. */
+  lists: 64,
+  listsOfCaller: 56,
+  wholeLists: 8,
+  wholeListsOfCaller: 6,
+  /** Pages being read. More would have their records live long enough to reach V8's old generation. */
+  pagesAtOnce: 8,
+  checks: 512,
+  reflections: 512,
+  watches: 1_024,
+  /** Checks, reflection streams or watches of one connection. */
+  publicCallsOfConnection: 64,
+  webPages: 64,
+  webPagesOfConnection: 8,
+  metrics: 2,
+  /** The largest valid one takes some 9 KiB. */
+  requestBytes: 64 * 1024,
+  /** Of a call that anybody may make: a name fits. */
+  publicRequestBytes: 4 * 1024,
+} as const;
+
 interface Holder {
   readonly name: string;
   count: number;
