@@ -1,6 +1,4 @@
 import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
-import { file_google_rpc_error_details } from "../gen/google/rpc/error_details_pb.js";
-import { file_google_rpc_status } from "../gen/google/rpc/status_pb.js";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
@@ -36,10 +34,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     "Whether the service can read records (1) or not (0), as /readyz says.",
     () => Number(health.isServing()),
   );
-  const reflection = createReflection(
-    [Health, InvestorService],
-    [file_google_rpc_status, file_google_rpc_error_details],
-  );
+  const reflection = createReflection();
   const router = createRouter({
     ...options,
     maxMessageBytes,

@@ -190,7 +190,7 @@ async function start() {
   };
   const health = createHealth([]);
   health.setServing(true);
-  const reflection = createReflection([Health, InvestorService], []);
+  const reflection = createReflection();
   const options = {
     services: [createServiceImplSpec<typeof InvestorService>(InvestorService, service)],
     publicServices: [

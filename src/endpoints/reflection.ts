@@ -1,32 +1,28 @@
-import {
-  createRegistry,
-  type DescFile,
-  type DescService,
-  type MessageInitShape,
-  toBinary,
-} from "@bufbuild/protobuf";
+import { createRegistry, type DescFile, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import { Code, type ServiceImpl } from "@connectrpc/connect";
+import { file_google_rpc_error_details } from "../../gen/google/rpc/error_details_pb.js";
+import { file_google_rpc_status } from "../../gen/google/rpc/status_pb.js";
+import { Health } from "../../gen/grpc/health/v1/health_pb.js";
 import type {
   ServerReflection,
   ServerReflectionRequest,
   ServerReflectionResponseSchema,
 } from "../../gen/grpc/reflection/v1/reflection_pb.js";
+import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 
 type Response = MessageInitShape<typeof ServerReflectionResponseSchema>;
 type Reply = NonNullable<Response["messageResponse"]>;
 
+/** The services that are described, and the files of what errors hold. */
+const services = [Health, InvestorService];
+const files = [file_google_rpc_status, file_google_rpc_error_details];
+
 /**
  * Creates server reflection (https://grpc.io/docs/guides/reflection), the same for v1 and v1alpha,
  * whose messages differ by their names only.
- *
- * @param services those to describe
- * @param files further files to describe, such as those of error details
  */
-export function createReflection(
-  services: DescService[],
-  files: DescFile[],
-): ServiceImpl<typeof ServerReflection> {
+export function createReflection(): ServiceImpl<typeof ServerReflection> {
   const roots = new Set([...services.map(({ file }) => file), ...files].flatMap(withImports));
   const byName = new Map(Array.from(roots, (file) => [`${file.name}.proto`, file]));
   const registry = createRegistry(...roots);

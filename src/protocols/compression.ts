@@ -1,13 +1,16 @@
 import { promisify } from "node:util";
 import { brotliCompress, constants } from "node:zlib";
 import { Code, ConnectError } from "@connectrpc/connect";
-import type { Compression } from "@connectrpc/connect/protocol";
+import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
 import { createQueue } from "../event-loop.ts";
 
 /** How many messages are compressed or unpacked at once, each of which can take some megabytes. */
 const maxAtOnce = 8;
+
+/** The smallest reply to compress, in bytes, as in connect-node. */
+const minBytes = 1_024;
 
 /** By default it would take most of a second for a page. */
 const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
@@ -44,4 +47,14 @@ export function createCompressions(): Compression[] {
 
   const brotli = (bytes: Uint8Array) => compressBrotli(bytes, brotliOptions);
   return [bound(compressionGzip), bound({ ...compressionBrotli, compress: brotli })];
+}
+
+/** The compression for a reply of so many bytes, by the request's `accept-encoding`; null for none. */
+export function chooseCompression(
+  compressions: Compression[],
+  accepted: string | string[] | undefined,
+  bytes: number,
+): Compression | null {
+  if (bytes < minBytes || accepted === undefined) return null;
+  return compressionNegotiate(compressions, null, String(accepted), "").response;
 }

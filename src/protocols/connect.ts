@@ -1,4 +1,3 @@
-import type { IncomingHttpHeaders } from "node:http";
 import {
   type DescMessage,
   fromJsonString,
@@ -7,7 +6,7 @@ import {
   type Message,
   toJsonString,
 } from "@bufbuild/protobuf";
-import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
+import type { Compression } from "@connectrpc/connect/protocol";
 import {
   codeToHttpStatus,
   errorToJsonBytes,
@@ -16,6 +15,7 @@ import {
 import { malformedRequest } from "../errors.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
+import { chooseCompression } from "./compression.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { jsonHeaders } from "./problem.ts";
 import { readObject } from "./rest-request.ts";
@@ -29,9 +29,6 @@ export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
 
 const json = "application/json";
 const proto = "application/proto";
-
-/** The smallest reply to compress, in bytes, as in connect-node. */
-const compressMinBytes = 1_024;
 
 /**
  * Whether a request has the form that most unary calls of Connect have: its one message is
@@ -92,7 +89,11 @@ export function createConnectCodec(
           ? Buffer.from(encode(method.output, output))
           : toJsonString(method.output, output, jsonOptions);
       const replyHeaders = { "content-type": type, "cache-control": "no-store" };
-      const compression = negotiate(headers, Buffer.byteLength(message));
+      const compression = chooseCompression(
+        compressions,
+        headers["accept-encoding"],
+        Buffer.byteLength(message),
+      );
       if (compression === null) {
         // Text can leave in one piece with the headers.
         send(response, 200, replyHeaders, message);
@@ -110,10 +111,4 @@ export function createConnectCodec(
       send(response, codeToHttpStatus(error.code), headers, errorToJsonBytes(error, jsonOptions));
     },
   };
-
-  function negotiate(headers: IncomingHttpHeaders, bytes: number): Compression | null {
-    const accepted = headers["accept-encoding"];
-    if (bytes < compressMinBytes || accepted === undefined) return null;
-    return compressionNegotiate(compressions, null, String(accepted), "").response;
-  }
 }
