@@ -197,15 +197,14 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
   language?: string | undefined;
 
   /**
-   * Makes the call safe to repeat (https://google.aip.dev/155): a UUID in
+   * Makes the call safe to retry (https://google.aip.dev/155): a UUID in
    * canonical text, neither nil nor max, chosen by the caller for this record.
-   * Case does not matter; empty text is refused.
+   * Case does not matter; empty text is rejected.
    *
-   * A repeated call with the same request_id and content returns the record that
-   * the first one stored, however long ago that was. Request ids of different
-   * authenticated callers are independent of each other. A UUID of version 7 is
-   * recommended: it keeps new records together in the index. Its time is not
-   * checked.
+   * A retry with the same request_id and content returns the stored record,
+   * however long ago that was. Request ids of different authenticated callers are
+   * independent. A UUID of version 7 is recommended: it keeps new records
+   * together in the index. Its time is not checked.
    *
    * @generated from field: optional string request_id = 13;
    */
@@ -246,8 +245,8 @@ export declare const GetInvestorRequestSchema: GenMessage<GetInvestorRequest>;
  */
 export declare type ListInvestorsRequest = Message<"investor.v1.ListInvestorsRequest"> & {
   /**
-   * The largest number of records to return. 0 means 100, and more than 1000
-   * counts as 1000; a negative number is refused. A page may hold fewer, and ends
+   * The maximum number of records to return. 0 means 100, and more than 1000
+   * counts as 1000; a negative number is rejected. A page may hold fewer, and ends
    * before it would exceed 1 MiB in protobuf.
    *
    * @generated from field: int32 page_size = 1;
@@ -255,8 +254,8 @@ export declare type ListInvestorsRequest = Message<"investor.v1.ListInvestorsReq
   pageSize: number;
 
   /**
-   * The next_page_token of the page before; empty for the first page. Any other
-   * text is refused.
+   * The next_page_token of the previous page; empty for the first page. Any other
+   * text is rejected.
    *
    * @generated from field: string page_token = 2;
    */
@@ -303,7 +302,7 @@ export declare const ListInvestorsResponseSchema: GenMessage<ListInvestorsRespon
  */
 export enum InvestorType {
   /**
-   * Never stored; a create refuses it.
+   * Never stored; a create rejects it.
    *
    * @generated from enum value: INVESTOR_TYPE_UNSPECIFIED = 0;
    */
@@ -332,16 +331,16 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
 /**
  * InvestorService keeps investor records.
  *
- * An error of a method carries a google.rpc.ErrorInfo of the domain
- * "investor-records" whose reason is stable and meant for programs; messages are
- * for people and may change. Protocol errors, such as an unknown method or
- * compression, and client-side failures, such as its own deadline, have no
- * details. Each method can fail with these:
+ * Errors carry a google.rpc.ErrorInfo of the domain "investor-records", whose
+ * reason is stable and meant for programs; messages are for people and may
+ * change. Protocol errors, such as an unknown method or compression, and
+ * client-side failures, such as a local deadline, have no details. Each method can
+ * fail with these:
  *
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
- * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the type
- *   that the method takes.
+ * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the
+ *   method's input type.
  * - RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE: the request is larger than 64 KiB,
  *   decompressed.
  * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
@@ -351,12 +350,12 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
  *   origin, or its Host is not one of this service's. Only gRPC carries the
  *   details of this one.
  * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
- *   done. Repeat the call after the delay of the google.rpc.RetryInfo.
+ *   done. Retry after the delay in google.rpc.RetryInfo.
  * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline or the server's
- *   own limit passed. The record of a create may or may not be stored: repeat the
- *   call with the same request_id; without one, do not repeat it.
+ *   own limit passed. The record of a create may or may not be stored: retry the
+ *   call with the same request_id; without one, do not retry it.
  * - INTERNAL, INTERNAL: a fault of the service. The metadata of the ErrorInfo
- *   holds an "id" to quote.
+ *   has an "id" to quote to the operator.
  *
  * @generated from service investor.v1.InvestorService
  */
@@ -365,18 +364,17 @@ export declare const InvestorService: GenService<{
    * Stores a new investor and returns the record, its id included. The record is
    * durable when the response arrives.
    *
-   * Send a request_id to be able to repeat a call safely. Without one, a call
-   * whose response was lost must not be repeated blindly: the record may have
-   * been stored.
+   * Send a request_id to make retries safe. Without one, do not retry a call
+   * whose response was lost: the record may have been stored.
    *
    * Besides the errors of each method:
    *
    * - ALREADY_EXISTS, REQUEST_ID_REUSED: the caller used the request_id before,
-   *   for other content.
+   *   with different content.
    * - UNAVAILABLE, OUTCOME_UNKNOWN: the record may or may not be stored, and the
-   *   call had a request_id: repeat it unchanged.
+   *   call had a request_id: retry it unchanged.
    * - UNKNOWN, OUTCOME_UNKNOWN: the same for a call without a request_id. The
-   *   metadata of the ErrorInfo holds the "id" to look the record up by.
+   *   metadata of the ErrorInfo has the "id" to look up.
    *
    * @generated from rpc investor.v1.InvestorService.CreateInvestor
    */
@@ -400,11 +398,11 @@ export declare const InvestorService: GenService<{
     output: typeof InvestorSchema;
   },
   /**
-   * Returns one page of the list of all records, ascending by id, which is not
-   * the order in which they were created.
+   * Returns one page of all records, ascending by id, which is not the order of
+   * creation.
    *
-   * Paging through the list returns every record that was there at the start
-   * exactly once, and one that is created meanwhile at most once.
+   * Paging returns every record that existed at the start exactly once, and each
+   * one created meanwhile at most once.
    *
    * @generated from rpc investor.v1.InvestorService.ListInvestors
    */

@@ -64,16 +64,16 @@ export const InvestorType = /*@__PURE__*/
 /**
  * InvestorService keeps investor records.
  *
- * An error of a method carries a google.rpc.ErrorInfo of the domain
- * "investor-records" whose reason is stable and meant for programs; messages are
- * for people and may change. Protocol errors, such as an unknown method or
- * compression, and client-side failures, such as its own deadline, have no
- * details. Each method can fail with these:
+ * Errors carry a google.rpc.ErrorInfo of the domain "investor-records", whose
+ * reason is stable and meant for programs; messages are for people and may
+ * change. Protocol errors, such as an unknown method or compression, and
+ * client-side failures, such as a local deadline, have no details. Each method can
+ * fail with these:
  *
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.
- * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the type
- *   that the method takes.
+ * - INVALID_ARGUMENT, MALFORMED_REQUEST: the request is not a message of the
+ *   method's input type.
  * - RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE: the request is larger than 64 KiB,
  *   decompressed.
  * - UNAUTHENTICATED, CREDENTIALS_MISSING or CREDENTIALS_INVALID: the call needs a
@@ -83,12 +83,12 @@ export const InvestorType = /*@__PURE__*/
  *   origin, or its Host is not one of this service's. Only gRPC carries the
  *   details of this one.
  * - UNAVAILABLE, OVERLOADED, STORE_UNAVAILABLE or ISSUER_UNAVAILABLE: nothing was
- *   done. Repeat the call after the delay of the google.rpc.RetryInfo.
+ *   done. Retry after the delay in google.rpc.RetryInfo.
  * - DEADLINE_EXCEEDED, DEADLINE_EXCEEDED: the caller's deadline or the server's
- *   own limit passed. The record of a create may or may not be stored: repeat the
- *   call with the same request_id; without one, do not repeat it.
+ *   own limit passed. The record of a create may or may not be stored: retry the
+ *   call with the same request_id; without one, do not retry it.
  * - INTERNAL, INTERNAL: a fault of the service. The metadata of the ErrorInfo
- *   holds an "id" to quote.
+ *   has an "id" to quote to the operator.
  *
  * @generated from service investor.v1.InvestorService
  */
