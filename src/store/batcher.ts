@@ -2,11 +2,11 @@ import { StoreClosedError } from "./store.ts";
 
 interface BatcherOptions<Item, Result> {
   /**
-   * Sends one batch to the database. It resolves with a result, a promise of one or an error for
-   * each item, in order; if it rejects, all of them fail with that error. It has to end by itself,
-   * since the next batch waits for it (but not for the promises).
+   * Sends one batch to the database. It resolves with a result or an error for each item, in order;
+   * if it rejects, all of them fail with that error. It has to end by itself, since the next batch
+   * waits for it.
    */
-  run(items: Item[]): Promise<readonly Outcome<Result>[]>;
+  run(items: Item[]): Promise<readonly (Result | Error)[]>;
   /**
    * Resolves once a batch can be sent; until then items can be taken back. If it rejects, every
    * item that waits fails with that error. Batches can always be sent if absent.
@@ -27,12 +27,10 @@ interface BatcherOptions<Item, Result> {
  */
 const maxItems = 512;
 
-type Outcome<Result> = Result | Promise<Result> | Error;
-
 interface Entry<Item, Result> {
   readonly item: Item;
-  settle(outcome: Outcome<Result>): void;
-  fail(reason: unknown): void;
+  resolve(result: Result): void;
+  reject(reason: unknown): void;
 }
 
 /**
@@ -58,36 +56,26 @@ export class Batcher<Item, Result> {
    *
    * @throws {StoreClosedError} the batcher is closed
    */
-  add(item: Item, signal?: AbortSignal): Promise<Result> {
-    return new Promise((resolve, reject) => {
-      if (this.#closed) throw new StoreClosedError();
-      signal?.throwIfAborted();
-      const entry: Entry<Item, Result> = {
-        item,
-        settle(outcome) {
-          if (outcome instanceof Promise) outcome.then(entry.settle, entry.fail);
-          else if (outcome instanceof Error) entry.fail(outcome);
-          else {
-            signal?.removeEventListener("abort", onAbort);
-            resolve(outcome);
-          }
-        },
-        fail(reason) {
-          signal?.removeEventListener("abort", onAbort);
-          reject(reason);
-        },
-      };
-      const onAbort = () => {
-        const reason: unknown = signal?.reason;
-        const index = this.#queue.indexOf(entry);
-        const wasSent = index === -1;
-        if (!wasSent) this.#queue.splice(index, 1);
-        entry.fail(wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
-      };
-      signal?.addEventListener("abort", onAbort);
-      this.#queue.push(entry);
-      this.#running ??= this.#drain();
-    });
+  async add(item: Item, signal?: AbortSignal): Promise<Result> {
+    if (this.#closed) throw new StoreClosedError();
+    signal?.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<Result>();
+    const entry = { item, resolve, reject };
+    const onAbort = () => {
+      const reason: unknown = signal?.reason;
+      const index = this.#queue.indexOf(entry);
+      const wasSent = index === -1;
+      if (!wasSent) this.#queue.splice(index, 1);
+      reject(wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
+    };
+    signal?.addEventListener("abort", onAbort);
+    this.#queue.push(entry);
+    this.#running ??= this.#drain();
+    try {
+      return await promise;
+    } finally {
+      signal?.removeEventListener("abort", onAbort);
+    }
   }
 
   /** Refuses new items and resolves when all accepted ones are settled. */
@@ -102,7 +90,7 @@ export class Batcher<Item, Result> {
       try {
         if (ready) await ready();
       } catch (reason) {
-        for (const entry of this.#queue.splice(0)) entry.fail(reason);
+        for (const entry of this.#queue.splice(0)) entry.reject(reason);
         continue;
       }
       const batch = this.#queue.splice(0, maxItems);
@@ -115,9 +103,13 @@ export class Batcher<Item, Result> {
     const start = performance.now();
     try {
       const outcomes = await this.#options.run(batch.map((entry) => entry.item));
-      for (const [i, entry] of batch.entries()) entry.settle(outcomes[i] as Outcome<Result>);
+      for (const [i, entry] of batch.entries()) {
+        const outcome = outcomes[i] as Result | Error;
+        if (outcome instanceof Error) entry.reject(outcome);
+        else entry.resolve(outcome);
+      }
     } catch (reason) {
-      for (const entry of batch) entry.fail(reason);
+      for (const entry of batch) entry.reject(reason);
     } finally {
       this.#options.observe(performance.now() - start, batch.length);
     }

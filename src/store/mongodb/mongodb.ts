@@ -137,8 +137,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   // A batcher of its own, so that hits do not wait for misses, which are read a second time.
   const misses = new Batcher<string, Investor | undefined>({
     async run(ids) {
-      const found = byId(await retryOnce(() => reads.findAll(queryOf(ids))));
-      return ids.map((id) => found.get(id));
+      return inOrder(ids, await retryOnce(() => reads.findAll(queryOf(ids))));
     },
     observe: (durationMs, size) => observe("find", durationMs, size),
   });
@@ -146,8 +145,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   const finds = new Batcher<string, Investor | undefined>({
     ready: connect,
     async run(ids) {
-      const found = byId(await retryOnce(() => reads.find(queryOf(ids))));
-      return ids.map((id) => found.get(id) ?? misses.add(id));
+      return inOrder(ids, await retryOnce(() => reads.find(queryOf(ids))));
     },
     observe: (durationMs, size) => observe("find", durationMs, size),
   });
@@ -179,7 +177,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
 
   return {
     insert: (investor, signal) => inserts.add(investor, signal),
-    find: (id, call) => finds.add(id, call?.signal),
+    find: async (id, call) => (await finds.add(id, call?.signal)) ?? misses.add(id, call?.signal),
     list: (range, signal) => call(() => list(range, "list"), signal),
 
     async ping(signal) {
@@ -205,6 +203,8 @@ export function createMongoStore(url: string, options: Options, isSource = false
   };
 }
 
-function byId(investors: Investor[]): Map<string, Investor> {
-  return new Map(investors.map((investor) => [investor.id, investor]));
+/** The record with each id, undefined where there is none. */
+function inOrder(ids: string[], investors: Investor[]): (Investor | undefined)[] {
+  const byId = new Map(investors.map((investor) => [investor.id, investor]));
+  return ids.map((id) => byId.get(id));
 }
