@@ -1,25 +1,4 @@
-import { StoreClosedError } from "./store.ts";
-
-interface BatcherOptions<Item, Result> {
-  /**
-   * Sends one batch to the database. It resolves with a result or an error for each item, in order;
-   * if it rejects, all of them fail with that error. It has to end by itself, since the next batch
-   * waits for it.
-   */
-  run(items: Item[]): Promise<readonly (Result | Error)[]>;
-  /**
-   * Resolves once a batch can be sent; until then items can be taken back. If it rejects, every
-   * item that waits fails with that error. Batches can always be sent if absent.
-   */
-  ready?(): Promise<void>;
-  /**
-   * What an item fails with if its signal aborts after it was sent; the reason of the signal if
-   * absent.
-   */
-  abandoned?(cause: unknown): unknown;
-  /** Called after each batch with its duration and its number of items. */
-  observe(durationMs: number, size: number): void;
-}
+import { OutcomeUnknownError, StoreClosedError, type StoreObserver } from "./store.ts";
 
 /**
  * The largest number of items in a batch: so many of the largest records weigh some MiB, and MongoDB
@@ -38,71 +17,42 @@ interface Entry<Item, Result> {
  * so that a lone call waits for nobody and a crowd shares a round trip.
  *
  * The queue is bounded by the calls that the service admits, and each wait by its signal.
+ *
+ * @param run sends one batch to the database. It resolves with a result or an error for each item, in
+ * order; if it rejects, all of them fail with that error. It has to end by itself, since the next batch
+ * waits for it.
+ * @param ready resolves once a batch can be sent; until then items can be taken back. If it rejects,
+ * every item that waits fails with that error. Batches can always be sent if it is absent.
  */
-export class Batcher<Item, Result> {
-  readonly #options: BatcherOptions<Item, Result>;
+export function createBatcher<Item, Result>(
+  operation: "insert" | "find",
+  observe: StoreObserver,
+  run: (items: Item[]) => Promise<readonly (Result | Error)[]>,
+  ready?: () => Promise<void>,
+) {
   // An array, since V8 keeps what has passed through a busy Set alive for long.
-  readonly #queue: Entry<Item, Result>[] = [];
-  #running: Promise<void> | undefined;
-  #closed = false;
+  const queue: Entry<Item, Result>[] = [];
+  let running: Promise<void> | undefined;
+  let isClosed = false;
 
-  constructor(options: BatcherOptions<Item, Result>) {
-    this.#options = options;
-  }
-
-  /**
-   * Queues an item and resolves with its result. If the signal aborts while the item waits, it is
-   * taken back and fails with the signal's reason; once it was sent, see `abandoned`.
-   *
-   * @throws {StoreClosedError} the batcher is closed
-   */
-  async add(item: Item, signal?: AbortSignal): Promise<Result> {
-    if (this.#closed) throw new StoreClosedError();
-    signal?.throwIfAborted();
-    const { promise, resolve, reject } = Promise.withResolvers<Result>();
-    const entry = { item, resolve, reject };
-    const onAbort = () => {
-      const reason: unknown = signal?.reason;
-      const index = this.#queue.indexOf(entry);
-      const wasSent = index === -1;
-      if (!wasSent) this.#queue.splice(index, 1);
-      reject(wasSent ? (this.#options.abandoned?.(reason) ?? reason) : reason);
-    };
-    signal?.addEventListener("abort", onAbort);
-    this.#queue.push(entry);
-    this.#running ??= this.#drain();
-    try {
-      return await promise;
-    } finally {
-      signal?.removeEventListener("abort", onAbort);
-    }
-  }
-
-  /** Refuses new items and resolves when all accepted ones are settled. */
-  async close(): Promise<void> {
-    this.#closed = true;
-    await this.#running;
-  }
-
-  async #drain(): Promise<void> {
-    const { ready } = this.#options;
-    while (this.#queue.length > 0) {
+  async function drain(): Promise<void> {
+    while (queue.length > 0) {
       try {
         if (ready) await ready();
       } catch (reason) {
-        for (const entry of this.#queue.splice(0)) entry.reject(reason);
+        for (const entry of queue.splice(0)) entry.reject(reason);
         continue;
       }
-      const batch = this.#queue.splice(0, maxItems);
-      if (batch.length > 0) await this.#runBatch(batch);
+      const batch = queue.splice(0, maxItems);
+      if (batch.length > 0) await runBatch(batch);
     }
-    this.#running = undefined;
+    running = undefined;
   }
 
-  async #runBatch(batch: Entry<Item, Result>[]): Promise<void> {
+  async function runBatch(batch: Entry<Item, Result>[]): Promise<void> {
     const start = performance.now();
     try {
-      const outcomes = await this.#options.run(batch.map((entry) => entry.item));
+      const outcomes = await run(batch.map((entry) => entry.item));
       for (const [i, entry] of batch.entries()) {
         const outcome = outcomes[i] as Result | Error;
         if (outcome instanceof Error) entry.reject(outcome);
@@ -111,7 +61,43 @@ export class Batcher<Item, Result> {
     } catch (reason) {
       for (const entry of batch) entry.reject(reason);
     } finally {
-      this.#options.observe(performance.now() - start, batch.length);
+      observe(operation, performance.now() - start, batch.length);
     }
   }
+
+  return {
+    /**
+     * Queues an item and resolves with its result. If the signal aborts while the item waits, it is
+     * taken back. It fails with the signal's reason, but an insert that was sent has an open outcome.
+     *
+     * @throws {StoreClosedError} the batcher is closed
+     */
+    async add(item: Item, signal?: AbortSignal): Promise<Result> {
+      if (isClosed) throw new StoreClosedError();
+      signal?.throwIfAborted();
+      const { promise, resolve, reject } = Promise.withResolvers<Result>();
+      const entry = { item, resolve, reject };
+      const onAbort = () => {
+        const cause: unknown = signal?.reason;
+        const index = queue.indexOf(entry);
+        if (index !== -1) queue.splice(index, 1);
+        const isOpen = index === -1 && operation === "insert";
+        reject(isOpen ? new OutcomeUnknownError("the caller did not wait", { cause }) : cause);
+      };
+      signal?.addEventListener("abort", onAbort);
+      queue.push(entry);
+      running ??= drain();
+      try {
+        return await promise;
+      } finally {
+        signal?.removeEventListener("abort", onAbort);
+      }
+    },
+
+    /** Refuses new items and resolves when all accepted ones are settled. */
+    async close(): Promise<void> {
+      isClosed = true;
+      await running;
+    },
+  };
 }

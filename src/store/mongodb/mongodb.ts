@@ -1,7 +1,7 @@
 import type { Timestamp } from "mongodb";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../../investor/paging.ts";
-import { Batcher } from "../batcher.ts";
+import { createBatcher } from "../batcher.ts";
 import {
   expectOrder,
   OutcomeUnknownError,
@@ -14,7 +14,15 @@ import {
 import { followWritable } from "../writable.ts";
 import type { Run } from "./client.ts";
 import { whyUnusable } from "./collection.ts";
-import { collectionName, firstKey, lastKey, queryOf, toDocument, toKey } from "./documents.ts";
+import {
+  collectionName,
+  firstKey,
+  lastKey,
+  type Query,
+  queryOf,
+  toDocument,
+  toKey,
+} from "./documents.ts";
 import {
   isRefusal,
   isSurelyNotWritten,
@@ -127,28 +135,10 @@ export function createMongoStore(url: string, options: Options, isSource = false
     isMixedUp = false;
   }
 
-  const inserts = new Batcher<Investor, undefined>({
-    ready: connectAnew,
-    run: insertAll,
-    abandoned: (cause) => new OutcomeUnknownError("the caller did not wait", { cause }),
-    observe: (durationMs, size) => observe("insert", durationMs, size),
-  });
-
+  const inserts = createBatcher("insert", observe, insertAll, connectAnew);
+  const finds = createBatcher("find", observe, findBy(reads.find), connect);
   // A batcher of its own, so that hits do not wait for misses, which are read a second time.
-  const misses = new Batcher<string, Investor | undefined>({
-    async run(ids) {
-      return inOrder(ids, await retryOnce(() => reads.findAll(queryOf(ids))));
-    },
-    observe: (durationMs, size) => observe("find", durationMs, size),
-  });
-
-  const finds = new Batcher<string, Investor | undefined>({
-    ready: connect,
-    async run(ids) {
-      return inOrder(ids, await retryOnce(() => reads.find(queryOf(ids))));
-    },
-    observe: (durationMs, size) => observe("find", durationMs, size),
-  });
+  const misses = createBatcher("find", observe, findBy(reads.findAll));
 
   async function list(
     { after, limit }: Range,
@@ -203,8 +193,11 @@ export function createMongoStore(url: string, options: Options, isSource = false
   };
 }
 
-/** The record with each id, undefined where there is none. */
-function inOrder(ids: string[], investors: Investor[]): (Investor | undefined)[] {
-  const byId = new Map(investors.map((investor) => [investor.id, investor]));
-  return ids.map((id) => byId.get(id));
+/** Creates what finds the record with each id, undefined where there is none. */
+function findBy(read: (query: Query) => Promise<Investor[]>) {
+  return async (ids: string[]) => {
+    const found = await retryOnce(() => read(queryOf(ids)));
+    const byId = new Map(found.map((investor) => [investor.id, investor]));
+    return ids.map((id) => byId.get(id));
+  };
 }

@@ -4,7 +4,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
-import { Batcher } from "../batcher.ts";
+import { createBatcher } from "../batcher.ts";
 import {
   DuplicateIdError,
   FilesGoneError,
@@ -52,15 +52,11 @@ export async function createSqliteStore(path: string, options: Options): Promise
     const failure = toResult(outcome);
     if (failure) throw failure;
   }, onWritable);
-  const batcher = new Batcher<Investor, undefined>({
-    async run(investors) {
-      if (lockout) return investors.map(() => lockout);
-      const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
-      writable.note(outcomes);
-      return outcomes;
-    },
-    abandoned: (cause) => new OutcomeUnknownError("the caller did not wait", { cause }),
-    observe: (durationMs, size) => observe("insert", durationMs, size),
+  const batcher = createBatcher("insert", observe, async (investors: Investor[]) => {
+    if (lockout) return investors.map(() => lockout);
+    const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
+    writable.note(outcomes);
+    return outcomes;
   });
 
   let closing: Promise<void> | undefined;
