@@ -8,31 +8,26 @@ import {
 } from "mongodb";
 import { DuplicateIdError, OutcomeUnknownError, StoreUnavailableError } from "../store.ts";
 
-/** Codes of MongoDB's errors. */
-export const code = {
+/** With these a server refuses a record before it writes it, and all others until somebody changes something. */
+const refusalCode = {
   unauthorized: 13,
-  authenticationFailed: 18,
   documentValidationFailure: 121,
   viewNotWritable: 166,
   userWritesBlocked: 371,
   overQuota: 8_000,
-  notWritablePrimary: 10_107,
-  duplicateKey: 11_000,
   databaseDifferCase: 13_297,
-  notPrimaryNoSecondaryOk: 13_435,
   diskFull: 14_031,
 };
+const refusals: unknown[] = Object.values(refusalCode);
 
-/** With these a server refuses a record before it writes it, and all others until somebody changes something. */
-const refusals: unknown[] = [
-  code.unauthorized,
-  code.documentValidationFailure,
-  code.viewNotWritable,
-  code.userWritesBlocked,
-  code.overQuota,
-  code.databaseDifferCase,
-  code.diskFull,
-];
+/** Codes of MongoDB's errors. */
+export const code = {
+  ...refusalCode,
+  authenticationFailed: 18,
+  notWritablePrimary: 10_107,
+  duplicateKey: 11_000,
+  notPrimaryNoSecondaryOk: 13_435,
+};
 
 /** Whether it is a server's refusal, for a reason that lasts. */
 export function isRefusal(error: unknown): boolean {
