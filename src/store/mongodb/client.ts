@@ -1,4 +1,9 @@
-import { type ClientSession, type Document, MongoClient, type MongoClientOptions } from "mongodb";
+import {
+  type Document,
+  MongoClient,
+  type MongoClientOptions,
+  type RunCommandOptions,
+} from "mongodb";
 import { DatabaseUrlError } from "../store.ts";
 
 /** The options that a URL may have. The driver takes more: deprecated ones, and those of programs. */
@@ -16,16 +21,11 @@ const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
-export interface RunOptions {
-  /** How long its whole reply may take, in milliseconds. */
-  timeoutMs: number;
-  /** Leaves objects within the reply as BSON. */
-  raw: boolean;
-  session?: ClientSession;
-}
+/** The driver's options of a command, and how long its whole reply may take, in milliseconds. */
+export type RunOptions = Pick<RunCommandOptions, "raw" | "session"> & { timeoutMs?: number };
 
 /** Runs a command on the database of a store; by default within the time of an attempt. */
-export type Run = (command: Document, how?: Partial<RunOptions>) => Promise<Document>;
+export type Run = (command: Document, options?: RunOptions) => Promise<Document>;
 
 /**
  * Creates a client that is not connected yet, and whose commands take little more than `attemptMs`,
@@ -45,6 +45,8 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (/^(GSSAPI|MONGODB-AWS)$/i.test(mechanism ?? "")) {
     throw wrongUrl("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
   }
+  // The server gives up after the time of an attempt, and has a little longer to say so.
+  const replyMs = attemptMs * 1.25;
   const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
@@ -53,8 +55,7 @@ export function createMongoClient(url: string, attemptMs: number) {
     serverSelectionTimeoutMS: attemptMs,
     waitQueueTimeoutMS: attemptMs,
     connectTimeoutMS: attemptMs,
-    // Longer than the server's own limit, whose error says more.
-    socketTimeoutMS: attemptMs * 1.25,
+    socketTimeoutMS: replyMs,
     heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
   });
   const { tls, minPoolSize, maxPoolSize, compressors, srvHost, hosts } = client.options;
@@ -93,18 +94,16 @@ export function createMongoClient(url: string, attemptMs: number) {
      * own timeouts begin again with each byte. When another primary is found the command ends, too:
      * one that is frozen would hold it up. Commands that begin while there is none wait for the next.
      */
-    async run(command: Document, { timeoutMs, raw, session }: RunOptions): Promise<Document> {
+    async run(command: Document, options: RunOptions = {}): Promise<Document> {
+      const { timeoutMs = replyMs, ...others } = options;
       const control = new AbortController();
       const timer = setTimeout(() => {
         control.abort(new Error(`no whole reply within ${timeoutMs} ms`));
       }, timeoutMs);
       if (isKnown) running.add(control);
       try {
-        return await db.command(command, {
-          signal: control.signal,
-          raw,
-          ...(session && { session }),
-        });
+        const { signal } = control;
+        return await db.command({ ...command, maxTimeMS: attemptMs }, { ...others, signal });
       } finally {
         clearTimeout(timer);
         running.delete(control);

@@ -12,7 +12,6 @@ import {
   StoreUnavailableError,
 } from "../store.ts";
 import { followWritable } from "../writable.ts";
-import type { Run } from "./client.ts";
 import { whyUnusable } from "./collection.ts";
 import {
   collectionName,
@@ -55,11 +54,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   let lastTime: Timestamp | undefined;
   /** Whether some connection has replied to another command than it was sent. */
   let isMixedUp = false;
-  /** The server gives up after the time of an attempt, and has a little longer to say so. */
-  const run: Run = (command, how) => {
-    const timeoutMs = attemptMs * 1.25;
-    return client.run({ ...command, maxTimeMS: attemptMs }, { timeoutMs, raw: false, ...how });
-  };
+  const { run } = client;
   const reads = createReads(run);
   const writable = followWritable(
     (last) => lookWhetherWritable(run, client.current, reads.isStandalone, last),

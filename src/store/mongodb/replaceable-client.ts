@@ -68,7 +68,7 @@ export function createReplaceableClient(
       }
     },
     /** Runs a command. While the user is refused, which sends nothing, it reads the URL again and retries. */
-    async run(command: Document, options: RunOptions): Promise<Document> {
+    async run(command: Document, options: RunOptions = {}): Promise<Document> {
       const until = performance.now() + 2 * attemptMs;
       for (;;) {
         try {
