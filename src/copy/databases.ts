@@ -199,8 +199,8 @@ async function countRecords(url: string): Promise<number> {
     const collection = db.collection(collectionName);
     return collection.estimatedDocumentCount().finally(() => client.close());
   }
-  const db = new DatabaseSync(path, { readOnly: true });
-  return countRows(db).finally(() => db.close());
+  using db = new DatabaseSync(path, { readOnly: true });
+  return await countRows(db);
 }
 
 /** How many records a file has, counted in parts, between which signals have their turn. */

@@ -67,15 +67,14 @@ export function refuseForeignWal(path: string, timeoutMs: number): void {
   const wal = `${file}-wal`;
   if (sizeOf(wal) <= walHeaderSize) return;
   // While it is open, no other process can bring later commits into the file, or delete the WAL.
-  const snapshot = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
-  let descriptor: number | undefined;
+  using snapshot = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
+  snapshot.exec("BEGIN");
+  // This read takes the snapshot; that of the page size does not.
+  pragma(snapshot, "user_version");
+  const pageSize = pragma(snapshot, "page_size");
+  // SQLite has no locks on the WAL that closing it could drop.
+  const descriptor = openSync(wal, "r");
   try {
-    snapshot.exec("BEGIN");
-    // This read takes the snapshot; that of the page size does not.
-    pragma(snapshot, "user_version");
-    const pageSize = pragma(snapshot, "page_size");
-    // SQLite has no locks on the WAL that closing it could drop.
-    descriptor = openSync(wal, "r");
     for (;;) {
       const header = readHeader(descriptor);
       const versions = readVersions(descriptor, countFrames(file, timeoutMs), pageSize);
@@ -84,8 +83,7 @@ export function refuseForeignWal(path: string, timeoutMs: number): void {
       if (header.equals(readHeader(descriptor))) break;
     }
   } finally {
-    if (descriptor !== undefined) closeSync(descriptor);
-    snapshot.close();
+    closeSync(descriptor);
   }
   throw new Error(
     `the file and its WAL ${wal} do not belong together. ` +
@@ -122,12 +120,8 @@ interface Version {
 /** The frames of a WAL up to its last whole commit. */
 function countFrames(file: string, timeoutMs: number): number {
   // SQLite does not count them for a connection with a transaction.
-  const db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
-  try {
-    return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
-  } finally {
-    db.close();
-  }
+  using db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
+  return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
 }
 
 /** What each version of page 1 in a WAL says, in its order. */
@@ -154,15 +148,11 @@ function readVersions(wal: number, frames: number, pageSize: number): Version[] 
 function readVersionOfFile(file: string): Version {
   const url = pathToFileURL(file);
   url.searchParams.set("immutable", "1");
-  const db = new DatabaseSync(url, { readOnly: true, defensive: false });
-  try {
-    // A kill in the middle of a checkpoint leaves a file whose header says more pages than there are,
-    // which SQLite otherwise takes for damaged.
-    db.exec("PRAGMA writable_schema = ON");
-    return { count: pragma(db, "user_version"), cookie: pragma(db, "schema_version") };
-  } finally {
-    db.close();
-  }
+  using db = new DatabaseSync(url, { readOnly: true, defensive: false });
+  // A kill in the middle of a checkpoint leaves a file whose header says more pages than there are,
+  // which SQLite otherwise takes for damaged.
+  db.exec("PRAGMA writable_schema = ON");
+  return { count: pragma(db, "user_version"), cookie: pragma(db, "schema_version") };
 }
 
 /** The number that a pragma returns. */

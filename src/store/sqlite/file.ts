@@ -217,16 +217,12 @@ function refuseHardLinks(path: string): void {
 /** Begins to count the commits of a file of version 0.3 or older, which can have a WAL. */
 function countOlder(db: DatabaseSync, file: string): void {
   // With this snapshot, no other process can begin the WAL anew between the two commits.
-  const snapshot = new DatabaseSync(file, { readOnly: true, timeout: busyTimeoutMs });
-  try {
-    snapshot.exec("BEGIN");
-    const version = pragma(snapshot, "user_version");
-    // The WAL has to show what the first count follows.
-    commit(db, () => isCounted(db) || db.exec(`PRAGMA user_version = ${version}`));
-    commit(db, () => isCounted(db) || beginCount(db));
-  } finally {
-    snapshot.close();
-  }
+  using snapshot = new DatabaseSync(file, { readOnly: true, timeout: busyTimeoutMs });
+  snapshot.exec("BEGIN");
+  const version = pragma(snapshot, "user_version");
+  // The WAL has to show what the first count follows.
+  commit(db, () => isCounted(db) || db.exec(`PRAGMA user_version = ${version}`));
+  commit(db, () => isCounted(db) || beginCount(db));
 }
 
 /** Commits what a function writes. Another process may have written it before the function is called. */
