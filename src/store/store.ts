@@ -139,40 +139,32 @@ export async function raceWithSignal<T>(work: Promise<T>, signal: AbortSignal): 
   }
 }
 
-/** A database URL is malformed; the message does not repeat it. */
-export class DatabaseUrlError extends Error {
-  override name = "DatabaseUrlError";
+class StoreError extends Error {
+  override name = this.constructor.name;
 }
 
-/** A record with this id is stored already. */
-export class DuplicateIdError extends Error {
-  override name = "DuplicateIdError";
+/** A database URL is malformed; the message does not repeat it. */
+export class DatabaseUrlError extends StoreError {}
 
+/** A record with this id is stored already. */
+export class DuplicateIdError extends StoreError {
   constructor() {
     super("the id is taken");
   }
 }
 
 /** The store cannot be reached, cannot write, or refuses the record; the call changed nothing. */
-export class StoreUnavailableError extends Error {
-  override name = "StoreUnavailableError";
-}
+export class StoreUnavailableError extends StoreError {}
 
 /** The store was closed or has died, so that no call to it will succeed any more. */
 export class StoreClosedError extends StoreUnavailableError {
-  override name = "StoreClosedError";
-
   constructor(message = "the store is closed") {
     super(message);
   }
 }
 
 /** The files of the store are no longer at its path; the next start would find others, or none. */
-export class FilesGoneError extends Error {
-  override name = "FilesGoneError";
-}
+export class FilesGoneError extends StoreError {}
 
 /** The record may or may not have been written; a repetition under the same id settles it. */
-export class OutcomeUnknownError extends Error {
-  override name = "OutcomeUnknownError";
-}
+export class OutcomeUnknownError extends StoreError {}
