@@ -14,13 +14,13 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "../store.ts";
-import { followWritable, sampleInvestor } from "../writable.ts";
+import { followWritable } from "../writable.ts";
 import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
-import type { CheckpointFailure, Look, Outcome, Started } from "./writer.ts";
+import type { CheckpointFailure, Outcome, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
@@ -48,7 +48,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   });
   onWritable?.();
   const writable = followWritable(async () => {
-    const [outcome = "written"] = await writer.send({ look: toRow(sampleInvestor()) });
+    const [outcome = "written"] = await writer.send("look");
     const failure = toResult(outcome);
     if (failure) throw failure;
   }, onWritable);
@@ -222,7 +222,7 @@ async function startWriter(path: string, options: Options) {
     isNew,
     wal,
     die,
-    async send(request: Row[] | Look | "read"): Promise<Outcome[]> {
+    async send(request: Row[] | "look" | "read"): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);
       const reply = Promise.withResolvers<Outcome[]>();
       pending.push(reply);

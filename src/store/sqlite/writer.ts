@@ -4,6 +4,7 @@
  * their outcomes. A commit whose outcome stays open ends the thread.
  */
 import { parentPort, workerData } from "node:worker_threads";
+import { sampleInvestor } from "../writable.ts";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import {
@@ -15,7 +16,7 @@ import {
   toFailure,
 } from "./errors.ts";
 import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
-import { insertRow, type Row } from "./schema.ts";
+import { insertRow, type Row, toRow } from "./schema.ts";
 
 /** It is ready; which file it is ({@link identify}), and whether that was empty until now. */
 export interface Started {
@@ -29,11 +30,6 @@ export type Outcome = "written" | "duplicate" | Failure;
 /** The WAL could not be brought into the file; nothing is lost by that. */
 export interface CheckpointFailure {
   checkpointFailure: string;
-}
-
-/** Asks whether a row would be written, without writing it; the reply is that of a batch of it. */
-export interface Look {
-  look: Row;
 }
 
 /** Interval of the warnings of another process that writes, in milliseconds. */
@@ -53,7 +49,7 @@ const checkpoints = createCheckpoints(db, path, (checkpointFailure) => {
 });
 const hasId = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?, '-')");
 
-port.on("message", (message: Row[] | Look | "read" | "close") => {
+port.on("message", (message: Row[] | "look" | "read" | "close") => {
   if (message === "read") {
     port.postMessage(tryRead());
   } else if (message === "close") {
@@ -61,7 +57,7 @@ port.on("message", (message: Row[] | Look | "read" | "close") => {
     db.close();
     port.close();
   } else {
-    port.postMessage("look" in message ? look(message.look) : write(message));
+    port.postMessage(message === "look" ? look() : write(message));
     checkpoints.afterCommit();
   }
 });
@@ -113,12 +109,12 @@ function write(rows: Row[]): Outcome[] {
 }
 
 /** Inserts a row and takes it back, then commits the count alone, for which a full disk has no room. */
-function look(row: Row): Outcome[] {
+function look(): Outcome[] {
   // A wait for another process would hold up creates.
   db.exec("PRAGMA busy_timeout = 0");
   const result = transact(() => {
     db.exec("SAVEPOINT look");
-    const outcome = insertOne(row);
+    const outcome = insertOne(toRow(sampleInvestor()));
     db.exec("ROLLBACK TO look");
     return { outcome, counts: countCommit(db, readCount) };
   });
