@@ -29,7 +29,8 @@ export async function lookWhetherWritable(
 
 /** @returns whether it was inserted; if not, as when a lock is held, it is not known whether a create would pass */
 async function insertAndAbort(run: Run, client: MongoClient): Promise<boolean> {
-  const session = client.startSession();
+  // Its end aborts its transaction.
+  await using session = client.startSession();
   try {
     session.startTransaction();
     const insert = { insert: collectionName, documents: [toDocument(sampleInvestor())] };
@@ -40,9 +41,6 @@ async function insertAndAbort(run: Run, client: MongoClient): Promise<boolean> {
     if (error instanceof StoreUnavailableError) throw error;
     if (isRefusal(error)) throw unavailable(error as Error);
     return false;
-  } finally {
-    // Aborts its transaction.
-    await session.endSession();
   }
 }
 
