@@ -65,7 +65,8 @@ export async function openSqliteFile(
   refuseLeftovers(path);
   // SQLite opens a file that it may not write, and fails a checkpoint as if its disk were full.
   accessSync(path, constants.R_OK | constants.W_OK);
-  const wal = `${realpathSync(path)}-wal`;
+  const file = realpathSync(path);
+  const wal = `${file}-wal`;
   if (sizeOf(wal) > largeWalBytes) {
     const size = Math.round(sizeOf(wal) / 1024 ** 2);
     onWarning(`${wal} has ${size} MiB: to bring it into the file can take seconds`);
@@ -79,13 +80,18 @@ export async function openSqliteFile(
     let isNew = false;
     await whenFree(() => {
       isNew = makeTable(db) || isNew;
-      prepare(db, realpathSync(path), onWarning);
+      db.exec("PRAGMA journal_size_limit = 67108864");
+      // What is deleted, or moved when a page is split, is overwritten where that costs no write.
+      db.exec("PRAGMA secure_delete = FAST");
+      if (!isCounted(db)) countOlder(db, file);
+      rewriteWal(db, wal);
+      checkpointNow(db, file, onWarning);
     }, end);
     // SQLite itself takes the missing end of a page for zeros.
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
     }
-    syncPath(dirname(realpathSync(path)));
+    syncPath(dirname(file));
     return { db, isNew };
   } catch (error) {
     db.close();
@@ -138,15 +144,6 @@ function makeTable(db: DatabaseSync): boolean {
     if (isStillEmpty) createTable(db);
     return isStillEmpty;
   });
-}
-
-function prepare(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
-  db.exec("PRAGMA journal_size_limit = 67108864");
-  // What is deleted, or moved when a page is split, is overwritten where that costs no write.
-  db.exec("PRAGMA secure_delete = FAST");
-  if (!isCounted(db)) countOlder(db, file);
-  rewriteWal(db, `${file}-wal`);
-  checkpointNow(db, file, onWarning);
 }
 
 /**
