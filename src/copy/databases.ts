@@ -145,10 +145,8 @@ export async function openStoreTarget(
   const path = sqlitePathOf(url);
   // It is there while a process uses the file, and after a crash.
   const isInUse = path !== undefined && existsSync(`${path}-wal`);
-  const ignore = () => {};
   // A fatal error also fails the write that meets it.
-  const callbacks = { observe: ignore, onWarning, onFatal: ignore };
-  const store = await openStore(url, { requestTimeoutMs, ...callbacks });
+  const store = await openStore(url, { requestTimeoutMs, observe() {}, onWarning, onFatal() {} });
   // One of MongoDB is not connected yet.
   await store.ping();
 
