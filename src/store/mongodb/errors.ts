@@ -49,11 +49,6 @@ export function isSurelyNotWritten(error: unknown): boolean {
   );
 }
 
-/** Whether a server refused a command for lack of rights. */
-export function isUnauthorized(error: unknown): boolean {
-  return error instanceof MongoServerError && error.code === code.unauthorized;
-}
-
 /** Whether a server refused the user of a new connection, so that no command was sent. */
 export function isUserRefused(error: unknown): boolean {
   if (error instanceof MongoServerError) return error.code === code.authenticationFailed;

@@ -1,8 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
-import type { Document } from "mongodb";
+import { type Document, MongoServerError } from "mongodb";
 import type { StoreOptions } from "../store.ts";
 import { createMongoClient, type RunOptions } from "./client.ts";
-import { explain, isUnauthorized, isUserRefused, unavailable } from "./errors.ts";
+import { code, explain, isUserRefused, unavailable } from "./errors.ts";
 
 /** The least time between two new clients for one that is not authorized, in milliseconds. */
 const renewalMs = 5_000;
@@ -74,7 +74,7 @@ export function createReplaceableClient(
         try {
           return await current.run(command, options);
         } catch (error) {
-          if (isUnauthorized(error)) renew();
+          if (error instanceof MongoServerError && error.code === code.unauthorized) renew();
           const isTimeUp = performance.now() > until;
           // A session is of one client.
           const isLast = isTimeUp || options.session !== undefined;
