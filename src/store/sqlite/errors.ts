@@ -19,46 +19,42 @@ export const resultCode = {
   syncError: 1034,
   folderSyncError: 1290,
   indexSizeError: 4874,
-} as const;
-
-/** The extended result code of an error of SQLite, or undefined for any other error. */
-export function extendedCodeOf(error: unknown): number | undefined {
-  return error instanceof Error && "errcode" in error ? Number(error.errcode) : undefined;
-}
-
-/** The primary result code of an error of SQLite, or undefined for any other error. */
-export function resultCodeOf(error: unknown): number | undefined {
-  const code = extendedCodeOf(error);
-  return code === undefined ? undefined : code & 0xff;
-}
+};
 
 /** What an error of SQLite says that has written nothing. The error itself would lose its code between threads. */
 export interface Failure {
   message: string;
-  code: number | undefined;
+  /** The extended result code, or undefined for any other error. */
+  errcode: number | undefined;
+}
+
+/** Whether an error, or a {@link Failure}, is one of SQLite with one of these codes, primary or extended. */
+export function hasCode(error: unknown, ...codes: number[]): boolean {
+  const { errcode = 0 } = Object(error) as Failure;
+  return codes.includes(errcode) || codes.includes(errcode & 0xff);
 }
 
 /** The failure of a batch that surely was not written. */
 export function toFailure(error: unknown): Failure {
-  const code = resultCodeOf(error);
+  const { message, errcode } = error as Failure;
   const { ioError, corrupt, full } = resultCode;
-  const isOfDisk = code === ioError || code === corrupt || code === full;
-  return { message: isOfDisk ? explainError(error) : (error as Error).message, code };
+  const isOfDisk = hasCode(error, ioError, corrupt, full);
+  return { message: isOfDisk ? explainError(error) : message, errcode };
 }
 
 /** Whether a lock could not be taken: another process has it, or the file system fails to give it. */
-export function isLockedOut(code: number | undefined): boolean {
-  return code === resultCode.busy || code === resultCode.protocol;
+export function isLockedOut(error: unknown): boolean {
+  return hasCode(error, resultCode.busy, resultCode.protocol);
 }
 
 /** The error for callers of the store. */
-export function toStoreError({ message, code }: Failure): Error {
+export function toStoreError(failure: Failure): Error {
   // The statements are right, so that an error is one of the table; a constraint is another program's.
   const { error, readOnly, ioError, full, cannotOpen, constraint } = resultCode;
-  const refusals: unknown[] = [error, readOnly, ioError, full, cannotOpen, constraint];
-  return isLockedOut(code) || refusals.includes(code)
-    ? new StoreUnavailableError(message)
-    : new Error(message);
+  const refusals = [error, readOnly, ioError, full, cannotOpen, constraint];
+  return isLockedOut(failure) || hasCode(failure, ...refusals)
+    ? new StoreUnavailableError(failure.message)
+    : new Error(failure.message);
 }
 
 /** Why a file cannot be made that may be, by the code of the error. */
@@ -109,32 +105,30 @@ export function isAllowed(path: string): boolean {
  */
 export function explainError(error: unknown, path?: string): string {
   const { cannotOpen, readOnly, ioError, corrupt, notADatabase, full } = resultCode;
-  const code = resultCodeOf(error);
   const name = systemNameOf(error) ?? "";
   const message = (error instanceof Error ? error.message : String(error)).replace(
     /^UNKNOWN: unknown error/,
     name,
   );
-  if (isLockedOut(code)) return "another process keeps it in use";
-  if (code === notADatabase) return "it is damaged, or not an SQLite file";
+  if (isLockedOut(error)) return "another process keeps it in use";
+  if (hasCode(error, notADatabase)) return "it is damaged, or not an SQLite file";
   // SQLite has one code for a page that makes no sense and one that the disk does not return.
-  if (code === corrupt) return `it is damaged, or its disk cannot be read (${message})`;
-  const shortage = code === cannotOpen && path ? shortageBeside(path) : undefined;
+  if (hasCode(error, corrupt)) return `it is damaged, or its disk cannot be read (${message})`;
+  const shortage = path && hasCode(error, cannotOpen) ? shortageBeside(path) : undefined;
   if (shortage) return `SQLite cannot make its -wal and -shm beside it: ${shortage}`;
   if (shortages[name]) return `${shortages[name]} (${message})`;
   const mayUse = path === undefined || isAllowed(path);
-  const isNotOpen = code === cannotOpen || code === readOnly;
+  const isNotOpen = hasCode(error, cannotOpen, readOnly);
   if (isNotOpen && path && mayUse) {
     return `it or a file beside it cannot be opened, though this user may: its disk fails, or too many files are open (${message})`;
   }
-  const isRefused = isNotOpen || (code === ioError && !mayUse);
+  const isRefused = isNotOpen || (hasCode(error, ioError) && !mayUse);
   if (isRefused || ["EACCES", "EPERM", "EROFS"].includes(name)) {
     const files = "it, its -wal and -shm, and its folder";
     return `it cannot be opened or written: this user must be able to read and write ${files} (${message})`;
   }
-  if (code === full || code === ioError) {
-    const mayBeFull: unknown[] = [full, resultCode.writeError, resultCode.indexSizeError];
-    const why = mayBeFull.includes(extendedCodeOf(error))
+  if (hasCode(error, full, ioError)) {
+    const why = hasCode(error, full, resultCode.writeError, resultCode.indexSizeError)
       ? "its disk is full, a quota is used up, or the disk fails"
       : "its disk fails";
     return `${why} (${message})`;

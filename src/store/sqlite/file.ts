@@ -15,7 +15,7 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
-import { explainError, isAllowed, resultCode, resultCodeOf } from "./errors.ts";
+import { explainError, hasCode, isAllowed, resultCode } from "./errors.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, sizeOf, syncPath } from "./paths.ts";
 import { createTable, isEmpty } from "./schema.ts";
@@ -96,7 +96,7 @@ export async function openSqliteFile(
   } catch (error) {
     db.close();
     // SQLite has refused it, so that no connection of this process has locks on it to drop.
-    if (resultCodeOf(error) !== resultCode.notADatabase || !isBlankPage(path)) throw error;
+    if (!hasCode(error, resultCode.notADatabase) || !isBlankPage(path)) throw error;
     truncateSync(path);
     return openSqliteFile(path, onWarning, timeoutMs);
   }
@@ -113,7 +113,7 @@ async function whenFree(step: () => void, end: number): Promise<void> {
     try {
       return step();
     } catch (error) {
-      if (resultCodeOf(error) !== resultCode.busy) throw error;
+      if (!hasCode(error, resultCode.busy)) throw error;
       if (performance.now() > end) throw new Error(explainError(error));
     }
     await delay(100);
@@ -166,7 +166,7 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
     return db;
   } catch (error) {
     db.close();
-    if (resultCodeOf(error) !== resultCode.cannotOpen || isAllowed(path)) throw error;
+    if (!hasCode(error, resultCode.cannotOpen) || isAllowed(path)) throw error;
     const why = "SQLite cannot make its -wal and -shm beside it, without the right to";
     throw new Error(why, { cause: error });
   }
@@ -248,8 +248,7 @@ function checkpointNow(db: DatabaseSync, file: string, onWarning: (message: stri
     // Little is left to do for this one, which keeps other writers out.
     db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
   } catch (error) {
-    const ofDisk: unknown[] = [resultCode.full, resultCode.ioError];
-    if (!ofDisk.includes(resultCodeOf(error))) throw error;
+    if (!hasCode(error, resultCode.full, resultCode.ioError)) throw error;
     onWarning(`the WAL of ${file} cannot be brought into it, and grows: ${explainError(error)}`);
   } finally {
     db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);

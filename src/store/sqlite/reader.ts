@@ -3,7 +3,7 @@ import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../../investor/ids.ts";
 import type { Range } from "../../investor/paging.ts";
 import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
-import { resultCode, resultCodeOf, toFailure } from "./errors.ts";
+import { hasCode, resultCode, toFailure } from "./errors.ts";
 import { selected, toInvestor } from "./schema.ts";
 
 interface Lookup {
@@ -76,7 +76,7 @@ export function createSqliteReader(
         expectOrder(investors, after);
         return investors;
       } catch (error) {
-        if (resultCodeOf(error) !== resultCode.corrupt) throw error;
+        if (!hasCode(error, resultCode.corrupt)) throw error;
         throw damageAfter(after, toFailure(error));
       } finally {
         observe("list", performance.now() - start);

@@ -7,7 +7,7 @@ import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
 import { type TextField, textFields } from "../../investor/investor.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import { resultCode, resultCodeOf } from "./errors.ts";
+import { hasCode, resultCode } from "./errors.ts";
 
 /** "INRE", which marks a file as one of this service (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -136,8 +136,7 @@ function refuseOtherIds(db: DatabaseSync): void {
       throw new Error(`the ${which} id is ${what} and no UUID: another program has written it`);
     } catch (error) {
       // A damaged page fails the calls that need it, and not the start.
-      const codes: unknown[] = [resultCode.corrupt, resultCode.ioError];
-      if (!codes.includes(resultCodeOf(error))) throw error;
+      if (!hasCode(error, resultCode.corrupt, resultCode.ioError)) throw error;
     }
   }
 }

@@ -72,7 +72,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
     const end = performance.now() + lockoutMs;
     for (;;) {
       const [outcome] = await writer.send("read");
-      if (typeof outcome !== "object" || !isLockedOut(outcome.code)) break;
+      if (!isLockedOut(outcome)) break;
       if (performance.now() < end) continue;
       const why = "another process keeps its locks, or its file system has none that work";
       return writer.die(new Error(`${path} could not be read for ${lockoutMs / 1_000} s: ${why}`));
@@ -83,7 +83,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   function toReadError(error: unknown): Error {
     const failure = toFailure(error);
     // The thread ends if it cannot say.
-    if (isLockedOut(failure.code) && !lockout) waitForLocks(failure).catch(() => {});
+    if (isLockedOut(failure) && !lockout) waitForLocks(failure).catch(() => {});
     return toStoreError(failure);
   }
 

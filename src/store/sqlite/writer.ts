@@ -7,14 +7,7 @@ import { parentPort, workerData } from "node:worker_threads";
 import { sampleInvestor } from "../writable.ts";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import {
-  explainError,
-  extendedCodeOf,
-  type Failure,
-  resultCode,
-  resultCodeOf,
-  toFailure,
-} from "./errors.ts";
+import { explainError, type Failure, hasCode, resultCode, toFailure } from "./errors.ts";
 import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
 import { insertRow, type Row, toRow } from "./schema.ts";
 
@@ -102,8 +95,7 @@ function write(rows: Row[]): Outcome[] {
     if (result.counts) followCount(result.counts);
     return result.outcomes;
   }
-  const ofRow: unknown[] = [resultCode.corrupt, resultCode.constraint];
-  const isOfRow = ofRow.includes(resultCodeOf(result));
+  const isOfRow = hasCode(result, resultCode.corrupt, resultCode.constraint);
   if (isOfRow && rows.length > 1) return rows.flatMap((row) => write([row]));
   return rows.map(() => refusalOf(result));
 }
@@ -131,7 +123,7 @@ function refusalOf(error: Error): Failure {
 function insertOne(row: Row): Outcome {
   if (insert.run(...row).changes === 1) return "written";
   if (hasId.get(row[0] ?? null)) return "duplicate";
-  return { message: "a trigger leaves the record out", code: resultCode.constraint };
+  return { message: "a trigger leaves the record out", errcode: resultCode.constraint };
 }
 
 /**
@@ -167,8 +159,7 @@ function transact<T>(write: () => T): T | Error {
  * header, Linux takes the lost pages for clean, and no later sync would write them.
  */
 function isOutcomeUnknown(error: unknown, committing: boolean): boolean {
-  const code = extendedCodeOf(error);
   return committing
-    ? code !== resultCode.full && code !== resultCode.writeError
-    : code === resultCode.syncError || code === resultCode.folderSyncError;
+    ? !hasCode(error, resultCode.full, resultCode.writeError)
+    : hasCode(error, resultCode.syncError, resultCode.folderSyncError);
 }
