@@ -91,14 +91,12 @@ export function isEmpty(db: DatabaseSync): boolean {
 }
 
 /** The columns that the table has, with those of other programs that can be written. */
-export function columnsOf(db: DatabaseSync): { name: string; needsValue: boolean }[] {
-  return db
-    .prepare("PRAGMA table_info(investors)")
-    .all()
-    .map((each) => ({
-      name: String(each.name),
-      needsValue: each.notnull === 1 && each.dflt_value === null,
-    }));
+export function columnsOf(db: DatabaseSync) {
+  const found = db.prepare("PRAGMA table_info(investors)").all();
+  return found.map(({ name, notnull, dflt_value }) => ({
+    name: String(name),
+    needsValue: notnull === 1 && dflt_value === null,
+  }));
 }
 
 /** Whether a table is made as ours is, perhaps with more columns; our rules then hold for all rows. */
@@ -123,10 +121,7 @@ function plain(sql: string): string {
  * are no bytes come before those that are; reads find those in between.
  */
 function refuseOtherIds(db: DatabaseSync): void {
-  for (const [which, order] of [
-    ["first", "ASC"],
-    ["last", "DESC"],
-  ]) {
+  for (const [which, order] of Object.entries({ first: "ASC", last: "DESC" })) {
     try {
       const query = `SELECT typeof(id) AS type, length(id) AS size FROM investors ORDER BY id ${order}`;
       const { type, size } = db.prepare(`${query} LIMIT 1`).get() ?? {};
