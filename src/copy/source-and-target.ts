@@ -85,11 +85,7 @@ export const databaseNames =
  * @returns the URL in the variable, or the text if it names none
  * @throws {ConfigError} the variable has no such URL
  */
-export function readVariable(
-  argument: string,
-  text: string,
-  environment: NodeJS.ProcessEnv,
-): string {
+export function readVariable(argument: string, text: string, environment: NodeJS.ProcessEnv) {
   // What is no name may be a URL with a password.
   const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
   if (name === undefined) return text;

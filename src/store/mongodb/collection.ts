@@ -16,11 +16,7 @@ const maxKeyLength = 80;
  * @param isStandalone whether the server is in no set and no cluster
  * @throws {Error} it cannot be looked at now
  */
-export async function whyUnusable(
-  run: Run,
-  isSource: boolean,
-  isStandalone: boolean,
-): Promise<string | undefined> {
+export async function whyUnusable(run: Run, isSource: boolean, isStandalone: boolean) {
   const filter = { name: collectionName };
   const list = { listCollections: 1, filter, nameOnly: true, authorizedCollections: true };
   const [collection] = (await run(list)).cursor.firstBatch;

@@ -135,11 +135,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   // A batcher of its own, so that hits do not wait for misses, which are read a second time.
   const misses = createBatcher("find", observe, findBy(reads.findAll));
 
-  async function list(
-    { after, limit }: Range,
-    operation: "list" | "check",
-    read = reads.findAll,
-  ): Promise<Investor[]> {
+  async function list({ after, limit }: Range, operation: "list" | "check", read = reads.findAll) {
     await connect();
     const start = performance.now();
     try {

@@ -35,11 +35,8 @@ const maxFound = 256;
  * @returns whether nothing of it is left, but for what a create has stored meanwhile
  * @throws {Error} for operators, if the file cannot be used, or others use its WAL for too long
  */
-export async function removeFromSqlite(
-  path: string,
-  id: string,
-  { waitMs, vacuum, say }: RemovalOptions,
-): Promise<boolean> {
+export async function removeFromSqlite(path: string, id: string, options: RemovalOptions) {
+  const { waitMs, vacuum, say } = options;
   // Refuses a file that is missing, and one of another program, before anything changes.
   const reader = openSqliteFileToRead(path);
   const pageSize = pragma(reader, "page_size");
