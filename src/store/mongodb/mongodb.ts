@@ -48,7 +48,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   const { requestTimeoutMs, observe, onWritable, onFatal } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   const client = createReplaceableClient(url, attemptMs, options);
-  let connecting: Promise<unknown> | undefined;
+  let connecting: Promise<void> | undefined;
   let closing: Promise<unknown> | undefined;
   /** When the last insert was written, by the server's operation time. */
   let lastTime: Timestamp | undefined;
@@ -62,31 +62,27 @@ export function createMongoStore(url: string, options: Options, isSource = false
   );
 
   /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
-  async function connect(): Promise<void> {
-    connecting ??= client
-      .connect()
-      .then(() => retryOnce(reads.learnElection))
-      .then(() => retryOnce(findFault))
-      .catch((error) => {
-        connecting = undefined;
-        throw error;
-      })
-      .then(begin);
-    await connecting;
+  function connect(): Promise<void> {
+    connecting ??= begin();
+    return connecting;
   }
 
-  /** What keeps this store from that database until somebody changes something. */
-  async function findFault(): Promise<string | undefined> {
-    const fault = await whyUnusable(run, isSource, reads.isStandalone);
-    const name = `${collectionName} of the database ${client.current.db.databaseName}`;
-    return (
-      fault && `the collection ${name} cannot be used, since ${fault}: name another one in the URL`
-    );
-  }
-
-  function begin(fault: string | undefined): void {
+  async function begin(): Promise<void> {
+    let fault: string | undefined;
+    try {
+      await client.connect();
+      await retryOnce(reads.learnElection);
+      fault = await retryOnce(() => whyUnusable(run, isSource, reads.isStandalone));
+    } catch (error) {
+      connecting = undefined;
+      throw error;
+    }
+    // It keeps this store from that database until somebody changes something.
     if (fault !== undefined) {
-      const error = new StoreUnavailableError(fault);
+      const name = `${collectionName} of the database ${client.current.db.databaseName}`;
+      const error = new StoreUnavailableError(
+        `the collection ${name} cannot be used, since ${fault}: name another one in the URL`,
+      );
       onFatal?.(error);
       throw error;
     }
@@ -176,9 +172,8 @@ export function createMongoStore(url: string, options: Options, isSource = false
 
     async close() {
       writable.close();
-      closing ??= Promise.all([inserts, finds, misses].map((each) => each.close())).then(() =>
-        client.close(),
-      );
+      const batchers = [inserts, finds, misses];
+      closing ??= Promise.all(batchers.map((each) => each.close())).then(client.close);
       await closing;
     },
   };
