@@ -1,4 +1,5 @@
 import {
+  type Document,
   MongoError,
   MongoNetworkError,
   MongoServerError,
@@ -58,12 +59,7 @@ export function isUserRefused(error: unknown): boolean {
 }
 
 /** The error of one record that the server did not store. */
-export function toInsertError(failure: {
-  code: number;
-  errmsg: string;
-  /** The index whose key is taken. */
-  keyPattern?: object;
-}): Error {
+export function toInsertError(failure: Document): Error {
   if (refusals.includes(failure.code)) return unavailable(new MongoServerError(failure));
   // Any other code can come of a primary that is deposed, or of a shard that did not reply.
   if (failure.code !== code.duplicateKey) return outcomeUnknown(new MongoServerError(failure));
