@@ -2,7 +2,7 @@ import { ConfigError } from "../settings/config.ts";
 import { explainError } from "../store/sqlite/errors.ts";
 import { DatabaseUrlError, raceWithSignal } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
-import { createNdjsonSource, openNdjsonSource } from "./ndjson-source.ts";
+import { openNdjsonSource, readRecords } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
 import {
   type OnFault,
@@ -153,7 +153,7 @@ function failAs(what: string, { path }: Side) {
 
 async function openSource({ url, path }: Side, onFault: OnFault): Promise<Source> {
   if (url !== undefined) return openStoreSource(url, onFault);
-  if (path === undefined) return createNdjsonSource(process.stdin, onFault);
+  if (path === undefined) return { batches: readRecords(process.stdin, onFault) };
   return openNdjsonSource(path, onFault);
 }
 

@@ -32,36 +32,32 @@ export async function openNdjsonSource(path: string, onFault: OnFault): Promise<
   const size = Math.max(1, found.size);
   const options = { highWaterMark: chunkBytes, end: size - 1 };
   const stream = (await open(path)).createReadStream(options);
-  return { ...createNdjsonSource(stream, onFault), partRead: () => stream.bytesRead / size };
+  return { batches: readRecords(stream, onFault), partRead: () => stream.bytesRead / size };
 }
 
-/** The same from a stream, such as standard input. */
-export function createNdjsonSource(stream: Readable, onFault: OnFault): Source {
-  async function* read() {
-    let count = 0;
-    let isEmpty = true;
-    for await (const lines of splitLines(stream)) {
-      const records: Investor[] = [];
-      for (const line of lines) {
-        count += 1;
-        try {
-          const record = readLine(line, count === 1);
-          if (record !== undefined) records.push(record);
-        } catch (error) {
-          onFault(String(count), (error as Error).message);
-        }
-        // Signals and the database's replies have their turn meanwhile.
-        if (count % batchSize === 0) await setImmediate();
+/** Reads records from a stream, such as standard input, in the same way. */
+export async function* readRecords(stream: Readable, onFault: OnFault): Source["batches"] {
+  let count = 0;
+  let isEmpty = true;
+  for await (const lines of splitLines(stream)) {
+    const records: Investor[] = [];
+    for (const line of lines) {
+      count += 1;
+      try {
+        const record = readLine(line, count === 1);
+        if (record !== undefined) records.push(record);
+      } catch (error) {
+        onFault(String(count), (error as Error).message);
       }
-      // SQLite writes every page that a batch changes: fewer if its ids are close together.
-      records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
-      for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
-      isEmpty &&= records.length === 0;
+      // Signals and the database's replies have their turn meanwhile.
+      if (count % batchSize === 0) await setImmediate();
     }
-    if (isEmpty) throw new Error("it holds no records");
+    // SQLite writes every page that a batch changes: fewer if its ids are close together.
+    records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
+    for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
+    isEmpty &&= records.length === 0;
   }
-
-  return { batches: read() };
+  if (isEmpty) throw new Error("it holds no records");
 }
 
 /** Yields the lines of each chunk of a stream. A line that is too long is cut, but stays too long. */
