@@ -31,6 +31,7 @@ const warningIntervalMs = 3_600_000;
 const port = parentPort;
 if (port === null) throw new Error("the writer runs as a thread only");
 const path = workerData as string;
+const warn = (text: string) => port.postMessage(text);
 const { db, isNew } = await openSqliteFile(path, warn);
 const readCount = db.prepare("PRAGMA user_version");
 /** The count with the last commit that this process made, or found. */
@@ -56,10 +57,6 @@ port.on("message", (message: Row[] | "look" | "read" | "close") => {
 });
 
 port.postMessage({ identity: identify(path), isNew } satisfies Started);
-
-function warn(text: string): void {
-  port?.postMessage(text);
-}
 
 /** Warns, at most once an hour, if another process has committed since this one did. */
 function followCount({ before, count }: { before: number; count: number }): void {
