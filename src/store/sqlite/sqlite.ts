@@ -195,19 +195,17 @@ async function startWriter(path: string, options: Options) {
 
   // By the promise: a listener added here can miss an end right after the first message.
   void exited.then(() => {
-    if (unusable !== undefined) return;
-    let reason: Error | undefined;
     try {
       // A disk that went away can fail a write before the next ping notices.
       checkIdentity(path, identity);
     } catch (error) {
-      if (error instanceof FilesGoneError) reason = error;
+      if (error instanceof FilesGoneError) die(error);
     }
     const why = `the thread that writes to ${path} died: ${explainError(cause, path)}`;
-    die(reason ?? new Error(why, { cause }));
+    die(new Error(why, { cause }));
   });
 
-  /** Takes no more batches, for a cause that has to end the process. */
+  /** Takes no more batches, for the first cause that has to end the process. */
   function die(reason: Error): void {
     if (unusable !== undefined) return;
     unusable = reason;
