@@ -6,13 +6,10 @@ import {
   InvestorType,
 } from "../../../gen/investor/v1/investor_pb.js";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../../investor/ids.ts";
-import { type TextField, textFields, typeNames, typesByName } from "../../investor/investor.ts";
+import { textFields, typeNames, typesByName } from "../../investor/investor.ts";
 
 /** The collection of the records. */
 export const collectionName = "investors";
-
-/** A record as the collection holds it. */
-export type InvestorDocument = { _id: Binary; type: string } & Pick<Investor, TextField>;
 
 /** The fields of a document that are a record's. */
 export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
@@ -26,14 +23,15 @@ export function toKey(id: string): Binary {
   return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);
 }
 
-export function toDocument(investor: Investor): InvestorDocument {
+/** A record as the collection holds it. */
+export function toDocument(investor: Investor): Document {
   const type = typeNames.get(investor.type) ?? "";
-  const document = { _id: toKey(investor.id), type } as InvestorDocument;
+  const document: Document = { _id: toKey(investor.id), type };
   for (const field of textFields) document[field] = investor[field];
   return document;
 }
 
-export function fromDocument(document: InvestorDocument): Investor {
+export function fromDocument(document: Document): Investor {
   const investor = create(InvestorSchema);
   investor.id = uuidFromHex(document._id.toString("hex"));
   investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;

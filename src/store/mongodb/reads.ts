@@ -3,13 +3,7 @@ import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { createTurns } from "../../event-loop.ts";
 import { StoreUnavailableError } from "../store.ts";
 import type { Run } from "./client.ts";
-import {
-  collectionName,
-  fromDocument,
-  type InvestorDocument,
-  projection,
-  type Query,
-} from "./documents.ts";
+import { collectionName, fromDocument, projection, type Query } from "./documents.ts";
 import { code, unavailable } from "./errors.ts";
 
 /** How many documents are decoded in a turn of the event loop. */
@@ -62,7 +56,7 @@ export function createReads(run: Run) {
     const investors: Investor[] = [];
     for (const [i, document] of (firstBatch as Uint8Array[]).entries()) {
       if (i % decodedAtOnce === 0 && firstBatch.length > 1) await takeTurn();
-      investors.push(fromDocument(BSON.deserialize(document) as InvestorDocument));
+      investors.push(fromDocument(BSON.deserialize(document)));
     }
     return investors;
   }
