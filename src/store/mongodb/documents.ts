@@ -7,16 +7,13 @@ import {
 } from "../../../gen/investor/v1/investor_pb.js";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../../investor/ids.ts";
 import { textFields, typeNames, typesByName } from "../../investor/investor.ts";
+import type { Range } from "../../investor/paging.ts";
 
 /** The collection of the records. */
 export const collectionName = "investors";
 
 /** The fields of a document that are a record's. */
 export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
-
-/** The range of the keys of records. What other programs keep under keys of another type is no record. */
-export const firstKey = toKey(nilUuid);
-export const lastKey = toKey(maxUuid);
 
 /** The key of a record: its id as a UUID (BSON binary of subtype 4). */
 export function toKey(id: string): Binary {
@@ -44,6 +41,15 @@ export interface Query {
   filter: Document;
   sort?: Document;
   limit: number;
+}
+
+const firstKey = toKey(nilUuid);
+const lastKey = toKey(maxUuid);
+
+/** What looks for a range of records. What other programs keep under keys of another type is no record. */
+export function queryOfRange({ after, limit }: Range): Query {
+  const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
+  return { filter: { _id: { ...begin, $lte: lastKey } }, sort: { _id: 1 }, limit };
 }
 
 /** What looks for records by their ids. */

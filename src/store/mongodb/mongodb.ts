@@ -13,15 +13,7 @@ import {
 } from "../store.ts";
 import { followWritable } from "../writable.ts";
 import { whyUnusable } from "./collection.ts";
-import {
-  collectionName,
-  firstKey,
-  lastKey,
-  type Query,
-  queryOf,
-  toDocument,
-  toKey,
-} from "./documents.ts";
+import { collectionName, type Query, queryOf, queryOfRange, toDocument } from "./documents.ts";
 import {
   isRefusal,
   isSurelyNotWritten,
@@ -131,14 +123,12 @@ export function createMongoStore(url: string, options: Options, isSource = false
   // A batcher of its own, so that hits do not wait for misses, which are read a second time.
   const misses = createBatcher("find", observe, findBy(reads.findAll));
 
-  async function list({ after, limit }: Range, operation: "list" | "check", read = reads.findAll) {
+  async function list(range: Range, operation: "list" | "check", read = reads.findAll) {
     await connect();
     const start = performance.now();
     try {
-      const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
-      const filter = { _id: { ...begin, $lte: lastKey } };
-      const page = await retryOnce(() => read({ filter, sort: { _id: 1 }, limit }));
-      expectOrder(page, after);
+      const page = await retryOnce(() => read(queryOfRange(range)));
+      expectOrder(page, range.after);
       return page;
     } finally {
       observe(operation, performance.now() - start);
