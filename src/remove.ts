@@ -4,7 +4,7 @@ import { ConfigError } from "./settings/config.ts";
 import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./store/database-url.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
-import { isSurelyNotWritten, outcomeUnknown, unavailable } from "./store/mongodb/errors.ts";
+import { toWriteError } from "./store/mongodb/errors.ts";
 import { explainError } from "./store/sqlite/errors.ts";
 import { type RemovalOptions, removeFromSqlite } from "./store/sqlite/removal.ts";
 import { DatabaseUrlError, OutcomeUnknownError } from "./store/store.ts";
@@ -62,7 +62,7 @@ async function removeFromMongo(url: string, id: string): Promise<boolean> {
         { writeConcern: { w: "majority", j: true, wtimeoutMS: mongoTimeoutMs } },
       )
       .catch((error) => {
-        throw isSurelyNotWritten(error) ? unavailable(error) : outcomeUnknown(error);
+        throw toWriteError(error);
       });
     return deletedCount === 1;
   } finally {

@@ -36,7 +36,7 @@ export function isRefusal(error: unknown): boolean {
 }
 
 /** Whether a command that failed as a whole wrote nothing; anything else leaves it open. */
-export function isSurelyNotWritten(error: unknown): boolean {
+function isSurelyNotWritten(error: unknown): boolean {
   // Its code is that of what ended the wait for a majority, after the write.
   if (error instanceof MongoWriteConcernError) return false;
   return (
@@ -69,8 +69,13 @@ export function toInsertError(failure: Document): Error {
     : new Error("a unique index besides that of _id refuses it");
 }
 
-/** The error of an insert that may have been written. */
-export function outcomeUnknown(error: Error): OutcomeUnknownError {
+/** The error of a write that failed as a whole. */
+export function toWriteError(error: Error): Error {
+  return isSurelyNotWritten(error) ? unavailable(error) : outcomeUnknown(error);
+}
+
+/** The error of a write whose outcome is open. */
+function outcomeUnknown(error: Error): OutcomeUnknownError {
   if (!(error instanceof MongoServerError)) return new OutcomeUnknownError(explain(error));
   // The server's message can repeat what was inserted.
   const { code, codeName = "" } = error;

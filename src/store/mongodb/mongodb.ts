@@ -14,13 +14,7 @@ import {
 import { followWritable } from "../writable.ts";
 import { whyUnusable } from "./collection.ts";
 import { collectionName, type Query, queryOf, queryOfRange, toDocument } from "./documents.ts";
-import {
-  isRefusal,
-  isSurelyNotWritten,
-  outcomeUnknown,
-  toInsertError,
-  unavailable,
-} from "./errors.ts";
+import { isRefusal, toInsertError, toWriteError } from "./errors.ts";
 import { createReads, retryOnce } from "./reads.ts";
 import { createReplaceableClient } from "./replaceable-client.ts";
 import { lookWhetherWritable } from "./writable.ts";
@@ -93,8 +87,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     // duplicates are too: the server has waited for all that stood in its oplog when it replied.
     // Longer than a read, which is repeated: its outcome would be open.
     const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
-      if (!isSurelyNotWritten(error)) throw outcomeUnknown(error);
-      const failure = unavailable(error);
+      const failure = toWriteError(error);
       if (isRefusal(error)) writable.note([failure]);
       throw failure;
     });
