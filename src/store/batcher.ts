@@ -44,25 +44,22 @@ export function createBatcher<Item, Result>(
         continue;
       }
       const batch = queue.splice(0, maxItems);
-      if (batch.length > 0) await runBatch(batch);
+      if (batch.length === 0) continue;
+      const start = performance.now();
+      try {
+        const outcomes = await run(batch.map((entry) => entry.item));
+        for (const [i, entry] of batch.entries()) {
+          const outcome = outcomes[i] as Result | Error;
+          if (outcome instanceof Error) entry.reject(outcome);
+          else entry.resolve(outcome);
+        }
+      } catch (reason) {
+        for (const entry of batch) entry.reject(reason);
+      } finally {
+        observe(operation, performance.now() - start, batch.length);
+      }
     }
     running = undefined;
-  }
-
-  async function runBatch(batch: Entry<Item, Result>[]): Promise<void> {
-    const start = performance.now();
-    try {
-      const outcomes = await run(batch.map((entry) => entry.item));
-      for (const [i, entry] of batch.entries()) {
-        const outcome = outcomes[i] as Result | Error;
-        if (outcome instanceof Error) entry.reject(outcome);
-        else entry.resolve(outcome);
-      }
-    } catch (reason) {
-      for (const entry of batch) entry.reject(reason);
-    } finally {
-      observe(operation, performance.now() - start, batch.length);
-    }
   }
 
   return {
