@@ -118,17 +118,15 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
 
 /** Says all rules that a record breaks, without any of its values. */
 export function describeViolations(violations: Violation[]): string {
-  return violations
-    .map(({ field, description }) => {
-      // The name of a member can be anything.
-      const name = /^\w{1,32}$/.test(field) ? field : showName(field.slice(0, 32));
-      return `${name} ${description}`;
-    })
-    .join("; ");
+  return violations.map((each) => `${showName(each.field)} ${each.description}`).join("; ");
 }
 
-/** A name in quotes, with what cannot be seen in it as JSON escapes it, such as U+FEFF. */
+/**
+ * The name of a member. One that is no word is in quotes, with what cannot be seen in it as JSON
+ * escapes it, such as U+FEFF.
+ */
 function showName(name: string): string {
+  if (/^\w{1,32}$/.test(name)) return name;
   const toEscape = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  return JSON.stringify(name).replaceAll(/(?! )[\p{C}\p{Z}]/gv, toEscape);
+  return JSON.stringify(name.slice(0, 32)).replaceAll(/(?! )[\p{C}\p{Z}]/gv, toEscape);
 }
