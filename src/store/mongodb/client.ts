@@ -97,9 +97,8 @@ export function createMongoClient(url: string, attemptMs: number) {
     async run(command: Document, options: RunOptions = {}): Promise<Document> {
       const { timeoutMs = replyMs, ...others } = options;
       const control = new AbortController();
-      const timer = setTimeout(() => {
-        control.abort(new Error(`no whole reply within ${timeoutMs} ms`));
-      }, timeoutMs);
+      const end = () => control.abort(new Error(`no whole reply within ${timeoutMs} ms`));
+      const timer = setTimeout(end, timeoutMs);
       if (isKnown) running.add(control);
       try {
         const { signal } = control;

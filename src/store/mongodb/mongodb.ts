@@ -140,13 +140,12 @@ export function createMongoStore(url: string, options: Options, isSource = false
     find: async (id, call) => (await finds.add(id, call?.signal)) ?? misses.add(id, call?.signal),
     list: (range, signal) => call(() => list(range, "list"), signal),
 
-    async ping(signal) {
-      await call(async () => {
+    ping: (signal) =>
+      call(async () => {
         // A linearizable read would write to the oplog of the set each time.
         await list({ limit: 1 }, "check", reads.find);
         await retryOnce(reads.expectPrimary);
-      }, signal);
-    },
+      }, signal),
 
     get files() {
       return client.current.files;
