@@ -33,8 +33,6 @@ export function createSqliteReader(
   );
   findRow.setReturnArrays(true);
   listRows.setReturnArrays(true);
-  // It needs the table, and none of its pages, which can be damaged.
-  const readNone = lists.prepare(`SELECT ${selected} FROM investors LIMIT 0`);
   let queue: Lookup[] = [];
 
   function findAll(): void {
@@ -67,7 +65,7 @@ export function createSqliteReader(
     },
 
     /** At most `limit` records after `after`. */
-    list({ after, limit }: Range): Investor[] {
+    list({ after, limit }: Range, operation: "list" | "check" = "list"): Investor[] {
       const start = performance.now();
       try {
         // Every id is greater than the empty blob.
@@ -76,20 +74,10 @@ export function createSqliteReader(
         expectOrder(investors, after);
         return investors;
       } catch (error) {
-        if (!hasCode(error, resultCode.corrupt)) throw error;
+        if (operation === "check" || !hasCode(error, resultCode.corrupt)) throw error;
         throw damageAfter(after, toFailure(error));
       } finally {
-        observe("list", performance.now() - start);
-      }
-    },
-
-    /** Whether the file and its table can be read at all. */
-    check(): void {
-      const start = performance.now();
-      try {
-        readNone.get();
-      } finally {
-        observe("check", performance.now() - start);
+        observe(operation, performance.now() - start);
       }
     },
   };
