@@ -6,12 +6,6 @@ import { OutcomeUnknownError, StoreClosedError, type StoreObserver } from "./sto
  */
 const maxItems = 512;
 
-interface Entry<Item, Result> {
-  readonly item: Item;
-  resolve(result: Result): void;
-  reject(reason: unknown): void;
-}
-
 /**
  * Joins calls into batches: while one batch is at the database the next one gathers,
  * so that a lone call waits for nobody and a crowd shares a round trip.
@@ -31,7 +25,7 @@ export function createBatcher<Item, Result>(
   ready?: () => Promise<void>,
 ) {
   // An array, since V8 keeps what has passed through a busy Set alive for long.
-  const queue: Entry<Item, Result>[] = [];
+  const queue: ({ item: Item } & PromiseWithResolvers<Result>)[] = [];
   let running: Promise<void> | undefined;
   let isClosed = false;
 
@@ -72,20 +66,21 @@ export function createBatcher<Item, Result>(
     async add(item: Item, signal?: AbortSignal): Promise<Result> {
       if (isClosed) throw new StoreClosedError();
       signal?.throwIfAborted();
-      const { promise, resolve, reject } = Promise.withResolvers<Result>();
-      const entry = { item, resolve, reject };
+      const entry = { item, ...Promise.withResolvers<Result>() };
       const onAbort = () => {
         const cause: unknown = signal?.reason;
         const index = queue.indexOf(entry);
         if (index !== -1) queue.splice(index, 1);
         const isOpen = index === -1 && operation === "insert";
-        reject(isOpen ? new OutcomeUnknownError("the caller did not wait", { cause }) : cause);
+        entry.reject(
+          isOpen ? new OutcomeUnknownError("the caller did not wait", { cause }) : cause,
+        );
       };
       signal?.addEventListener("abort", onAbort);
       queue.push(entry);
       running ??= drain();
       try {
-        return await promise;
+        return await entry.promise;
       } finally {
         signal?.removeEventListener("abort", onAbort);
       }
