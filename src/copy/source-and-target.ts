@@ -25,9 +25,7 @@ export interface Source {
   findDamage?: ((signal: AbortSignal) => Promise<void>) | undefined;
 }
 
-/**
- * Called with each line or record that is left out: its number or id, and why, without any value.
- */
+/** Called with each line or record that is left out: its number or id, and why, without values. */
 export type OnFault = (which: string, why: string) => void;
 
 export interface Target {
