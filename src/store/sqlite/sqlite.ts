@@ -81,6 +81,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   }
 
   function toReadError(error: unknown): Error {
+    if (error instanceof FilesGoneError) writer.die(error);
     const failure = toFailure(error);
     // The thread ends if it cannot say.
     if (isLockedOut(failure) && !lockout) waitForLocks(failure).catch(() => {});
@@ -113,12 +114,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
 
     ping: () =>
       read(() => {
-        try {
-          checkIdentity(path, writer.identity);
-        } catch (error) {
-          if (error instanceof FilesGoneError) writer.die(error);
-          throw error;
-        }
+        checkIdentity(path, writer.identity);
         onWalSize?.(sizeOf(writer.wal));
         // This needs the table, and none of its pages, which can be damaged.
         reader.list({ limit: 0 }, "check");
