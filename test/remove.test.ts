@@ -216,7 +216,7 @@ describe("a record that is removed from SQLite", () => {
     const unlock = lockDatabase({ folder });
     expect(await removeHere(folder, file, id, { waitMs: 100 })).toEqual({
       code: 1,
-      told: `error: cannot remove from ${file}: another process keeps it in use\n`,
+      told: `error: cannot remove from ${file}: another process is using it\n`,
     });
     // Longer than SQLite waits for the service.
     const running = start(folder, id);

@@ -16,17 +16,17 @@ import type { OidcOptions } from "../settings/config.ts";
 import { isSecureUrl } from "../settings/values.ts";
 import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
 
-/** How many tokens may be checked at once, each of which can wait for the issuer. */
+/** How many tokens to check at once; each check can wait for the issuer. */
 const maxChecks = 256;
 
-/** How long a verified token is remembered, in milliseconds, and how many tokens are. */
+/** How long a verified token is cached, in milliseconds, and how many are. */
 const rememberedMs = 60_000;
 const maxRemembered = 10_000;
 
-/** By how much the clock of the issuer may be ahead, in seconds. */
+/** How far the issuer's clock may be ahead, in seconds. */
 const clockTolerance = 30;
 
-/** The algorithms of signatures that only the issuer can make (RFC 7518, RFC 8037). */
+/** Asymmetric signature algorithms, so that only the issuer can sign (RFC 7518, RFC 8037). */
 const algorithms = [
   ...["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"],
   ...["ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
@@ -34,13 +34,13 @@ const algorithms = [
 
 /**
  * Creates a function that verifies an access token, passed with its digest, and returns its caller.
- * The token must be from the issuer, for the audience and not expired (RFC 9068, or what others
- * issue).
+ * The token must come from the issuer, for the audience, and be unexpired. Accepts RFC 9068 tokens,
+ * and those that common issuers use instead.
  *
- * @param onWarning called when the keys of the issuer cannot be fetched any more
+ * @param onWarning called when the issuer's keys can no longer be fetched
  * @throws {InvalidCredentialsError} the token is not valid
- * @throws {ConnectError} ISSUER_UNAVAILABLE, if the key of the token cannot be had now;
- *   OVERLOADED, if too many tokens are being checked
+ * @throws {ConnectError} ISSUER_UNAVAILABLE, if the token's key cannot be fetched now; OVERLOADED,
+ * if too many tokens are being checked
  */
 export function createOidcVerifier(
   { issuer, audience }: OidcOptions,
@@ -66,7 +66,7 @@ export function createOidcVerifier(
     const caller = { principal, name: principal, scopes: scopesOf(payload) };
     const [oldest = ""] = remembered.keys();
     if (remembered.size >= maxRemembered) remembered.delete(oldest);
-    // By a clock that is never set back: the issuer may have dropped its key.
+    // On the monotonic clock: the issuer may have dropped the key, so this must expire.
     remembered.set(digest, { caller, expiresAt, until: performance.now() + rememberedMs });
     return caller;
   }
@@ -83,7 +83,7 @@ export function createOidcVerifier(
       if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(faultOf(error));
       const isKnown = error instanceof ConnectError || error instanceof InvalidCredentialsError;
       if (isKnown) throw error;
-      // A fault in a key of the issuer, such as RSA with 1,024 bits, is no mistake of the caller.
+      // A bad key of the issuer, such as RSA with 1,024 bits, is not the caller's mistake.
       const fault = `a key of the issuer cannot be used: ${(error as Error).message}`;
       throw issuerUnavailable(new InvalidCredentialsError(fault));
     } finally {
@@ -92,27 +92,27 @@ export function createOidcVerifier(
   };
 }
 
-/** What is wrong with a token. The message of the error may repeat what is in it. */
+/** Says what is wrong with a token. The error's own message may repeat its content. */
 function faultOf({ code, claim = "" }: errors.JOSEError & { claim?: string }): string {
   return `${code} ${claim}`.trimEnd();
 }
 
 /**
- * Whether a token is for calls: by its type (RFC 9068, 2.1) or, where the issuer has none for
- * access tokens, by what it says of its use and by claims that only other tokens have.
+ * Whether a token is an access token: by its type (RFC 9068, 2.1) or, where the issuer sets no such
+ * type, by its claims about its use and the absence of claims that only other tokens have.
  */
 function isAccessToken({ typ = "JWT" }: JWTHeaderParameters, claims: JWTPayload): boolean {
   const type = typeof typ === "string" ? typ.toLowerCase() : "";
   if (type === "at+jwt" || type === "application/at+jwt") return true;
   if (type !== "jwt" && type !== "application/jwt") return false;
-  // Of Amazon Cognito and of Keycloak.
+  // Claims of Amazon Cognito and Keycloak.
   const use = claims.token_use ?? claims.typ;
   if (use !== undefined) return ["access", "Bearer", "DPoP"].some((each) => each === use);
-  // Of ID tokens (OpenID Connect Core 1.0, 2 and 3.3.2.11) and of logout tokens and other events.
+  // Claims of ID tokens (OpenID Connect Core 1.0, 2 and 3.3.2.11), logout tokens and other events.
   return !["nonce", "at_hash", "c_hash", "events"].some((name) => Object.hasOwn(claims, name));
 }
 
-/** What a token allows, in a list or separated by spaces, under the names that issuers use. */
+/** The scopes of a token, as a list or separated by spaces, under the names that issuers use. */
 function scopesOf({ scope, scp, roles }: JWTPayload): Set<string> {
   const granted = [scope, scp, roles]
     .flat()
@@ -120,24 +120,24 @@ function scopesOf({ scope, scp, roles }: JWTPayload): Set<string> {
   return new Set(scopeNames.filter((name) => granted.includes(name)));
 }
 
-/** The most that the issuer may reply with, unpacked, in bytes. */
+/** The largest reply of the issuer, unpacked, in bytes. */
 const maxReplyBytes = 1024 * 1024;
 
-/** The age at which the keys of the issuer are fetched again, in milliseconds. */
+/** The age at which the issuer's keys are fetched again, in milliseconds. */
 const refreshMs = 10 * 60_000;
 
 /**
- * The least time between two fetches, in milliseconds: short enough to find a new key soon, and long
- * enough that tokens which name unknown keys cannot flood the issuer.
+ * Minimum interval of fetches, in milliseconds: short enough to find a new key soon, long enough
+ * that tokens with unknown keys cannot flood the issuer.
  */
 const cooldownMs = 1_000;
 
 /**
- * Finds the keys of an issuer (OpenID Connect Discovery 1.0, RFC 7517). They are fetched when the
- * first token comes, every ten minutes while tokens come, and when a token names a new one.
+ * Finds the keys of an issuer (OpenID Connect Discovery 1.0, RFC 7517). Fetches them for the first
+ * token, every ten minutes while tokens arrive, and when a token names an unknown key.
  *
- * @returns a function that throws a JOSEError if the issuer has no such key, and
- *   ISSUER_UNAVAILABLE if that cannot be found out now
+ * @returns a function that throws a JOSEError if the issuer has no such key, or ISSUER_UNAVAILABLE
+ * if it cannot be asked now
  */
 function createIssuerKeys(issuer: string, onWarning: (message: string) => void): JWTVerifyGetKey {
   const metadataUrl = `${issuer.replace(/\/$/, "")}/.well-known/openid-configuration`;
@@ -151,14 +151,14 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
       const metadata = (await fetchJson(url, init)) as Record<string, unknown> | null;
       if (metadata?.issuer !== issuer) {
         const other = JSON.stringify(metadata?.issuer)?.slice(0, 256);
-        throw new Error(`${url} is of another issuer: ${other}`);
+        throw new Error(`${url} names another issuer: ${other}`);
       }
       const keysUrl = metadata.jwks_uri;
       if (typeof keysUrl !== "string" || !isSecureUrl(keysUrl)) {
-        throw new Error(`the jwks_uri of ${url} is no https URL`);
+        throw new Error(`the jwks_uri of ${url} is not an https URL`);
       }
       const keys = (await fetchJson(keysUrl, init)) as JSONWebKeySet;
-      // Throws if it is none.
+      // Throws if it is not a key set.
       createLocalJWKSet(keys);
       failure = undefined;
       return Response.json(keys);
@@ -172,18 +172,18 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
 
   const keys = createRemoteJWKSet(new URL(metadataUrl), {
     [customFetch]: fetchKeys,
-    // While the issuer is down, its last keys serve for a day.
+    // While the issuer is down, its last keys are used for a day.
     cacheMaxAge: 24 * 60 * 60_000,
-    // The clock can be set back, and would forbid fetches meanwhile: see below.
+    // Replaced by our cooldown: jose's uses the wall clock, which would block fetches if set back.
     cooldownDuration: Infinity,
     timeoutDuration: 5_000,
   });
 
   return async (header, token) => {
-    const known = keys.fresh && keys.reloading ? keys.jwks() : undefined;
+    const currentKeys = keys.fresh && keys.reloading ? keys.jwks() : undefined;
     try {
-      // Tokens that wait for a slow issuer would use up the checks of all others.
-      if (known) return await createLocalJWKSet(known)(header, token);
+      // No wait while a slow issuer is asked: waiting tokens would use up the checks of all others.
+      if (currentKeys) return await createLocalJWKSet(currentKeys)(header, token);
       if (keys.fresh && performance.now() - triedAt > refreshMs) {
         await keys.reload().catch(() => {});
       }
@@ -195,7 +195,7 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
       });
     } catch (error) {
       const isOfToken =
-        (error instanceof errors.JWKSNoMatchingKey && !known) ||
+        (error instanceof errors.JWKSNoMatchingKey && !currentKeys) ||
         error instanceof errors.JWKSMultipleMatchingKeys ||
         error instanceof errors.JOSENotSupported;
       throw isOfToken ? error : issuerUnavailable(error);
@@ -206,13 +206,13 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void):
 async function fetchJson(url: string, init: RequestInit): Promise<unknown> {
   const response = await fetch(url, init);
   if (response.status !== 200) {
-    // An unread body would keep the connection.
+    // An unread body would keep the connection open.
     await response.body?.cancel();
     throw new Error(`${url} replied with ${response.status}`);
   }
   const parts: Uint8Array[] = [];
   let bytes = 0;
-  // What throws ends the connection, too.
+  // Throwing here closes the connection too.
   for await (const part of response.body ?? []) {
     bytes += part.length;
     if (bytes > maxReplyBytes) throw new Error(`${url} replied with more than 1 MiB`);

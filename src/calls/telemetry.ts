@@ -15,7 +15,7 @@ import { LimitError } from "./limits.ts";
 /** The logging of calls and the metrics, for operators. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
 
-/** Reasons for which the gate refuses calls, which can come in floods. */
+/** Reasons for which the gate rejects calls, which can come in floods. */
 const refusals = new Set<string>([
   "CREDENTIALS_MISSING",
   "CREDENTIALS_INVALID",
@@ -24,13 +24,13 @@ const refusals = new Set<string>([
   "OVERLOADED",
 ] satisfies Reason[]);
 
-/** The fields of a refusal's line in the log. */
+/** Fields of a refusal's log line. */
 type Refusal = { readonly reason: string | undefined } & Record<string, unknown>;
 
-/** The reason of calls that surely stored nothing. */
+/** The reason of failed calls that surely stored nothing. */
 const notStored: Reason = "STORE_UNAVAILABLE";
 
-/** Upper bounds in seconds: a read from memory up to the longest call. */
+/** Bucket bounds, in seconds: from a read from memory to the longest call. */
 const durations = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 ];
@@ -38,13 +38,13 @@ const durations = [
 /**
  * Creates the telemetry of a server.
  *
- * @param logCalls logs calls at info that succeed, or have read or created a record
+ * @param logCalls logs calls at info if they succeeded, or have read or created a record
  */
 export function createTelemetry(log: Logger, logCalls: boolean) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
-  // Names in _total are those of counters, and these are sums of other metrics.
+  // Names in _total are for counters, and these are sums of other metrics.
   for (const what of ["handles", "requests", "resources"]) {
     registry.removeSingleMetric(`nodejs_active_${what}_total`);
   }
@@ -92,23 +92,23 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   );
   const checkpointFailures = counter(
     "investor_records_sqlite_checkpoint_failures_total",
-    "How often the WAL of the SQLite file (-wal) could not be brought into the file.",
+    "How often the WAL of the SQLite file (-wal) could not be checkpointed.",
   );
-  // So that the first of a kind is seen as an increase.
+  // Starts at zero, so that the first refusal shows as an increase.
   for (const reason of [...refusals, "CROSS_ORIGIN"]) unlogged.inc({ reason }, 0);
   overloads.inc({ limit: "calls in flight" }, 0);
-  // One each, so that refusals of strangers do not push out those of known callers.
-  const logStranger = createBoundedLines(log, "were refused");
-  const logKnown = createBoundedLines(log, "were refused");
+  // Separate, so that refusals of unauthenticated callers do not crowd out those of known ones.
+  const logUnauthenticated = createBoundedLines(log, "were refused");
+  const logAuthenticated = createBoundedLines(log, "were refused");
   const logInternal = createBoundedLines(log, "were internal errors");
   const logEnded = createBoundedLines(log, "connections were closed");
   const failed = new Map<string, LogLine>();
   let areCreatesRefused = false;
-  // Shown once the database has reported them.
+  // Created once the database has reported a value.
   let storeWritable: Gauge | undefined;
   let walSize: Gauge | undefined;
 
-  /** Logs a refusal, or counts it if it is not logged. */
+  /** Logs a refusal, or counts it if the log drops it. */
   function logRefusal(log: LogLine, fields: Refusal): void {
     if (!log("warn", fields, "refused")) unlogged.inc({ reason: fields.reason ?? "" });
   }
@@ -118,7 +118,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     if (limit !== undefined) overloads.inc({ limit });
   }
 
-  /** Logs calls that failed with a code, each apart, so that none pushes out others. */
+  /** The bounded log lines of calls that failed with a code: separate, so that no code crowds out another. */
   function logFailed(code: string): LogLine {
     const known = failed.get(code) ?? createBoundedLines(log, `failed with ${code}`);
     failed.set(code, known);
@@ -132,13 +132,14 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     const method = methodNameOf(head.method);
     callDurations.observe({ method, code, transport }, elapsedMs / 1_000);
     const touched = call.values.get(touchedKey);
-    const usual = levelOf(call);
-    // A client that leaves before the end may have got what was read for it.
-    const isOfAudit = logCalls && usual === "debug" && (code === "OK" || touched !== undefined);
-    const level = isOfAudit ? "info" : usual;
+    const defaultLevel = levelOf(call);
+    // A client that left early may still have got what was read for it.
+    const isAudited =
+      logCalls && defaultLevel === "debug" && (code === "OK" || touched !== undefined);
+    const level = isAudited ? "info" : defaultLevel;
     const reason = reasonOf(failure);
     const isRefusal = refusals.has(reason ?? "");
-    // A refusal is counted if it is not logged.
+    // Refusals are counted even if not logged.
     if (!isRefusal && !log.isLevelEnabled(level)) return;
     const principal = call.caller?.name;
     const line = {
@@ -153,50 +154,51 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       traceId: call.id,
       cause: causeOf(failure),
       limit: limitOf(failure),
-      // Asked for only if the line is written.
+      // Computed only if the line is written.
       get mostHeldBy() {
         return failure?.cause instanceof LimitError ? failure.cause.mostHeldBy : undefined;
       },
     };
-    // What may have been stored is named, however much else fails.
+    // Records that may have been stored are always logged, however many other calls fail.
     const isOutcome = logCalls && touched?.attempted !== undefined && reason !== notStored;
-    if (isRefusal) logRefusal(principal === undefined ? logStranger : logKnown, line);
-    else if (usual === "debug" || isOutcome)
+    if (isRefusal)
+      logRefusal(principal === undefined ? logUnauthenticated : logAuthenticated, line);
+    else if (defaultLevel === "debug" || isOutcome)
       log[level](line, code === "OK" ? "call" : "call failed");
     else logFailed(code)(level, line, "call failed");
   }
 
   return {
-    /** Counts and logs a call once its reply was sent, or never will be; a public one if it was overloaded. */
+    /** Counts and logs a call once its reply has been sent or abandoned; a public one only if overloaded. */
     follow(call: Call): void {
       call.onClose(() => {
         countOverload(call.failure);
         if (!call.head.isPublic) report(call);
       });
     },
-    /** Logs a request that was refused before it was a call; not each in a flood. */
-    logRefusal: (fields: Refusal) => logRefusal(logStranger, fields),
-    /** Logs a fault under the id that its caller gets; not each in a flood. */
+    /** Logs a request that was rejected before it became a call, unless there is a flood of them. */
+    logRefusal: (fields: Refusal) => logRefusal(logUnauthenticated, fields),
+    /** Logs a fault under the id that its caller gets, unless there is a flood of them. */
     logFault(error: unknown, id: string): void {
       logInternal("error", { err: error, traceId: id }, "internal error");
     },
-    /** Counts and logs a connection that was ended before its client ended it; not each in a flood. */
+    /** Counts a connection that the server ended, and logs it unless there is a flood of them. */
     noteEnd(reason: EndReason, peer: string, cause?: string): void {
       ended.inc({ reason });
-      // The connections of some good clients end so, too.
+      // Connections of some well-behaved clients end like this too.
       const level = reason === "http2_idle_error" ? "debug" : "warn";
       logEnded(level, { reason, peer, cause }, "connection closed");
     },
-    /** The same for one that was refused for its credentials. */
+    /** Logs and counts a request rejected for its credentials. */
     logCredentialRefusal(peer: string, error: unknown): void {
       countOverload(error);
-      logRefusal(logStranger, { peer, reason: reasonOf(error), cause: causeOf(error) });
+      logRefusal(logUnauthenticated, { peer, reason: reasonOf(error), cause: causeOf(error) });
     },
     observeStore(...[operation, durationMs, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, durationMs / 1_000);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    /** Shows whether creates pass, and logs when that changes, with why the database refuses them. */
+    /** Shows whether creates succeed, and logs each change, with why the database rejects them. */
     noteWritable(refusal?: Error): void {
       const isRefused = refusal !== undefined;
       const help = "Whether the database takes creates (1) or refuses them (0).";
@@ -207,7 +209,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       if (isRefused) log.error({ cause: refusal.message }, "the database refuses creates");
       else log.info("the database takes creates again");
     },
-    /** Shows the size of SQLite's WAL, in bytes. */
     showWalSize(bytes: number): void {
       walSize ??= gauge(
         "investor_records_sqlite_log_bytes",
@@ -215,12 +216,12 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       );
       walSize.set(bytes);
     },
-    /** Counts and logs each time that the WAL could not be brought into the file. */
+    /** Counts and logs a failed checkpoint. */
     noteCheckpointFailure(cause: string): void {
       checkpointFailures.inc();
-      log.warn({ cause }, "the WAL cannot be brought into its file, and grows");
+      log.warn({ cause }, "the WAL cannot be checkpointed, and grows");
     },
-    /** Shows a value that is computed whenever the metrics are read. */
+    /** Shows a value that is computed on each scrape. */
     show(name: string, help: string, value: () => number): void {
       new Gauge({
         name,
@@ -231,7 +232,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
         },
       });
     },
-    /** Shows how many lines the log has dropped so far. */
     showDroppedLines(count: () => number): void {
       new Counter({
         name: "investor_records_log_lines_dropped_total",
@@ -243,20 +243,20 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
         },
       });
     },
-    /** All metrics in the text format of Prometheus. */
+    /** All metrics in Prometheus's text format. */
     metrics: () => registry.metrics(),
     metricsType: registry.contentType,
   };
 }
 
-/** Why the store failed a call, or credentials are not valid. Other causes may hold what was sent. */
+/** The cause if it comes from the store or from invalid credentials. Others may contain data of the request. */
 function causeOf(failure: unknown): string | undefined {
   const cause = failure instanceof ConnectError ? failure.cause : undefined;
   const safe = [StoreUnavailableError, OutcomeUnknownError, InvalidCredentialsError];
   return safe.some((each) => cause instanceof each) ? (cause as Error).message : undefined;
 }
 
-/** The levels to log calls at, by code: faults matter to operators, clients' mistakes do not. */
+/** Log levels of calls, by code: faults matter to operators, clients' mistakes do not. */
 const levels: Record<string, Level> = {
   INTERNAL: "error",
   UNKNOWN: "error",

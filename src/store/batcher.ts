@@ -1,22 +1,22 @@
 import { OutcomeUnknownError, StoreClosedError, type StoreObserver } from "./store.ts";
 
 /**
- * The largest number of items in a batch: so many of the largest records weigh some MiB, and MongoDB
- * accepts 48 MB at once.
+ * The most items per batch: as many of the largest records take some MiB, and MongoDB accepts 48
+ * MB.
  */
 const maxItems = 512;
 
 /**
- * Joins calls into batches: while one batch is at the database the next one gathers,
- * so that a lone call waits for nobody and a crowd shares a round trip.
+ * Groups calls into batches: while one is at the database, the next one gathers. A lone call never
+ * waits for others, and many share a round trip.
  *
- * The queue is bounded by the calls that the service admits, and each wait by its signal.
+ * The number of calls in flight bounds the queue; the signal of each call bounds its wait.
  *
- * @param run sends one batch to the database. It resolves with a result or an error for each item, in
- * order; if it rejects, all of them fail with that error. It has to end by itself, since the next batch
+ * @param run sends one batch to the database. Resolves with one outcome per item, in order; if it
+ * rejects, the whole batch fails with that error. Must bound its own time, since the next batch
  * waits for it.
- * @param ready resolves once a batch can be sent; until then items can be taken back. If it rejects,
- * every item that waits fails with that error. Batches can always be sent if it is absent.
+ * @param ready awaited before each batch; items can still be taken back meanwhile. If it rejects,
+ * every queued item fails with that error. Optional.
  */
 export function createBatcher<Item, Result>(
   operation: "insert" | "find",
@@ -24,7 +24,7 @@ export function createBatcher<Item, Result>(
   run: (items: Item[]) => Promise<readonly (Result | Error)[]>,
   ready?: () => Promise<void>,
 ) {
-  // An array, since V8 keeps what has passed through a busy Set alive for long.
+  // An array: V8 is slow to collect what has passed through a busy Set.
   const queue: ({ item: Item } & PromiseWithResolvers<Result>)[] = [];
   let running: Promise<void> | undefined;
   let isClosed = false;
@@ -58,8 +58,8 @@ export function createBatcher<Item, Result>(
 
   return {
     /**
-     * Queues an item and resolves with its result. If the signal aborts while the item waits, it is
-     * taken back. It fails with the signal's reason, but an insert that was sent has an open outcome.
+     * Queues an item and resolves with its result. If the signal aborts while the item waits, the item
+     * is taken back and fails with the signal's reason; an insert that was sent has an unknown outcome.
      *
      * @throws {StoreClosedError} the batcher is closed
      */
@@ -73,7 +73,7 @@ export function createBatcher<Item, Result>(
         if (index !== -1) queue.splice(index, 1);
         const isOpen = index === -1 && operation === "insert";
         entry.reject(
-          isOpen ? new OutcomeUnknownError("the caller did not wait", { cause }) : cause,
+          isOpen ? new OutcomeUnknownError("the caller stopped waiting", { cause }) : cause,
         );
       };
       signal?.addEventListener("abort", onAbort);

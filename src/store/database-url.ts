@@ -4,7 +4,7 @@ import type { Store, StoreOptions } from "./store.ts";
 export const databaseUrls =
   "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST or mongodb+srv://HOST";
 
-/** What other programs accept behind `sqlite:`, and would here become part of a file's name. */
+/** Forms that other programs accept after `sqlite:` but that would be part of the file's name here. */
 const pathFaults: [RegExp, string][] = [
   [/^\/\/(?!\/)/, "what follows two slashes would be a host"],
   [/^:|^file:/i, "it names a file, not a database in memory"],
@@ -17,9 +17,9 @@ const pathFaults: [RegExp, string][] = [
 ];
 
 /**
- * What is wrong with a database URL, without repeating it; undefined if nothing is.
+ * Says what is wrong with a database URL, without repeating it; undefined if nothing is.
  *
- * @param accepted what the message names as accepted
+ * @param accepted the forms that the message names as accepted
  */
 export function databaseUrlFault(text: string, accepted: string): string | undefined {
   const path = sqlitePathOf(text);
@@ -29,7 +29,7 @@ export function databaseUrlFault(text: string, accepted: string): string | undef
   return isKnown ? undefined : `must be ${accepted}`;
 }
 
-/** The path that a database URL names, or undefined if it names no SQLite file. */
+/** The path in an SQLite URL; undefined for other URLs. */
 export function sqlitePathOf(databaseUrl: string): string | undefined {
   return /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
 }
@@ -37,7 +37,7 @@ export function sqlitePathOf(databaseUrl: string): string | undefined {
 /** A database URL without its secrets. */
 export function withoutSecrets(databaseUrl: string): string {
   if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
-  // What is before an @ can be a password that is not encoded.
+  // Anything before an @ can be an unencoded password.
   const hosts = /(?:[^@/?:[\]]|:\d+(?=[,/?]|$)|\[[^@/?[\]]*\])+(?:\/[^@?]*)?/.source;
   const parts = new RegExp(
     `^(mongodb(?:\\+srv)?://)(?:[^/?]*@(${hosts})(?:\\?.*)?|(${hosts})(?:\\?[^@]*)?)$`,
@@ -50,7 +50,7 @@ export function withoutSecrets(databaseUrl: string): string {
  * Opens the store that a database URL names.
  *
  * @throws {DatabaseUrlError} the URL is malformed
- * @throws {Error} for operators to read, if the store cannot be used
+ * @throws {Error} for operators, if the store cannot be used
  */
 export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
   const path = sqlitePathOf(databaseUrl);

@@ -2,40 +2,39 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { maxRecordBytes } from "../investor/investor.ts";
 import type { Range } from "../investor/paging.ts";
 
-/** The most records that a list may ask for: even the largest then fit in MongoDB's reply of 16 MiB. */
+/** The largest limit of a list: even the largest records then fit in a MongoDB reply of 16 MiB. */
 export const maxListed = Math.min(1_001, Math.floor((8 * 1024 * 1024) / maxRecordBytes));
 
 /**
- * Where records live. Every implementation keeps all of these promises; the
- * contract suite in test/store checks them on each.
+ * Where records are kept. Every implementation keeps all of these promises; the contract suite in
+ * test/store checks each one.
  *
- * A call whose signal aborts rejects soon after. It rejects with the signal's
- * reason when it surely changed nothing, and an insert that may have been written
- * rejects with {@link OutcomeUnknownError}.
+ * A call whose signal aborts rejects soon after: with the signal's reason if it surely changed
+ * nothing, with {@link OutcomeUnknownError} if it is an insert that may have been written.
  */
 export interface Store {
   /**
-   * Stores a record under its id, a UUID in lower-case canonical text. When it
-   * resolves, the record survives a crash of the process and a loss of power.
+   * Stores a record under its id, a UUID in lower-case canonical text. Once this resolves, the
+   * record survives a crash of the process and power loss.
    *
    * @throws {DuplicateIdError} the id is taken; nothing was written
    * @throws {StoreUnavailableError} surely not written
-   * @throws {OutcomeUnknownError} it may or may not be written, now or later
+   * @throws {OutcomeUnknownError} it may have been written, or may still be written later
    */
   insert(investor: Investor, signal?: AbortSignal): Promise<void>;
 
   /**
-   * The record with this id (a UUID in lower-case canonical text), or undefined. It
-   * sees every insert of any process that resolved before the call.
+   * The record with this id (a UUID in lower-case canonical text), or undefined. Sees every insert,
+   * by any process, that resolved before the call.
    *
-   * @param call whose signal is made when it is first asked for
+   * @param call its signal may be created lazily, on first access
    * @throws {StoreUnavailableError} it could not be read
    */
   find(id: string, call?: { readonly signal: AbortSignal }): Promise<Investor | undefined>;
 
   /**
-   * At most `limit` records ({@link maxListed} or fewer), strictly ascending by id, starting after the id
-   * `after`. It sees what {@link find} sees, and takes no longer at the end than at the start.
+   * At most `limit` records ({@link maxListed} or fewer), strictly ascending by id, starting after
+   * the id `after`. Sees what {@link find} sees, and is as fast at the end as at the start.
    *
    * @throws {StoreUnavailableError} it could not be read
    * @throws {Error} the database is damaged there: see {@link expectOrder}
@@ -43,60 +42,60 @@ export interface Store {
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
   /**
-   * Resolves if the store can serve now, except for damaged records. If the next start would find
-   * another database, it calls `onFatal` and rejects.
+   * Resolves if the store can serve now, except for damaged records. If a restart would find
+   * another database, calls `onFatal` and rejects.
    */
   ping(signal?: AbortSignal): Promise<void>;
 
-  /** The files of the certificates and keys that it connects with. */
+  /** The certificate and key files used for connections. */
   readonly files?: string[];
 
   /**
-   * Connects with these files as they are now, and cuts no call.
+   * Reconnects with these files as they are now, without interrupting calls.
    *
-   * @param url a database URL for the same database that counts from now on
-   * @throws {Error} for operators to read, if they cannot be used; the old ones stay in use
+   * @param url a new URL of the same database, to use from now on
+   * @throws {Error} for operators, if connecting fails; the old files and URL stay in use
    */
   reload?(url?: string): Promise<void>;
 
   /**
-   * Finishes the accepted inserts and releases everything. Later calls of the other
-   * methods reject with {@link StoreClosedError}; calling it again settles with the first.
+   * Finishes accepted inserts and releases everything. Later calls of other methods reject with
+   * {@link StoreClosedError}; calling it again returns the outcome of the first call.
    *
-   * @throws {Error} for operators: the file of SQLite needs its WAL still, since its disk fails
+   * @throws {Error} for operators: the SQLite file still needs its WAL, since the disk fails
    */
   close(): Promise<void>;
 }
 
-/** What a store needs, and the callbacks by which it reports. */
+/** What a store needs, and the callbacks through which it reports. */
 export interface StoreOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
-  /** Has the database URL read again, and {@link Store.reload} called if it is another; absent if it stays. */
+  /** Re-reads the database URL, and calls {@link Store.reload} if it has changed; absent if it cannot change. */
   rereadUrl?: (() => Promise<void>) | undefined;
   /**
-   * Called with why the database refuses creates, or without it if it takes them: when it is open,
-   * after a create that passed, and once a second from one that was refused until one would pass.
+   * Called with the reason while the database rejects creates, without one while it accepts them: on
+   * opening, after each successful create, and once a second after a rejected one until creates succeed.
    */
   onWritable?(refusal?: Error): void;
-  /** Called by SQLite with the size of its WAL in bytes, with each {@link Store.ping}. */
+  /** Called by SQLite with the WAL's size in bytes, on each {@link Store.ping}. */
   onWalSize?(bytes: number): void;
-  /** Called by SQLite with why its WAL could not be brought into the file; records stay in it. */
+  /** Called by SQLite with the reason when a checkpoint fails; the records stay in the WAL. */
   onCheckpointFailure?(why: string): void;
-  /** Called with what operators should know and change. */
+  /** Called with warnings that operators should act on. */
   onWarning(message: string): void;
-  /** Called by SQLite if it has made the file, or found it empty: it has no records. */
+  /** Called by SQLite if it created the file, or found it empty: there are no records. */
   onNew?(path: string): void;
   /**
-   * Called once if the store can no longer be used and its process has to end: a commit whose
-   * outcome the disk left open, a file that was moved, a writer thread that died, or a collection
-   * of another program.
+   * Called once if the store can no longer be used and its process has to end: a commit with an
+   * unknown outcome, a file that was moved, a writer thread that died, or another program's
+   * collection.
    */
   onFatal(error: Error): void;
 }
 
-/** Called after each operation of the database: its duration and, if calls share it, how many. */
+/** Called after each database operation: its duration and, if calls share it, their number. */
 export type StoreObserver = (
   operation: "insert" | "find" | "list" | "check",
   durationMs: number,
@@ -104,10 +103,10 @@ export type StoreObserver = (
 ) => void;
 
 /**
- * Refuses a page that its database returned in a wrong order, so that no walk over pages is endless,
- * and ids that are none.
+ * Refuses a list that the database returned in the wrong order, which could make paging endless,
+ * and ids that are not UUIDs.
  *
- * @throws {Error} the ids do not ascend strictly beyond `after`, or one is no UUID
+ * @throws {Error} the ids do not ascend strictly beyond `after`, or one is not a UUID
  */
 export function expectOrder(page: Investor[], after: string | undefined): void {
   let last = after ?? "";
@@ -117,15 +116,15 @@ export function expectOrder(page: Investor[], after: string | undefined): void {
   }
 }
 
-/** The error of a list that meets damage after the record with this id, or at the first record. */
+/** The error for a list that meets damage after the record with this id, or at the first record. */
 export function damageAfter(after: string | undefined, cause: unknown): Error {
   const where = after ? `after the id ${after}` : "at the first record";
   return new Error(`the database is damaged ${where}: ${(cause as Error).message}`, { cause });
 }
 
 /**
- * Waits for work that cannot be aborted; rejects with the signal's reason if that aborts first.
- * Its listener is removed, since a signal can outlast the work by far.
+ * Waits for work that cannot be aborted; rejects with the signal's reason if the signal aborts
+ * first. Removes its listener, since a signal can long outlive the work.
  */
 export async function raceWithSignal<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise, reject } = Promise.withResolvers<never>();
@@ -143,10 +142,10 @@ class StoreError extends Error {
   override name = this.constructor.name;
 }
 
-/** A database URL is malformed; the message does not repeat it. */
+/** A malformed database URL; the message does not repeat the URL. */
 export class DatabaseUrlError extends StoreError {}
 
-/** A record with this id is stored already. */
+/** A record with this id exists. */
 export class DuplicateIdError extends StoreError {
   constructor() {
     super("the id is taken");
@@ -156,15 +155,15 @@ export class DuplicateIdError extends StoreError {
 /** The store cannot be reached, cannot write, or refuses the record; the call changed nothing. */
 export class StoreUnavailableError extends StoreError {}
 
-/** The store was closed or has died, so that no call to it will succeed any more. */
+/** The store was closed or has died: no later call will succeed. */
 export class StoreClosedError extends StoreUnavailableError {
   constructor(message = "the store is closed") {
     super(message);
   }
 }
 
-/** The files of the store are no longer at its path; the next start would find others, or none. */
+/** The store's files are no longer at its path; a restart would find others, or none. */
 export class FilesGoneError extends StoreError {}
 
-/** The record may or may not have been written; a repetition under the same id settles it. */
+/** The record may have been written; a retry under the same id settles it. */
 export class OutcomeUnknownError extends StoreError {}

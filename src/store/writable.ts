@@ -4,20 +4,19 @@ import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { type StoreOptions, StoreUnavailableError } from "./store.ts";
 
-/** Interval of the looks, in milliseconds. */
+/** Interval of the checks, in milliseconds. */
 const intervalMs = 1_000;
 
-/** What the database refused last, and when, by `performance.now()`. */
+/** The last create that the database rejected; `at` is from `performance.now()`. */
 export interface Refusal {
   error: Error;
   at: number;
 }
 
 /**
- * Follows whether creates pass: after one that the database refused it looks once a second, until
- * they do.
+ * Tracks whether creates succeed: after the database rejects one, checks once a second until they do.
  *
- * @param look rejects if a create would be refused, and leaves no record; it gets the last refusal
+ * @param look rejects if a create would be rejected; gets the last rejection; leaves no record behind
  */
 export function followWritable(
   look: (last?: Refusal) => Promise<void>,
@@ -40,16 +39,16 @@ export function followWritable(
       isRefused = refusal !== undefined;
       if (!isRefused) last = undefined;
       onWritable?.(refusal);
-      // Also after the last one, so that creates which fail and pass in turn cause no more looks.
+      // Waits after the last check too, so that creates which alternately fail and succeed add no checks.
       await delay(intervalMs, undefined, { ref: false, signal }).catch(() => {});
     } while (isRefused && !signal.aborted);
     isFollowing = false;
   }
 
   return {
-    /** Looks once, and goes on while creates are refused. */
+    /** Checks once, and goes on while creates are rejected. */
     begin: () => void follow(),
-    /** Takes note of how inserts of one batch have ended. */
+    /** Records the outcomes of one batch of inserts. */
     note(outcomes: readonly unknown[]): void {
       if (outcomes.includes(undefined)) {
         last = undefined;
@@ -66,7 +65,7 @@ export function followWritable(
   };
 }
 
-/** A record to look with, under an id that no other has. */
+/** A record to try an insert with, under a new id. */
 export function sampleInvestor(): Investor {
   return create(InvestorSchema, {
     id: randomUUID(),

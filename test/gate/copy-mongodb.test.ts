@@ -100,7 +100,7 @@ describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
     const client = await connectTo(url);
     await client.db().collection("investors").insertOne(document);
     const { code, told } = await copyHere([url, "sqlite:b.db"], { folder });
-    expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is no record[^\n]*\n$/);
+    expect(told).toMatch(/^error: cannot read mongodb:[^\n]* is not a record[^\n]*\n$/);
     expect(told).toContain(id);
     expect(code).toBe(1);
   });

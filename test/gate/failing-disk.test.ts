@@ -55,16 +55,14 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
       expect(await metric(service, "investor_records_ready")).toBe(1);
       expect(await metric(service, "investor_records_store_writable")).toBe(1);
       expect(await end(service)).toBe(1);
-      const said = service
-        .output()
-        .match(/^{"level":40.*the WAL cannot be brought into its file/gm);
+      const said = service.output().match(/^{"level":40.*the WAL cannot be checkpointed/gm);
       expect(said?.length).toBeGreaterThan(0);
       expect(said?.length).toBeLessThan(10);
       expect(service.output()).toContain("stopped, and left its latest records in");
       // It starts as it has run, and is over when the disk is well.
       const next = await start();
       expect(await listAll(grpcClient(next))).toHaveLength(count);
-      expect(next.output()).toMatch(/"level":40.*the WAL of .* cannot be brought into it/);
+      expect(next.output()).toMatch(/"level":40.*the WAL of .* cannot be checkpointed/);
       disk.setRules("");
       expect(await end(next)).toBe(0);
       expect(wal).toThrow("ENOENT");

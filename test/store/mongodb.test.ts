@@ -137,7 +137,7 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     ...keys.map(([key, shown]): (typeof faults)[number] => [
       `of another program, whose key is ${shown}`,
       (db) => db.collection("investors").insertOne({ _id: key as ObjectId, name: "Ada" }),
-      `it is another program's: what it has under the key ${shown} is no record`,
+      `it is another program's: its document with the key ${shown} is not a record`,
     ]),
     [
       "that is capped",

@@ -317,10 +317,10 @@ describe("SQLite", () => {
       change(`CREATE TRIGGER Louder AFTER INSERT ON Investors BEGIN
         UPDATE investors SET city = upper(city) WHERE id = new.id; END`),
     ],
-    ["the first id is 3 bytes and no UUID", insert("x'000001'")],
-    ["the last id is 17 bytes and no UUID", insert(`x'${"ff".repeat(17)}'`)],
+    ["the first id is 3 bytes and not a UUID", insert("x'000001'")],
+    ["the last id is 17 bytes and not a UUID", insert(`x'${"ff".repeat(17)}'`)],
     [
-      "the first id is text and no UUID",
+      "the first id is text and not a UUID",
       change(`PRAGMA writable_schema = ON; CREATE TEMP TABLE was AS SELECT sql FROM sqlite_schema;
         DROP TABLE investors; CREATE TABLE investors (id PRIMARY KEY NOT NULL) WITHOUT ROWID;
         INSERT INTO investors VALUES ('123'); UPDATE sqlite_schema SET sql = (SELECT sql FROM was)

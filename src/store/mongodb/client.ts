@@ -6,7 +6,7 @@ import {
 } from "mongodb";
 import { DatabaseUrlError } from "../store.ts";
 
-/** The options that a URL may have. The driver takes more: deprecated ones, and those of programs. */
+/** The options that a URL may have. The driver has more: deprecated ones, and ones for code. */
 const supported = `appName authMechanism authMechanismProperties authSource compressors
   connectTimeoutMS directConnection heartbeatFrequencyMS journal localThresholdMS maxConnecting
   maxIdleTimeMS maxPoolSize minPoolSize readConcernLevel readPreference
@@ -21,21 +21,21 @@ const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
-/** The driver's options of a command, and how long its whole reply may take, in milliseconds. */
+/** The driver's options of a command, and a timeout for its whole reply, in milliseconds. */
 export type RunOptions = Pick<RunCommandOptions, "raw" | "session"> & { timeoutMs?: number };
 
-/** Runs a command on the database of a store; by default within the time of an attempt. */
+/** Runs a command on the database of a store. The default timeout is that of one attempt. */
 export type Run = (command: Document, options?: RunOptions) => Promise<Document>;
 
 /**
- * Creates a client that is not connected yet, and whose commands take little more than `attemptMs`,
- * for the database that the URL names, or `investors`.
+ * Creates a client, not yet connected, for the database that the URL names, or `investors`. Its
+ * commands take little more than `attemptMs`.
  *
- * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
+ * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
 export function createMongoClient(url: string, attemptMs: number) {
   if (url.includes("#")) throw wrongUrl("write %23 for #");
-  // What is followed by an @ is a part of a password.
+  // Anything before an @ is part of a password.
   const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
   const options = [...new URLSearchParams(query)];
   const names = [...new Set(options.map(([name]) => name))];
@@ -45,12 +45,12 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (/^(GSSAPI|MONGODB-AWS)$/i.test(mechanism ?? "")) {
     throw wrongUrl("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
   }
-  // The server gives up after the time of an attempt, and has a little longer to say so.
+  // The server gives up after `attemptMs`; the margin lets its error arrive.
   const replyMs = attemptMs * 1.25;
   const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
-    // A hidden retry would blur what surely was not written.
+    // A hidden retry would hide whether the first attempt was written.
     retryWrites: false,
     serverSelectionTimeoutMS: attemptMs,
     waitQueueTimeoutMS: attemptMs,
@@ -67,13 +67,13 @@ export function createMongoClient(url: string, attemptMs: number) {
   if (compressors.includes("snappy")) throw wrongUrl("compressors can be zlib and zstd");
   const [, path = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
   const database = decodeURIComponent(path) || "investors";
-  // MongoDB keeps data of its own in the last two, and does not replicate local.
+  // `config` is MongoDB's own; `local` is not replicated.
   if (/[/\\. "$&;=\0]|^(local|config)$/.test(database) || Buffer.byteLength(database) > 63) {
     throw wrongUrl('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
   }
   let primary: string | undefined;
   let isKnown = false;
-  /** Commands that another primary ends. */
+  /** Commands to abort when the primary changes. */
   const running = new Set<AbortController>();
   client.on("topologyDescriptionChanged", ({ newDescription: { servers } }) => {
     const { address } = Array.from(servers.values()).find(({ type }) => type === "RSPrimary") ?? {};
@@ -87,12 +87,12 @@ export function createMongoClient(url: string, attemptMs: number) {
   return {
     client,
     db,
-    /** Its hosts and database, which two URLs of the same database have in common. */
+    /** Hosts and database: equal for two URLs of the same database. */
     target: `${srvHost ?? hosts.map(String).sort()}/${database}`,
     /**
-     * Runs a command, and closes its connection if the whole reply is not there in time: the driver's
-     * own timeouts begin again with each byte. When another primary is found the command ends, too:
-     * one that is frozen would hold it up. Commands that begin while there is none wait for the next.
+     * Runs a command, and closes its connection if the whole reply has not arrived in time: the
+     * driver's own timeouts restart with each byte. A new primary aborts it as well, since a frozen
+     * old one would hold it up. Commands that start while no primary is known wait for one.
      */
     async run(command: Document, options: RunOptions = {}): Promise<Document> {
       const { timeoutMs = replyMs, ...others } = options;
@@ -108,9 +108,9 @@ export function createMongoClient(url: string, attemptMs: number) {
         running.delete(control);
       }
     },
-    /** The files with certificates and keys that it reads when it connects. */
+    /** The certificate and key files that are read on connecting. */
     files: files.flatMap(([, file]) => file ?? []),
-    /** @throws {Error} it cannot be reached, refuses the user, or a file cannot be read */
+    /** @throws {Error} the server cannot be reached or rejects the user, or a file cannot be read */
     async connect(): Promise<void> {
       await client.connect().catch((error) => {
         const [option] = files.find(([, file]) => file && file === error.path) ?? [];
@@ -124,7 +124,7 @@ function open(url: string, names: string[], options: MongoClientOptions): MongoC
   try {
     return new MongoClient(url, options);
   } catch (error) {
-    // The rest of the driver's message can hold values of the URL.
+    // The rest of the driver's message can contain values of the URL.
     const words: string[] = (error as Error).message.toLowerCase().match(/\w+/g) ?? [];
     const causes = names.filter((name) => words.includes(name.toLowerCase()));
     if (causes.length > 0) throw wrongUrl(`check its option ${causes.join(", ")}`);

@@ -2,19 +2,19 @@ import { Binary, BSON, type Document, MongoServerError } from "mongodb";
 import type { Run } from "./client.ts";
 import { collectionName, projection } from "./documents.ts";
 
-/** The code of an option that a server does not take. */
+/** MongoDB's error code for an option that the server does not accept. */
 const badValue = 2;
 
-/** How much of a key of another program is shown. */
+/** How much of a foreign key the message shows. */
 const maxKeyLength = 80;
 
 /**
- * Says why a collection cannot be used, for operators; undefined if it can. The time that it takes
- * does not depend on how much is in it. It needs no more rights than to find and insert.
+ * Says, for operators, why the collection cannot be used; undefined if it can. Takes the same time however
+ * large the collection is, and needs only the rights to find and insert.
  *
- * @param isSource whether records are only read, so that it need not keep more
- * @param isStandalone whether the server is in no set and no cluster
- * @throws {Error} it cannot be looked at now
+ * @param isSource whether records are only read, so that capped collections and a missing journal are fine
+ * @param isStandalone whether the server is in neither a replica set nor a cluster
+ * @throws {Error} the collection cannot be checked now
  */
 export async function whyUnusable(run: Run, isSource: boolean, isStandalone: boolean) {
   const filter = { name: collectionName };
@@ -22,16 +22,16 @@ export async function whyUnusable(run: Run, isSource: boolean, isStandalone: boo
   const [collection] = (await run(list)).cursor.firstBatch;
   if (collection !== undefined) {
     if (collection.type !== "collection") return `it is a ${collection.type}`;
-    // A server makes a cursor that waits for more only on a capped collection.
+    // Only on a capped collection does a server open a tailable cursor.
     const find = { find: collectionName, projection, limit: 1 };
     const wait = { ...find, limit: 0, batchSize: 1, tailable: true };
     if (!isSource && !(await isRefused(run, wait))) return "it is capped, and drops old records";
-    // Lists pass over ids that are no UUIDs, which MongoDB orders before or after all others.
+    // MongoDB sorts ids of other types, which lists skip, before or after all UUIDs.
     for (const order of [1, -1]) {
       const [document] = (await run({ ...find, sort: { _id: order } })).cursor.firstBatch;
       if (document === undefined || isRecord(document)) continue;
       const key = BSON.EJSON.stringify(document._id).slice(0, maxKeyLength);
-      return `it is another program's: what it has under the key ${key} is no record`;
+      return `it is another program's: its document with the key ${key} is not a record`;
     }
   }
   if (isSource || !isStandalone) return undefined;
@@ -42,13 +42,13 @@ export async function whyUnusable(run: Run, isSource: boolean, isStandalone: boo
   return isWithoutJournal ? "its server keeps no journal (--nojournal)" : undefined;
 }
 
-/** Whether it could be one of this service's documents, even if another program has spoilt it since. */
+/** Whether this service could have written the document, even if another program has changed it since. */
 function isRecord({ _id, ...fields }: Document): boolean {
   const isUuid = _id instanceof Binary && _id.sub_type === Binary.SUBTYPE_UUID;
   return isUuid && Object.keys(fields).length > 0;
 }
 
-/** Whether a server does not take an option of a command. */
+/** Whether the server rejects an option of a command. */
 async function isRefused(run: Run, command: Document): Promise<boolean> {
   return run(command).then(
     () => false,

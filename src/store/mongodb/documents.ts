@@ -9,10 +9,9 @@ import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../../investor/ids.t
 import { textFields, typeNames, typesByName } from "../../investor/investor.ts";
 import type { Range } from "../../investor/paging.ts";
 
-/** The collection of the records. */
 export const collectionName = "investors";
 
-/** The fields of a document that are a record's. */
+/** Selects the fields of a record. */
 export const projection = Object.fromEntries(["type", ...textFields].map((field) => [field, 1]));
 
 /** The key of a record: its id as a UUID (BSON binary of subtype 4). */
@@ -20,7 +19,7 @@ export function toKey(id: string): Binary {
   return new Binary(uuidToBytes(id), Binary.SUBTYPE_UUID);
 }
 
-/** A record as the collection holds it. */
+/** A record as stored in the collection. */
 export function toDocument(investor: Investor): Document {
   const type = typeNames.get(investor.type) ?? "";
   const document: Document = { _id: toKey(investor.id), type };
@@ -36,7 +35,7 @@ export function fromDocument(document: Document): Investor {
   return investor;
 }
 
-/** What is looked for, in the terms of MongoDB's command `find`. */
+/** A query, in the terms of MongoDB's command `find`. */
 export interface Query {
   filter: Document;
   sort?: Document;
@@ -46,15 +45,15 @@ export interface Query {
 const firstKey = toKey(nilUuid);
 const lastKey = toKey(maxUuid);
 
-/** What looks for a range of records. What other programs keep under keys of another type is no record. */
+/** The query for a range of records. Documents with keys of other types are not records. */
 export function queryOfRange({ after, limit }: Range): Query {
   const begin = after === undefined ? { $gte: firstKey } : { $gt: toKey(after) };
   return { filter: { _id: { ...begin, $lte: lastKey } }, sort: { _id: 1 }, limit };
 }
 
-/** What looks for records by their ids. */
+/** The query for records with these ids. */
 export function queryOf(ids: string[]): Query {
   const keys = Array.from(new Set(ids), toKey);
-  // For a single key the server has a shorter way than for a set of one.
+  // The server has a faster path for one key than for a set of one.
   return { filter: { _id: keys.length === 1 ? keys[0] : { $in: keys } }, limit: keys.length };
 }

@@ -9,7 +9,7 @@ import {
 } from "mongodb";
 import { DuplicateIdError, OutcomeUnknownError, StoreUnavailableError } from "../store.ts";
 
-/** With these a server refuses a record before it writes it, and all others until somebody changes something. */
+/** Codes with which a server rejects a record before writing it, and all others until somebody intervenes. */
 const refusalCode = {
   unauthorized: 13,
   documentValidationFailure: 121,
@@ -30,17 +30,17 @@ export const code = {
   notPrimaryNoSecondaryOk: 13_435,
 };
 
-/** Whether it is a server's refusal, for a reason that lasts. */
+/** Whether a server rejected a write for a reason that lasts. */
 export function isRefusal(error: unknown): boolean {
   return error instanceof MongoServerError && refusals.includes(error.code);
 }
 
-/** Whether a command that failed as a whole wrote nothing; anything else leaves it open. */
+/** Whether a command that failed as a whole surely wrote nothing; if false, it may have. */
 function isSurelyNotWritten(error: unknown): boolean {
-  // Its code is that of what ended the wait for a majority, after the write.
+  // Its code says what ended the wait for a majority, which comes after the write.
   if (error instanceof MongoWriteConcernError) return false;
   return (
-    // What the driver says of a connection that it could not make, or not authenticate.
+    // The driver could not open or authenticate a connection.
     (error instanceof MongoNetworkError && error.hasErrorLabel("SystemOverloadedError")) ||
     (error instanceof MongoError && error.hasErrorLabel("HandshakeError")) ||
     error instanceof MongoServerSelectionError ||
@@ -50,48 +50,48 @@ function isSurelyNotWritten(error: unknown): boolean {
   );
 }
 
-/** Whether a server refused the user of a new connection, so that no command was sent. */
+/** Whether a server rejected the user of a new connection, so that no command was sent. */
 export function isUserRefused(error: unknown): boolean {
   if (error instanceof MongoServerError) return error.code === code.authenticationFailed;
-  // That of those who wait for the connection of another.
+  // Commands waiting for a connection that another one was opening get this error.
   const isOfPool = error instanceof Error && error.name === "MongoPoolClearedError";
   return isOfPool && isUserRefused(error.cause);
 }
 
-/** The error of one record that the server did not store. */
+/** Converts the failure of one record of an insert. */
 export function toInsertError(failure: Document): Error {
   if (refusals.includes(failure.code)) return unavailable(new MongoServerError(failure));
-  // Any other code can come of a primary that is deposed, or of a shard that did not reply.
+  // A deposed primary, or a shard that did not reply, can cause any other code.
   if (failure.code !== code.duplicateKey) return outcomeUnknown(new MongoServerError(failure));
-  // The server's message holds the key, and so a part of the record.
+  // The server's message contains the key, and so part of the record.
   return "_id" in (failure.keyPattern ?? { _id: 1 })
     ? new DuplicateIdError()
-    : new Error("a unique index besides that of _id refuses it");
+    : new Error("a unique index other than that of _id rejects it");
 }
 
-/** The error of a write that failed as a whole. */
+/** The error for a write that failed as a whole. */
 export function toWriteError(error: Error): Error {
   return isSurelyNotWritten(error) ? unavailable(error) : outcomeUnknown(error);
 }
 
-/** The error of a write whose outcome is open. */
+/** The error for a write with an unknown outcome. */
 function outcomeUnknown(error: Error): OutcomeUnknownError {
   if (!(error instanceof MongoServerError)) return new OutcomeUnknownError(explain(error));
-  // The server's message can repeat what was inserted.
+  // The server's message can contain the record.
   const { code, codeName = "" } = error;
-  return new OutcomeUnknownError(`MongoDB replies with the error ${code} ${codeName}`.trim());
+  return new OutcomeUnknownError(`MongoDB replied with the error ${code} ${codeName}`.trim());
 }
 
-/** The error of a call that surely changed nothing. */
+/** The error for a call that surely changed nothing. */
 export function unavailable(error: Error): StoreUnavailableError {
   return new StoreUnavailableError(explain(error));
 }
 
-/** Says in one line, for operators, which setting or state is wrong; nothing of a record. */
+/** Says in one line, for operators, which setting or state is wrong, without data of any record. */
 export function explain(error: Error): string {
   if (error instanceof MongoServerSelectionError) {
     const servers: ServerDescription[] = [...(error.reason?.servers.values() ?? [])];
-    // The driver drops those of another set.
+    // The driver drops members of another set.
     if (servers.length === 0)
       return "no host of the URL is in the replica set: check hosts and replicaSet";
     const isReached = servers.some((server) => server.error === null);
@@ -100,7 +100,7 @@ export function explain(error: Error): string {
   }
   switch (error instanceof MongoServerError && error.code) {
     case code.unauthorized:
-      // The server's message repeats the command, and so records.
+      // The server's message contains the command, and so records.
       return "MongoDB does not authorize this: check the user in the URL and its roles";
     case code.userWritesBlocked:
       return "MongoDB blocks writes";
@@ -128,7 +128,7 @@ function explainServer({ address, type, error }: ServerDescription, setName?: st
 
 function explainConnection(error: Error & { code?: unknown; syscall?: string }): string {
   const { cause, message, syscall = "" } = error;
-  // The driver wraps what the socket says, and repeats it.
+  // The driver wraps the socket's error, and repeats its message.
   if (cause instanceof Error && message.includes(cause.message)) return explainConnection(cause);
   const text = message.replaceAll(/\s+/g, " ");
   if (syscall.startsWith("query")) return `the DNS look-up of mongodb+srv fails: ${text}`;

@@ -22,13 +22,13 @@ import { lookWhetherWritable } from "./writable.ts";
 type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "observe">;
 
 /**
- * Keeps records in a MongoDB collection: of a standalone server, a replica set or, sharded
- * on `_id`, a cluster. It connects on first use, whenever the database can be reached. Finding a
- * server, waiting for a connection, making one, and each command get a quarter of the timeout.
+ * Keeps records in a MongoDB collection: of a standalone server, a replica set, or a cluster sharded on
+ * `_id`. Connects on first use, so the database may be down at startup. Finding a server, waiting for a
+ * connection, opening one, and each command get a quarter of the timeout each.
  *
- * @param url a connection string; the database is the one that it names, or `investors`
- * @param isSource whether records are only read, from what need not keep more
- * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
+ * @param url a connection string; its database is used, or `investors`
+ * @param isSource whether records are only read, so that capped collections and a missing journal are fine
+ * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
 export function createMongoStore(url: string, options: Options, isSource = false): Store {
   const { requestTimeoutMs, observe, onWritable, onFatal } = options;
@@ -36,9 +36,9 @@ export function createMongoStore(url: string, options: Options, isSource = false
   const client = createReplaceableClient(url, attemptMs, options);
   let connecting: Promise<void> | undefined;
   let closing: Promise<unknown> | undefined;
-  /** When the last insert was written, by the server's operation time. */
+  /** The server's operation time of the last insert. */
   let lastTime: Timestamp | undefined;
-  /** Whether some connection has replied to another command than it was sent. */
+  /** Whether a connection has delivered the reply of an earlier command. */
   let isMixedUp = false;
   const { run } = client;
   const reads = createReads(run);
@@ -47,7 +47,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     onWritable,
   );
 
-  /** Connects, once: the driver reconnects by itself, but not if its first attempt fails. */
+  /** Connects once: the driver reconnects by itself, but not if its first attempt fails. */
   function connect(): Promise<void> {
     connecting ??= begin();
     return connecting;
@@ -63,7 +63,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
       connecting = undefined;
       throw error;
     }
-    // It keeps this store from that database until somebody changes something.
+    // The collection cannot be used until somebody intervenes.
     if (fault !== undefined) {
       const name = `${collectionName} of the database ${client.current.db.databaseName}`;
       const error = new StoreUnavailableError(
@@ -80,19 +80,19 @@ export function createMongoStore(url: string, options: Options, isSource = false
       insert: collectionName,
       documents: investors.map(toDocument),
       ordered: false,
-      // The journal matters to a standalone server, for which every write is a majority.
+      // `j` is for a standalone server, where every write counts as a majority.
       writeConcern: { w: "majority", j: true },
     };
-    // Without a majority the driver throws, and nothing of the reply is sure. With one, the
-    // duplicates are too: the server has waited for all that stood in its oplog when it replied.
-    // Longer than a read, which is repeated: its outcome would be open.
+    // Without a majority the driver throws, and no outcome is certain. With one, duplicates are
+    // certain too: before replying, the server waited for everything in its oplog. A longer timeout
+    // than for reads: a read can be retried, an insert's outcome would be unknown.
     const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
       const failure = toWriteError(error);
       if (isRefusal(error)) writable.note([failure]);
       throw failure;
     });
     const { n, opTime, writeErrors = [] } = reply;
-    // A proxy that sends a reply twice has the next command get it: the driver does not compare ids.
+    // If a proxy delivers a reply twice, the next command gets the copy: the driver does not compare ids.
     const isOld = n > 0 && lastTime && !opTime?.ts?.greaterThan(lastTime);
     isMixedUp = isOld || n !== investors.length - writeErrors.length;
     if (isMixedUp) throw new OutcomeUnknownError("MongoDB's reply does not belong to this insert");
@@ -113,7 +113,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
 
   const inserts = createBatcher("insert", observe, insertAll, connectAnew);
   const finds = createBatcher("find", observe, findBy(reads.find), connect);
-  // A batcher of its own, so that hits do not wait for misses, which are read a second time.
+  // Separate from `finds`, so that hits do not wait for the second read that each miss needs.
   const misses = createBatcher("find", observe, findBy(reads.findAll));
 
   async function list(range: Range, operation: "list" | "check", read = reads.findAll) {
@@ -128,7 +128,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     }
   }
 
-  /** Runs work without aborting it when its caller leaves: it ends by its own timeouts soon. */
+  /** Runs work that goes on when the caller leaves: its own timeouts end it soon. */
   async function call<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
     if (closing !== undefined) throw new StoreClosedError();
@@ -142,7 +142,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
 
     ping: (signal) =>
       call(async () => {
-        // A linearizable read would write to the oplog of the set each time.
+        // Each linearizable read would write to the oplog.
         await list({ limit: 1 }, "check", reads.find);
         await retryOnce(reads.expectPrimary);
       }, signal),
@@ -161,7 +161,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   };
 }
 
-/** Creates what finds the record with each id, undefined where there is none. */
+/** Creates a batch lookup by id; its results are undefined where there is no record. */
 function findBy(read: (query: Query) => Promise<Investor[]>) {
   return async (ids: string[]) => {
     const found = await retryOnce(() => read(queryOf(ids)));

@@ -6,19 +6,16 @@ import type { Run } from "./client.ts";
 import { collectionName, fromDocument, projection, type Query } from "./documents.ts";
 import { code, unavailable } from "./errors.ts";
 
-/** How many documents are decoded in a turn of the event loop. */
+/** How many documents to decode per turn of the event loop. */
 const decodedAtOnce = 128;
 
-/** A reply of MongoDB, of 16 MiB at most, lacks records. */
+/** A reply reached MongoDB's limit of 16 MiB, so records are missing from it. */
 class CutReplyError extends Error {
   constructor() {
-    super(
-      "MongoDB's reply has no room for records that another program has made larger than valid",
-    );
+    super("MongoDB's reply is full: another program has made records larger than allowed");
   }
 }
 
-/** Creates the reads of one store. */
 export function createReads(run: Run) {
   const takeTurn = createTurns();
   /** See {@link settledElection}. */
@@ -29,7 +26,7 @@ export function createReads(run: Run) {
     return settled;
   }
 
-  /** @throws {MongoServerError} the server is a secondary, on which pages and misses fail */
+  /** @throws {MongoServerError} the server is a secondary, where lists and misses would fail */
   async function expectPrimary(): Promise<void> {
     const hello = await run({ hello: 1 });
     settled = settledElection(hello);
@@ -38,18 +35,18 @@ export function createReads(run: Run) {
     }
   }
 
-  /** Reads what a majority has; a new primary may not know the latest of it. */
+  /** Reads with a read concern. With `majority`, a new primary can miss the latest acknowledged records. */
   async function find(query: Query, level: "majority" | "linearizable"): Promise<Investor[]> {
     const command = {
       find: collectionName,
       ...query,
-      // What other programs have added to a document would take the room of records.
+      // Fields that other programs have added could crowd out records.
       projection,
-      // One more than can come, so that a cursor which is left shows that the reply had no room.
+      // One more than the limit, so that a cursor left open means that the reply was full.
       batchSize: query.limit + 1,
       readConcern: { level },
     };
-    // Otherwise the driver would decode replies as they arrive, many large ones in one turn.
+    // Raw, since the driver would decode many large documents in one turn.
     const { cursor } = await run(command, { raw: true });
     const { id, firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
     if (Number(id) !== 0) throw new CutReplyError();
@@ -62,16 +59,16 @@ export function createReads(run: Run) {
   }
 
   /**
-   * Reads so that nothing is missing that was acknowledged before.
+   * Reads everything that was acknowledged before the call.
    *
-   * Records are only added, so one that is read with the concern `majority` is right, but one
-   * that is missing may be out of date: a new primary does not know what its predecessor
-   * acknowledged until it has committed something itself, nor a deposed one what its successor
-   * did. A `linearizable` read rules out both: after the read the primary writes a no-op and
-   * waits for a majority to take it, which none would that had elected another since. MongoDB
-   * promises that for single documents, since a longer result may come in several batches, of
-   * which each is proved for itself, and a scan is not one point in time. Here every result is
-   * one batch, and a record that was there when the scan began stays where it is in the index.
+   * Records are only added, so a record that a `majority` read returns is right, but a missing one
+   * may just be unknown: a new primary does not know what its predecessor acknowledged until it has
+   * committed a write itself, and a deposed one never learns what its successor acknowledged. A
+   * `linearizable` read excludes both: after reading, the primary writes a no-op and waits for a
+   * majority to replicate it, which fails if another primary was elected. MongoDB guarantees this
+   * for single documents only: a longer result can span several batches, each proved by itself, and
+   * a scan is not one point in time. Here every result is one batch, and records never move in the
+   * index once they are there.
    */
   async function findAll(query: Query): Promise<Investor[]> {
     const election = settled;
@@ -85,7 +82,7 @@ export function createReads(run: Run) {
   return {
     learnElection,
     expectPrimary,
-    /** Whether the server is in no set and no cluster. */
+    /** Whether the server is in neither a replica set nor a cluster. */
     get isStandalone(): boolean {
       return settled === standalone;
     },
@@ -94,24 +91,24 @@ export function createReads(run: Run) {
   };
 }
 
-/** The election of a server that is in no set. */
+/** Stands for the election id of a standalone server. */
 const standalone = "standalone";
 
 /**
- * The election after which a `majority` read misses nothing, if a reply to `hello` shows one:
- * that of a standalone server, which knows no others, or of a primary that is the only member
- * that can be elected and has committed in its own term. A set of one would take 100 ms for a
- * linearizable read, and a standalone server refuses it.
+ * The election since which a `majority` read misses nothing, if this reply to `hello` shows one:
+ * always for a standalone server; for a primary if it is the only electable member and has
+ * committed in its own term. Spares a set of one the slow linearizable read, which a standalone
+ * server rejects.
  *
- * A read may rely on an election that was settled before it, if the server's `hello` after it
- * still names the same. Then no other member was elected before the read: only the primary
- * itself can let others be elected, by a new configuration, and it would name them. Members that
- * `hello` does not name cannot be elected either (hidden, or of priority 0). But they vote, and
- * have what a restarted primary has not yet committed again, hence the second condition.
+ * A read may rely on an election that was settled before it if `hello` after it still names the
+ * same one. Then no other member was elected before the read: only the primary itself can make
+ * others electable, by a new configuration, and `hello` would list them. Members that `hello` omits
+ * (hidden, or of priority 0) cannot be elected. But they vote, and may hold writes that a restarted
+ * primary has not committed again, hence the second condition.
  */
 function settledElection(hello: Document): string | undefined {
   const { msg, setName, hosts, isWritablePrimary, electionId, lastWrite } = hello;
-  // That of a router of a sharded cluster.
+  // A router of a sharded cluster.
   if (msg === "isdbgrid") return undefined;
   if (setName === undefined) return standalone;
   const isSettled =
@@ -123,10 +120,10 @@ function settledElection(hello: Document): string | undefined {
 }
 
 /**
- * Retries a read once: an election ends it, and the driver finds the new primary for the next.
- * Where it found none there is nothing to retry.
+ * Retries a read once: an election fails the first, and the driver finds the new primary for the
+ * second. No retry where it found none.
  *
- * @throws {StoreUnavailableError} it failed again
+ * @throws {StoreUnavailableError} the retry failed too
  */
 export async function retryOnce<T>(read: () => Promise<T>): Promise<T> {
   try {

@@ -4,17 +4,17 @@ import type { StoreOptions } from "../store.ts";
 import { createMongoClient, type RunOptions } from "./client.ts";
 import { code, explain, isUserRefused, unavailable } from "./errors.ts";
 
-/** The least time between two new clients for one that is not authorized, in milliseconds. */
+/** Minimum interval between new clients made because a command was not authorized, in milliseconds. */
 const renewalMs = 5_000;
 
-/** How often the URL is read again while the user is refused, in milliseconds. */
+/** Interval of re-reading the URL while the user is rejected, in milliseconds. */
 const rereadMs = 100;
 
 /**
- * Creates the client of a store, which another can replace while commands run. Its commands take little
- * more than `attemptMs` each.
+ * Creates a store's client, which can be replaced while commands run. Each command takes little
+ * more than `attemptMs`.
  *
- * @throws {DatabaseUrlError} the URL cannot be used; the message has no values of it
+ * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
 export function createReplaceableClient(
   url: string,
@@ -40,25 +40,25 @@ export function createReplaceableClient(
     const { client } = current;
     current = next;
     currentUrl = nextUrl;
-    // Its commands have ended by then, each of which takes less than a call may.
+    // No call, and so no command of the old client, lasts longer than this.
     const close = () => client.close().then(() => clients.delete(client));
     setTimeout(close, requestTimeoutMs).unref();
   }
 
-  /** A user that was dropped and made again is unknown on the connections that it had. */
+  /** Connections do not recognize their user once it was dropped and created again: opens new ones. */
   function renew(): void {
     if (performance.now() - renewedAt < renewalMs) return;
     renewedAt = performance.now();
-    // If that fails, calls say why.
+    // If it fails, calls report why.
     replace().catch(() => {});
   }
 
   return {
-    /** The one in use, which is another after {@link replace}. */
+    /** The client in use, which {@link replace} changes. */
     get current() {
       return current;
     },
-    /** @throws {StoreUnavailableError} it cannot be reached or refuses the user */
+    /** @throws {StoreUnavailableError} the server cannot be reached or rejects the user */
     async connect(): Promise<void> {
       try {
         await current.connect();
@@ -67,7 +67,7 @@ export function createReplaceableClient(
         throw unavailable(error as Error);
       }
     },
-    /** Runs a command. While the user is refused, which sends nothing, it reads the URL again and retries. */
+    /** Runs a command. While the user is rejected, in which case nothing was sent, re-reads the URL and retries. */
     async run(command: Document, options: RunOptions = {}): Promise<Document> {
       const until = performance.now() + 2 * attemptMs;
       for (;;) {
@@ -76,7 +76,7 @@ export function createReplaceableClient(
         } catch (error) {
           if (error instanceof MongoServerError && error.code === code.unauthorized) renew();
           const isTimeUp = performance.now() > until;
-          // A session is of one client.
+          // A session is bound to its client.
           const isLast = isTimeUp || options.session !== undefined;
           if (rereadUrl === undefined || !isUserRefused(error) || isLast) throw error;
           await rereadUrl();
@@ -85,12 +85,12 @@ export function createReplaceableClient(
       }
     },
     /**
-     * Connects anew, by the files as they are now and perhaps another URL of the same database.
+     * Reconnects with the files as they are now, and optionally another URL of the same database.
      *
-     * @throws {Error} for operators to read, if it cannot; the client before stays in use
+     * @throws {Error} for operators, if connecting fails; the old client stays in use
      */
     replace,
-    /** Closes it, and those before it. */
+    /** Closes the client, and those it replaced. */
     async close(): Promise<void> {
       await Promise.all(Array.from(clients, (client) => client.close()));
     },

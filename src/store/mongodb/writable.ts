@@ -6,15 +6,15 @@ import { collectionName, toDocument } from "./documents.ts";
 import { isRefusal, toInsertError, unavailable } from "./errors.ts";
 import { retryOnce } from "./reads.ts";
 
-/** How long after a refusal creates count as refused where that cannot be looked at, in milliseconds. */
+/** How long after a rejected create to report creates as failing where no trial is possible, in milliseconds. */
 const refusedMs = 4_000;
 
 /**
- * Looks whether a create would pass: inserts in a transaction that is aborted, which leaves nothing,
- * not even in the oplog. A standalone server has no transactions: there the next create says it.
+ * Checks whether a create would succeed: inserts in a transaction and aborts it, which leaves nothing
+ * behind, not even in the oplog. A standalone server has no transactions: only the next create tells.
  *
- * @param last the last create that was refused
- * @throws {StoreUnavailableError} it would be refused
+ * @param last the last create that was rejected
+ * @throws {StoreUnavailableError} a create would fail
  */
 export async function lookWhetherWritable(
   run: Run,
@@ -27,9 +27,9 @@ export async function lookWhetherWritable(
   if (last && performance.now() - last.at < refusedMs) throw last.error;
 }
 
-/** @returns whether it was inserted; if not, as when a lock is held, it is not known whether a create would pass */
+/** @returns whether the insert succeeded; false (as when a lock is held) says nothing about creates */
 async function insertAndAbort(run: Run, client: MongoClient): Promise<boolean> {
-  // Its end aborts its transaction.
+  // The end of the session aborts its transaction.
   await using session = client.startSession();
   try {
     session.startTransaction();
@@ -44,14 +44,14 @@ async function insertAndAbort(run: Run, client: MongoClient): Promise<boolean> {
   }
 }
 
-/** @throws {StoreUnavailableError} the user may read, and not insert */
+/** @throws {StoreUnavailableError} the user may not insert */
 async function checkRights(run: Run, database: string): Promise<void> {
   const { authInfo } = await run({ connectionStatus: 1, showPrivileges: true });
   const { authenticatedUsers: users, authenticatedUserPrivileges: privileges } = authInfo;
   const mayInsert = ({ resource: { anyResource, db, collection }, actions }: Document) =>
     actions.includes("insert") &&
     (anyResource || (["", database].includes(db) && ["", collectionName].includes(collection)));
-  // Where nothing is authorized there are no users.
+  // Without access control the server reports no users.
   if (users.length === 0 || privileges.some(mayInsert)) return;
   throw new StoreUnavailableError(
     "MongoDB does not authorize inserts: check the user in the URL and its roles",

@@ -6,20 +6,20 @@ import { explainError } from "./errors.ts";
 import { openSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 
-/** From how many frames on the WAL is brought in, as SQLite would do it by itself. */
+/** WAL frames that trigger a checkpoint; the same as SQLite's default. */
 const maxFrames = 1_000;
 
-/** The part of its disk that the WAL may take before that. */
+/** The share of its disk that the WAL may take before a checkpoint. */
 const maxPart = 1 / 16;
 
-/** How long after one that failed no checkpoint is tried, in milliseconds: each can take seconds. */
+/** Pause after a failed checkpoint, in milliseconds: each can take seconds. */
 const pauseMs = 10_000;
 
 /**
- * Creates the checkpoints of a connection that commits, in place of SQLite's own, which say nothing
- * if they fail. None waits for others, and what they read stays in the WAL.
+ * Checkpoints for a connection that commits, in place of SQLite's automatic ones, whose failures
+ * are silent. They never wait for other connections; frames that those still read stay in the WAL.
  *
- * @param onFailure called with why the WAL could not be brought in; nothing is lost by that
+ * @param onFailure called with the reason when a checkpoint fails; nothing is lost by that
  */
 export function createCheckpoints(
   db: DatabaseSync,
@@ -28,7 +28,7 @@ export function createCheckpoints(
 ) {
   db.exec("PRAGMA wal_autocheckpoint = 0");
   const { blocks, bsize } = statfsSync(path);
-  // On a small disk, a WAL of the usual size would leave no room for the file.
+  // On a small disk, a WAL of the usual size would leave the file no room to grow.
   const frames = Math.min(maxFrames, (blocks * bsize * maxPart) / pragma(db, "page_size"));
   const look = db.prepare("PRAGMA wal_checkpoint(NOOP)");
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
@@ -44,28 +44,28 @@ export function createCheckpoints(
   }
 
   return {
-    /** Brings the WAL in if it has become large. To be called when a commit has been acknowledged. */
+    /** Checkpoints the WAL if it has become large. Call it once a commit has been acknowledged. */
     afterCommit(): void {
       if (performance.now() < notBefore) return;
       if (Number(look.get()?.log) >= frames) bringIn();
     },
-    /** Brings all of it in. To be called before the connection closes, which says nothing of failures. */
+    /** Checkpoints all of the WAL. Call it before closing, which would not report a failure. */
     beforeClose: bringIn,
   };
 }
 
-/** How often a checkpoint that others hold up is tried again, in milliseconds. */
+/** Interval at which to retry a checkpoint that other connections block, in milliseconds. */
 const retryMs = 20;
 
 /**
- * Brings all of the WAL into the file, and truncates it. What others commit meanwhile is brought in
- * too; what they read can keep it from that.
+ * Moves the whole WAL into the file, including commits that others make meanwhile, and truncates
+ * it. Readers in other connections can prevent that.
  *
- * @param timeoutMs how long others may hold it up
- * @returns whether it is done
+ * @param timeoutMs how long to wait for other connections
+ * @returns whether the WAL is empty
  */
 export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boolean> {
-  // A checkpoint that waits for others keeps those out that write.
+  // A checkpoint that waits would block other writers.
   db.exec("PRAGMA busy_timeout = 0");
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
   const end = performance.now() + timeoutMs;
@@ -77,15 +77,15 @@ export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boo
 }
 
 /**
- * Sees to it that a file which this process has closed holds by itself all that was written to it.
- * SQLite brings the WAL in when the last connection closes, but says nothing if that fails.
+ * Makes sure that a file which this process has closed is complete without its WAL. SQLite
+ * checkpoints when the last connection closes, but fails silently.
  *
- * @param timeoutMs how long other processes may hold that up
- * @throws {Error} for operators, if it needs its WAL still
+ * @param timeoutMs how long to wait for other processes
+ * @throws {Error} for operators, if the file still needs its WAL
  */
 export async function bringInWal(path: string, timeoutMs: number): Promise<void> {
   const wal = `${realpathSync(path)}-wal`;
-  // SQLite truncates or deletes it only once all of it is in the file, and synced.
+  // SQLite truncates or deletes the WAL only after writing all of it to the file and syncing.
   if (sizeOf(wal) === 0) return;
   let why = "another process reads the file; end it and repeat the command";
   try {
@@ -94,5 +94,5 @@ export async function bringInWal(path: string, timeoutMs: number): Promise<void>
   } catch (error) {
     why = explainError(error, path);
   }
-  throw new Error(`it is whole only with ${wal}, which cannot be brought into it: ${why}`);
+  throw new Error(`it is complete only with ${wal}, which cannot be checkpointed: ${why}`);
 }

@@ -1,6 +1,6 @@
 /**
- * The count of commits, by which a file and its WAL are known to belong together. It is in the header
- * of the file (PRAGMA user_version), and so on page 1, which every commit to the WAL then has.
+ * A count of commits, which shows whether a file and its WAL belong together. It is kept in the file's
+ * header (PRAGMA user_version), on page 1, so every commit writes a version of page 1 to the WAL.
  */
 import { randomInt } from "node:crypto";
 import { closeSync, openSync, readSync, realpathSync } from "node:fs";
@@ -8,7 +8,7 @@ import { DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { sizeOf } from "./paths.ts";
 
-/** The counts; smaller ones are those of files that have none: 0 of an empty one, 1 of version 0.3 or older. */
+/** Valid counts. 0 (empty file) and 1 (written by version 0.3 or older) mean: not counted. */
 const minCount = 2;
 const maxCount = 2 ** 31 - 1;
 
@@ -20,7 +20,6 @@ export const frameHeaderSize = 24;
 const cookieAt = 40;
 const countAt = 60;
 
-/** How many frames of a WAL are read at once. */
 const framesAtOnce = 256;
 
 /** Whether the file's commits are counted. */
@@ -28,16 +27,16 @@ export function isCounted(db: DatabaseSync): boolean {
   return pragma(db, "user_version") >= minCount;
 }
 
-/** Begins the count, within a transaction, at a number that another file is unlikely to have. */
+/** Starts the count, within a transaction, at a random number, which another file is unlikely to have. */
 export function beginCount(db: DatabaseSync): void {
   db.exec(`PRAGMA user_version = ${randomInt(minCount, maxCount)}`);
 }
 
 /**
- * Counts the commit of a transaction. Each one that writes has to call this.
+ * Counts the current transaction's commit. Every transaction that writes must call this.
  *
- * @param read reads the count; a caller that commits often prepares it once
- * @returns the count before it and with it
+ * @param read a prepared statement that reads the count, for callers that commit often
+ * @returns the count before and after
  */
 export function countCommit(db: DatabaseSync, read = db.prepare("PRAGMA user_version")) {
   const before = Number(read.get()?.user_version);
@@ -51,35 +50,35 @@ function following(count: number): number {
 }
 
 /**
- * Refuses a WAL that is not that of the file, such as one that was left behind when a backup was put
- * in the place of the file: SQLite would take pages from both, and its first checkpoint would spoil
- * the file. They belong together if the file has one of the counts in the WAL, at which a checkpoint
- * can have left it, or the one before the first, and a schema that is not newer than it was then.
- * Nothing changes here but the index of the WAL.
+ * Refuses a WAL of another file, such as one left behind when a backup replaced the file: SQLite
+ * would mix their pages, and its first checkpoint would corrupt the file. They belong together if
+ * the file has a count at which a checkpoint can have left it (one of those in the WAL, or the one
+ * before the first), and a schema no newer than at that count. Changes nothing but the WAL's index.
  *
- * To be called before this process changes the file or its WAL.
+ * Call it before this process changes the file or its WAL.
  *
- * @param timeoutMs for a process that locks all others out while it opens or closes the file
- * @throws {Error} for operators to read, with the way to restore
+ * @param timeoutMs how long to wait for a process that holds an exclusive lock to open or close the
+ * file
+ * @throws {Error} for operators, with the steps to restore
  */
 export function refuseForeignWal(path: string, timeoutMs: number): void {
   const file = realpathSync(path);
   const wal = `${file}-wal`;
   if (sizeOf(wal) <= walHeaderSize) return;
-  // While it is open, no other process can bring later commits into the file, or delete the WAL.
+  // While the snapshot is open, no other process can checkpoint later commits, or delete the WAL.
   using snapshot = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
   snapshot.exec("BEGIN");
-  // This read takes the snapshot; that of the page size does not.
+  // This read takes the snapshot; reading page_size does not.
   pragma(snapshot, "user_version");
   const pageSize = pragma(snapshot, "page_size");
-  // SQLite has no locks on the WAL that closing it could drop.
+  // Closing the WAL drops no locks: SQLite has none on it.
   const descriptor = openSync(wal, "r");
   try {
     for (;;) {
       const header = readHeader(descriptor);
       const versions = readVersions(descriptor, countFrames(file, timeoutMs), pageSize);
       if (belongTogether(file, versions)) return;
-      // If another process has begun the WAL anew meanwhile, versions of two WALs were compared.
+      // If the header changed, another process restarted the WAL, and the versions may be of two WALs.
       if (header.equals(readHeader(descriptor))) break;
     }
   } finally {
@@ -94,37 +93,37 @@ export function refuseForeignWal(path: string, timeoutMs: number): void {
 
 function belongTogether(file: string, versions: Version[]): boolean {
   const [first] = versions;
-  // Other programs need not change page 1, and older versions do not count.
+  // No version: other programs need not change page 1, and older versions of the service do not count.
   if (first === undefined) return true;
   const inFile = readVersionOfFile(file);
   if ([inFile, ...versions].every(({ count }) => count < minCount)) return true;
   const matching = versions.filter(({ count }) => count === inFile.count);
   if (following(inFile.count) === first.count) matching.push(first);
-  // VACUUM INTO copies the count, but its schema cookie is higher.
+  // VACUUM INTO copies the count, but raises the schema cookie.
   return matching.some(({ cookie }) => inFile.cookie <= cookie);
 }
 
-/** The header of a WAL, which changes each time that the WAL is begun anew. */
+/** The header of a WAL, which changes whenever the WAL restarts. */
 function readHeader(wal: number): Buffer {
   const header = Buffer.alloc(walHeaderSize);
   readSync(wal, header, 0, walHeaderSize, 0);
   return header;
 }
 
-/** What a version of page 1 says. */
+/** The fields of one version of page 1. */
 interface Version {
   count: number;
   cookie: number;
 }
 
-/** The frames of a WAL up to its last whole commit. */
+/** The number of frames up to the WAL's last complete commit. */
 function countFrames(file: string, timeoutMs: number): number {
-  // SQLite does not count them for a connection with a transaction.
+  // A second connection, since SQLite does not report this to one within a transaction.
   using db = new DatabaseSync(file, { readOnly: true, timeout: timeoutMs });
   return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log);
 }
 
-/** What each version of page 1 in a WAL says, in its order. */
+/** All versions of page 1 in a WAL, oldest first. */
 function readVersions(wal: number, frames: number, pageSize: number): Version[] {
   const frameSize = frameHeaderSize + pageSize;
   const buffer = Buffer.alloc(framesAtOnce * frameSize);
@@ -144,13 +143,13 @@ function readVersions(wal: number, frames: number, pageSize: number): Version[] 
   return versions;
 }
 
-/** What the file says without its WAL. SQLite reads it: closing it otherwise would drop locks. */
+/** Page 1 of the file, without its WAL. Read through SQLite: closing a descriptor of our own would drop locks. */
 function readVersionOfFile(file: string): Version {
   const url = pathToFileURL(file);
   url.searchParams.set("immutable", "1");
   using db = new DatabaseSync(url, { readOnly: true, defensive: false });
-  // A kill in the middle of a checkpoint leaves a file whose header says more pages than there are,
-  // which SQLite otherwise takes for damaged.
+  // Without this, SQLite reports damage if a kill during a checkpoint has left a file whose
+  // header counts more pages than the file has.
   db.exec("PRAGMA writable_schema = ON");
   return { count: pragma(db, "user_version"), cookie: pragma(db, "schema_version") };
 }

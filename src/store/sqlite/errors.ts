@@ -21,14 +21,14 @@ export const resultCode = {
   indexSizeError: 4874,
 };
 
-/** What an error of SQLite says that has written nothing. The error itself would lose its code between threads. */
+/** An SQLite error of a batch that wrote nothing. An Error would lose its code between threads. */
 export interface Failure {
   message: string;
   /** The extended result code, or undefined for any other error. */
   errcode: number | undefined;
 }
 
-/** Whether an error, or a {@link Failure}, is one of SQLite with one of these codes, primary or extended. */
+/** Whether an error, or a {@link Failure}, is an SQLite error with one of these codes, primary or extended. */
 export function hasCode(error: unknown, ...codes: number[]): boolean {
   const { errcode = 0 } = Object(error) as Failure;
   return codes.includes(errcode) || codes.includes(errcode & 0xff);
@@ -42,14 +42,14 @@ export function toFailure(error: unknown): Failure {
   return { message: isOfDisk ? explainError(error) : message, errcode };
 }
 
-/** Whether a lock could not be taken: another process has it, or the file system fails to give it. */
+/** Whether a lock could not be taken: another process holds it, or the file system does not grant it. */
 export function isLockedOut(error: unknown): boolean {
   return hasCode(error, resultCode.busy, resultCode.protocol);
 }
 
 /** The error for callers of the store. */
 export function toStoreError(failure: Failure): Error {
-  // The statements are right, so that an error is one of the table; a constraint is another program's.
+  // Our statements are correct, so `error` means a changed table, and `constraint` another program's rule.
   const { error, readOnly, ioError, full, cannotOpen, constraint } = resultCode;
   const refusals = [error, readOnly, ioError, full, cannotOpen, constraint];
   return isLockedOut(failure) || hasCode(failure, ...refusals)
@@ -57,7 +57,7 @@ export function toStoreError(failure: Failure): Error {
     : new Error(failure.message);
 }
 
-/** Why a file cannot be made that may be, by the code of the error. */
+/** Why creating a file fails although permitted, by error code. */
 const shortages: Record<string, string> = {
   ENOSPC: "its disk is full, or has no inodes left",
   EDQUOT: "a quota of bytes or of files is used up",
@@ -65,10 +65,10 @@ const shortages: Record<string, string> = {
   ENFILE: "the system has too many open files",
 };
 
-/** `O_TMPFILE` of Linux, which Node.js does not name: it makes a file that never gets a name. */
+/** Linux's `O_TMPFILE`, which Node.js lacks: opens a file that never gets a name. */
 const unnamed = constants.O_DIRECTORY | 0o20_000_000;
 
-/** What keeps SQLite from making files beside one: its own error says only that it cannot open them. */
+/** Why SQLite cannot create files beside the database; its own error says only that it cannot open them. */
 function shortageBeside(path: string): string | undefined {
   try {
     closeSync(openSync(dirname(path), constants.O_RDWR | unnamed, 0o600));
@@ -79,13 +79,13 @@ function shortageBeside(path: string): string | undefined {
   return undefined;
 }
 
-/** The name of an error of the system, also of one that Node.js does not name, such as EDQUOT. */
+/** The name of a system error, including those unknown to Node.js, such as EDQUOT. */
 function systemNameOf(error: unknown): string | undefined {
   const { errno = 0 } = Object(error) as NodeJS.ErrnoException;
   return Object.entries(system.errno).find(([, number]) => number === -errno)?.[0];
 }
 
-/** Whether this user may use a file and make others beside it. */
+/** Whether this user may use a file and create others beside it. */
 export function isAllowed(path: string): boolean {
   try {
     accessSync(dirname(path), constants.R_OK | constants.W_OK | constants.X_OK);
@@ -99,9 +99,9 @@ export function isAllowed(path: string): boolean {
 }
 
 /**
- * Explains a failure to operators: that of SQLite by its result code, any other by its message.
+ * Explains a failure to operators: an error of SQLite by its result code, any other by its message.
  *
- * @param path the file, if it is one of SQLite
+ * @param path the SQLite file that the error concerns, if any
  */
 export function explainError(error: unknown, path?: string): string {
   const { cannotOpen, readOnly, ioError, corrupt, notADatabase, full } = resultCode;
@@ -110,9 +110,9 @@ export function explainError(error: unknown, path?: string): string {
     /^UNKNOWN: unknown error/,
     name,
   );
-  if (isLockedOut(error)) return "another process keeps it in use";
+  if (isLockedOut(error)) return "another process is using it";
   if (hasCode(error, notADatabase)) return "it is damaged, or not an SQLite file";
-  // SQLite has one code for a page that makes no sense and one that the disk does not return.
+  // SQLite reports a malformed page and an unreadable one by the same code.
   if (hasCode(error, corrupt)) return `it is damaged, or its disk cannot be read (${message})`;
   const shortage = path && hasCode(error, cannotOpen) ? shortageBeside(path) : undefined;
   if (shortage) return `SQLite cannot make its -wal and -shm beside it: ${shortage}`;
@@ -120,7 +120,7 @@ export function explainError(error: unknown, path?: string): string {
   const mayUse = path === undefined || isAllowed(path);
   const isNotOpen = hasCode(error, cannotOpen, readOnly);
   if (isNotOpen && path && mayUse) {
-    return `it or a file beside it cannot be opened, though this user may: its disk fails, or too many files are open (${message})`;
+    return `it or a file beside it cannot be opened, though permitted: its disk fails, or too many files are open (${message})`;
   }
   const isRefused = isNotOpen || (hasCode(error, ioError) && !mayUse);
   if (isRefused || ["EACCES", "EPERM", "EROFS"].includes(name)) {

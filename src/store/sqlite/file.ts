@@ -20,25 +20,25 @@ import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, sizeOf, syncPath } from "./paths.ts";
 import { createTable, isEmpty } from "./schema.ts";
 
-/** The size of a WAL, in bytes, from which a start can take seconds. */
+/** The WAL size, in bytes, from which startup can take seconds. */
 const largeWalBytes = 128 * 1024 * 1024;
 
-/** How the system says that a path leads nowhere, and no longer to the file that is open. */
+/** Error codes that mean that the path no longer leads to the open file. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
 
 /** The size of the pages of a new file, in bytes. */
 const newPageSize = 4_096;
 
-/** Timeout for a lock of another process, in milliseconds. */
+/** How long to wait for another process's lock, in milliseconds. */
 export const busyTimeoutMs = 5_000;
 
 /**
- * Makes the file and its folder, if they are missing, for their owner alone; SQLite gives the files
- * beside it the same mode.
+ * Creates the file and its folder, if missing, accessible to their owner only; SQLite gives the
+ * files beside it the same mode.
  *
- * Nothing but SQLite may open an existing file: POSIX drops all locks of a process on a file when
- * the process closes any descriptor of it, and without the locks of its connections another process
- * believes it is the last user and deletes the WAL with what it holds.
+ * Only SQLite may open an existing file. When a process closes any descriptor of a file, POSIX
+ * drops all its locks on that file. Without them, another process that closes the file believes it
+ * is the last one, and deletes the WAL and the records in it.
  */
 export function makeSqliteFile(path: string): void {
   makeFolder(dirname(resolve(path)));
@@ -48,12 +48,12 @@ export function makeSqliteFile(path: string): void {
 }
 
 /**
- * Opens the file for durable commits, with all that its WAL holds brought into it, unless another
- * process reads it. Commits of an older file are counted from now on.
+ * Opens the file for durable commits, checkpoints its WAL unless another process reads the file,
+ * and starts the commit count in files that lack one.
  *
- * @param onWarning called with what operators should know, before it takes time
- * @param timeoutMs how long other processes that write may hold that up
- * @returns the file, and whether it was empty until now
+ * @param onWarning called with a warning for operators, before slow steps
+ * @param timeoutMs how long to wait for other processes that write
+ * @returns the file, and whether it was empty
  * @throws {Error} if the file cannot be used
  */
 export async function openSqliteFile(
@@ -61,15 +61,15 @@ export async function openSqliteFile(
   onWarning: (message: string) => void,
   timeoutMs = 30_000,
 ): Promise<{ db: DatabaseSync; isNew: boolean }> {
-  // A link can lead to a file that was missing until now.
+  // Checked again, since a link can lead to a file that was just created.
   refuseLeftovers(path);
-  // SQLite opens a file that it may not write, and fails a checkpoint as if its disk were full.
+  // SQLite opens a read-only file too, and then fails checkpoints as if the disk were full.
   accessSync(path, constants.R_OK | constants.W_OK);
   const file = realpathSync(path);
   const wal = `${file}-wal`;
   if (sizeOf(wal) > largeWalBytes) {
     const size = Math.round(sizeOf(wal) / 1024 ** 2);
-    onWarning(`${wal} has ${size} MiB: to bring it into the file can take seconds`);
+    onWarning(`${wal} has ${size} MiB: its checkpoint can take seconds`);
   }
   const end = performance.now() + timeoutMs;
   const lockTimeoutMs = Math.min(busyTimeoutMs, timeoutMs);
@@ -81,13 +81,13 @@ export async function openSqliteFile(
     await whenFree(() => {
       isNew = makeTable(db) || isNew;
       db.exec("PRAGMA journal_size_limit = 67108864");
-      // What is deleted, or moved when a page is split, is overwritten where that costs no write.
+      // Overwrites deleted and moved content where that costs no extra write.
       db.exec("PRAGMA secure_delete = FAST");
       if (!isCounted(db)) countOlder(db, file);
       rewriteWal(db, wal);
       checkpointNow(db, file, onWarning);
     }, end);
-    // SQLite itself takes the missing end of a page for zeros.
+    // SQLite itself reads the missing end of a page as zeros.
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
     }
@@ -95,19 +95,19 @@ export async function openSqliteFile(
     return { db, isNew };
   } catch (error) {
     db.close();
-    // SQLite has refused it, so that no connection of this process has locks on it to drop.
+    // SQLite has rejected the file, so this process holds no locks that opening it here could drop.
     if (!hasCode(error, resultCode.notADatabase) || !isBlankPage(path)) throw error;
     truncateSync(path);
     return openSqliteFile(path, onWarning, timeoutMs);
   }
 }
 
-/** Whether a file is what a power cut can leave of the first page of a new one. */
+/** Whether the file is just a first page of zeros, which a power cut can leave. */
 function isBlankPage(path: string): boolean {
   return sizeOf(path) === newPageSize && readFileSync(path).every((byte) => byte === 0);
 }
 
-/** Tries again while another process is in the way, such as one that recovers a large WAL. */
+/** Retries while another process locks the file, for example to recover a large WAL. */
 async function whenFree(step: () => void, end: number): Promise<void> {
   for (;;) {
     try {
@@ -121,22 +121,22 @@ async function whenFree(step: () => void, end: number): Promise<void> {
 }
 
 /**
- * Has the file in WAL mode, with its table, and at no instant a journal beside it: SQLite would play
- * one that a kill leaves back into a backup that is put there. A new file gets its count and the
- * mode first, both on page 1, and the table through the WAL, which then belongs to it.
+ * Puts the file in WAL mode and creates its table, without ever writing a journal beside it: if a kill
+ * left one, SQLite would roll it back into a backup restored later. A new file first gets its count and
+ * WAL mode, both on page 1; its table goes through the WAL, which thereby matches the file.
  *
- * @returns whether this process has made the table
+ * @returns whether this process has created the table
  */
 function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
-  // Refuses a file of another program before anything in it changes.
+  // Refuses another program's file before changing it.
   const wasEmpty = isEmpty(db);
-  // Only page 1 changes, and of an existing one only the first bytes: a part of that write is as good
-  // as none or all, and no journal has to be on the disk to undo it.
+  // Only page 1 changes, and in an existing file only its first bytes. If that write is cut short,
+  // either the old or the new state is valid, so no journal on disk is needed to undo it.
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
   if (wasEmpty) commit(db, () => isCounted(db) || beginCount(db));
-  // A commit is on the disk when it returns: FULL syncs the WAL at every one.
+  // FULL syncs the WAL at every commit, so a commit is on disk when it returns.
   db.exec("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL");
   if (!wasEmpty) return false;
   return commit(db, () => {
@@ -147,8 +147,7 @@ function makeTable(db: DatabaseSync): boolean {
 }
 
 /**
- * Opens a file that is there for reads alone. Nothing in it changes; SQLite puts the index of the
- * WAL beside it.
+ * Opens an existing file read-only. SQLite still creates the WAL's index beside it.
  *
  * @throws {Error} if the file cannot be used
  */
@@ -173,11 +172,11 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
 }
 
 /**
- * Identifies the file, its WAL and its index that a process would use if it opened the path now.
- * While a connection is open this changes only if one of them is moved, deleted or replaced:
- * SQLite truncates the WAL, and only the last connection to close deletes both.
+ * Identifies the file, its WAL and its index as a process opening the path now would find them.
+ * While a connection is open, the identity changes only if one of the three is moved, deleted or
+ * replaced: SQLite truncates the WAL, and deletes both only when the last connection closes.
  *
- * @throws {Error} one of them is not there
+ * @throws {Error} one of them does not exist
  */
 export function identify(path: string): string {
   const file = realpathSync.native(path);
@@ -189,10 +188,10 @@ export function identify(path: string): string {
 }
 
 /**
- * Checks that the path still has the {@link identify identity}.
+ * Checks that the path still has this {@link identify identity}.
  *
- * @throws {FilesGoneError} for operators to read, if it has not
- * @throws {StoreUnavailableError} the disk does not say
+ * @throws {FilesGoneError} for operators, if it has changed
+ * @throws {StoreUnavailableError} the disk gives no answer
  */
 export function checkIdentity(path: string, identity: string): void {
   let cause: unknown;
@@ -211,18 +210,18 @@ function refuseHardLinks(path: string): void {
   throw new Error("it has other names too (hard links), each with a WAL of its own");
 }
 
-/** Begins to count the commits of a file of version 0.3 or older, which can have a WAL. */
+/** Starts the commit count in a file of version 0.3 or older, which can have a WAL. */
 function countOlder(db: DatabaseSync, file: string): void {
-  // With this snapshot, no other process can begin the WAL anew between the two commits.
+  // The snapshot keeps other processes from restarting the WAL between the two commits.
   using snapshot = new DatabaseSync(file, { readOnly: true, timeout: busyTimeoutMs });
   snapshot.exec("BEGIN");
   const version = pragma(snapshot, "user_version");
-  // The WAL has to show what the first count follows.
+  // The WAL needs a version of page 1 with the uncounted state, which the first count follows.
   commit(db, () => isCounted(db) || db.exec(`PRAGMA user_version = ${version}`));
   commit(db, () => isCounted(db) || beginCount(db));
 }
 
-/** Commits what a function writes. Another process may have written it before the function is called. */
+/** Runs a function in a transaction. Another process may have done its work before the lock is taken. */
 export function commit<T>(db: DatabaseSync, write: () => T): T {
   db.exec("BEGIN IMMEDIATE");
   try {
@@ -235,8 +234,8 @@ export function commit<T>(db: DatabaseSync, write: () => T): T {
 }
 
 /**
- * Brings the WAL into the file as far as those who read it, and the disk, allow, without waiting for
- * them: what it holds is durable, and can be read, without that.
+ * Checkpoints as much of the WAL as readers and the disk allow, without waiting: what stays in the
+ * WAL is durable and readable too.
  */
 function checkpointNow(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
   db.exec("PRAGMA busy_timeout = 0");
@@ -245,11 +244,11 @@ function checkpointNow(db: DatabaseSync, file: string, onWarning: (message: stri
     if (passive?.checkpointed !== passive?.log) {
       onWarning(`another process reads ${file}: until it ends, the WAL grows beside it`);
     }
-    // Little is left to do for this one, which keeps other writers out.
+    // This one blocks other writers, but has little left to do.
     db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
   } catch (error) {
     if (!hasCode(error, resultCode.full, resultCode.ioError)) throw error;
-    onWarning(`the WAL of ${file} cannot be brought into it, and grows: ${explainError(error)}`);
+    onWarning(`the WAL of ${file} cannot be checkpointed, and grows: ${explainError(error)}`);
   } finally {
     db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
   }

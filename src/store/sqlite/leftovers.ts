@@ -12,10 +12,10 @@ import type { DatabaseSync } from "node:sqlite";
 import { sizeOf } from "./paths.ts";
 
 /**
- * Refuses what another file, or a killed program, has left beside a path, before SQLite opens the file.
- * A WAL without its file: SQLite ignores one beside a link, and deletes one, with the records in it,
- * if the file is empty. A journal: SQLite would play it back into whatever file is there, and this
- * service leaves none.
+ * Refuses leftovers of another file or a killed program beside a path, before SQLite opens the
+ * file. SQLite ignores a WAL beside a link, and deletes the WAL of an empty file, with the records
+ * in it. SQLite would roll a journal back into whatever file is there; this service never leaves
+ * one.
  */
 export function refuseLeftovers(path: string): void {
   const beside = join(realpathSync(dirname(path)), basename(path));
@@ -31,28 +31,28 @@ export function refuseLeftovers(path: string): void {
       );
     }
     const wal = `${name}-wal`;
-    // The WAL first: another process that is making both writes to the file before the WAL.
-    // SQLite takes a file of one byte for an empty one.
+    // Check the WAL first: another process that is creating both writes to the file before the WAL.
+    // SQLite treats a file of one byte as empty.
     if (sizeOf(wal) === 0 || (name === file && sizeOf(file) > 1)) continue;
     throw new Error(`its WAL ${wal} is there without it: put the file back beside its WAL`);
   }
 }
 
 /**
- * Writes the bytes of a WAL where they are, and syncs them, before its checkpoint. It may have been
- * written by a process whose sync failed or never returned. Blocks that the disk lost are still in the
- * page cache, which takes them for written: no later sync would write them, and a power cut during the
- * checkpoint would leave a file half changed, and no WAL to repair it from.
+ * Rewrites the bytes of a WAL in place and syncs them, before a checkpoint. The sync of the process
+ * that wrote them may have failed or never returned. The page cache then regards blocks that the
+ * disk lost as written: no later sync would write them, and a power cut during the checkpoint would
+ * leave a half-changed file without a WAL to repair it from.
  *
- * SQLite has no locks on the WAL that closing it could drop; the write lock keeps other processes
- * from changing a part meanwhile.
+ * Closing the WAL drops no locks, since SQLite has none on it; the write lock keeps other processes
+ * from changing a chunk meanwhile.
  */
 export function rewriteWal(db: DatabaseSync, wal: string): void {
   const descriptor = openSync(wal, "r+");
   try {
     const chunk = Buffer.alloc(1024 * 1024);
     for (let position = 0, size = 1; size > 0; position += size) {
-      // Taken for each part, so that others can commit in between.
+      // Locks per chunk, so that other processes can commit in between.
       db.exec("BEGIN IMMEDIATE");
       try {
         size = readSync(descriptor, chunk, 0, chunk.length, position);

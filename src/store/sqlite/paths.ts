@@ -1,7 +1,7 @@
 import { closeSync, fsyncSync, mkdirSync, openSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 
-/** Makes a folder that survives a loss of power: each new entry is synced in its parent. */
+/** Creates a folder that survives power loss, by syncing the parent of each new folder. */
 export function makeFolder(folder: string): void {
   const first = mkdirSync(folder, { recursive: true, mode: 0o700 });
   if (first === undefined) return;
@@ -10,7 +10,7 @@ export function makeFolder(folder: string): void {
   }
 }
 
-/** Makes a file, or the entries of a folder, survive a loss of power as they are. */
+/** Syncs a file, or the entries of a folder, to survive power loss. */
 export function syncPath(path: string): void {
   const descriptor = openSync(path, "r");
   try {
@@ -20,7 +20,7 @@ export function syncPath(path: string): void {
   }
 }
 
-/** The size of a file in bytes, 0 of one that is not there. */
+/** The size of a file in bytes, or 0 if there is none. */
 export function sizeOf(path: string): number {
   return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }

@@ -13,11 +13,11 @@ interface Lookup {
 }
 
 /**
- * Reads records on the calling thread; what fails, fails with the error of SQLite. What is looked
- * up in one turn of the event loop shares a transaction, since its locks take longer than a lookup.
+ * Reads records on the calling thread; rejects with SQLite's errors. Lookups of one turn of the
+ * event loop share a transaction, since locking takes longer than a lookup.
  *
- * @param lookups the connection to look records up by
- * @param lists the one to list them by
+ * @param lookups the connection for lookups by id
+ * @param lists the connection for lists
  */
 export function createSqliteReader(
   lookups: DatabaseSync,
@@ -26,7 +26,7 @@ export function createSqliteReader(
 ) {
   const begin = lookups.prepare("BEGIN");
   const rollback = lookups.prepare("ROLLBACK");
-  // Ids pass as text: a small buffer for each is slow to make and to collect.
+  // Ids are passed as text: a small buffer per id is slow to create and collect.
   const findRow = lookups.prepare(`SELECT ${selected} FROM investors WHERE id = unhex(?, '-')`);
   const listRows = lists.prepare(
     `SELECT ${selected}, lower(hex(id)) FROM investors WHERE id > unhex(?, '-') ORDER BY id LIMIT ?`,
@@ -44,7 +44,7 @@ export function createSqliteReader(
       batch.forEach(findOne);
       if (lookups.isTransaction) rollback.run();
     } catch (error) {
-      // Those that are settled stay as they are.
+      // No effect on those already settled.
       for (const { reject } of batch) reject(error);
     }
     observe("find", performance.now() - start, batch.length);
@@ -64,7 +64,6 @@ export function createSqliteReader(
       if (queue.push(lookup) === 1) setImmediate(findAll);
     },
 
-    /** At most `limit` records after `after`. */
     list({ after, limit }: Range, operation: "list" | "check" = "list"): Investor[] {
       const start = performance.now();
       try {

@@ -8,36 +8,35 @@ import { commit, openSqliteFile, openSqliteFileToRead } from "./file.ts";
 import { sizeOf, syncPath } from "./paths.ts";
 import { columnsOf } from "./schema.ts";
 
-/** How a removal works on an SQLite file. */
+/** Options of a removal from an SQLite file. */
 export interface RemovalOptions {
-  /** How long other processes may hold it up, in milliseconds, each time that it needs them. */
+  /** How long to wait for other processes, in milliseconds, at each step. */
   waitMs: number;
-  /** Whether to rewrite the whole file if copies are left otherwise; creates wait meanwhile. */
+  /** Whether to rewrite the whole file if copies remain; creates wait meanwhile. */
   vacuum: boolean;
-  /** Says what it does and what it has found. */
+  /** Prints progress and findings. */
   say(line: string): void;
 }
 
-/** How many times to write the records beside copies again; one or two are enough for most. */
+/** How often to rewrite the records on pages with copies; one or two rounds are usually enough. */
 const maxRounds = 3;
 
-/** How many pages are read at once. */
 const pagesAtOnce = 1_024;
 
-/** The most pages to write again at once. The bytes of some ids, such as nil, are on every page. */
+/** The most pages to rewrite per round. The bytes of some ids, such as nil, are on every page. */
 const maxFound = 256;
 
 /**
- * Removes a record from a file while others use it. When a page is split, copies of the records that
- * move can stay in space that is free then, and the WAL has former versions of pages: file and WAL
- * are read through for the id until neither has it.
+ * Removes a record from a file while others use it. A page split can leave copies of moved records
+ * in free space, and the WAL holds old versions of pages: file and WAL are searched for the id
+ * until neither contains it.
  *
- * @returns whether nothing of it is left, but for what a create has stored meanwhile
+ * @returns whether no copy is left, except one that a create has stored meanwhile
  * @throws {Error} for operators, if the file cannot be used, or others use its WAL for too long
  */
 export async function removeFromSqlite(path: string, id: string, options: RemovalOptions) {
   const { waitMs, vacuum, say } = options;
-  // Refuses a file that is missing, and one of another program, before anything changes.
+  // Refuses a missing or foreign file before changing anything.
   const reader = openSqliteFileToRead(path);
   const pageSize = pragma(reader, "page_size");
   reader.close();
@@ -46,7 +45,7 @@ export async function removeFromSqlite(path: string, id: string, options: Remova
   for (let round = 0; round <= maxRounds + Number(vacuum); round += 1) {
     const { db } = await openSqliteFile(path, () => {}, waitMs);
     try {
-      // What is written again passes through no other file.
+      // Temporary tables in memory: no copy reaches another file.
       db.exec("PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY");
       db.exec(`PRAGMA busy_timeout = ${waitMs}`);
       if (round === 0) {
@@ -55,10 +54,10 @@ export async function removeFromSqlite(path: string, id: string, options: Remova
         say("a retry of its create has stored it again meanwhile");
         return true;
       } else if (round <= maxRounds) {
-        say(`found some on ${pages.length} pages: rewriting the records there`);
+        say(`found copies on ${pages.length} pages: rewriting the records there`);
         writeAgain(db, pages);
       } else {
-        say(`found some on ${pages.length} pages: rewriting the whole file`);
+        say(`found copies on ${pages.length} pages: rewriting the whole file`);
         db.exec("VACUUM");
       }
       if (!(await emptyWal(db, waitMs))) {
@@ -72,12 +71,12 @@ export async function removeFromSqlite(path: string, id: string, options: Remova
     }
     const file = realpathSync(path);
     const wal = `${file}-wal`;
-    // SQLite truncates or deletes it without a sync: a power cut could bring it back.
+    // SQLite does not sync after truncating or deleting the WAL: a power cut could bring it back.
     if (existsSync(wal)) syncPath(wal);
     syncPath(dirname(file));
     say("reading the file and its WAL for copies of the record");
-    // This would drop the locks of a connection to the file, but none is open. The WAL comes second,
-    // since it gets what other processes move meanwhile.
+    // Opening the file here would drop the locks of this process's connections, but none is open.
+    // The WAL is read last, since pages that other processes change meanwhile go there.
     pages = findParts(file, 0, pageSize, key);
     pages.push(...findParts(wal, walHeaderSize, frameHeaderSize + pageSize, key));
     if (pages.length === 0) {
@@ -95,13 +94,13 @@ export async function removeFromSqlite(path: string, id: string, options: Remova
 function deleteRecord(db: DatabaseSync, key: Buffer): boolean {
   return commit(db, () => {
     countCommit(db);
-    // Version 0.3 kept ids in it.
+    // Version 0.3 kept ids of removed records there.
     db.exec("DROP TABLE IF EXISTS removed");
     return db.prepare("DELETE FROM investors WHERE id = ?").run(key).changes === 1;
   });
 }
 
-/** The parts of a file, if it is there, all of one size, that hold some bytes. */
+/** The equal-sized parts of a file that contain some bytes; none if the file does not exist. */
 function findParts(path: string, start: number, partSize: number, bytes: Buffer): Buffer[] {
   const found: Buffer[] = [];
   if (sizeOf(path) === 0) return found;
@@ -123,15 +122,15 @@ function findParts(path: string, start: number, partSize: number, bytes: Buffer)
   }
 }
 
-/** Deletes the records of these pages and inserts them again, so that SQLite lays the pages out anew. */
+/** Deletes the records on these pages and inserts them again, so that SQLite lays the pages out anew. */
 function writeAgain(db: DatabaseSync, pages: Buffer[]): void {
-  // Other programs can have added columns that are computed, and take no values.
+  // Includes columns that other programs have added, except computed ones, which accept no values.
   const all = columnsOf(db)
     .map(({ name }) => `"${name.replaceAll('"', '""')}"`)
     .join(", ");
   db.exec(`CREATE TEMP TABLE again AS SELECT ${all} FROM investors LIMIT 0`);
   const keep = db.prepare(`INSERT INTO again SELECT ${all} FROM investors WHERE id = ?`);
-  // An id can be anywhere on a page. These lookups take longer than the transaction.
+  // An id can start at any byte of a page. Looked up before the transaction, since this takes longer.
   const find = db.prepare("SELECT 1 FROM investors WHERE id = ?");
   const ids = pages.flatMap((page) =>
     Array.from(page, (_, at) => page.subarray(at, at + 16)).filter((id) => find.get(id)),

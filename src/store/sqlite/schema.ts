@@ -1,6 +1,6 @@
 /**
- * The table of records: how it is made, written and read, and what tells a file that has it from the
- * files of other programs. Nothing else knows its columns.
+ * The table of records: creating, writing, reading it, and telling our files from those of other
+ * programs. Only this file knows its columns.
  */
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
@@ -9,10 +9,10 @@ import { type TextField, textFields } from "../../investor/investor.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import { hasCode, resultCode } from "./errors.ts";
 
-/** "INRE", which marks a file as one of this service (PRAGMA application_id). */
+/** Marks a file as ours: "INRE" (PRAGMA application_id). */
 const applicationId = 0x494e5245;
 
-/** The columns that a record needs, in the order of the table: each by its name, and as it is declared. */
+/** The columns of a record, in the table's order: name and declaration. */
 const columns = [
   ["id", "BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16)"],
   ["type", "INTEGER NOT NULL"],
@@ -23,16 +23,16 @@ const head = `CREATE TABLE investors (
   ${columns.map((column) => column.join(" ")).join(",\n  ")}`;
 const options = ") STRICT, WITHOUT ROWID";
 
-/** What {@link toInvestor} reads of a record, for SELECT. */
+/** The columns to SELECT for {@link toInvestor}. */
 export const selected = names.slice(1).join(", ");
 
-/** What inserts a {@link Row}, unless its id is taken. */
+/** Inserts a {@link Row}, unless its id is taken. */
 export const insertRow = `INSERT INTO investors (${names.join(", ")})
   VALUES (unhex(?, '-')${", ?".repeat(columns.length - 1)}) ON CONFLICT (id) DO NOTHING`;
 
 /**
- * A record as {@link insertRow} takes it. The id is text: a small buffer is part of one of 64 KiB, all
- * of which would be sent to the thread that writes.
+ * The parameters of {@link insertRow}. The id is text: a small Buffer is a view of a pool of 64
+ * KiB, all of which would be sent to the writer thread.
  */
 export type Row = SQLInputValue[];
 
@@ -40,7 +40,7 @@ export function toRow(investor: Investor): Row {
   return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
 }
 
-/** The record with this id, of an array that begins with what is {@link selected}. */
+/** Converts a row that starts with the {@link selected} columns. */
 export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   const investor = create(InvestorSchema);
   investor.id = id;
@@ -51,19 +51,19 @@ export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   return investor;
 }
 
-/** Creates the table in an empty file, marks the file as ours and counts the commit, all in the caller's transaction. */
+/** Creates the table in an empty file, marks the file as ours and counts the commit. Needs a transaction. */
 export function createTable(db: DatabaseSync): void {
   db.exec(`${head}${options}; PRAGMA application_id = ${applicationId}`);
   countCommit(db);
 }
 
 /**
- * Whether nothing is in the file yet. The time that it takes does not depend on how much is.
+ * Whether the file is still empty. Takes the same time however large it is.
  *
- * @throws {Error} it is not one that this service can use
+ * @throws {Error} this service cannot use the file
  */
 export function isEmpty(db: DatabaseSync): boolean {
-  // In this order, since another process may be making both.
+  // Table before mark, since another process may be creating both.
   const hasTable = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() !== undefined;
   const id = pragma(db, "application_id");
   if (id === 0 && !hasTable) return true;
@@ -90,7 +90,7 @@ export function isEmpty(db: DatabaseSync): boolean {
   return false;
 }
 
-/** The columns that the table has, with those of other programs that can be written. */
+/** The table's writable columns, including those of other programs. */
 export function columnsOf(db: DatabaseSync) {
   const found = db.prepare("PRAGMA table_info(investors)").all();
   return found.map(({ name, notnull, dflt_value }) => ({
@@ -99,7 +99,7 @@ export function columnsOf(db: DatabaseSync) {
   }));
 }
 
-/** Whether a table is made as ours is, perhaps with more columns; our rules then hold for all rows. */
+/** Whether a table is declared like ours, possibly with more columns; our rules then hold for all rows. */
 function isOurs(sql: string): boolean {
   const made = plain(sql);
   const first = plain(head);
@@ -111,26 +111,26 @@ function toSnakeCase(name: string): string {
   return name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Other programs, and SQLite as it renames a table, write the same with other spaces and quotes. */
+/** Normalizes spaces, quotes and case, which other programs, and SQLite's renaming, write differently. */
 function plain(sql: string): string {
   return sql.replaceAll(/[\s"`[\]]/g, "").toLowerCase();
 }
 
 /**
- * Looks at the first and the last id, since a program can write past the rules of a table. Ids that
- * are no bytes come before those that are; reads find those in between.
+ * Checks the first and the last id, since a program can bypass the table's rules. Ids that are not
+ * blobs sort before all blobs; reads detect wrong ones in between.
  */
 function refuseOtherIds(db: DatabaseSync): void {
   for (const [which, order] of Object.entries({ first: "ASC", last: "DESC" })) {
     try {
       const query = `SELECT typeof(id) AS type, length(id) AS size FROM investors ORDER BY id ${order}`;
       const { type, size } = db.prepare(`${query} LIMIT 1`).get() ?? {};
-      // Nothing but damage makes one of no type.
+      // An id without a type can only be damage.
       if (type === undefined || type === "null" || (type === "blob" && size === 16)) continue;
       const what = type === "blob" ? `${size} bytes` : type;
-      throw new Error(`the ${which} id is ${what} and no UUID: another program has written it`);
+      throw new Error(`the ${which} id is ${what} and not a UUID: another program has written it`);
     } catch (error) {
-      // A damaged page fails the calls that need it, and not the start.
+      // A damaged page fails the calls that need it, not the startup.
       if (!hasCode(error, resultCode.corrupt, resultCode.ioError)) throw error;
     }
   }

@@ -25,20 +25,20 @@ import type { CheckpointFailure, Outcome, Started } from "./writer.ts";
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
 /**
- * The page cache for lookups, in KiB. SQLite's default of 2 MiB does not hold the interior pages of
- * a large table. Lists, which read each page once, have a connection of their own with the default.
+ * The page cache for lookups, in KiB. SQLite's default of 2 MiB cannot hold the interior pages of a
+ * large table. Lists read each page once, so they use a connection with the default.
  */
 const lookupCacheKib = 16 * 1024;
 
-/** The longest that reads can be locked out before the process ends, in milliseconds. */
+/** How long reads can be locked out before the process ends, in milliseconds. */
 const lockoutMs = 30_000;
 
 /**
- * Keeps records in an SQLite file. One thread writes, in batches that share a commit;
- * reads run on the calling thread. Other processes may use the file too.
+ * Keeps records in an SQLite file. One thread writes, in batches that share a commit; reads run on
+ * the calling thread. Other processes may use the file too.
  *
- * @param path the file; it and its folder are made if they are not there
- * @throws {Error} for operators to read, if the file cannot be used
+ * @param path the file; it and its folder are created if missing
+ * @throws {Error} for operators, if the file cannot be used
  */
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
   const { observe, onWritable, onWalSize } = options;
@@ -60,21 +60,21 @@ export async function createSqliteStore(path: string, options: Options): Promise
   });
 
   let closing: Promise<void> | undefined;
-  /** What calls fail with while a lock that a read needs cannot be taken. */
+  /** The error of calls while a lock that reads need cannot be taken. */
   let lockout: StoreUnavailableError | undefined;
 
   /**
-   * Has the thread wait for the locks that a read has not got, and calls fail meanwhile: SQLite waits
-   * for some of them by itself, up to ten seconds, in which the event loop would stand still each time.
+   * Lets the writer thread wait for the locks that a read could not get, and fails calls meanwhile: for
+   * some locks SQLite waits by itself, up to ten seconds, which would block the event loop each time.
    */
   async function waitForLocks({ message }: Failure): Promise<void> {
-    lockout ??= new StoreUnavailableError(`another process keeps its locks (${message})`);
+    lockout ??= new StoreUnavailableError(`another process holds its locks (${message})`);
     const end = performance.now() + lockoutMs;
     for (;;) {
       const [outcome] = await writer.send("read");
       if (!isLockedOut(outcome)) break;
       if (performance.now() < end) continue;
-      const why = "another process keeps its locks, or its file system has none that work";
+      const why = "another process holds its locks, or locks do not work on its file system";
       return writer.die(new Error(`${path} could not be read for ${lockoutMs / 1_000} s: ${why}`));
     }
     lockout = undefined;
@@ -83,7 +83,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   function toReadError(error: unknown): Error {
     if (error instanceof FilesGoneError) writer.die(error);
     const failure = toFailure(error);
-    // The thread ends if it cannot say.
+    // A rejection means that the thread has ended, which is reported elsewhere.
     if (isLockedOut(failure) && !lockout) waitForLocks(failure).catch(() => {});
     return toStoreError(failure);
   }
@@ -116,17 +116,17 @@ export async function createSqliteStore(path: string, options: Options): Promise
       read(() => {
         checkIdentity(path, writer.identity);
         onWalSize?.(sizeOf(writer.wal));
-        // This needs the table, and none of its pages, which can be damaged.
+        // Checks the table without reading its pages, which can be damaged.
         reader.list({ limit: 0 }, "check");
       }),
 
     close() {
       closing ??= batcher.close().then(async () => {
         writable.close();
-        // Lookups that were accepted wait for the next turn.
+        // Accepted lookups run in the next turn.
         await nextTurn();
         for (const db of connections) db.close();
-        // The last connection to close brings the WAL into the file, off this thread.
+        // The last connection to close checkpoints the WAL, so it is the thread's.
         await writer.close();
       });
       return closing;
@@ -134,7 +134,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
   };
 }
 
-/** Opens the file for the thread that writes, and then for reads on this one. */
+/** Opens the file in the writer thread first, then for reads on this one. */
 async function openFile(path: string, options: Options) {
   const { observe, onWarning, onNew } = options;
   makeSqliteFile(path);
@@ -161,10 +161,10 @@ async function openFile(path: string, options: Options) {
   }
 }
 
-/** Runs the writer thread once it is ready. */
+/** Starts the writer thread and waits until it is ready. */
 async function startWriter(path: string, options: Options) {
   const { onWarning, onCheckpointFailure, onFatal } = options;
-  // The thread's file is `.ts` where the sources run as they are, and `.js` once built.
+  // The thread's file is `.ts` when running from source, `.js` once built.
   const file = new URL(`./writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
   let cause = new Error("it ended by itself");
@@ -173,7 +173,7 @@ async function startWriter(path: string, options: Options) {
   });
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
   const pending: PromiseWithResolvers<Outcome[]>[] = [];
-  /** Why it no longer takes batches: it died, its file was moved, or the store is closing. */
+  /** Why the thread accepts no more batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
   let closeFailure: string | undefined;
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
@@ -190,10 +190,10 @@ async function startWriter(path: string, options: Options) {
   });
   const wal = `${realpathSync(path)}-wal`;
 
-  // By the promise: a listener added here can miss an end right after the first message.
+  // Through the promise: a listener added here could miss an exit right after the first message.
   void exited.then(() => {
     try {
-      // A disk that went away can fail a write before the next ping notices.
+      // A vanished disk can fail a write before the next ping notices.
       checkIdentity(path, identity);
     } catch (error) {
       if (error instanceof FilesGoneError) die(error);
@@ -202,7 +202,7 @@ async function startWriter(path: string, options: Options) {
     die(new Error(why, { cause }));
   });
 
-  /** Takes no more batches, for the first cause that has to end the process. */
+  /** Stops accepting batches, for the first reason that has to end the process. */
   function die(reason: Error): void {
     if (unusable !== undefined) return;
     unusable = reason;
@@ -228,10 +228,10 @@ async function startWriter(path: string, options: Options) {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
-      // Closing brings it in once more, and deletes it then.
+      // Closing checkpoints once more, and deletes the WAL if that succeeds.
       if (closeFailure === undefined || sizeOf(wal) === 0) return;
       throw new Error(
-        `left its latest records in ${wal}, which cannot be brought into the file: ${closeFailure}`,
+        `left its latest records in ${wal}, which cannot be checkpointed: ${closeFailure}`,
       );
     },
   };

@@ -1,7 +1,7 @@
 /**
- * The thread that writes. It sends {@link Started} once it is ready, and texts that operators should
- * read. Each message that it gets is a batch of rows, which it commits together; it replies with
- * their outcomes. A commit whose outcome stays open ends the thread.
+ * The writer thread. It sends {@link Started} once ready, and strings as warnings for operators. It
+ * commits each batch of rows that it receives in one transaction, and replies with their outcomes.
+ * A commit whose outcome is unknown ends the thread.
  */
 import { parentPort, workerData } from "node:worker_threads";
 import { sampleInvestor } from "../writable.ts";
@@ -11,21 +11,21 @@ import { explainError, type Failure, hasCode, resultCode, toFailure } from "./er
 import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
 import { insertRow, type Row, toRow } from "./schema.ts";
 
-/** It is ready; which file it is ({@link identify}), and whether that was empty until now. */
+/** Sent once ready: the file's {@link identify identity}, and whether it was empty. */
 export interface Started {
   identity: string;
   isNew: boolean;
 }
 
-/** The outcome of a row: written, or not because its id is taken, or for another reason. */
+/** The outcome of a row: written, its id taken, or another failure. */
 export type Outcome = "written" | "duplicate" | Failure;
 
-/** The WAL could not be brought into the file; nothing is lost by that. */
+/** Sent when a checkpoint fails; nothing is lost by that. */
 export interface CheckpointFailure {
   checkpointFailure: string;
 }
 
-/** Interval of the warnings of another process that writes, in milliseconds. */
+/** Minimum interval of warnings about another process that writes, in milliseconds. */
 const warningIntervalMs = 3_600_000;
 
 const port = parentPort;
@@ -34,7 +34,7 @@ const path = workerData as string;
 const warn = (text: string) => port.postMessage(text);
 const { db, isNew } = await openSqliteFile(path, warn);
 const readCount = db.prepare("PRAGMA user_version");
-/** The count with the last commit that this process made, or found. */
+/** The commit count after the last commit that this process made, or found. */
 let lastCount = pragma(db, "user_version");
 let warnedAt = -Infinity;
 const insert = db.prepare(insertRow);
@@ -58,7 +58,7 @@ port.on("message", (message: Row[] | "look" | "read" | "close") => {
 
 port.postMessage({ identity: identify(path), isNew } satisfies Started);
 
-/** Warns, at most once an hour, if another process has committed since this one did. */
+/** Warns, at most once an hour, if another process has committed since this one last did. */
 function followCount({ before, count }: { before: number; count: number }): void {
   const isAlone = before === lastCount;
   lastCount = count;
@@ -69,7 +69,7 @@ function followCount({ before, count }: { before: number; count: number }): void
   );
 }
 
-/** Replies to "read": whether the file can be read now, for which it waits in SQLite. */
+/** Replies to "read": waits, in SQLite, until the file can be read. */
 function tryRead(): Outcome[] {
   try {
     readCount.get();
@@ -80,8 +80,8 @@ function tryRead(): Outcome[] {
 }
 
 /**
- * Commits rows together or, if one of them meets a damaged page or a rule of another program, each by
- * itself, so that only the rows that meet it fail.
+ * Commits rows together. If one meets a damaged page or another program's rule, commits each by
+ * itself, so that only those rows fail.
  */
 function write(rows: Row[]): Outcome[] {
   const result = transact(() => {
@@ -97,9 +97,9 @@ function write(rows: Row[]): Outcome[] {
   return rows.map(() => refusalOf(result));
 }
 
-/** Inserts a row and takes it back, then commits the count alone, for which a full disk has no room. */
+/** Inserts a row and rolls it back, then commits just the count, which fails if the disk is full. */
 function look(): Outcome[] {
-  // A wait for another process would hold up creates.
+  // Waiting for another process would hold up creates.
   db.exec("PRAGMA busy_timeout = 0");
   const result = transact(() => {
     db.exec("SAVEPOINT look");
@@ -124,10 +124,10 @@ function insertOne(row: Row): Outcome {
 }
 
 /**
- * Commits what a function writes.
+ * Runs a function in a transaction.
  *
- * @returns what it returns, or the error of SQLite if nothing was written
- * @throws {Error} it may be on the disk
+ * @returns its result, or SQLite's error if surely nothing was written
+ * @throws {Error} the transaction may be on disk
  */
 function transact<T>(write: () => T): T | Error {
   let committing = false;
@@ -145,15 +145,15 @@ function transact<T>(write: () => T): T | Error {
 }
 
 /**
- * Whether a failed batch may be on the disk, or its successors may not get there.
+ * Whether a failed batch may be on disk, or later batches may not get there.
  *
- * SQLite fails a COMMIT with FULL or IOERR_WRITE only where it writes to the WAL (walFrames in
- * wal.c). The last bytes so written are those that make the commit frame valid: a write that failed
- * has not written them, and the next batch overwrites the rest. All other steps come after the
- * commit frame: the sync, and the entry in the index of the WAL, which may have to grow.
+ * SQLite fails a COMMIT with FULL or IOERR_WRITE only while writing to the WAL (walFrames in
+ * wal.c). The last bytes of that make the commit frame valid: a failed write has not written them,
+ * and the next batch overwrites the rest. All other steps come after the commit frame: the sync,
+ * and the entry in the WAL's index, which may have to grow.
  *
- * Before COMMIT nothing can be valid. But after a sync that failed, also that of the WAL's
- * header, Linux takes the lost pages for clean, and no later sync would write them.
+ * Before COMMIT nothing can be valid. But after a failed sync, including that of the WAL's header,
+ * Linux regards the lost pages as clean, and no later sync would write them.
  */
 function isOutcomeUnknown(error: unknown, committing: boolean): boolean {
   return committing

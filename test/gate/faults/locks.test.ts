@@ -49,7 +49,7 @@ describe("where no lock on the index of the WAL can be taken", needs("cc"), () =
     const { service } = await startLockedOut();
     expect(await service.exited).toBe(1);
     expect(service.output()).toMatch(
-      /"level":60.*could not be read for 30 s: another process keeps its locks/,
+      /"level":60.*could not be read for 30 s: another process holds its locks/,
     );
   });
 });
