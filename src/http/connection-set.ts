@@ -6,33 +6,33 @@ import { createPaces, guardSession } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";
 import { ignore } from "./reply.ts";
 
-/** The fraction by which the ages of connections differ, so that they do not all end at once. */
+/** Random spread of connection ages, so that connections do not all end at once. */
 const ageSpread = 0.1;
 
-/** How often ages are looked at, in milliseconds. */
+/** How often to check ages, in milliseconds. */
 const ageCheckMs = 500;
 
 /**
- * How long a connection is retired before its client's certificate expires, in milliseconds, so that one
- * with a renewed certificate can take over; one that was opened later, after half of the time left.
+ * How long before its client's certificate expires a connection is retired, in milliseconds, so that one
+ * with a renewed certificate can take over. At most half of the time that was left when it was opened.
  */
 const certificateNoticeMs = 60_000;
 
-/** Time in which certificates are still accepted after the CAs have changed, in milliseconds. */
+/** How long certificates are still accepted after the CAs have changed, in milliseconds. */
 const distrustMs = 10_000;
 
-/** The time without calls after which a connection makes room before others do, in milliseconds. */
+/** How long a connection must be idle to be the first choice for replacement, in milliseconds. */
 const idleMs = 5_000;
 
-/** How many file descriptors the process may need besides those of connections. */
+/** File descriptors that the process needs besides those of connections. */
 const otherDescriptors = 50;
 
 /**
- * As many connections as file descriptors allow, where /proc shows the limit: without a free one,
- * a new connection could not even be accepted to replace another.
+ * Caps the number of connections by the limit of file descriptors, where /proc shows it: without a
+ * free descriptor, a new connection could not even be accepted to replace another.
  *
- * @param max the most that are wanted
- * @param onWarning called if they are fewer
+ * @param max the number wanted
+ * @param onWarning called if fewer are possible
  */
 export function withinDescriptors(max: number, onWarning: (message: string) => void): number {
   const file = "/proc/self/limits";
@@ -46,26 +46,26 @@ export function withinDescriptors(max: number, onWarning: (message: string) => v
   return allowed;
 }
 
-/** The connections of a server, on all of its ports. */
+/** All connections of a server. */
 export type Connections = ReturnType<typeof createConnections>;
 
 interface ConnectionOptions {
-  /** How many there may be on all ports together. */
+  /** The most connections, on all ports together. */
   max: number;
   /** The age at which a client is asked to reconnect, in milliseconds; never if absent. */
   maxAgeMs?: number | undefined;
-  /** How long calls have to end after that, in milliseconds. */
+  /** How long calls may then take to end, in milliseconds. */
   graceMs: number;
-  /** What to reply to a request of HTTP/1.1 that cannot be read, by the code of Node.js's error. */
+  /** The reply to an HTTP/1.1 request that cannot be parsed, by Node.js's error code. */
   refusalOf(code: string): string;
   onEnd: OnEnd;
 }
 
 /**
- * Creates the set of connections. When it is full, a new one replaces the one that has been without
- * a call for longest, or one that carries watches alone: of the host that has most of these, the
- * youngest. A new connection gets some time for its first call before that. If all have calls, the new
- * one is closed.
+ * Creates the set of connections. When it is full, a new connection replaces one that has been idle
+ * for a while, else one that carries only watches (the youngest of the host with the most of
+ * those), else the one idle for longest, even if it has only just been opened. If all carry calls,
+ * the new one is closed.
  */
 export function createConnections(options: ConnectionOptions) {
   const { max, maxAgeMs = Infinity, graceMs, refusalOf, onEnd } = options;
@@ -79,7 +79,7 @@ export function createConnections(options: ConnectionOptions) {
 
   function add(socket: Socket): void {
     socket.on("error", ignore);
-    // It has no address if its client was gone before it was accepted.
+    // A client that left before it was accepted has no address.
     if (socket.remoteAddress === undefined) {
       socket.destroy();
       return;
@@ -100,7 +100,7 @@ export function createConnections(options: ConnectionOptions) {
     });
   }
 
-  /** Retires old connections, and closes them when their calls have had time to end. */
+  /** Retires old connections, and closes them after the grace period for their calls. */
   function checkAges(): void {
     for (const connection of all.values()) {
       const overdueMs = performance.now() - connection.retiresAt;
@@ -111,8 +111,8 @@ export function createConnections(options: ConnectionOptions) {
   }
 
   /**
-   * Retires a connection before its client's certificate ends, and closes it then. One whose certificate
-   * was no good from the start is closed, too, so that its client shows the next one.
+   * Retires a connection before its client's certificate expires, and closes it at expiry. One whose
+   * certificate was invalid from the start is closed too, so that its client presents a new one.
    */
   function checkCertificate(connection: Connection): void {
     const { certificate } = connection.peer;
@@ -122,7 +122,7 @@ export function createConnections(options: ConnectionOptions) {
       certificate.trustedUntil = Math.min(certificate.trustedUntil, now + distrustMs);
       connection.retire();
     }
-    // The clock may have been set back since.
+    // The clock may have been set back.
     connection.openedAtDate = Math.min(connection.openedAtDate, now);
     const openedAt = connection.openedAtDate;
     const goodUntil = Math.min(certificate.validTo, certificate.trustedUntil);
@@ -137,13 +137,13 @@ export function createConnections(options: ConnectionOptions) {
   function makeRoom(): boolean {
     const connection = findIdlest(idleMs) ?? findWatcher() ?? findIdlest();
     if (connection === undefined) return false;
-    // Its close event comes later, when many more may have come.
+    // Its close event comes later; many connections may arrive before that.
     all.delete(connection.key);
     connection.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
     return true;
   }
 
-  /** The connection that has been without a call for longest, and for at least this time. */
+  /** The connection that has been idle for longest, and for at least this time. */
   function findIdlest(minMs = 0): Connection | undefined {
     let idlest: Connection | undefined;
     let since = performance.now() - minMs;
@@ -156,13 +156,13 @@ export function createConnections(options: ConnectionOptions) {
     return idlest;
   }
 
-  /** The youngest connection with watches alone, of the host that has most of these. */
+  /** The youngest connection with only watches, of the host with the most of those. */
   function findWatcher(): Connection | undefined {
     const watchers = Array.from(all.values()).filter(({ onlyWatches }) => onlyWatches);
     return largestGroup(watchers, ({ host }) => host).at(-1);
   }
 
-  /** Finds a connection by the socket of its TLS or session, which is another object. */
+  /** Finds a connection by its TLS or session socket, which is a different object. */
   function find(socket: Socket): Connection | undefined {
     const connection = all.get(keyOf(socket));
     if (connection) bySocket.set(socket, connection);
@@ -170,9 +170,9 @@ export function createConnections(options: ConnectionOptions) {
   }
 
   return {
-    /** Follows the connections to a server. */
+    /** Adds the connections of a server. */
     follow(server: Server): void {
-      // Before Node.js itself begins a session on it.
+      // Runs before Node.js starts a session on the connection.
       server.prependListener("connection", add);
       server.on("secureConnection", (socket: Socket) => {
         const connection = find(socket);
@@ -185,7 +185,7 @@ export function createConnections(options: ConnectionOptions) {
       server.on("clientError", (error: NodeJS.ErrnoException, socket: Socket) => {
         const connection = bySocket.get(socket);
         if (connection === undefined) return void socket.destroy();
-        // Anything can end a socket, also what has a number as its code.
+        // Errors of any origin arrive here, even ones with a numeric code.
         const code = String(error.code);
         if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection.report("unfinished_request");
         else if (code.startsWith("HPE_")) connection.report("http1_error", code);
@@ -199,9 +199,9 @@ export function createConnections(options: ConnectionOptions) {
         if (connection === undefined) return;
         connection.session = session;
         session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
-          // Others are of the socket, such as a reset by the client, or of a GOAWAY that it has sent.
+          // Other errors come from the socket (such as a reset by the client) or a GOAWAY of the client.
           const isOurs = /^ERR_HTTP2_(?!SESSION_ERROR$)/.test(String(code));
-          // nghttp2 takes the GOAWAY for an error that clients in Go send when they close.
+          // nghttp2 reports the GOAWAY that Go clients send on closing as an error.
           const isIdle = connection.idleSince !== undefined;
           if (isOurs) connection.report(isIdle ? "http2_idle_error" : "http2_error", message);
         });
@@ -210,25 +210,25 @@ export function createConnections(options: ConnectionOptions) {
         if (isRetiring) connection.retire();
       });
     },
-    /** The connection of a socket, or of a session's; undefined if it was closed before that began. */
+    /** The connection of a socket or a session's socket; undefined if it has already been closed. */
     of: (socket: Socket | undefined) => socket && bySocket.get(socket),
-    /** Serves a request of HTTP/1.1, now or soon, unless its client has left by then. */
+    /** Serves an HTTP/1.1 request, now or soon, unless its client leaves first. */
     paceRequest,
-    /** From now on, every reply over HTTP/1.1 closes its connection. */
+    /** From now on, each HTTP/1.1 reply closes its connection. */
     closeAfterReplies() {
       closesAfterReply = true;
       for (const connection of all.values()) connection.closeAfterReply();
     },
-    /** Retires those that are open, and those that finish their handshake later. */
+    /** Retires open connections, and those that finish their handshake later. */
     retire() {
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
     },
-    /** Has clients show their certificates again, since the CAs have changed. */
+    /** Makes clients present their certificates again, since the CAs have changed. */
     distrustCertificates() {
       distrustedAt = performance.now();
     },
-    /** Whether clients may still be reading replies over HTTP/2, without a pause. */
+    /** Whether any client may still be reading HTTP/2 replies, assuming that it does not pause. */
     get mayBeReading() {
       return Array.from(all.values()).some(({ mayBeReading }) => mayBeReading);
     },
@@ -242,7 +242,7 @@ export function createConnections(options: ConnectionOptions) {
   };
 }
 
-/** The items of the key that most of them have; none if there are none. */
+/** The items that share the most frequent key; empty if there are none. */
 export function largestGroup<T>(items: Iterable<T>, keyOf: (item: T) => string): T[] {
   const groups = Array.from(Map.groupBy(items, keyOf).values());
   return groups.reduce((most, each) => (each.length > most.length ? each : most), []);

@@ -3,30 +3,30 @@ import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node
 import type { Socket } from "node:net";
 import { describePeer, type Peer } from "./peer.ts";
 
-/** How long a client may pause before it reads, in milliseconds. */
+/** Grace period before the minimum read rate applies, in milliseconds. */
 const pauseMs = 30_000;
 
-/** Minimum read rate after that, in bytes a millisecond. */
+/** Minimum read rate after the grace period, in bytes per millisecond. */
 const slowestRead = 16;
 
-/** The most that Linux buffers of a reply; it shows progress only once a third of that is read. */
+/** The most of a reply that Linux buffers; progress shows only once a third of that has been read. */
 const maxSystemBuffer = 4 * 1024 * 1024;
 
-/** How long a reply may be on its way to a client that reads as fast as it comes, in milliseconds. */
+/** How long a reply may take to reach a client that reads without pausing, in milliseconds. */
 const arrivalMs = 1_000;
 
-/** How long a client has to read why its request could not be read, in milliseconds. */
+/** How long a client has to read the reply to a request that could not be parsed, in milliseconds. */
 const refusalMs = 5_000;
 
-/** The most requests that may be unanswered on a connection of HTTP/1.1 (pipelining). */
+/** The most unanswered requests on an HTTP/1.1 connection (pipelining). */
 const maxUnanswered = 16;
 
-/** How long a client may take to read bytes that the system buffers for it, in milliseconds. */
+/** How long a client may take to read bytes that the system has buffered, in milliseconds. */
 function readTimeoutMs(sentBytes: number, graceMs = pauseMs): number {
   return graceMs + Math.min(sentBytes, maxSystemBuffer) / slowestRead;
 }
 
-/** Why a connection ends before its client ends it, as the metric names it. */
+/** Why the server ends a connection, as the metric names it. */
 export type EndReason =
   | "idle_replaced"
   | "watch_replaced"
@@ -45,28 +45,28 @@ export type EndReason =
   | "age"
   | "certificate";
 
-/** The same for a socket and the one that encrypts it. */
+/** Identifies a connection; the same for its TCP and its TLS socket. */
 export function keyOf({ remoteAddress, remotePort, localAddress, localPort }: Socket): string {
   return `${remoteAddress} ${remotePort} ${localAddress} ${localPort}`;
 }
 
-/** Called with why a connection ends, and the address of its client. */
+/** Called with the reason why a connection ends, and its client's address. */
 export type OnEnd = (reason: EndReason, peer: string, cause?: string) => void;
 
 /** A client's connection to one of the ports. */
 export class Connection {
-  /** The TLS socket if there is one, else the TCP socket: Node.js can crash if the one below is closed first. */
+  /** The TLS socket if any, else the TCP socket: Node.js can crash if a TCP socket below TLS closes first. */
   socket: Socket;
   readonly key: string;
   readonly host: string;
-  /** Its session, if it speaks HTTP/2. */
+  /** The HTTP/2 session, if any. */
   session: ServerHttp2Session | undefined;
-  /** Serves a new stream of that, now or soon, unless it was reset by then. */
+  /** Serves a new stream of the session, now or soon, unless it is reset first. */
   pace: ((stream: ServerHttp2Stream, serve: () => void) => void) | undefined;
-  /** Its client; its certificate is known once TLS is there. */
+  /** The client; its certificate is known after the TLS handshake. */
   peer: Peer;
   readonly retiresAt: number;
-  /** When it was opened, by performance.now(), and in milliseconds of Unix time by the clock of today. */
+  /** When the connection was opened: by performance.now(), and in Unix milliseconds by the current clock. */
   readonly openedAt = performance.now();
   openedAtDate = Date.now();
   readonly #onEnd: OnEnd;
@@ -82,8 +82,8 @@ export class Connection {
   #hasLastReply = false;
 
   /**
-   * @param retiresAt when it is too old, by performance.now()
-   * @param onEnd called, once, if it ends before its client ends it
+   * @param retiresAt when the connection is too old, by performance.now()
+   * @param onEnd called once if the server ends the connection
    */
   constructor(socket: Socket, retiresAt: number, onEnd: OnEnd) {
     this.socket = socket;
@@ -94,24 +94,24 @@ export class Connection {
     this.#onEnd = onEnd;
   }
 
-  /** Reports, once, why it ends before its client ends it. */
+  /** Reports, once, why the server ends the connection. */
   report(reason: EndReason, cause?: string): void {
     if (this.#isReported) return;
     this.#isReported = true;
     this.#onEnd(reason, this.peer.address, cause);
   }
 
-  /** Gives its client time to read what it was sent of a reply, before others that wait behind it. */
+  /** Gives the client time to read the sent part of a reply before later replies count as late. */
   awaitReader(sentBytes: number): void {
     this.#readBy = Math.max(this.#readBy, performance.now() + readTimeoutMs(sentBytes));
   }
 
   /**
-   * Ends it if a reply is not read in time. Called before the reply, or its next part, is written.
+   * Ends the connection if a reply is not read in time. Call it before writing the reply or its next part.
    *
-   * @param sentBytes how much of the reply the system may have got by then
-   * @param onLate called before it ends
-   * @returns what stops that
+   * @param sentBytes how much of the reply the system may have buffered by then
+   * @param onLate called before the connection ends
+   * @returns a function that cancels this
    */
   endUnlessRead(
     reply: { readonly writableLength: number },
@@ -123,57 +123,57 @@ export class Connection {
       this.end("unread_reply");
     };
     let timer = setTimeout(() => {
-      // Over HTTP/2, what was sent of other replies is ahead of what waits in the process.
+      // Over HTTP/2, sent parts of other replies are ahead of what waits in the process.
       const othersMs = Math.max(0, this.#readBy - performance.now());
       timer = setTimeout(end, othersMs + reply.writableLength / slowestRead);
     }, readTimeoutMs(sentBytes));
     return () => clearTimeout(timer);
   }
 
-  /** Since when it has carried no call, by performance.now(); undefined while it carries one. */
+  /** When it became idle, by performance.now(); undefined while it carries a call. */
   get idleSince(): number | undefined {
     if (this.#calls > 0 || this.#watches > 0) return undefined;
     return Math.max(this.openedAt, this.#repliedAt);
   }
 
-  /** Whether it carries nothing but watches. */
+  /** Whether it carries only watches. */
   get onlyWatches(): boolean {
     return this.#watches > 0 && !this.isBusy;
   }
 
   /**
-   * Whether its client may still be reading a reply over HTTP/2. What it sends meanwhile must be read,
-   * or the system resets the connection, and drops what it has not sent yet.
+   * Whether the client may still be reading an HTTP/2 reply. Its bytes must be read meanwhile:
+   * otherwise the system resets the connection on close, and drops what it has not sent yet.
    */
   get mayHaveUnreadReply(): boolean {
     return this.session !== undefined && performance.now() < this.#readBy;
   }
 
-  /** The same without a pause: a client that is gone holds up nothing for longer than its replies take. */
+  /** Like mayHaveUnreadReply, without the grace period: a vanished client delays a shutdown no longer than needed. */
   get mayBeReading(): boolean {
     return this.session !== undefined && performance.now() < this.#arrivedBy;
   }
 
-  /** Whether a call or a reply would be cut if it were closed. */
+  /** Whether closing now would cut off a call or a reply. */
   get isBusy(): boolean {
     return this.#calls > 0 || this.mayHaveUnreadReply;
   }
 
   /**
-   * Counts a call, or a watch, which has no deadline, until the returned function is called with how
-   * many bytes its client may still have to read.
+   * Counts a call, or a watch (which has no deadline), until the returned function is called with
+   * the number of bytes that the client may still have to read.
    */
   use(isWatch = false): (sentBytes: number) => void {
     if (isWatch) this.#watches += 1;
     else this.#calls += 1;
-    // Counting takes a part of a microsecond, and only of HTTP/2 it matters.
+    // Skipped for HTTP/1.1, which does not need it: reading the counter costs a fraction of a microsecond.
     const written = () => (this.session ? this.socket.bytesWritten : 0);
     const writtenBefore = written();
     return (sentBytes) => {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
       this.#repliedAt = performance.now();
-      // What a watch says is small, and nobody waits for it.
+      // Watch messages are small, and nobody waits for them.
       if (isWatch) return;
       this.awaitReader(sentBytes);
       const arrivesInMs = readTimeoutMs(written() - writtenBefore, arrivalMs);
@@ -182,9 +182,9 @@ export class Connection {
   }
 
   /**
-   * Follows the response to a request of HTTP/1.1.
+   * Tracks the response to an HTTP/1.1 request.
    *
-   * @returns false if the client was told that there will be none (RFC 9112, 9.6)
+   * @returns false if the client was told that no response will follow (RFC 9112, 9.6)
    */
   followResponse(response: ServerResponse): boolean {
     this.#responses.add(response);
@@ -196,12 +196,12 @@ export class Connection {
   }
 
   /**
-   * Ends it, as its next request of HTTP/1.1 cannot be read. Its client gets the reply unless it is owed
-   * another one, and has time to read it: closed at once, it would be reset by bytes that still come.
+   * Ends the connection, since its next HTTP/1.1 request cannot be parsed. The client gets this reply unless an
+   * earlier one is outstanding, and time to read it: an immediate close would become a reset if more bytes arrive.
    */
   refuse(error: Error, reply: string): void {
     const { socket } = this;
-    // Whatever comes behind what could not be read is an error, too.
+    // Every byte after the unparsable ones causes another error.
     if (socket.writableEnded) return;
     const responses = [...this.#responses];
     if (socket.writable && !responses.some(({ headersSent }) => headersSent)) socket.end(reply);
@@ -209,7 +209,7 @@ export class Connection {
     else setTimeout(() => socket.destroy(), refusalMs).unref();
   }
 
-  /** Over HTTP/1.1, has a reply close it: the newest, if that can still say so, or else the next one. */
+  /** Over HTTP/1.1, closes the connection with the newest reply, or with the next if its headers are sent. */
   closeAfterReply(): void {
     this.#closesAfterReply = true;
     const newest = [...this.#responses].at(-1);
@@ -217,15 +217,15 @@ export class Connection {
   }
 
   /**
-   * Asks the client to send its next requests on another connection: over HTTP/1.1 with the next
-   * reply, over HTTP/2 at once, naming the last request that is served. Calls go on to their end.
+   * Asks the client to open another connection for its next requests: over HTTP/1.1 with the next
+   * reply, over HTTP/2 at once, naming the last request that is served. Calls in flight go on.
    */
   retire(): void {
     this.closeAfterReply();
     this.session?.close();
   }
 
-  /** Ends it, for a reason that operators should know; over HTTP/2 after a GOAWAY, if that can be sent. */
+  /** Ends the connection and reports the reason; over HTTP/2 after a GOAWAY, if that can be sent. */
   end(reason: EndReason): void {
     if (this.#isEnding || this.socket.destroyed) return;
     this.#isEnding = true;
@@ -242,7 +242,7 @@ export class Connection {
     this.socket.destroy();
   }
 
-  /** Closes its responses once it has closed, which Node.js does not do behind a CONNECT. */
+  /** Emits `close` on responses after the connection has closed, which Node.js omits after a CONNECT. */
   closeResponses(): void {
     for (const response of this.#responses) response.emit("close");
   }

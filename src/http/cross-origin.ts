@@ -4,7 +4,7 @@ import type { HttpRequest } from "./request.ts";
 
 const allowedMethods = "GET, HEAD, POST";
 
-/** What a page may read of a reply: what gRPC-Web and Connect need, and what REST has besides. */
+/** Reply headers that web pages may read: those of gRPC-Web and Connect, and those that only REST has. */
 const exposedHeaders =
   "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin, Content-Encoding, Connect-Content-Encoding, " +
   "Link, Retry-After, WWW-Authenticate";
@@ -12,24 +12,24 @@ const exposedHeaders =
 /** How long a browser may keep the reply to a preflight, in seconds. */
 const maxAgeSeconds = "7200";
 
-/** The hosts of a service that listens on this machine alone, as requests name them. */
+/** Host names by which requests may reach a service that listens on loopback only. */
 export function hostsOf(host: string): ReadonlySet<string> {
   return new Set(["localhost", "127.0.0.1", "[::1]", host.includes(":") ? `[${host}]` : host]);
 }
 
-/** The host that a request is meant for, and its port where that is given. */
+/** The host that a request names, with its port if given. */
 export function authorityOf(headers: IncomingHttpHeaders): string {
   return String(headers[":authority"] ?? headers.host ?? "");
 }
 
 /**
- * Whether a request comes from a web page that must not call. A service that listens on this
- * machine alone and asks for no credentials is open to every page in a browser there, directly or under
- * a name that was bound to this machine (DNS rebinding).
+ * Checks whether a request comes from a web page that must not call. A service that listens on
+ * loopback and needs no credentials is open to every page in a local browser, directly or under a
+ * name that was rebound to this machine (DNS rebinding).
  *
  * @param hosts the hosts that requests may name
  * @param corsOrigins the origins whose pages may call, or `*` for any
- * @returns why the request is refused, or undefined if it is not
+ * @returns why the request is rejected, or undefined if it is allowed
  */
 export function findCrossOrigin(
   headers: IncomingHttpHeaders,
@@ -52,8 +52,8 @@ export function findCrossOrigin(
 }
 
 /**
- * Lets the pages of an origin read the response, if it is one of those given, and replies to a
- * browser that asks what they may send (https://fetch.spec.whatwg.org/#http-cors-protocol).
+ * Lets web pages of the given origins read the response, and replies to preflight requests
+ * (https://fetch.spec.whatwg.org/#http-cors-protocol).
  *
  * @returns whether it has replied
  */
@@ -67,7 +67,7 @@ export function allowOrigin(req: HttpRequest, res: HttpResponse, origins: string
   if (req.method !== "OPTIONS" || asked === undefined) return false;
   send(res, 204, {
     "access-control-allow-methods": allowedMethods,
-    // A call can have any, such as those of a trace.
+    // A call can carry any header, such as those of tracing.
     "access-control-allow-headers": req.headers["access-control-request-headers"] ?? "",
     "access-control-max-age": maxAgeSeconds,
   });

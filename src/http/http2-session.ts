@@ -3,37 +3,37 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createTurns } from "../event-loop.ts";
 import type { Connection, EndReason } from "./connection.ts";
 
-/** How long a session may take to send its settings and, once it has ended, to close its socket, in milliseconds. */
+/** How long a session may take to send its settings and, after it has ended, to close its socket, in milliseconds. */
 const sessionTimeoutMs = 10_000;
 
-/** How often to ask over HTTP/2 whether the client is still there, and its timeout, in milliseconds. */
+/** Interval of HTTP/2 pings, and the deadline of their replies, in milliseconds. */
 const pingIntervalMs = 60_000;
 const pingTimeoutMs = 30_000;
 
-/** The time without calls after which a connection of HTTP/2 is retired, in milliseconds. */
+/** How long an HTTP/2 connection may be idle before it is retired, in milliseconds. */
 const idleTimeoutMs = 5 * 60_000;
 
-/** The most streams that a connection of HTTP/2 may have at once; clients presume no fewer. */
+/** The most concurrent streams of an HTTP/2 connection; clients assume no fewer. */
 export const maxStreams = 100;
 
-/** How many new requests are served in a turn of the event loop, in all and of a session; the others wait. */
+/** How many new requests to serve per turn of the event loop, in all and per session; the others wait. */
 const maxServedAtOnce = 64;
 const maxServedOfSession = 32;
 
 /**
- * The most new streams in a turn, with those that were reset in it: of a session, and of all together.
- * A session that has more ends, once all together have more.
+ * The most new streams per turn, including those already reset: of a session, and of all together.
+ * A session above its limit ends only if the total is above its limit too.
  */
 const maxNewStreams = 192;
 const maxNewStreamsOfAll = 2_048;
 
-/** Guards a connection of HTTP/2 against clients that stall, or are gone. */
+/** Guards an HTTP/2 connection against clients that stall, or are gone. */
 export function guardSession(session: ServerHttp2Session, connection: Connection): void {
   let late: EndReason | undefined = "no_settings";
   session.once("remoteSettings", () => {
     late = undefined;
   });
-  // Node.js waits for its first settings, and for the last of its bytes to be read, without a limit.
+  // Node.js waits without limit for the first settings, and for the client to read the last bytes.
   const checkEnds = () => {
     if (late) connection.end(late);
     const isOpen = session.destroyed && !connection.mayHaveUnreadReply;
@@ -42,18 +42,18 @@ export function guardSession(session: ServerHttp2Session, connection: Connection
   const checkClient = async () => {
     const { idleSince = performance.now() } = connection;
     if (performance.now() - idleSince >= idleTimeoutMs) connection.retire();
-    // Calls have limits of their own, and a ping waits behind what is sent of them.
+    // Calls have their own deadlines, and a ping queues behind their replies.
     else if (!(await isAnswered(session)) && !connection.isBusy) connection.end("no_ping_reply");
   };
   const timers = [
     setInterval(checkEnds, sessionTimeoutMs).unref(),
     setInterval(checkClient, pingIntervalMs).unref(),
   ];
-  // The session itself can have ended long before.
+  // The session can end long before its socket closes.
   session.socket.once("close", () => timers.forEach(clearInterval));
 }
 
-/** Whether the client of a session answers a ping in time, or the session has ended. */
+/** Whether the client answers a ping in time, or the session has ended. */
 async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
   if (session.destroyed) return true;
   const answered = new Promise<boolean>((resolve) => session.ping(() => resolve(true)));
@@ -61,10 +61,10 @@ async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
 }
 
 /**
- * Creates what paces the requests to a server: after many in one turn of the event loop, others wait
- * for the next. New streams that were reset are counted, too, and too many end their session: Node.js
- * frees the memory of streams that were reset, and limits resets, only after the turn. After a long turn
- * a single good client may have many, so a session is ended only while all of them have too many.
+ * Paces the requests to a server: after many in one turn of the event loop, others wait for the
+ * next. New streams that were reset count too, and too many of them end their session: Node.js
+ * frees their memory, and limits resets, only after the turn. After a long turn a well-behaved
+ * client may also have many, so sessions are ended only while the total is too high.
  */
 export function createPaces() {
   const takeTurn = createTurns(maxServedAtOnce);
@@ -74,7 +74,7 @@ export function createPaces() {
     ofAll = 0;
   };
 
-  /** Serves a request in this turn, or in a later one if it is not over by then. */
+  /** Serves a request in this turn, or in a later one if it is still alive then. */
   function pace(own: number, isOver: () => boolean, serve: () => void): void {
     if (ofAll === 0) setImmediate(endTurn);
     ofAll += 1;
@@ -90,7 +90,7 @@ export function createPaces() {
   }
 
   return {
-    /** Paces a request of HTTP/1.1. */
+    /** Paces an HTTP/1.1 request. */
     paceRequest: (isOver: () => boolean, serve: () => void) => pace(1, isOver, serve),
     /** Paces the new streams of a session. */
     paceSession(session: ServerHttp2Session, connection: Connection): void {

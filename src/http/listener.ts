@@ -19,22 +19,22 @@ import type { HttpRequest } from "./request.ts";
 import type { Tls } from "./tls.ts";
 
 interface ListenerOptions {
-  /** Encrypts the connections; they are not if absent. */
+  /** TLS; plain text if absent. */
   tls?: Tls | undefined;
   host: string;
-  /** Other processes may listen on the port, too. */
+  /** Lets other processes listen on the port too. */
   reusePort?: boolean;
-  /** Timeout of a call, in milliseconds, within which its request has to arrive. */
+  /** Timeout of a call, including the arrival of its request, in milliseconds. */
   requestTimeoutMs: number;
   connections: Connections;
-  /** Replies to a request, now or later; it does not throw. */
+  /** Replies to a request, now or later; never throws. */
   serve(connection: Connection, req: HttpRequest, res: HttpResponse): void;
 }
 
-/** A port that is listened on. */
+/** An open port. */
 export type Listener = Awaited<ReturnType<typeof listen>>;
 
-/** Why an address cannot be listened on, by the code of the error. */
+/** Why listening fails, by error code. */
 const listenFaults: Record<string, string> = {
   EADDRINUSE: "another process uses the port; --grpc-port and --http-port set others",
   EACCES: "this user may not use the port",
@@ -44,33 +44,33 @@ const listenFaults: Record<string, string> = {
 
 const maxHeaderBytes = 16 * 1024;
 
-/** Longest time that the headers of a request may take, in milliseconds; a TLS handshake too. */
+/** Deadline of request headers, and of TLS handshakes, in milliseconds. */
 const maxHeadersMs = 10_000;
 
-/** Longer than common load balancers keep idle connections, so that they never use one that is closing. */
+/** Longer than load balancers usually keep idle connections, so that they never use one that is closing. */
 const keepAliveTimeoutMs = 75_000;
 
 const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
 
 const http2Options = {
   settings: { maxConcurrentStreams: maxStreams, maxHeaderListSize: maxHeaderBytes },
-  // No limit: Node.js never subtracts what was unsent when a stream was reset, and would refuse all
+  // No limit: Node.js never subtracts the unsent bytes of reset streams, and would reject all
   // further calls of the connection.
   maxSessionMemory: 2 ** 32 - 1,
-  // Node.js still counts streams that were reset if it reads those that replace them with the reset.
+  // Node.js still counts reset streams when it reads their successors together with the reset.
   maxSessionRejectedStreams: 1_000,
-  // Callers with short deadlines share a connection, and a busy machine has many of them end at once.
+  // Callers with short deadlines share a connection, and on a busy machine many time out at once.
   // With Node.js's default of 33 a second, the others' calls would end with them.
   streamResetBurst: 2_000,
   streamResetRate: 1_500,
 };
 
 /**
- * Listens for HTTP/2 alone. Calls of the common form are served on their streams, which takes less CPU
- * than objects that look like those of HTTP/1.1; `serve` gets all other requests.
+ * Listens for HTTP/2 only. Common unary calls are served on their streams, which takes less CPU than
+ * Node.js's HTTP/1.1-like objects; `serve` gets all other requests.
  *
- * @param streamServer returns what serves a stream, or undefined to leave it
- * @throws {Error} for operators to read, if it cannot listen
+ * @param streamServer returns a function that serves the stream, or undefined to leave it to `serve`
+ * @throws {Error} for operators, if listening fails
  */
 export async function listenForHttp2(
   port: number,
@@ -94,7 +94,7 @@ export async function listenForHttp2(
       connection.pace?.(stream, serveStream);
       return;
     }
-    // Created at once: a later one would not see the end of a body without bytes.
+    // Created at once: created later, it would miss the end of an empty body.
     const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
     const res = new Http2ServerResponse(stream);
     continueWhenRead(req, res);
@@ -106,14 +106,14 @@ export async function listenForHttp2(
 /**
  * Listens for HTTP/1.1 and, with TLS, HTTP/2.
  *
- * @throws {Error} for operators to read, if it cannot listen
+ * @throws {Error} for operators, if listening fails
  */
 export async function listenForHttp(port: number, options: ListenerOptions): Promise<Listener> {
   const { tls, requestTimeoutMs, connections, serve } = options;
   const http1Options = {
     connectionsCheckingInterval: 1_000,
     headersTimeout: Math.min(maxHeadersMs, requestTimeoutMs),
-    // Off: a request and its rest have limits of ours, and this one would reset slow ones that were refused.
+    // Off: requests and their remains have limits of ours, and this one would reset slow ones that were rejected.
     requestTimeout: 0,
     keepAliveTimeout: keepAliveTimeoutMs,
     maxHeaderSize: maxHeaderBytes,
@@ -130,13 +130,13 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
       return;
     }
     const isOver = !connection.followResponse(res as ServerResponse);
-    // Node.js parses what it has read, also after the connection was closed.
+    // Node.js goes on parsing what it has read even after the connection was closed.
     const isGone = () => res.destroyed || !req.socket?.writable;
     if (!isOver && !isGone()) connections.paceRequest(isGone, () => serve(connection, req, res));
   };
   server.on("request", take);
   server.on("checkContinue", take);
-  // For an unknown expectation, which may be ignored (RFC 9110, 10.1.1), and for "100-Continue" over HTTP/2.
+  // For unknown expectations, which may be ignored (RFC 9110, 10.1.1), and "100-Continue" over HTTP/2.
   server.on("checkExpectation", take);
   return listen(server, port, options);
 }
@@ -145,7 +145,7 @@ function secure(tls: Tls) {
   return { ...tls.options(), ...socketOptions, handshakeTimeout: maxHeadersMs };
 }
 
-/** Sends 100 Continue when the body is first read, so that a client that is refused never sends it. */
+/** Sends 100 Continue when the body is first read, so that a rejected client never sends its body. */
 function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
   if (req.headers.expect?.toLowerCase() !== "100-continue") return;
   req.once("resume", () => {
@@ -171,12 +171,12 @@ async function listen(
       throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
     },
   );
-  // Such as of a connection that was gone before it was accepted.
+  // Such as a connection that was gone before it was accepted.
   server.on("error", ignore);
   return {
     port: (server.address() as AddressInfo).port,
-    /** Takes no new connections; those that are open stay. */
-    // The close of http.Server would also cut connections whose requests are still arriving.
+    /** Stops accepting connections; open ones stay. */
+    // http.Server's close would also cut off connections whose requests are still arriving.
     close: () => void NetServer.prototype.close.call(server),
   };
 }

@@ -4,19 +4,19 @@ import type { TLSSocket } from "node:tls";
 
 /** The other side of a connection. */
 export interface Peer {
-  /** Its address and port, that of IPv6 in brackets (RFC 3986, 3.2.2). */
+  /** Address and port; IPv6 in brackets (RFC 3986, 3.2.2). */
   readonly address: string;
-  /** What its certificate says; absent if it showed none. */
+  /** Absent if it presented no certificate. */
   readonly certificate?: PeerCertificate;
 }
 
 export interface PeerCertificate {
-  /** Its subject or, where that is empty, its alternative names; undefined if these name nobody. */
+  /** The subject or, if empty, the alternative names; undefined if neither names anybody. */
   readonly holder: string | undefined;
-  /** From when and until when it is valid, in milliseconds of Unix time. */
+  /** Validity, in Unix milliseconds. */
   readonly validFrom: number;
   readonly validTo: number;
-  /** Until when it counts as signed by a CA of this service, in milliseconds of Unix time. */
+  /** Until when it is trusted as signed by one of our CAs, in Unix milliseconds. */
   trustedUntil: number;
 }
 
@@ -37,17 +37,17 @@ export function describePeer(socket: Socket): Peer {
   return { address, certificate };
 }
 
-/** The name in a certificate, as text that no other name has (RFC 5280, 4.1.2.6). */
+/** The name in a certificate, as text that is unambiguous (RFC 5280, 4.1.2.6). */
 function holderOf(x509: X509Certificate): string | undefined {
   const isNamed = (text = "") => /[=:][^\n+,]/.test(text);
   try {
     const { subject, subjectAltName } = x509;
     if (isNamed(subject)) return subject;
-    // Node.js shows all names of an unknown form, and all addresses of a wrong length, the same.
+    // Node.js renders all names of unknown form, and all addresses of wrong length, alike.
     const isClear = isNamed(subjectAltName) && !/<(unsupported|invalid)/.test(subjectAltName ?? "");
     return isClear ? subjectAltName : undefined;
   } catch {
-    // It throws if there are no names in the list of these, or no list.
+    // Node.js throws if the list of alternative names is empty or missing.
     return undefined;
   }
 }

@@ -5,12 +5,12 @@ import { pipeline } from "node:stream/promises";
 import type { Connection } from "./connection.ts";
 import { dropRest, type HttpRequest } from "./request.ts";
 
-/** The largest part of a reply that is sent in parts, in bytes. */
+/** The size of the parts of a large reply, in bytes. */
 const partBytes = 64 * 1024;
 
 export type HttpResponse = ServerResponse | Http2ServerResponse;
 
-/** What tells when a response was sent. Over HTTP/2 the response itself waits for the end of its request, too. */
+/** Emits events once a response was sent; over HTTP/2, `response` itself also waits for its request's end. */
 export function outputOf(
   response: HttpResponse | ServerHttp2Stream,
 ): ServerResponse | ServerHttp2Stream {
@@ -18,8 +18,8 @@ export function outputOf(
 }
 
 /**
- * Drops the rest of a request that is no call, in the turn in which it is replied to, and ends the
- * connection if a response of at most `maxBytes` is not read in time.
+ * Discards the rest of a request that is not a call, and ends the connection if a response of at
+ * most `maxBytes` is not read in time. Call it in the same turn of the event loop as the reply.
  */
 export function followReply(
   connection: Connection,
@@ -28,7 +28,7 @@ export function followReply(
   maxBytes = 0,
 ): void {
   const output = outputOf(response);
-  // Its client has left, and no event would follow.
+  // The client has left; no event would follow.
   if (output.destroyed) return;
   dropRest(request, connection);
   const stop = connection.endUnlessRead(output, maxBytes);
@@ -44,7 +44,7 @@ export function send(
   headers: OutgoingHttpHeaders,
   body?: string | Uint8Array,
 ): void {
-  // Both kinds have these methods; only their types differ.
+  // Both types have these methods, under incompatible signatures.
   const either = response as ServerResponse;
   const length = body === undefined ? undefined : { "content-length": Buffer.byteLength(body) };
   either.writeHead(status, { ...headers, ...length });
@@ -52,8 +52,8 @@ export function send(
 }
 
 /**
- * Sends a large response in parts, each once the one before has left the process, so that little is
- * held for a client that does not read. It rejects if the client leaves.
+ * Sends a large response in parts, each after the previous one has left the process, so that little
+ * is buffered for a client that does not read. Rejects if the client leaves.
  */
 export async function sendInParts(
   { method }: HttpRequest,

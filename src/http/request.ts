@@ -8,8 +8,8 @@ import type { Connection } from "./connection.ts";
 export type HttpRequest = IncomingMessage | Http2ServerRequest;
 
 /**
- * How long a client may take for the rest of a request that was replied to, and how long it may pause,
- * in milliseconds: many read the reply only then.
+ * How long a client may go on sending after the reply, and how long it may pause, in milliseconds:
+ * many clients read the reply only after sending everything.
  */
 const restTimeoutMs = 180_000;
 const restPauseMs = 5_000;
@@ -23,16 +23,16 @@ export function pathOf({ url = "" }: HttpRequest): string {
 /** The parameters in the query of a request. */
 export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
   const start = url.indexOf("?");
-  // It takes a first question mark off, also one that is a part of a name.
+  // With its "?", since URLSearchParams drops a leading one, which may be part of a name.
   return new URLSearchParams(start === -1 ? "" : url.slice(start));
 }
 
 /**
- * Reads all of a body. It is kept in one piece, however small the parts are in which it comes. Never
- * settles if the client disconnects.
+ * Reads a whole body into one buffer, however small its chunks. Never settles if the client
+ * disconnects.
  *
- * @param overhead how many bytes it may have besides `maxBytes` of a message
- * @throws {ConnectError} MESSAGE_TOO_LARGE, if it is longer; the rest is left unread
+ * @param overhead how many bytes are allowed beyond a message of `maxBytes`
+ * @throws {ConnectError} MESSAGE_TOO_LARGE; the rest is left unread
  */
 export function readBody(request: Readable, maxBytes: number, overhead: number): Promise<Buffer> {
   const limit = maxBytes + overhead;
@@ -46,7 +46,7 @@ export function readBody(request: Readable, maxBytes: number, overhead: number):
         reject(messageTooLarge(maxBytes));
         return;
       }
-      // A lone chunk is copied, too: a small one is in V8's heap, and a view on it would move it out.
+      // Copies a lone chunk too: small ones are in V8's heap, and a view would move them out of it.
       if (end > body.length) {
         const larger = Buffer.allocUnsafe(Math.min(2 * end, limit));
         body.copy(larger, 0, 0, size);
@@ -56,20 +56,20 @@ export function readBody(request: Readable, maxBytes: number, overhead: number):
       size = end;
     };
     const onEnd = () => {
-      // Node.js ends the body of a request that was reset, too.
+      // Node.js also ends the body of a request that was reset.
       if (!request.destroyed) resolve(body.subarray(0, size));
     };
     request.on("data", onData).on("end", onEnd);
-    // Node.js ends a stream without bytes also if nobody has asked for them yet.
+    // Node.js ends an empty stream even before anybody reads it.
     if (request.readableEnded) onEnd();
   });
 }
 
 /**
- * Drops what is left of a request that is replied to in this turn, so that the connection stays of
- * use: Node.js reads no request, and closes no stream, behind one that is unread. It would drop the
- * rest itself after the reply, without a word of what still comes. What takes too long is cut off, by
- * which some clients miss the reply.
+ * Discards the rest of a request that is replied to in this turn, so that the connection stays
+ * usable: Node.js neither reads the next request nor closes the stream behind an unread body. After
+ * the reply it would discard the rest itself, without events. Cuts off what takes too long, which
+ * makes some clients miss the reply.
  *
  * @param goesOnMs how long the rest may go on arriving, in milliseconds
  */
@@ -83,17 +83,17 @@ export function dropRest(
   const cutOff = () => {
     if (isWhole()) return;
     const stream = "stream" in request ? request.stream : request;
-    // The client need not send the rest (RFC 9113, 8.1).
+    // Tells the client not to send the rest (RFC 9113, 8.1).
     if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
     else connection.end("unfinished_request");
   };
-  // What came during a long turn of the event loop is read first.
+  // Reads first what arrived during a long turn of the event loop.
   const timer = setTimeout(() => setImmediate(cutOff), restPauseMs).unref();
   const end = performance.now() + goesOnMs;
   request.on("data", () => {
     if (performance.now() < end) timer.refresh();
   });
   request.once("end", () => clearTimeout(timer));
-  // A listener alone does not go on with a body that was paused.
+  // Adding a listener does not resume a body that was paused.
   request.resume();
 }

@@ -6,13 +6,13 @@ import { readSettingFile } from "../settings/reloaded-files.ts";
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;
 
-/** Called with the new context, and whether the CAs of clients are others than before. */
+/** Called with the new context, and whether the client CAs have changed. */
 type ReloadListener = (context: SecureContextOptions, areCasNew: boolean) => void;
 
 /**
  * Reads the keys and certificates.
  *
- * @param onWarning called if the certificate has expired, each time it is read
+ * @param onWarning called after each read if the certificate has expired
  * @throws {ConfigError} a file cannot be read or used
  */
 export async function readTls(files: TlsFiles, onWarning: (message: string) => void) {
@@ -27,17 +27,17 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
   };
   warnIfExpired();
   return {
-    /** What a server on TLS starts with. */
+    /** Options to start a TLS server with. */
     options: (): TlsOptions => ({
       ...context,
-      // A client without a certificate can still show a token, or ask for health.
+      // A client without a certificate can still send a token, or ask for health.
       requestCert: files.clientCaFile !== undefined,
       rejectUnauthorized: false,
     }),
     /** Calls back after each {@link Tls.reload}. */
     onReload: (listener: ReloadListener) => void listeners.push(listener),
     /**
-     * Reads the files again, for new connections; if they cannot be used, nothing changes.
+     * Re-reads the files, for new connections; if they cannot be used, nothing changes.
      *
      * @throws {ConfigError} a file cannot be read or used
      */
@@ -61,7 +61,7 @@ const ciphers = [
   "ECDHE+CHACHA20",
 ].join(":");
 
-/** Groups of key exchange without those that take milliseconds, such as P-521. */
+/** Key exchange groups, without slow ones such as P-521, which take milliseconds. */
 const groups = "X25519MLKEM768:X25519:P-256:P-384";
 
 async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
@@ -81,10 +81,10 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
     createSecureContext({ key }),
   );
   if (clientCaFile !== undefined) {
-    // A resumed connection would keep the earlier certificate and its verdict.
+    // No session resumption, which would keep the earlier certificate and its verification result.
     context.secureOptions = constants.SSL_OP_NO_TICKET;
     context.ca = await readSettingFile("--tls-client-ca", clientCaFile);
-    // Node.js itself skips what is no certificate.
+    // Checked here, since Node.js skips blocks that are not certificates.
     const blocks = String(context.ca).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [""];
     check(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`, () =>
       blocks.map((each) => new X509Certificate(each)),
@@ -100,7 +100,7 @@ function check(fault: string, use: () => unknown): void {
   try {
     use();
   } catch (error) {
-    // Such as ERR_SSL_EE_KEY_TOO_SMALL, for RSA with 1,024 bits.
+    // For example ERR_SSL_EE_KEY_TOO_SMALL for RSA with 1,024 bits.
     throw new ConfigError(`${fault} (${(error as NodeJS.ErrnoException).code})`);
   }
 }
