@@ -6,18 +6,18 @@ import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
 import { createQueue } from "../event-loop.ts";
 
-/** How many messages are compressed or unpacked at once, each of which can take some megabytes. */
+/** How many messages to compress or unpack at once; each can take some megabytes. */
 const maxAtOnce = 8;
 
 /** The smallest reply to compress, in bytes, as in connect-node. */
 const minBytes = 1_024;
 
-/** By default it would take most of a second for a page. */
+/** At the default quality, a list of 1 MiB takes most of a second. */
 const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
 
 /**
- * Creates what compresses replies and unpacks requests. Too many at once wait: a reply must not be
- * refused, since its call has been made.
+ * Creates the compressions of replies and requests. At the limit, messages wait: a reply cannot be
+ * rejected, since its call has been made.
  */
 export function createCompressions(): Compression[] {
   const begin = createQueue(maxAtOnce);
@@ -49,7 +49,7 @@ export function createCompressions(): Compression[] {
   return [bound(compressionGzip), bound({ ...compressionBrotli, compress: brotli })];
 }
 
-/** The compression for a reply of so many bytes, by the request's `accept-encoding`; null for none. */
+/** The compression for a reply of this size, by the request's `accept-encoding`; null for none. */
 export function chooseCompression(
   compressions: Compression[],
   accepted: string | string[] | undefined,

@@ -31,28 +31,28 @@ import { isGrpc, prefixBytes, readGrpcTimeout, sendStatus, unpackMessages } from
 import { httpError, jsonHeaders } from "./problem.ts";
 import { binaryOptions, type Rpc, refuseIdempotencyKey } from "./unary.ts";
 
-/** Carries a call through Connect's handlers, in its context values. */
+/** Key of the call in Connect's context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
 type Reply = UniversalServerResponse & { body: AsyncIterable<Uint8Array> };
 
 /**
- * How much of a stream of requests Connect gets at once, in bytes: it unpacks every message of a
- * part before it handles the first, each to many times its size.
+ * How many bytes of a request stream to pass to Connect at once: it unpacks every message in them,
+ * each to many times its size, before it handles the first.
  */
 const partBytes = 128;
 
-/** How many calls begin in a turn of the event loop: each takes a part of a millisecond. */
+/** How many calls to begin per turn of the event loop: each takes a fraction of a millisecond. */
 const maxBegunAtOnce = 8;
 
-/** Creates the path of calls in any form, and of streams, through Connect's own handlers. */
+/** Serves calls in any form, and streams, through Connect's own handlers. */
 export function createConnectRoutes(
   gate: Gate,
   rpcs: Iterable<Rpc>,
   jsonOptions: JsonOptions,
   acceptCompression: Compression[],
 ) {
-  // A queue of its own, so that strangers' calls do not come before those of callers.
+  // Separate queues, so that unauthenticated calls do not delay others.
   const takeTurn = { public: createTurns(maxBegunAtOnce), own: createTurns(maxBegunAtOnce) };
   const turnsOf = ({ isPublic }: Rpc) => (isPublic ? takeTurn.public : takeTurn.own);
   const router = createConnectRouter({
@@ -71,14 +71,14 @@ export function createConnectRoutes(
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
 
-  /** How a lone message was compressed, and the header that says so; those of a stream are Connect's. */
+  /** The compression of a single message, and its header. Connect handles those of streams. */
   function findCompression(rpc: Rpc, headers: IncomingHttpHeaders, transport: TransportName) {
     const header = transport === "connect" ? "content-encoding" : "grpc-encoding";
     const encoding = isOneMessage(rpc) ? headers[header] : undefined;
     return { header, compression: acceptCompression.find(({ name }) => name === encoding) };
   }
 
-  /** The body of a request. A lone message comes unpacked, as one part: its limits and errors are ours. */
+  /** The body of a request. A single message is read and unpacked here, for our limits and errors. */
   async function* readRequest(
     rpc: Rpc,
     req: HttpRequest,
@@ -106,14 +106,14 @@ export function createConnectRoutes(
   return async (rpc: Rpc, connection: Connection, req: HttpRequest, res: HttpResponse) => {
     const isGone = () => outputOf(res).destroyed;
     await turnsOf(rpc)(isGone);
-    // The client has left, and no event would end the call.
+    // The client has left; no event would end the call.
     if (isGone()) return;
     const { isPublic } = rpc;
     const { method } = rpc.spec;
     const { headers } = req;
     if (!URL.canParse(`http://${authorityOf(headers)}`)) {
       if (!isPublic) throw httpError(400, "the Host of the request is not a name or an address");
-      // Connect makes a URL of it, which nothing reads.
+      // Connect builds a URL from it, which nothing reads.
       headers[":authority" in headers ? ":authority" : "host"] = "localhost";
     }
     const transport = transportOf(headers);
@@ -122,9 +122,9 @@ export function createConnectRoutes(
     const call = gate.begin(head);
     call.values.set(callKey, call);
     const request = universalRequestFromNodeRequest(req, res, undefined, call.values);
-    // With it, Connect would set a timer beside the call's own. Its errors have no reason.
+    // With this header, Connect would set a timer of its own, whose errors have no reason.
     request.header.delete(timeoutHeader);
-    // With it, Connect would refuse what is too large before it is read, with no reason.
+    // With this header, Connect would reject large messages before they are read, without a reason.
     request.header.delete("content-length");
     const { header, compression } = findCompression(rpc, headers, transport);
     if (compression) request.header.delete(header);
@@ -140,7 +140,7 @@ export function createConnectRoutes(
       if (response.status === 415) throw call.recordFailure(httpError(415, mediaTypes));
       res.setHeader("cache-control", "no-store");
     }
-    // Connect calls bytes that are not a message an internal error.
+    // Connect reports bytes that are not a message as an internal error.
     if (transport === "connect" && response.status === 500 && !call.wasInvoked && !call.failure) {
       const error = call.recordFailure(malformedRequest());
       send(res, 400, jsonHeaders, errorToJsonBytes(error, jsonOptions));
@@ -152,15 +152,15 @@ export function createConnectRoutes(
 }
 
 /**
- * Sends the reply to a call, that of a stream one part after the other: a part that waits takes many
- * times its size in memory, and a client may ask for thousands at once.
+ * Sends the reply to a call. The parts of a stream go one after the other: a waiting part takes
+ * many times its size in memory, and a client may ask for thousands at once.
  */
 async function sendReply(
   { status, header = new Headers(), body, trailer }: Reply,
   call: Call,
   res: HttpResponse,
 ) {
-  // Both kinds have the methods of one; only their types differ.
+  // Both types have these methods, under incompatible signatures.
   const response = res as ServerResponse;
   let isWritten: Promise<void> | undefined;
   for await (const part of body) {
@@ -172,7 +172,7 @@ async function sendReply(
   if (call.isClosed) return;
   if (!response.headersSent) {
     const { failure, head } = call;
-    // Connect sends headers before the trailers of an error, too.
+    // Connect would send headers before an error's trailers; see {@link sendStatus}.
     if (head.transport === "grpc" && "stream" in res && failure?.code === Code.Unavailable) {
       sendStatus(res.stream, head.headers, failure);
       return;
@@ -184,8 +184,8 @@ async function sendReply(
 }
 
 /**
- * Options by which Connect refuses JSON with our errors: its own have no reason, and can repeat the
- * body. It has no hook for that but the decoder of text, whose errors it passes on.
+ * JSON options that make Connect reject bodies with our errors: its own have no reason, and can
+ * repeat the body. Its only hook for that is the text decoder, whose errors it passes on.
  */
 function checkJson({ input }: DescMethod, options: JsonOptions): JsonOptions {
   const decode = (bytes = new Uint8Array()) => {
@@ -198,7 +198,7 @@ function checkJson({ input }: DescMethod, options: JsonOptions): JsonOptions {
 const mediaTypes =
   "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web";
 
-/** The client's timeout, and the header that has it. */
+/** The client's timeout, and the name of its header. */
 function readTimeout({ transport, headers }: Pick<CallHead, "transport" | "headers">) {
   const isConnect = transport === "connect";
   const timeoutHeader = isConnect ? "connect-timeout-ms" : "grpc-timeout";
@@ -214,7 +214,7 @@ const runCall =
     call.wasInvoked = true;
     const res = await recordFailure(call, async () => {
       const { error } = readTimeout(call.head);
-      if (error) throw malformedRequest(error, "the timeout is not written as the protocol has it");
+      if (error) throw malformedRequest(error, "the timeout is not in the protocol's format");
       if (!req.stream) refuseIdempotencyKey(call.head, req.message);
       await gate.waitForPage(call);
       call.throwIfAborted();
@@ -225,13 +225,13 @@ const runCall =
       return res;
     }
     if (call.head.isPublic && res.method.methodKind === "server_streaming") {
-      // A watch lasts as long as its client likes.
+      // A watch lasts as long as its client wants.
       call.setDeadline(call.head.timeoutMs ?? Infinity);
     }
     return { ...res, message: recordStreamFailure(res.message, call) };
   };
 
-/** Records in its call why work failed; a fault becomes INTERNAL. */
+/** Records failures of the work in its call; a fault becomes INTERNAL. */
 async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
@@ -249,19 +249,19 @@ async function* recordStreamFailure<T>(messages: AsyncIterable<T>, call: Call): 
 }
 
 function toFailure(call: Call, error: unknown): ConnectError {
-  // Connect cannot send unpaired surrogates in a message, where only the request can bring them.
+  // Connect cannot send a message with unpaired surrogates, which only a request can contain.
   return call.recordFailure(error instanceof URIError ? malformedRequest(error) : error);
 }
 
-/** Records in its call what Connect refuses itself, such as a message that it cannot read. */
+/** Records errors in the call that Connect itself replies with, such as for an unreadable message. */
 function recordRefusal(response: UniversalServerResponse, call: Call): Reply {
   const { status, trailer = new Headers(), body } = response;
   async function* follow() {
     if (body) yield* recordStreamFailure(body, call);
     if (call.wasInvoked || call.failure) return;
-    // gRPC-Web and streams have their status in the body.
+    // gRPC-Web and streams carry their status in the body.
     const code = findTrailerError(trailer)?.code ?? codeByStatus[status];
-    // Otherwise it is a message that Connect cannot read, whatever it calls that.
+    // Any other code stands for a message that Connect cannot read.
     const isKnown = code === Code.Unimplemented || code === Code.ResourceExhausted;
     call.recordFailure(isKnown ? new ConnectError("refused by Connect", code) : malformedRequest());
   }

@@ -21,9 +21,9 @@ import { jsonHeaders } from "./problem.ts";
 import { readObject } from "./rest-request.ts";
 import { type Codec, decodeBinary } from "./unary.ts";
 
-/** How messages are read from JSON, and written. */
+/** How messages are read from and written to JSON. */
 export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
-  /** Refuses what is not UTF-8. */
+  /** Throws on bytes that are not UTF-8. */
   textDecoder: { decode(bytes?: Uint8Array): string };
 };
 
@@ -31,8 +31,8 @@ const json = "application/json";
 const proto = "application/proto";
 
 /**
- * Whether a request has the form that most unary calls of Connect have: its one message is
- * the body, and not compressed (https://connectrpc.com/docs/protocol#unary-request).
+ * Whether a request has the common form of a unary Connect call: one uncompressed message as the
+ * body (https://connectrpc.com/docs/protocol#unary-request).
  */
 export function isCommonConnect({ method, url, headers }: HttpRequest): boolean {
   return (
@@ -44,7 +44,7 @@ export function isCommonConnect({ method, url, headers }: HttpRequest): boolean 
   );
 }
 
-/** A timeout as Connect writes it; it has no maximum, since a call has a limit of its own. */
+/** Parses Connect's timeout header. No maximum, since calls have a limit of their own. */
 export function readConnectTimeout(text: unknown) {
   return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
 }
@@ -52,13 +52,13 @@ export function readConnectTimeout(text: unknown) {
 /**
  * Decodes a message from JSON.
  *
- * @throws {ConnectError} MALFORMED_REQUEST, which repeats no value
+ * @throws {ConnectError} MALFORMED_REQUEST; it repeats no value
  */
 export function decodeJson(desc: DescMessage, bytes: Uint8Array, options: JsonOptions): Message {
   try {
     return fromJsonString(desc, options.textDecoder.decode(bytes), options);
   } catch (error) {
-    // It says where JSON is wrong; the decoder's message may repeat the body.
+    // Throws an error with the position of wrong JSON; the decoder's message may repeat the body.
     readObject(bytes);
     throw malformedRequest(error);
   }
@@ -95,7 +95,7 @@ export function createConnectCodec(
         Buffer.byteLength(message),
       );
       if (compression === null) {
-        // Text can leave in one piece with the headers.
+        // As text, so that it can leave in one write with the headers.
         send(response, 200, replyHeaders, message);
         return;
       }

@@ -17,20 +17,20 @@ import { malformedRequest, reasonOf } from "../errors.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { type Codec, decodeBinary } from "./unary.ts";
 
-/** The prefix of a message: whether it is compressed, and its length. */
+/** The length of a message's prefix: a compression flag and the message's length. */
 export const prefixBytes = 5;
 
-/** A timeout as gRPC writes it; it has no maximum, since a call has a limit of its own. */
+/** Parses gRPC's timeout header. No maximum, since calls have a limit of their own. */
 export function readGrpcTimeout(text: unknown) {
   return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
 }
 
-/** Whether a request is one of gRPC, of any form. */
+/** Whether a request is gRPC, in any form. */
 export function isGrpc(headers: IncomingHttpHeaders): boolean {
   return /^application\/grpc(?!-web)/i.test(headers["content-type"] ?? "");
 }
 
-/** Whether a request has the form that most unary calls of gRPC have: not compressed protobuf. */
+/** Whether a request has the common form of a gRPC call: uncompressed protobuf. */
 export function isCommonGrpc(headers: IncomingHttpHeaders): boolean {
   const { "content-type": type, "grpc-timeout": timeout } = headers;
   return (
@@ -43,7 +43,7 @@ export function isCommonGrpc(headers: IncomingHttpHeaders): boolean {
 }
 
 /**
- * Creates the codec for the common form of a unary call by gRPC, on a stream of HTTP/2
+ * Creates the codec for the common form of a unary gRPC call, on an HTTP/2 stream
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
  */
 export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
@@ -60,9 +60,9 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
       const flags = body[0];
       const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
       if (flags === 1) {
-        // The protocol has its own code for this mistake of a client, which is no fault.
+        // The protocol wants the code INTERNAL for this mistake of a client, which is not a fault of the service.
         call.recordFailure(malformedRequest());
-        throw new ConnectError("the message is compressed by no named encoding", Code.Internal);
+        throw new ConnectError("the message is compressed, but names no encoding", Code.Internal);
       }
       if (flags !== 0 || body.length < end) throw malformedRequest();
       if (body.length > end) {
@@ -78,7 +78,7 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
       bytes.writeUInt32BE(message.length, 1);
       bytes.set(message, prefixBytes);
       const type = String(head.headers["content-type"]);
-      // As Node.js sends them: an object would have to be converted.
+      // In the form that Node.js sends: it would have to convert an object.
       stream.respond([":status", "200", "content-type", type], { waitForTrailers: true });
       stream.on("wantTrailers", sendOk);
       stream.end(bytes);
@@ -89,8 +89,8 @@ export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
 }
 
 /**
- * Unpacks the body of a call by gRPC or gRPC-Web, in any form, and requires it to be messages of its
- * method. Connect refuses other bytes without a reason, and some as a fault of the service.
+ * Unpacks the body of a gRPC or gRPC-Web call in any form, and checks that it consists of messages
+ * of its method. Connect rejects other bytes without a reason, and some as a fault of the service.
  *
  * @throws {ConnectError} MALFORMED_REQUEST or MESSAGE_TOO_LARGE
  */
@@ -111,12 +111,12 @@ export async function unpackMessages(
   try {
     for await (const { flags, data } of messages) {
       if (!isJson) decodeBinary(input, data);
-      // A second one is enough to be refused; many could be of any size.
+      // Two are enough to be rejected; more could be of any size.
       if (unpacked.length < 2) unpacked.push(encodeEnvelope(flags, data));
     }
     return Buffer.concat(unpacked);
   } catch (error) {
-    // A compressed message of no named encoding is for the protocol to refuse.
+    // Connect rejects a compressed message without a named encoding, as the protocol requires.
     if (ConnectError.from(error).code === Code.Internal) return body;
     throw reasonOf(error) ? error : malformedRequest(error);
   }
@@ -127,9 +127,9 @@ function sendOk(this: ServerHttp2Stream): void {
 }
 
 /**
- * Replies to a call of gRPC with an error alone, in trailers only: a client that has seen headers
- * does not repeat the call by itself. It reads the delay before a repeat from a header, and not
- * from the details (https://github.com/grpc/proposal/blob/master/A6-client-retries.md).
+ * Replies to a gRPC call with an error in trailers only: a client that has seen headers does not
+ * retry by itself. Clients read the retry delay from a header, not from the details
+ * (https://github.com/grpc/proposal/blob/master/A6-client-retries.md).
  */
 export function sendStatus(
   stream: ServerHttp2Stream,
@@ -137,7 +137,7 @@ export function sendStatus(
   error: ConnectError,
 ): void {
   const status = Object.fromEntries(setTrailerStatus(new Headers(), error));
-  // No more than gRPC requires, and the spaces that HTTP trims: grpc-js does not decode the rest.
+  // Encodes only what gRPC requires, and spaces that HTTP trims: grpc-js does not decode the rest.
   const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
   const head = { ":status": 200, "content-type": headers["content-type"] };
   const [retry] = error.findDetails(RetryInfoSchema);

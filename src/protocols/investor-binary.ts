@@ -8,15 +8,15 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { maxRecordBytes, maxTextLength } from "../investor/investor.ts";
 
-/** Room for a valid record, whose last text is taken to have three bytes in each unit of UTF-16. */
+/** Room for a valid record while its last text is assumed to take three bytes per UTF-16 unit. */
 const maxBytes = maxRecordBytes + 3 * 2 * maxTextLength;
 
-/** More than the tag of a record in a page takes, and its length. */
+/** More than the tag and length of a record in a list take. */
 const maxPrefixBytes = 6;
 
 /**
- * Creates an encoder of messages: its bytes are those of toBinary(), which allocates an array for
- * each text of a record. They are valid until the next message is encoded.
+ * Creates an encoder with the same output as toBinary(), which allocates an array for each text of
+ * a record. The bytes are valid until the next message is encoded.
  */
 export function createEncoder(): (schema: DescMessage, message: Message) => Uint8Array {
   const encodeInvestor = createInvestorEncoder();
@@ -49,7 +49,7 @@ export function createEncoder(): (schema: DescMessage, message: Message) => Uint
   };
 }
 
-/** Writes a varint; returns where it ends. */
+/** Writes a varint; returns its end. */
 function writeLength(memory: Uint8Array, length: number, start: number): number {
   let at = start;
   let rest = length;
@@ -68,7 +68,7 @@ function createInvestorEncoder(): (investor: Investor) => Uint8Array {
     name: localName as Exclude<keyof Investor, "$typeName" | "$unknown">,
   }));
 
-  /** Writes a text behind its length; returns where it ends. */
+  /** Writes a text after its length; returns its end. */
   function writeText(text: string, start: number): number {
     const length = memory.write(text, start + 1);
     if (length < 0x80) {
@@ -86,14 +86,14 @@ function createInvestorEncoder(): (investor: Investor) => Uint8Array {
       const value = investor[name];
       if (value === "" || value === 0) continue;
       if (typeof value === "number") {
-        // No type of ours: its varint has more bytes.
+        // Not one of our types: its varint is longer.
         if (value < 0 || value > 0x7f) return toBinary(InvestorSchema, investor);
         memory[end] = (number << 3) | WireType.Varint;
         memory[end + 1] = value;
         end += 2;
         continue;
       }
-      // Another program may have stored what is longer than any valid text.
+      // Another program may have stored an overlong text.
       if (end + 3 * value.length + 4 > maxBytes) return toBinary(InvestorSchema, investor);
       memory[end] = (number << 3) | WireType.LengthDelimited;
       end = writeText(value, end + 1);

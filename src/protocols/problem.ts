@@ -9,16 +9,16 @@ import { errorDomain } from "../errors.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
 
-/** The headers of a reply in JSON, which may hold a record. */
+/** Headers of a JSON reply, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
 
-/** A place in a request: a JSON pointer into the body (RFC 6901, 6), or a parameter or a header by its name. */
+/** Part of a request: a JSON pointer into the body (RFC 6901, 6), or the name of a parameter or header. */
 export type Location = { pointer: string } | { parameter: string } | { header: string };
 
-/** Finds the place of a field of the protobuf contract in a request. */
+/** Finds the part of a request that holds a field of the protobuf contract. */
 type Locate = (field: string) => Location;
 
-/** What HTTP itself refuses, for any operation. */
+/** Errors at the level of HTTP, for any operation. */
 const refusals = {
   400: ["MALFORMED_REQUEST", Code.InvalidArgument],
   403: ["CROSS_ORIGIN", Code.PermissionDenied],
@@ -45,7 +45,7 @@ const statusByCode: Partial<Record<Code, number>> = {
   [Code.DeadlineExceeded]: 504,
 };
 
-/** The refusal of a request by HTTP itself. */
+/** Creates an error at the level of HTTP. */
 export function httpError(
   status: keyof typeof refusals,
   message: string,
@@ -56,7 +56,7 @@ export function httpError(
   return new ConnectError(message, code, headers, [{ desc: ErrorInfoSchema, value }]);
 }
 
-/** The refusal of a method that a path does not have. */
+/** The error for a method that a path does not have. */
 export function methodNotAllowed({ method }: HttpRequest, allow: string): ConnectError {
   return httpError(405, `${method} is not allowed here`, { allow });
 }
@@ -74,7 +74,7 @@ export function sendProblem(response: HttpResponse, error: ConnectError, locate?
   send(response, problem.status, headers, JSON.stringify(problem));
 }
 
-/** The reply to a request of HTTP/1.1 that cannot be read, by the code of Node.js's error. */
+/** The raw reply to an HTTP/1.1 request that cannot be parsed, by Node.js's error code. */
 export function refusalOf(code: string): string {
   const problem = toProblem(
     code === "HPE_HEADER_OVERFLOW"
@@ -104,10 +104,10 @@ function toProblem(error: ConnectError, locate?: Locate) {
     .map(({ field, description }) => ({ ...locate?.(field), detail: description }));
   return {
     type: `urn:investor-records:problem:${reason.toLowerCase().replaceAll("_", "-")}`,
-    // 499 is no status of HTTP, but common.
+    // 499 is common, but not an HTTP standard.
     title: STATUS_CODES[status] ?? "Client Closed Request",
     status,
-    // The message of the error names the fields as the RPC protocols do.
+    // The error's own message names fields by their protobuf names.
     detail: errors.length > 0 ? "the request breaks rules, listed in errors" : error.rawMessage,
     reason,
     ...(info && Object.keys(info.metadata).length > 0 && { metadata: info.metadata }),

@@ -18,18 +18,18 @@ import {
 import { findListViolations } from "../investor/paging.ts";
 import { httpError, type Location } from "./problem.ts";
 
-/** Where the investors are. */
+/** The path of the investors. */
 export const collection = "/v1/investors";
 
-// Prefixes of violations in what only plain JSON has: the parameters of a query, the members of a body.
+// Prefixes of violations outside the protobuf contract: query parameters and members of the body.
 const queryMark = "?";
 const bodyMark = "#/";
 
 /**
  * Reads a create: a JSON object, and the header Idempotency-Key, quoted or bare.
  *
- * @throws {ConnectError} UNSUPPORTED_MEDIA_TYPE; MALFORMED_REQUEST, if it is no JSON object;
- *   INVALID_FIELDS, with every rule that the request breaks, if a member is unknown or not a string
+ * @throws {ConnectError} UNSUPPORTED_MEDIA_TYPE; MALFORMED_REQUEST if the body is not a JSON object;
+ * INVALID_FIELDS with every broken rule, including unknown members and values that are not strings
  */
 export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateInvestorRequest {
   requireJson(httpRequest);
@@ -45,9 +45,9 @@ export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateIn
 }
 
 /**
- * The object that a body in JSON is.
+ * Parses a body as a JSON object.
  *
- * @throws {ConnectError} MALFORMED_REQUEST, with the place of what is wrong but nothing of the body
+ * @throws {ConnectError} MALFORMED_REQUEST, with the position of the error but no content of the body
  */
 export function readObject(body: Uint8Array): Record<string, unknown> {
   if (!isUtf8(body)) throw malformedRequest(undefined, "the body is not UTF-8");
@@ -61,7 +61,7 @@ export function readObject(body: Uint8Array): Record<string, unknown> {
 /**
  * Reads a get, whose path ends in the id.
  *
- * @throws {ConnectError} MALFORMED_REQUEST, if its escapes are not UTF-8; INVALID_FIELDS
+ * @throws {ConnectError} MALFORMED_REQUEST if its escapes are not UTF-8; INVALID_FIELDS
  */
 export function readGet(request: HttpRequest): Message {
   const violations = findQueryViolations(queryOf(request), []);
@@ -75,7 +75,7 @@ export function readGet(request: HttpRequest): Message {
 }
 
 /**
- * Reads the list of one page.
+ * Reads the request for one page.
  *
  * @throws {ConnectError} INVALID_FIELDS, with every rule that the query breaks
  */
@@ -96,7 +96,7 @@ export function readList(httpRequest: HttpRequest): Message {
   throw invalidFields(addViolations(violations, findListViolations(request), queryMark));
 }
 
-/** The place in a request of the field of a violation. */
+/** The part of a request that holds the field of a violation. */
 export function locate({ method }: HttpRequest, field: string): Location {
   if (field.startsWith(queryMark)) return { parameter: field.slice(queryMark.length) };
   if (field.startsWith(bodyMark)) return { pointer: field };
@@ -117,7 +117,7 @@ function requireJson({ headers }: HttpRequest): void {
   }
 }
 
-/** What of a query is not accepted, at most {@link maxViolations} names, or given more than once. */
+/** Unknown parameters ({@link maxViolations} at most), and parameters given more than once. */
 function findQueryViolations(query: URLSearchParams, accepted: string[]): Violation[] {
   const names = new Set(query.keys());
   const unknown = [...names].filter((name) => !accepted.includes(name)).slice(0, maxViolations);

@@ -17,14 +17,14 @@ import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";
 
-/** Of 100 records: larger pages would live long enough to reach V8's old generation. */
+/** 100 records: larger pages would live long enough to reach V8's old generation. */
 const firstPage = create(ListInvestorsRequestSchema, { pageSize: 100 });
 
 /**
  * Serves the investors as plain JSON over HTTP.
  *
  * @param service an implementation of the InvestorService
- * @returns what serves a request, or returns undefined if nothing is at its path
+ * @returns a handler that serves a request, or returns undefined if nothing is at its path
  */
 export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: ProtocolOptions) {
   const serveUnary = createUnary(gate);
@@ -36,7 +36,7 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
   const wholeListCodec: RestCodec = {
     ...common,
     describe: (req) => ({ ...common.describe(req), isWholeList: true }),
-    // A failure of the first page still has its own status.
+    // Reads the first page before the reply begins, so that its failure can still set the status.
     decode: () => firstPage,
     async reply(res, first, call, req) {
       for (const [name, value] of Object.entries(jsonHeaders)) res.setHeader(name, value);
@@ -45,7 +45,7 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
     },
   };
 
-  /** Writes all records page by page. */
+  /** Writes all records, page by page. */
   async function* writeAll(call: Call, first: Message): AsyncGenerator<string> {
     let page = first as ListInvestorsResponse;
     let separator = "[";
@@ -53,7 +53,7 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
     for (;;) {
       const text = separator + page.investors.map(toJson).join(",");
       const isLast = page.nextPageToken === "";
-      // Until it is resumed, it waits for the client.
+      // While suspended here, it waits for the client.
       call.startReplyTimeout(sentBytes);
       yield isLast ? `${text}]` : text;
       sentBytes += Buffer.byteLength(text);
@@ -70,7 +70,7 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
       const next = { ...firstPage, pageToken };
       return (await listInvestors.spec.impl(next, call)) as ListInvestorsResponse;
     } catch (error) {
-      // Before the pipeline cuts the reply, for which the call would blame its client.
+      // Recorded before the pipeline cuts off the reply, which would be taken for the client's doing.
       throw call.recordFailure(error);
     }
   }
@@ -104,7 +104,7 @@ const common = {
   reply: (response: HttpResponse, output: Message) =>
     send(response, 200, jsonHeaders, toJson(output as Investor)),
   fail(response, error, _, request) {
-    // Cut, so that nobody takes a part of the list for the whole.
+    // Cut off, so that nobody mistakes part of the list for the whole.
     if (response.headersSent) response.destroy();
     else sendProblem(response, error, (field) => locate(request, field));
   },

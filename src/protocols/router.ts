@@ -26,30 +26,30 @@ export type Handler = (
 ) => Promise<void> | undefined;
 
 export interface RouterOptions extends ProtocolOptions {
-  /** Those whose calls the gate counts. */
+  /** Services whose calls the gate counts. */
   services: ServiceImplSpec[];
-  /** Those that anybody may call. */
+  /** Services that anybody may call. */
   publicServices: ServiceImplSpec[];
-  /** The origins whose pages may call, or `*` for any; empty for none (CORS). */
+  /** The origins whose web pages may call, or `*` for any; empty for none (CORS). */
   corsOrigins: string[];
   /**
-   * The hosts that requests may name; cross-origin requests are refused too. Neither is checked if
-   * absent.
+   * The hosts that requests may name; with them, cross-origin requests are rejected too. Absent: no
+   * check.
    */
   hosts: ReadonlySet<string> | undefined;
   telemetry: Telemetry;
 }
 
-/** A host or an origin. Anything else that their headers hold is not logged. */
+/** A host or an origin. Any other header value is not logged. */
 const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 
-/** What load balancers ask under any host or, over HTTP/1.0, none; no web page learns from it. */
+/** Paths that load balancers request under any host or, over HTTP/1.0, none. Useless to web pages. */
 const probes = ["/healthz", "/readyz"];
 
-/** The beginning of a target in absolute form (RFC 9112, section 3.2.2). */
+/** The start of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
 
-/** Creates the router, which replies to every request, whatever happens. */
+/** Creates the router, which replies to every request, even after unexpected errors. */
 export function createRouter(options: RouterOptions) {
   const { gate, maxMessageBytes, services, publicServices, corsOrigins, hosts } = options;
   const rpcs = new Map<string, Rpc>();
@@ -121,7 +121,7 @@ export function createRouter(options: RouterOptions) {
       : httpError(404, "there is nothing at this path");
   }
 
-  /** Runs the work on a request. An error is replied to or, once the reply has begun, cuts it. */
+  /** Runs the work on a request. An error becomes the reply or, once a reply has begun, cuts it off. */
   async function guard(
     work: () => Promise<void> | undefined,
     reply: { readonly headersSent: boolean; destroy(): unknown },
@@ -146,7 +146,7 @@ export function createRouter(options: RouterOptions) {
   }
 
   return {
-    /** Creates what serves requests: those of RPCs, and those that one of the handlers takes. */
+    /** Creates the function that serves requests: RPCs itself, others through the handlers. */
     serveWith:
       (handlers: Handler[]) =>
       (connection: Connection, req: HttpRequest, res: HttpResponse): void => {
@@ -159,7 +159,7 @@ export function createRouter(options: RouterOptions) {
         };
         guard(() => route(connection, req, res, handlers), res, sendError);
       },
-    /** What serves a unary call of gRPC in its common form on its stream; undefined if it is none. */
+    /** The function to serve a common unary gRPC call on its stream; undefined for other streams. */
     streamServer(
       connection: Connection,
       stream: ServerHttp2Stream,

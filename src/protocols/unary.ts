@@ -21,7 +21,7 @@ import { malformedRequest, messageTooLarge } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
 
-/** How binary messages are read. Unknown fields, if kept, would take a hundredfold in memory. */
+/** How to read binary messages. Keeping unknown fields would take a hundred times their size. */
 export const binaryOptions = { readUnknownFields: false };
 
 /** @throws {ConnectError} MALFORMED_REQUEST: the bytes are not a message of this type */
@@ -34,7 +34,7 @@ export function decodeBinary(desc: DescMessage, bytes: Uint8Array): Message {
 }
 
 /**
- * Refuses a header that counts for plain JSON alone: who sends it would take a second record for the
+ * Rejects a header that only plain JSON supports: its sender would mistake a second record for a
  * replay of the first.
  *
  * @throws {ConnectError} MALFORMED_REQUEST
@@ -43,7 +43,7 @@ export function refuseIdempotencyKey({ method, headers }: CallHead, input: Messa
   const requestId = method.input.field.requestId;
   if (headers["idempotency-key"] === undefined || !requestId || isFieldSet(input, requestId))
     return;
-  const description = "the header Idempotency-Key counts for plain JSON alone: set request_id";
+  const description = "the header Idempotency-Key is for plain JSON only: set request_id";
   throw malformedRequest(undefined, description);
 }
 
@@ -56,7 +56,7 @@ export interface Rpc {
   readonly maxBytes: number;
 }
 
-/** One whose implementation asks of its context only what a {@link Call} has. */
+/** A unary method, whose implementation needs only what a {@link Call} has of a context. */
 export interface UnaryRpc extends Rpc {
   readonly spec: Extract<MethodImplSpec, { kind: "unary" }> & {
     impl(
@@ -66,14 +66,14 @@ export interface UnaryRpc extends Rpc {
   };
 }
 
-/** How one protocol writes a unary call on the wire, in its common form. */
+/** How one protocol writes the common form of a unary call on the wire. */
 export interface Codec<Request, Response> {
   readonly transport: TransportName;
-  /** How many bytes the body has besides its message, if any. */
+  /** How many bytes the body has besides its message. */
   readonly overhead?: number;
   /** The client's timeout, in milliseconds. */
   timeoutMs?(headers: IncomingHttpHeaders): number | undefined;
-  /** How it looks as plain HTTP, if that is what it is. */
+  /** Describes the call as plain HTTP, where it is. */
   describe?(request: Request): HttpCall;
   /** @throws {ConnectError} the body is not one message */
   decode(method: DescMethod, body: Uint8Array, request: Request, call: Call): Message;
@@ -87,7 +87,7 @@ export interface ProtocolOptions {
   maxMessageBytes: number;
 }
 
-/** Creates the path of unary calls in their common form, on every protocol, from request to reply. */
+/** Serves common unary calls of every protocol, from request to reply. */
 export function createUnary(gate: Gate) {
   return async <Request extends HttpRequest | ServerHttp2Stream, Response>(
     codec: Codec<Request, Response>,
@@ -113,7 +113,7 @@ export function createUnary(gate: Gate) {
       const turn = gate.waitForPage(call);
       if (turn) await turn;
       call.throwIfAborted();
-      // An implementation may reply with a plain object instead of a message.
+      // An implementation may return a plain object instead of a message.
       const output = create(method.output, await spec.impl(input, call));
       call.startReplyTimeout();
       await codec.reply(response, output, call, request);
@@ -121,7 +121,7 @@ export function createUnary(gate: Gate) {
       const reply = call.recordFailure(error);
       call.startReplyTimeout();
       if (!call.isClosed) codec.fail(response, reply, call, request);
-      // A body that had not come by its deadline is not waited for again.
+      // A body that missed its deadline is not waited for again.
       const goesOnMs = reply.code === Code.DeadlineExceeded ? 0 : undefined;
       dropRest(request, connection, goesOnMs);
     }
