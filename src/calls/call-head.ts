@@ -5,34 +5,34 @@ import type { Connection } from "../http/connection.ts";
 import type { HttpResponse } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
 
-/** The protocols of calls, as metrics and logs name them. */
+/** Names of the protocols of calls in metrics and logs. */
 export type TransportName = "grpc" | "connect" | "grpc-web" | "rest";
 
-/** What is known of a call once its headers have arrived. */
+/** What the headers of a call tell. */
 export interface CallHead {
   readonly method: DescMethod;
   readonly transport: TransportName;
-  /** Anybody may make it, and it is not counted among those in flight. */
+  /** Anybody may make the call, and it does not count as in flight. */
   readonly isPublic: boolean;
   readonly headers: IncomingHttpHeaders;
   readonly connection: Connection;
-  /** Emits `close` when the reply was sent, or never will be. */
+  /** Emits `close` once the reply has been sent or abandoned. */
   readonly response: HttpResponse | ServerHttp2Stream;
   /** The client's timeout, in milliseconds. */
   readonly timeoutMs?: number | undefined;
-  /** How it looks as a request of plain HTTP, if that is its protocol. */
+  /** The call as plain HTTP, if that is its protocol. */
   readonly http?: HttpCall | undefined;
 }
 
 export interface HttpCall {
   readonly request: HttpRequest;
-  /** The pattern of its path. */
+  /** The path pattern. */
   readonly route: string;
-  /** Whether it is the whole list, which has neither a deadline nor a size. */
+  /** Whether the whole list is requested, which has neither a deadline nor a size limit. */
   readonly isWholeList: boolean;
 }
 
-/** The name of a method with that of its service. */
+/** The full name of a method: service and method. */
 export function methodNameOf({ parent, name }: DescMethod): string {
   return `${parent.typeName}/${name}`;
 }

@@ -13,45 +13,45 @@ import { outputOf } from "../http/reply.ts";
 import { deadlineKey } from "../service/context.ts";
 import type { CallHead } from "./call-head.ts";
 
-/** Starts the span of a call, which ends when its reply has closed, and returns the id of its trace. */
+/** Starts a call's span, which ends when its reply has closed, and returns its trace id. */
 export type StartSpan = (call: Call) => string;
 
-/** What all calls of a server have in common. */
+/** Options that all calls of a server share. */
 export interface CallOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
-  /** Logs a fault under the id that its caller gets. */
+  /** Logs a fault under the id that the caller gets. */
   logFault(error: unknown, id: string): void;
-  /** Traces calls, but for public ones; they are not traced if absent. */
+  /** Traces calls other than public ones; absent without tracing. */
   startSpan?: StartSpan | undefined;
 }
 
-/** The longest that a timer of Node.js can wait, in milliseconds: some 24 days. */
+/** The maximum of a Node.js timer, in milliseconds: about 24 days. */
 const maxTimerMs = 2 ** 31 - 1;
 
-/** How long a call that gives way has to send its last status, in milliseconds. */
+/** How long a call that gives way may take to send its last status, in milliseconds. */
 const lastStatusMs = 1_000;
 
-// One for all calls, since the stack of an error is costly.
+// Shared by all calls, since an error's stack is costly.
 const clientLeft = cancelled("nobody waits for the reply");
 const deadlinePassed = deadlineExceeded("nothing was written");
 const replyNotRead = deadlineExceeded("the reply was not read");
 
 /**
- * One call on any protocol, from its headers until its reply was sent: who makes it, how long it may
- * take, and why it failed. It is the context that the service gets.
+ * One call on any protocol, from its headers until its reply was sent: its caller, its deadline,
+ * and why it failed. The service gets it as its context.
  */
 export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly head: CallHead;
   readonly values: ContextValues = createContextValues();
-  /** When it began, by performance.now(). */
+  /** When the call began, by performance.now(). */
   readonly startedAt = performance.now();
-  /** Whether its deadline is that of its client, which is no failure of the service. */
+  /** Whether the deadline was set by the client, so that missing it is not a failure of the service. */
   readonly isDeadlineOfClient: boolean;
   caller: Caller | undefined;
-  /** Why it failed; the first {@link Call.recordFailure} counts. */
+  /** Why the call failed: the first error passed to {@link Call.recordFailure}. */
   failure: ConnectError | undefined;
-  /** Whether its implementation was reached. */
+  /** Whether the call reached its implementation. */
   wasInvoked = false;
   readonly #options: CallOptions;
   readonly #closeListeners: (() => void)[] = [];
@@ -77,14 +77,14 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (!head.isPublic) this.#id = options.startSpan?.(this);
   }
 
-  /** Sets its deadline, in milliseconds from now, instead of the previous one. */
+  /** Replaces the deadline with one in `ms` milliseconds from now. */
   setDeadline(ms = this.#options.requestTimeoutMs): void {
     const pass = () => {
       this.#abort(deadlinePassed);
       this.startReplyTimeout();
     };
     this.#stopTimer();
-    // A timer takes a millisecond at least, in which a record can be stored.
+    // No timer: it would take at least a millisecond, in which a record can be stored.
     if (ms <= 0) pass();
     else if (!this.#isClosed && ms <= maxTimerMs) {
       const timer = setTimeout(pass, ms);
@@ -93,10 +93,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Replaces the deadline by the time that its client has to read what is sent to it now, and before
-   * that what was sent of whole lists on its connection. After that time the connection is closed.
+   * Replaces the deadline by the time that the client has to read what is sent to it now, after
+   * earlier parts of whole lists on its connection. When that time is up, the connection is closed.
    *
-   * @param sentBytes how much of the reply was sent before
+   * @param sentBytes how much of the reply has already been sent
    */
   startReplyTimeout(sentBytes = 0): void {
     const { connection, response } = this.head;
@@ -110,7 +110,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     });
   }
 
-  /** Ends early, for other callers. A reply that has begun gets a second to be read. */
+  /** Ends the call early, to make room for others. A reply that has begun gets a second to be read. */
   giveWay(reason: ConnectError): void {
     this.#abort(reason);
     const { response } = this.head;
@@ -118,40 +118,40 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Records why the call failed and returns what to reply. Anything but a ConnectError is a fault
-   * of the service: INTERNAL with an id, under which the cause goes to the log and nowhere else.
+   * Records why the call failed and returns the error to reply with. Anything but a ConnectError is a
+   * fault of the service: INTERNAL with an id, under which the cause is logged and shown nowhere else.
    */
   recordFailure(error: unknown): ConnectError {
     this.#endRead();
     const reply = this.#toReply(error);
     if (this.failure === undefined) {
       this.failure = reply;
-      // Its request may go on, which holds up nothing but its stream.
+      // The request may go on arriving, which holds up only its own stream.
       outputOf(this.head.response).once("finish", () => this.#close());
     }
     return reply;
   }
 
-  /** Calls back when the reply was sent, or never will be; at once if that has happened. */
+  /** Calls back once the reply has been sent or abandoned; at once if that has happened. */
   onClose(listener: () => void): void {
     if (this.#isClosed) listener();
     else this.#closeListeners.push(listener);
   }
 
-  /** Calls back once, when its page has been read, or never will be. */
+  /** Calls back once the call's page has been read from the store, or will not be. */
   onceRead(listener: () => void): void {
     if (this.#isClosed || this.#abortReason) listener();
     else this.#onRead = listener;
   }
 
-  /** Keeps its connection from being replaced by a new one until it closes. */
+  /** Protects the call's connection from being replaced by a new one until the call closes. */
   useConnection(isWatch = false): void {
     const release = this.head.connection.use(isWatch);
     this.onClose(() => release(this.#sentBytes));
   }
 
   /**
-   * Resolves with the outcome of work that does not itself end with the call.
+   * Settles with the work, which itself goes on when the call ends.
    *
    * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
    */
@@ -163,17 +163,17 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     });
   }
 
-  /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if the work on it is to end early */
+  /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if the call has been aborted */
   throwIfAborted(): void {
     if (this.#abortReason) throw this.#abortReason;
   }
 
-  /** Whether the reply was sent, or never will be. */
+  /** Whether the reply has been sent or abandoned. */
   get isClosed(): boolean {
     return this.#isClosed;
   }
 
-  /** The name of its code in gRPC (https://grpc.io/docs/guides/status-codes), once it has closed. */
+  /** The name of the gRPC status code (https://grpc.io/docs/guides/status-codes), once the call has closed. */
   get code(): string {
     if (this.failure === undefined && this.#wasSent) return "OK";
     const code = this.failure?.code ?? Code.Canceled;
@@ -181,7 +181,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Its id in logs and errors: that of the trace that its caller carries on
+   * The call's id in logs and errors: the trace id that its caller propagates
    * (https://www.w3.org/TR/trace-context), or a random one.
    */
   get id(): string {
@@ -193,7 +193,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return this.#id;
   }
 
-  /** Aborts when the work on it is to end early. It is costly, and made when it is first asked for. */
+  /** Aborts when work on the call should end early. Created on first access, since it is costly. */
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
@@ -214,7 +214,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#endRead();
     const { response } = this.head;
     const output = outputOf(response);
-    // Node.js finishes a stream of HTTP/2 also when it is reset, or its connection has ended.
+    // Node.js also finishes an HTTP/2 stream when it is reset, or its connection has ended.
     const wasCut = "aborted" in output && output.aborted;
     this.#wasSent = response.headersSent && response.writableFinished && !wasCut;
     if (!this.#wasSent) this.#abort(clientLeft);
@@ -230,9 +230,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   #toReply(error: unknown): ConnectError {
     if (error instanceof ConnectError) return error;
-    // What breaks when nobody waits for the reply any more is no fault.
+    // Errors after an abort are not faults.
     if (this.#abortReason) return this.#abortReason;
-    // Node.js reports later that a stream was reset, when a reply on it has failed.
+    // Node.js reports the reset of a stream only after a reply on it has failed.
     const { code } = Object(error) as NodeJS.ErrnoException;
     if (this.#isClosed || code === "ERR_HTTP2_INVALID_STREAM") return clientLeft;
     this.#options.logFault(error, this.id);

@@ -17,32 +17,32 @@ import type { Telemetry } from "./telemetry.ts";
 /** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
 
-/** The longest that a reflection stream may take, in milliseconds. */
+/** Maximum duration of a reflection stream, in milliseconds. */
 const reflectionTimeoutMs = 60_000;
 
 interface GateOptions extends CallOptions {
-  /** How many calls may be in flight at once. */
+  /** The most calls in flight. */
   maxInFlight: number;
-  /** Authenticates callers; anybody may call if absent. */
+  /** Authenticates callers; if absent, anybody may call. */
   authenticate?: Authenticate | undefined;
-  /** Follows every call but public ones, including those refused. */
+  /** Observes calls, including rejected ones. */
   telemetry: Telemetry;
 }
 
 /**
- * Creates what admits or refuses a call by its headers alone, before any of the body is read. Every
- * protocol asks it.
+ * Creates the gate, which admits or rejects calls of every protocol by their headers, before their
+ * bodies are read.
  */
 export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
-  // Whatever one caller does, some slots are left for the others.
+  // One caller cannot take all slots.
   const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
   const inFlight = "investor_records_rpc_server_calls_in_flight";
   telemetry.show(inFlight, "Calls in flight.", () => slots.held);
   const lists = createSlots("lists", limits.lists, limits.listsOfCaller);
   const beginPage = createQueue(limits.pagesAtOnce);
   const wholeLists = createSlots("whole lists", limits.wholeLists, limits.wholeListsOfCaller);
-  // One limit each, so that none keeps another out.
+  // Separate limits, so that one kind cannot keep out another.
   const checks = createPublicCalls("health checks", limits.checks, "oldest");
   const reflections = createPublicCalls("reflection streams", limits.reflections, "oldest");
   const watches = createPublicCalls("health watches", limits.watches, "youngest");
@@ -91,18 +91,18 @@ export function createGate(options: GateOptions) {
   }
 
   return {
-    /** Begins a call that is yet to be admitted, and follows it. */
+    /** Begins a call, not yet admitted, and observes it. */
     begin(head: CallHead): Call {
       const call = new Call(head, options);
       telemetry.follow(call);
       return call;
     },
     /**
-     * Admits a call: its caller is known and may make it, and a slot is free, which it holds until its
-     * reply has closed. Anybody may make a public call, within the limits of its kind.
+     * Admits a call: authenticates and authorizes its caller, and takes a slot until its reply has
+     * closed. Anybody may make a public call, within the limits of its kind.
      *
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
-     *   SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
+     * SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
      */
     admit(call: Call): void | Promise<void> {
       if (call.head.isPublic) return admitPublic(call);
@@ -115,8 +115,8 @@ export function createGate(options: GateOptions) {
         });
     },
     /**
-     * Has a list wait until few other pages are being read. It resolves when the page can be read, which
-     * ends with {@link Call.startReplyTimeout} or a failure; undefined if the call is no list.
+     * Makes a list wait until few other pages are being read. Resolves when its page can be read,
+     * until {@link Call.startReplyTimeout} or a failure; undefined for other calls.
      *
      * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
      */
@@ -126,10 +126,10 @@ export function createGate(options: GateOptions) {
         : undefined;
     },
     /**
-     * Authenticates a request that is no call, where credentials are needed. It takes no slot.
+     * Authenticates a request that is not a call, if credentials are needed. Takes no slot.
      *
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
-     *   OVERLOADED
+     * OVERLOADED
      */
     async authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void> {
       try {
@@ -139,9 +139,9 @@ export function createGate(options: GateOptions) {
         throw error;
       }
     },
-    /** Cuts off the watches that have not ended by themselves. */
+    /** Cuts off watches that have not ended by themselves. */
     cutWatches: watches.endAll,
-    /** How many calls are being admitted, or were and have not ended. */
+    /** How many calls are being admitted or in flight. */
     get inFlight(): number {
       return admitting + slots.held;
     },

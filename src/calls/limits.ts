@@ -1,25 +1,25 @@
 import { overloaded } from "../errors.ts";
 
-/** How much there may be at once, besides the calls in flight, which are a setting; requests in bytes. */
+/** Limits on what happens at once, besides the calls in flight, which are a setting; sizes in bytes. */
 export const limits = {
-  /** Lists of pages and whole ones together. */
+  /** Lists in flight, of pages or whole. */
   lists: 64,
   listsOfCaller: 56,
   wholeLists: 8,
   wholeListsOfCaller: 6,
-  /** Pages being read. More would have their records live long enough to reach V8's old generation. */
+  /** Pages being read. With more, records would live long enough to reach V8's old generation. */
   pagesAtOnce: 8,
   checks: 512,
   reflections: 512,
   watches: 1_024,
-  /** Checks, reflection streams or watches of one connection. */
+  /** Health checks, reflection streams or watches of one connection. */
   publicCallsOfConnection: 64,
   webPages: 64,
   webPagesOfConnection: 8,
   metrics: 2,
-  /** The largest valid one takes some 9 KiB. */
+  /** The largest valid request takes about 9 KiB. */
   requestBytes: 64 * 1024,
-  /** Of a call that anybody may make: a name fits. */
+  /** Of a public call: room for a name. */
   publicRequestBytes: 4 * 1024,
 } as const;
 
@@ -28,7 +28,7 @@ interface Holder {
   count: number;
 }
 
-/** All slots are held, or one holder has its share. */
+/** No slot is free, or the holder has its share. */
 export class LimitError extends Error {
   readonly #holders: ReadonlyMap<string, Holder>;
 
@@ -37,7 +37,7 @@ export class LimitError extends Error {
     this.#holders = holders;
   }
 
-  /** Who holds most of them now, by name; undefined if that is not known. Finding it takes a while. */
+  /** The name of the holder with the most slots now; undefined if unknown. Slow, so ask only when needed. */
   get mostHeldBy(): string | undefined {
     const [most] = [...this.#holders.values()].toSorted((a, b) => b.count - a.count);
     return most?.name;
@@ -45,9 +45,9 @@ export class LimitError extends Error {
 }
 
 /**
- * Creates `count` slots, of which each holder has at most `share`.
+ * Creates `count` slots, of which each holder gets at most `share`.
  *
- * @param what what they are for, in the plural; a refusal names it, and what `holds` them
+ * @param what what the slots are for, in the plural; errors name it, and what `holds` them
  */
 export function createSlots(what: string, count: number, share: number, holds = "caller") {
   const holders = new Map<string, Holder>();
@@ -55,11 +55,11 @@ export function createSlots(what: string, count: number, share: number, holds = 
 
   return {
     /**
-     * Acquires one. The caller releases it, once, by calling what this returns.
+     * Acquires a slot. The returned function releases it; call it once.
      *
-     * @param id who holds it; empty if it is not known, which may hold all of them
-     * @param name its name in the log
-     * @throws {ConnectError} OVERLOADED, if none is free or the holder has its share
+     * @param id the holder; empty if unknown, which may hold all slots
+     * @param name the holder's name in the log
+     * @throws {ConnectError} OVERLOADED, if no slot is free or the holder has its share
      */
     acquire(id: string, name = id): () => void {
       const holder = holders.get(id) ?? { name, count: 0 };

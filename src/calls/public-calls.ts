@@ -4,20 +4,20 @@ import type { Call } from "./call.ts";
 import { createSlots, limits } from "./limits.ts";
 
 /**
- * Creates the count of public calls of one kind, which anybody may make. When it is reached, a call of
- * the host that has most of them ends for a new one, so that nobody keeps others out.
+ * Limits public calls of one kind, which anybody may make. At the limit, a new call replaces one of
+ * the host with the most calls, so that nobody can keep others out.
  *
- * @param what what they are, in the plural
- * @param count how many there may be
- * @param yielding which call of that host ends: the oldest, if its client has most likely stalled, or
- *   the youngest, if its client most likely keeps coming back
+ * @param what what the calls are, in the plural
+ * @param count the most calls at once
+ * @param yielding which call of that host ends: the oldest, where its client has probably stalled,
+ * or the youngest, where its client probably keeps reconnecting
  */
 export function createPublicCalls(what: string, count: number, yielding: "oldest" | "youngest") {
   const share = limits.publicCallsOfConnection;
   const slots = createSlots(what, count, share, "connection");
-  // One for all calls, since the stack of an error is costly.
+  // Shared by all calls, since an error's stack is costly.
   const gaveWay = overloaded(what);
-  /** What stops counting each of them, in the order in which they came. */
+  /** Functions that release the calls' slots, in order of arrival. */
   const calls = new Map<Call, () => void>();
 
   function makeRoom(): void {

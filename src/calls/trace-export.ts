@@ -12,21 +12,21 @@ import { BasicTracerProvider, BatchSpanProcessor } from "@opentelemetry/sdk-trac
 import type { Logger } from "pino";
 import { readBuild } from "../version.ts";
 
-/** How long the last spans may take to leave, in milliseconds. */
+/** How long exporting the last spans may take, in milliseconds. */
 const shutdownTimeoutMs = 1_000;
 
 /**
- * Registers an OpenTelemetry SDK that exports spans by OTLP over HTTP, as its variables say
- * (https://opentelemetry.io/docs/specs/otel/protocol/exporter). It never holds up a call: spans that
- * cannot be exported in time are dropped. When exports begin to fail, and when they succeed again,
- * there is a line in the log.
+ * Registers an OpenTelemetry SDK that exports spans by OTLP over HTTP, configured by its
+ * environment variables (https://opentelemetry.io/docs/specs/otel/protocol/exporter). Never holds
+ * up a call: spans that cannot be exported in time are dropped. Logs when exports start to fail,
+ * and when they succeed again.
  *
- * @returns what exports the last spans, for at most a second
+ * @returns a function that exports the last spans, for at most a second
  */
 export function startTraceExport(log: Logger): () => Promise<void> {
   const warn = (message: string) => log.warn(`traces: ${message}`);
   const ignore = () => {};
-  // Only while its variables are read: later it would repeat a warning for each batch.
+  // Only while the variables are read: later the SDK would repeat a warning for each batch.
   diag.setLogger({ error: warn, warn, info: ignore, debug: ignore, verbose: ignore });
   const exporter = new OTLPTraceExporter();
   let isFailing = false;
@@ -34,7 +34,7 @@ export function startTraceExport(log: Logger): () => Promise<void> {
     export(spans, done) {
       exporter.export(spans, (result) => {
         const { error } = result;
-        // An error of several addresses has no message.
+        // An error for several addresses has no message.
         const cause = error && ("code" in error ? `${error.message} ${error.code}` : error.message);
         if (error && !isFailing) warn(`spans cannot be exported: ${cause}`);
         if (!error && isFailing) log.info("traces: spans are exported again");

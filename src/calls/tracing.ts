@@ -16,7 +16,7 @@ import { type CallHead, type HttpCall, methodNameOf } from "./call-head.ts";
 
 const tracerName = "investor-records";
 
-/** The codes of faults of a server (https://opentelemetry.io/docs/specs/semconv/rpc/grpc). */
+/** Status codes that count as server faults (https://opentelemetry.io/docs/specs/semconv/rpc/grpc). */
 const faults = new Set([
   "UNKNOWN",
   "DEADLINE_EXCEEDED",
@@ -27,14 +27,14 @@ const faults = new Set([
 ]);
 
 /**
- * Creates the tracing of calls by the registered OpenTelemetry SDK; undefined if there is none.
- * Each call has a span: of RPC (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for
- * REST, of HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans). It is the server
- * span, a child of its caller's.
+ * Traces calls through the registered OpenTelemetry SDK; undefined if there is none. Each call gets
+ * a server span, a child of its caller's: an RPC span
+ * (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for REST, an HTTP span
+ * (https://opentelemetry.io/docs/specs/semconv/http/http-spans).
  */
 export function createTracing(): StartSpan | undefined {
   const provider = trace.getTracerProvider();
-  // Without an SDK, it is the placeholder of the API.
+  // Without an SDK, this is the API's placeholder.
   if (provider instanceof ProxyTracerProvider && !provider.getDelegateTracer(tracerName)) {
     return undefined;
   }
@@ -68,7 +68,7 @@ function describeHttp(socket: Socket, { request, route }: HttpCall): Attributes 
   return {
     "http.request.method": request.method,
     "http.route": route,
-    // A text that is no id can be anything.
+    // Anything but an id could be sensitive.
     "url.path": route.replace("{id}", isUuid(id) ? id : "REDACTED"),
     "url.scheme": "encrypted" in socket && socket.encrypted ? "https" : "http",
     "network.protocol.version": request.httpVersionMajor === 2 ? "2" : "1.1",
@@ -78,7 +78,7 @@ function describeHttp(socket: Socket, { request, route }: HttpCall): Attributes 
 function endSpan(span: Span, call: Call): void {
   const { code, head } = call;
   const { transport, response } = head;
-  // Connect names its errors so, and has no name for success.
+  // Connect's names for error codes; it has none for success.
   const name = transport === "connect" ? code.toLowerCase().replace("cancelled", "canceled") : code;
   if (transport === "rest") {
     if ("statusCode" in response && response.headersSent) {
