@@ -13,20 +13,20 @@ import {
   type Target,
 } from "./source-and-target.ts";
 
-/** How often it says how far it is, in milliseconds. */
+/** Interval of progress lines, in milliseconds. */
 const progressIntervalMs = 5_000;
 
-/** Where the records go that are only checked. */
+/** The target of a copy that only checks its source. */
 const nowhere: Side = { name: "nowhere" };
 
-/** How many faults of the source are named. */
+/** How many faults of the source to print. */
 const maxFaults = 100;
 
 interface CopyOptions {
   from: string;
-  /** Nowhere if it is absent: the source is only checked. */
+  /** If absent, the source is only checked. */
   to?: string | undefined;
-  /** Whether an SQLite file is searched for damage before its copy is called whole. */
+  /** Whether to check an SQLite source for damage before reporting success. */
   findsDamage: boolean;
   environment: NodeJS.ProcessEnv;
   signal: AbortSignal;
@@ -36,10 +36,10 @@ interface CopyOptions {
 
 /**
  * Copies all records from one store or file to another, in constant memory. What was written to a
- * store stays, also if the rest fails. What is no record, or breaks the rules, is named and left
- * out.
+ * store stays there even if the rest fails. Whatever is not a record, or breaks the rules, is
+ * reported and skipped.
  *
- * @returns whether all of them are there, and nothing was left out
+ * @returns whether all records are in the target, and none was skipped
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runCopy(options: CopyOptions): Promise<boolean> {
@@ -59,7 +59,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   try {
     source = await raceWithSignal(reading(openSource(from, onFault)), signal);
     const opening = writing(openTarget(to, warn));
-    // Opening a file takes no time, and the file has to be removed again.
+    // Opening a file takes no time; interrupted, it would leave the file behind.
     target = await (to.url === undefined ? opening : raceWithSignal(opening, signal));
     await copyRecords(source, target);
     isRead = true;
@@ -76,7 +76,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     return false;
   } finally {
     clearInterval(progress);
-    // A failure here changes neither what was printed nor what is durable.
+    // A failure here changes nothing that was reported or is durable.
     await target?.close().catch(() => {});
   }
   const others = (target.before ?? 0) - tally.present - tally.conflicts;
@@ -101,14 +101,14 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     say(`${countOf(countAll(tally))}, ${step}`);
   }
 
-  /** Reads each batch while the two before it are written. */
+  /** Reads each batch while the two before it are being written. */
   async function copyRecords({ batches }: Source, { write }: Target): Promise<void> {
     let older = Promise.resolve();
     let newer = older;
     try {
       for (;;) {
         const both = Promise.all([reading(batches.next()), older]);
-        // A write that fails ends a wait for more of standard input.
+        // A failed write ends the wait for standard input.
         const first = Promise.race([both, newer.then(() => both)]);
         const [{ done, value }] = await raceWithSignal(first, signal);
         if (done) break;
@@ -118,7 +118,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       await newer;
     } finally {
       await Promise.allSettled([older, newer]);
-      // It may be waiting for standard input, and never end.
+      // Not awaited: it may wait for standard input forever.
       void batches.return(undefined);
     }
   }
@@ -140,7 +140,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   }
 }
 
-/** Has an error say first what has failed. */
+/** Prefixes errors with what has failed. */
 function failAs(what: string, { path }: Side) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
@@ -201,7 +201,7 @@ function formatNumber(value: number): string {
   return Math.round(value).toLocaleString("en");
 }
 
-/** A time in milliseconds as people read it. */
+/** Formats milliseconds for people. */
 function formatDuration(ms: number): string {
   const seconds = ms / 1_000;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;

@@ -26,42 +26,42 @@ import {
 } from "./source-and-target.ts";
 
 /**
- * The time that a database may take for a batch, in milliseconds. An attempt gets a quarter, which
- * is more than an election takes by default; one whose outcome is open is repeated for the rest.
+ * Deadline of a batch, in milliseconds. An attempt gets a quarter of it, more than a default
+ * election takes; an attempt with an unknown outcome is retried for the rest.
  */
 const requestTimeoutMs = 60_000;
 const attemptMs = requestTimeoutMs / 4;
 
-/** How many records are written at once to an SQLite file that others use. */
+/** Batch size for an SQLite file that other processes use. */
 const politeSize = 500;
 
-/** How long other processes may keep the WAL of a file that was copied to, in milliseconds. */
+/** How long to wait for other processes that keep the target's WAL in use, in milliseconds. */
 const walTimeoutMs = 30_000;
 
-/** How many ids of conflicts are shown. */
+/** How many conflicting ids to print. */
 const maxIds = 10;
 
 interface Reader {
   list(range: Range): Investor[] | Promise<Investor[]>;
   count(): Promise<number>;
-  /** What is wrong with a record whose fields break no rule. */
+  /** A fault of a record beyond those of its fields. */
   faultOf?(investor: Investor): string | undefined;
   findDamage?(signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
 }
 
 /**
- * Opens a database to copy from. An SQLite file is never made or changed, and each page is read in
- * a transaction of its own, so that a service which uses it can bring in its WAL. MongoDB shows
- * every record that was acknowledged before.
+ * Opens a database to copy from. An SQLite file is never created or changed, and each page is read in
+ * its own transaction, so that a service can checkpoint its WAL meanwhile. From MongoDB, every record
+ * that was acknowledged before is read.
  *
- * @param onFault called with the id of each record that is left out
- * @throws {Error} if it cannot be used; if MongoDB holds no records, or documents that are none
+ * @param onFault called with the id of each record that is skipped
+ * @throws {Error} if it cannot be used; if MongoDB has no records, or documents that are not records
  */
 export async function openStoreSource(url: string, onFault: OnFault): Promise<Source> {
   const path = sqlitePathOf(url);
   const reader = path === undefined ? await openMongo(url) : openSqlite(path);
-  // Where damage stops the count, the pages before it are copied still.
+  // If damage stops the count, the pages before it can still be copied.
   const total = await reader.count().catch(() => undefined);
   let done = 0;
 
@@ -108,7 +108,7 @@ function openSqlite(path: string): Reader {
     list,
     faultOf(investor) {
       const text = textFields.map((field) => investor[field]).join("");
-      // What SQLite's driver shows for bytes that are no text.
+      // The driver's replacement for bytes that are not text.
       if (!text.includes("\ufffd")) return undefined;
       const isSame = compare.get(investor.type + text, investor.id)?.isSame !== 0;
       return isSame ? undefined : "its text is not valid Unicode";
@@ -123,7 +123,7 @@ async function openMongo(url: string): Promise<Reader> {
   const store = createMongoStore(url, { requestTimeoutMs, observe() {} }, true);
   try {
     await store.ping();
-    // A database is not there until something is written to it.
+    // MongoDB creates a database only on the first write, so an empty one may be a wrong name.
     if ((await store.list({ limit: 1 })).length === 0) throw new Error("it holds no records");
     return { ...store, count: () => countRecords(url) };
   } catch (error) {
@@ -133,9 +133,9 @@ async function openMongo(url: string): Promise<Reader> {
 }
 
 /**
- * Opens a database to copy to, which is made if it is missing. What is there is never changed.
+ * Opens a database to copy to, creating it if missing. Existing records are never changed.
  *
- * @param onWarning called with what operators should know and change
+ * @param onWarning called with warnings that operators should act on
  * @throws {Error} for operators, if it cannot be used
  */
 export async function openStoreTarget(
@@ -143,11 +143,11 @@ export async function openStoreTarget(
   onWarning: (message: string) => void,
 ): Promise<Target> {
   const path = sqlitePathOf(url);
-  // It is there while a process uses the file, and after a crash.
+  // The WAL exists while a process uses the file, and after a crash.
   const isInUse = path !== undefined && existsSync(`${path}-wal`);
-  // A fatal error also fails the write that meets it.
+  // A fatal error also fails the write that causes it.
   const store = await openStore(url, { requestTimeoutMs, observe() {}, onWarning, onFatal() {} });
-  // One of MongoDB is not connected yet.
+  // A MongoDB store is not connected yet.
   await store.ping();
 
   async function writeAll(investors: Investor[], tally: Tally): Promise<void> {
@@ -161,9 +161,9 @@ export async function openStoreTarget(
     write: isInUse ? giveWay(writeAll) : writeAll,
     async finish() {
       if (path === undefined) return store.close();
-      // What was written may be in a file that no longer has this path.
+      // Fails if the file that was written is no longer at this path.
       await store.ping();
-      // The file has to be whole without its WAL. Where closing fails to bring that in, it is tried again.
+      // The file has to be complete without its WAL; `bringInWal` retries the checkpoint that closing makes.
       await store.close().catch(() => {});
       await bringInWal(path, walTimeoutMs);
     },
@@ -172,8 +172,8 @@ export async function openStoreTarget(
 }
 
 /**
- * Writes little at once, and then leaves the write lock to others for as long as it took: whoever
- * waits for it in SQLite only tries now and then.
+ * Writes small batches, and after each leaves the write lock free for as long as the batch took:
+ * SQLite polls rarely for a lock that others hold.
  */
 function giveWay(write: Target["write"]): Target["write"] {
   let last: Promise<void> = Promise.resolve();
@@ -189,7 +189,7 @@ function giveWay(write: Target["write"]): Target["write"] {
   };
 }
 
-/** How many records an open database has; MongoDB estimates it, since it would read all of them. */
+/** Counts the records of an open database; an estimate for MongoDB, which would have to read all of them. */
 async function countRecords(url: string): Promise<number> {
   const path = sqlitePathOf(url);
   if (path === undefined) {
@@ -201,7 +201,7 @@ async function countRecords(url: string): Promise<number> {
   return await countRows(db);
 }
 
-/** How many records a file has, counted in parts, between which signals have their turn. */
+/** Counts the records of a file, in chunks, so that signals are handled in between. */
 async function countRows(db: DatabaseSync): Promise<number> {
   const next = "SELECT id FROM investors WHERE id > ? ORDER BY id LIMIT 10000";
   const countPart = db.prepare(`SELECT count(*) AS rows, max(id) AS last FROM (${next})`);
@@ -209,7 +209,7 @@ async function countRows(db: DatabaseSync): Promise<number> {
   for (let after = new Uint8Array(); ; await nextTurn()) {
     const { rows, last } = countPart.get(after) as { rows: number; last: Uint8Array | null };
     total += rows;
-    // On a damaged page it need not ascend.
+    // Ids on a damaged page need not ascend.
     if (last === null || Buffer.compare(last, after) <= 0) return total;
     after = last as Uint8Array<ArrayBuffer>;
   }

@@ -1,10 +1,10 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 
-/** The most findings of SQLite that are asked for. */
+/** The most findings to ask SQLite for. */
 const maxFindings = 100;
 
-/** Prints what SQLite finds, or why it cannot look, as JSON. */
+/** Prints SQLite's findings, or why it cannot check, as JSON. */
 const program = `
   const { DatabaseSync } = require("node:sqlite");
   let result;
@@ -20,10 +20,10 @@ const program = `
 `;
 
 /**
- * Has SQLite check a file, in a process of its own: it is one call, which nothing but the end of its
- * process can stop. It is one transaction too, which keeps others from emptying the WAL.
+ * Lets SQLite check a file, in a separate process: the check is a single call, which can only be stopped by
+ * ending its process. It is a single transaction too, which keeps others from emptying the WAL.
  *
- * @param signal ends it
+ * @param signal ends the check
  * @throws {Error} for operators, if the file is damaged, or could not be checked
  */
 export async function checkIntegrity(path: string, signal: AbortSignal): Promise<void> {

@@ -8,10 +8,10 @@ import { findViolations, toInvestor, type Violation } from "../investor/investor
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
 import { describeViolations, type OnFault, type Source } from "./source-and-target.ts";
 
-/** The most bytes that a line may have; the largest valid record takes some 32 KiB. */
+/** The longest line, in bytes; the largest valid record takes about 32 KiB. */
 const maxLineBytes = 64 * 1024;
 
-/** How much of a file is read, and its records sorted, at once. */
+/** How many bytes of a file to read, and sort the records of, at once. */
 const chunkBytes = 16 * 1024 * 1024;
 
 const batchSize = 1_000;
@@ -19,15 +19,15 @@ const batchSize = 1_000;
 const lineFeed = 10;
 
 /**
- * Opens a file of records in plain JSON, one a line (https://github.com/ndjson/ndjson-spec), as it
- * is now. Empty lines are counted and passed over; so is a byte order mark, but not counted.
+ * Opens a file of records in plain JSON, one per line (https://github.com/ndjson/ndjson-spec), at
+ * its present size. Empty lines are counted but skipped; a byte order mark is skipped.
  *
- * @param onFault called with the number of each line that is none
- * @throws {Error} if it cannot be opened
+ * @param onFault called with the number of each line that is not a record
+ * @throws {Error} the file cannot be opened
  */
 export async function openNdjsonSource(path: string, onFault: OnFault): Promise<Source> {
   const found = await stat(path);
-  // Opening a named pipe would wait, and no signal would end that.
+  // Opening a named pipe would block, beyond the reach of any signal.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
   const size = Math.max(1, found.size);
   const options = { highWaterMark: chunkBytes, end: size - 1 };
@@ -35,7 +35,7 @@ export async function openNdjsonSource(path: string, onFault: OnFault): Promise<
   return { batches: readRecords(stream, onFault), partRead: () => stream.bytesRead / size };
 }
 
-/** Reads records from a stream, such as standard input, in the same way. */
+/** Like {@link openNdjsonSource}, from a stream such as standard input. */
 export async function* readRecords(stream: Readable, onFault: OnFault): Source["batches"] {
   let count = 0;
   let isEmpty = true;
@@ -49,10 +49,10 @@ export async function* readRecords(stream: Readable, onFault: OnFault): Source["
       } catch (error) {
         onFault(String(count), (error as Error).message);
       }
-      // Signals and the database's replies have their turn meanwhile.
+      // Lets signals and the database's replies be handled.
       if (count % batchSize === 0) await setImmediate();
     }
-    // SQLite writes every page that a batch changes: fewer if its ids are close together.
+    // Sorted ids change fewer SQLite pages per batch.
     records.sort((a, b) => Number(a.id > b.id) - Number(a.id < b.id));
     for (let i = 0; i < records.length; i += batchSize) yield records.slice(i, i + batchSize);
     isEmpty &&= records.length === 0;
@@ -60,7 +60,7 @@ export async function* readRecords(stream: Readable, onFault: OnFault): Source["
   if (isEmpty) throw new Error("it holds no records");
 }
 
-/** Yields the lines of each chunk of a stream. A line that is too long is cut, but stays too long. */
+/** Yields the lines of each chunk. Overlong lines are truncated, but stay recognizably too long. */
 async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Iterable<Buffer>> {
   let rest: Buffer = Buffer.alloc(0);
 
@@ -78,9 +78,9 @@ async function* splitLines(stream: AsyncIterable<Buffer>): AsyncGenerator<Iterab
 }
 
 /**
- * The record in a line; undefined if the line is empty.
+ * Parses the record in a line; undefined if the line is empty.
  *
- * @throws {Error} with all that is wrong, without any value
+ * @throws {Error} with all faults, without any value
  */
 function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
   if (line.length > maxLineBytes) throw new Error(`is longer than ${maxLineBytes} bytes`);

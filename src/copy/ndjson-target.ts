@@ -7,21 +7,20 @@ import { syncPath } from "../store/sqlite/paths.ts";
 import type { Target } from "./source-and-target.ts";
 
 /**
- * Writes records in plain JSON, one a line, to a file that is not there yet, for its owner alone.
- * Until it is whole its name ends in `.partial`; what another run left under that name is
- * replaced.
+ * Writes records in plain JSON, one per line, to a new file that only its owner can read. Until it
+ * is complete, its name ends in `.partial`; a leftover of that name is replaced.
  *
- * @throws {Error} the file is there, or cannot be made
+ * @throws {Error} the file exists, or cannot be created
  */
 export async function openNdjsonTarget(path: string): Promise<Target> {
   refuseExisting(path);
   const partial = `${path}.partial`;
-  // A folder that cannot be synced would fail the copy at its end.
+  // Fails now if the folder cannot be synced, rather than at the end.
   syncPath(dirname(path));
   await rm(partial, { force: true });
   const file = await open(partial, "wx", 0o600);
   const { ino } = await file.stat();
-  // While the file is open, no other has its inode number.
+  // No other file can have its inode number while it is open.
   const isOurs = (name: string) => lstatSync(name, { throwIfNoEntry: false })?.ino === ino;
   return {
     write: createLineWriter((text) => file.writeFile(text)),
@@ -33,14 +32,14 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
       try {
         syncPath(dirname(path));
       } catch (error) {
-        // So that it can be repeated: a power cut could take the name away again.
+        // A power cut could undo the new name; with the old one, the copy can be repeated.
         renameSync(path, partial);
         throw error;
       }
     },
     isThere: () => isOurs(path),
     async close() {
-      // At once, so that a sync which is in flight does not end in between.
+      // Synchronous, so that a sync in flight cannot finish in between.
       if (isOurs(partial)) rmSync(partial);
       await file.close();
     },
@@ -52,11 +51,11 @@ function refuseExisting(path: string): void {
   throw new Error("it already exists: move it away, or name another");
 }
 
-/** The same to standard output. */
+/** Like {@link openNdjsonTarget}, to standard output. */
 export function openStdoutTarget(): Target {
   const { stdout } = process;
   const isFile = fstatSync(stdout.fd).isFile();
-  // If it is a file, its stream would take a write that a full disk cut short for a whole one.
+  // To a file, the stream would report a write that a full disk cut short as complete.
   const write = isFile
     ? (text: string) => promisify(writeFile)(stdout.fd, text)
     : promisify<string, void>((text, done) => void stdout.write(text, done));
@@ -71,7 +70,7 @@ export function openStdoutTarget(): Target {
   };
 }
 
-/** Writes one batch after the other as lines. */
+/** Writes batches as lines, one after the other. */
 function createLineWriter(write: (text: string) => Promise<void>): Target["write"] {
   let last: Promise<void> = Promise.resolve();
   return (investors, tally) => {

@@ -10,81 +10,81 @@ import {
 
 export interface Source {
   /**
-   * The records; those that are added meanwhile may be missing. Its end releases the source.
+   * The records; ones added meanwhile may be missing. Ending the iteration releases the source.
    *
-   * @throws {Error} for operators, after the last batch that could be read
+   * @throws {Error} for operators, after the last readable batch
    */
   readonly batches: AsyncGenerator<Investor[]>;
-  /** The part of it that was read, from 0 to 1; absent or undefined if its end is not known. */
+  /** The fraction read so far, from 0 to 1; absent or undefined if the total is unknown. */
   partRead?(): number | undefined;
   /**
-   * Looks for damage that reading it does not show.
+   * Looks for damage that reading does not reveal.
    *
-   * @throws {Error} for operators, if there is any, or it could not be looked for
+   * @throws {Error} for operators, if there is damage, or the check failed
    */
   findDamage?: ((signal: AbortSignal) => Promise<void>) | undefined;
 }
 
-/** Called with each line or record that is left out: its number or id, and why, without values. */
+/** Called with each line or record that is skipped: its number or id, and why, without any value. */
 export type OnFault = (which: string, why: string) => void;
 
 export interface Target {
-  /** How many records a database had at first. */
+  /** How many records a database had before the copy. */
   readonly before?: number;
   /**
-   * Writes records, and adds them to the tally, also if others of the batch fail. A database has
-   * them on the disk when it resolves.
+   * Writes records and adds them to the tally, even if others of the batch fail. For a database,
+   * they are durable once this resolves.
    *
    * @throws {Error} for operators
    */
   write(investors: Investor[], tally: Tally): Promise<void>;
   /**
-   * Makes what was written durable, and gives it its name.
+   * Makes the file durable, and gives it its final name.
    *
    * @throws {Error} for operators
    */
   finish(): Promise<void>;
-  /** Whether its file is there under its name. */
+  /** Whether the file exists under its final name. */
   isThere?(): boolean;
-  /** Releases everything. Nothing stays of a file that was not finished. */
+  /** Releases everything, and deletes an unfinished file. */
   close(): Promise<void>;
 }
 
 export interface Tally {
   copied: number;
-  /** Records that were there already, with the same content. */
+  /** Records that the target already had, with the same content. */
   present: number;
-  /** Records whose id another record has, and the first of these ids. */
+  /** How many records found another one under their id, and the first of these ids. */
   conflicts: number;
   conflictingIds: string[];
-  /** What was left out, since it is no record or breaks the rules. */
+  /** How many lines or records were skipped, since they are not records or break the rules. */
   faults: number;
 }
 
-/** What an argument of a copy names. */
+/** The source or target that an argument names. */
 export interface Side {
-  /** What it is called, without the secrets of its URL. */
+  /** Its name in messages, without secrets of its URL. */
   name: string;
-  /** The database, if it is one. */
+  /** The URL, if it is a database. */
   url?: string;
-  /** The file, if it is one; standard input or output if it is neither. */
+  /** The file; with neither URL nor path, it is standard input or output. */
   path?: string | undefined;
 }
 
-/** What names a database as an argument. */
+/** Arguments that name a database. */
 export const databaseNames =
   "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST, mongodb+srv://HOST, " +
   "env:NAME of a variable that holds one of these";
 
 /**
- * Reads an argument that may name a variable with a database URL, since others can see arguments.
+ * Resolves an argument that may name an environment variable with a database URL: other users can see arguments.
  *
- * @param argument what the argument is called
- * @returns the URL in the variable, or the text if it names none
- * @throws {ConfigError} the variable has no such URL
+ * @param argument the argument's name
+ * @returns the URL in the variable, or the argument itself if it names none
+ * @throws {ConfigError} the variable contains no valid URL
  */
 export function readVariable(argument: string, text: string, environment: NodeJS.ProcessEnv) {
-  // What is no name may be a URL with a password.
+  // Anything but a name may be a URL with a password.
   const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
   if (name === undefined) return text;
   const url = environment[name];
@@ -94,9 +94,9 @@ export function readVariable(argument: string, text: string, environment: NodeJS
 }
 
 /**
- * Reads an argument.
+ * Parses an argument.
  *
- * @param argument what the argument is called
+ * @param argument the argument's name
  * @throws {ConfigError} it names nothing that can be copied from or to
  */
 export function readSide(argument: string, text: string, environment: NodeJS.ProcessEnv): Side {
@@ -106,22 +106,22 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
     return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
   }
   if (value === "-") return { name: argument === "FROM" ? "standard input" : "standard output" };
-  // What begins like a URL is not meant as a file.
+  // Anything that starts like a URL is not meant as a file.
   if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
     return { name: value, path: value };
   }
-  // The value may hold a password, and is not repeated.
+  // Does not repeat the value, which may contain a password.
   throw new ConfigError(`${argument} ${fault}`);
 }
 
-/** Says all rules that a record breaks, without any of its values. */
+/** Lists all rules that a record breaks, without any of its values. */
 export function describeViolations(violations: Violation[]): string {
   return violations.map((each) => `${showName(each.field)} ${each.description}`).join("; ");
 }
 
 /**
- * The name of a member. One that is no word is in quotes, with what cannot be seen in it as JSON
- * escapes it, such as U+FEFF.
+ * A member's name; quoted if it is not a word, with invisible characters such as U+FEFF escaped as
+ * in JSON.
  */
 function showName(name: string): string {
   if (/^\w{1,32}$/.test(name)) return name;
