@@ -13,7 +13,7 @@ export type AuthenticationSources = NonNullable<Config["authentication"]>;
 
 export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
 
-/** What commander makes of the {@link settings}. One without a default is absent unless it is set. */
+/** What commander parses the {@link settings} into. Without a default, an unset one is absent. */
 interface Values
   extends Record<"databaseUrl" | "host" | "reusePort" | "allowInsecure" | "logCalls", string>,
     Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
@@ -25,7 +25,7 @@ interface Values
   logLevel: Level;
 }
 
-/** A setting has a wrong value; the message names its flag and says what is accepted. */
+/** A setting has an invalid value; the message names its flag and the accepted values. */
 export class ConfigError extends Error {
   override name = "ConfigError";
 }
@@ -36,7 +36,7 @@ const port = integer(0, 65_535);
 const count = integer(1, 1_000_000);
 
 export const settings: readonly Option[] = [
-  // URLs may hold passwords, and are checked later: commander repeats what is refused while it parses.
+  // URLs may contain passwords, so they are checked later: commander repeats values that it rejects.
   setting("--database-url <url>", String, "sqlite:data/investors.db", databaseUrls),
   setting("--database-url-file <file>", text, "", "file with the URL, which is read again"),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
@@ -71,7 +71,7 @@ export const settings: readonly Option[] = [
   flag("--log-calls", "log every call that succeeds, with the ids of its records, for audits"),
 ];
 
-/** Adds the settings to a command. An environment variable that is empty counts as unset. */
+/** Adds the settings to a command. An empty environment variable counts as unset. */
 export function addSettings(command: Command): void {
   for (const option of settings) {
     const { envVar = "" } = option;
@@ -81,7 +81,7 @@ export function addSettings(command: Command): void {
 }
 
 /**
- * Checks the settings of a command that was parsed, also against each other.
+ * Checks the settings of a parsed command, also against each other.
  *
  * @throws {ConfigError} for the first that is wrong
  */
@@ -97,7 +97,7 @@ export function readConfig(command: Command) {
   }
   if (oidcIssuer && !isIssuer(oidcIssuer)) {
     const urls = "an https URL, or an http URL of this machine";
-    throw new ConfigError(`--oidc-issuer must be ${urls}, without user, query and fragment`);
+    throw new ConfigError(`--oidc-issuer must be ${urls}, without userinfo, query and fragment`);
   }
   if (!tlsCert !== !tlsKey) throw new ConfigError("--tls-cert and --tls-key go together");
   if (!oidcIssuer !== !oidcAudience) {
@@ -131,15 +131,15 @@ export function readConfig(command: Command) {
   }
   return {
     databaseUrl,
-    /** The file that holds the database URL, if it does not count itself. */
+    /** The file that holds the database URL; if set, `databaseUrl` is not used. */
     databaseUrlFile: databaseUrlFile || undefined,
     listen: { host, grpcPort, httpPort, reusePort },
-    /** Calls are not encrypted if absent. */
+    /** TLS; plain text if absent. */
     tls:
       tlsCert && tlsKey
         ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
         : undefined,
-    /** Callers need no credentials if absent. */
+    /** Ways to authenticate; if absent, callers need no credentials. */
     authentication: isAuthenticated
       ? {
           tokensFile: authTokensFile || undefined,
@@ -162,14 +162,14 @@ export function readConfig(command: Command) {
   };
 }
 
-/** @throws {ConfigError} other processes may listen on the same ports, and not use the same database */
+/** @throws {ConfigError} the ports are shared with other processes, but the database cannot be */
 export function expectShareable(databaseUrl: string, reusePort: boolean): void {
   if (reusePort && sqlitePathOf(databaseUrl) !== undefined) {
     throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
   }
 }
 
-/** Names each setting in a message as it was given: by its flag, or by its variable. */
+/** Names each setting in a message by its flag or, if that is how it was set, by its variable. */
 export function nameAsGiven(message: string, command: Command): string {
   return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
     const option = command.options.find(({ long }) => long === flag);
@@ -178,7 +178,7 @@ export function nameAsGiven(message: string, command: Command): string {
   });
 }
 
-/** Whether a URL can be an issuer's, whose keys must come from itself. */
+/** Whether a URL can be an issuer's: its keys must come securely from that very URL. */
 function isIssuer(text: string): boolean {
   const { href, origin = "", pathname = "" } = URL.parse(text) ?? {};
   return isSecureUrl(text) && href === origin + pathname && !/\p{Cc}/u.test(text);

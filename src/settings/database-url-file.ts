@@ -4,10 +4,10 @@ import { type Config, ConfigError } from "./config.ts";
 import { followFiles, readSettingFile, type Source } from "./reloaded-files.ts";
 
 /**
- * Reads the database URL of a server, which can change while it runs if a file holds it.
+ * Reads the server's database URL, which can change at run time if it is in a file.
  *
- * @param onReread called when it was read again because MongoDB refused the user
- * @throws {ConfigError} the file cannot be read or holds no such URL
+ * @param onReread called after the file was re-read because MongoDB rejected the user
+ * @throws {ConfigError} the file cannot be read or contains no valid URL
  */
 export async function readDatabaseUrl(
   { databaseUrl, databaseUrlFile: file }: Config,
@@ -47,22 +47,22 @@ export async function readDatabaseUrl(
   }
 
   async function reread(path: string): Promise<void> {
-    // If it is wrong, the next read at an interval logs why.
+    // If the URL is wrong, the next periodic read logs why.
     if (await reload(path).catch(() => false)) onReread();
     rereading = undefined;
   }
 
   if (file !== undefined) ofUrl.reload = async () => void (await reload(file));
   return {
-    /** The URL at the start. */
+    /** The URL at startup. */
     url,
-    /** The setting that it comes from, as messages name it. */
+    /** The setting that the URL comes from, for messages. */
     flag,
-    /** Has the store that was opened take what is read again. */
+    /** Sets the store to reload when a file changes. */
     use,
-    /** What {@link createReload} reads again. */
+    /** Sources for {@link createReload}. */
     sources: [ofUrl, inUrl],
-    /** Reads it again now. */
+    /** Re-reads the URL now; absent if no file holds it. */
     reread: file === undefined ? undefined : () => (rereading ??= reread(file)),
   };
 }

@@ -3,10 +3,10 @@ import { stat } from "node:fs/promises";
 import { buffer } from "node:stream/consumers";
 import { ConfigError } from "./config.ts";
 
-/** How often the files are checked for changes, in milliseconds. */
+/** Interval of checks for changed files, in milliseconds. */
 export const reloadIntervalMs = 30_000;
 
-/** More than any certificates or tokens take, and little for a server. */
+/** More than any certificates or tokens need, and little memory for a server. */
 const maxMb = 16;
 
 /**
@@ -16,7 +16,7 @@ const maxMb = 16;
  */
 export async function readSettingFile(flag: string, path: string): Promise<Buffer> {
   const maxBytes = maxMb * 1024 * 1024;
-  // One byte more than it may have.
+  // `end` is inclusive, so this reads one byte too many.
   const bytes = await buffer(createReadStream(path, { end: maxBytes })).catch(({ code }) => {
     throw new ConfigError(`${flag} ${path} cannot be read (${code})`);
   });
@@ -24,22 +24,22 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
   throw new ConfigError(`${flag} ${path} holds more than ${maxMb} MiB`);
 }
 
-/** What a server has read from files and can read again. */
+/** Settings that a server has read from files and can re-read. */
 export interface Source {
-  /** Its name in the log. */
+  /** The name in the log. */
   name: string;
   files: FollowedFiles;
   /**
-   * Reads them; absent if there are none.
+   * Re-reads the files; absent if there are none.
    *
-   * @throws {Error} they cannot be used; what was read before stays in use
+   * @throws {Error} they cannot be used; the previous content stays in use
    */
   reload?: (() => Promise<void>) | undefined;
 }
 
 /**
- * Creates what reads all sources again or, if asked, those alone that have changed or could not be
- * used. In the latter case it reports the same error once. What cannot be used stays as it was.
+ * Creates a function that re-reads all sources or, with `onlyChanged`, those that have changed or failed
+ * before. With `onlyChanged`, it reports each error once. A source that fails keeps its previous content.
  */
 export function createReload(sources: Source[]) {
   const faults = new Map<Source, string>();
@@ -66,10 +66,10 @@ export function createReload(sources: Source[]) {
   };
 }
 
-/** Files that are followed, also where symbolic links lead to others. */
+/** Files watched for changes, including changed targets of symbolic links. */
 type FollowedFiles = Awaited<ReturnType<typeof followFiles>>;
 
-/** Looks at files and follows them from now on. */
+/** Starts to watch files for changes. */
 export async function followFiles(paths: (string | undefined)[]) {
   let special: string | undefined;
   const lookAt = async (path = "") => {
@@ -83,7 +83,7 @@ export async function followFiles(paths: (string | undefined)[]) {
   const look = () => Promise.all(paths.map((path) => lookAt(path).catch(({ code }) => code)));
   let seen = String(await look());
   return {
-    /** Looks at them, and tells whether one has changed since they were last looked at. */
+    /** Checks whether any file has changed since the last check. */
     async haveChanged(): Promise<boolean> {
       const before = seen;
       special = undefined;
@@ -91,9 +91,9 @@ export async function followFiles(paths: (string | undefined)[]) {
       return seen !== before;
     },
     /**
-     * Makes sure that all of them can be read again, as far as was last seen.
+     * Checks that all files were regular at the last check.
      *
-     * @throws {Error} one is a FIFO or the like, which would be waited for
+     * @throws {Error} one is a FIFO or the like, and reading it could block
      */
     expectRegular(): void {
       if (special === undefined) return;

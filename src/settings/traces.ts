@@ -1,14 +1,14 @@
 /**
- * Those that concern traces and have no effect, of all in
+ * The variables about traces that have no effect here, from
  * https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables.
  */
 const ignored =
   /^OTEL_((EXPERIMENTAL_)?CONFIG_FILE|ENTITIES|(EVENT|LINK)_ATTRIBUTE_COUNT_LIMIT|EXPORTER_(ZIPKIN|JAEGER)_\w+|EXPORTER_OTLP_(TRACES_|SPAN_)?INSECURE)$/;
 
 /**
- * Reads what the variables of OpenTelemetry say of the spans of calls; no value of them ends the service.
+ * Reads OpenTelemetry's variables about spans; no value of theirs prevents startup.
  *
- * @returns whether spans are exported (the SDK itself reads where to, and how), and what does not count
+ * @returns whether spans are exported (the SDK reads where and how), and warnings of variables without effect
  */
 export function readTraceSettings(env: NodeJS.ProcessEnv) {
   const namesOf = (what: string) => [
@@ -27,7 +27,7 @@ export function readTraceSettings(env: NodeJS.ProcessEnv) {
   if (!exporters.has("otlp")) return { areExported: false, warnings };
 
   const url = URL.parse((endpoint && env[endpoint]) || "http://localhost:4318");
-  // "collector:4318" is a URL, too, and its scheme is "collector".
+  // "collector:4318" is a URL too, with the scheme "collector".
   if (url?.protocol !== "http:" && url?.protocol !== "https:") {
     warnings.push(`${endpoint} must be an http or https URL: no spans are exported`);
     return { areExported: false, warnings };
@@ -39,7 +39,7 @@ export function readTraceSettings(env: NodeJS.ProcessEnv) {
     warnings.push(`${protocol} has no effect: spans are exported by http/protobuf`);
   }
   const propagators = namesIn(env.OTEL_PROPAGATORS || "tracecontext");
-  // Nothing is called that baggage would be passed on to.
+  // Baggage makes no difference: the service calls no other that it would be passed to.
   const isOther = (name: string) => !["tracecontext", "baggage"].includes(name);
   if (!propagators.includes("tracecontext") || propagators.some(isOther)) {
     warnings.push("OTEL_PROPAGATORS has no effect: the propagator is tracecontext");

@@ -6,7 +6,7 @@ export function age(value: string): number | undefined {
 }
 
 export function text(value: string): string {
-  // A file that a value comes from often ends in a line feed.
+  // For example the line feed that ends most files.
   if (/\p{Cc}/u.test(value)) throw wrongValue("without control characters");
   return value;
 }
@@ -21,7 +21,7 @@ export function origins(value: string): string[] {
     .split(",")
     .filter(Boolean)
     .map((each) => each.trim());
-  // A browser sends no other: neither one with a wildcard, nor one such as ftp://app.example.
+  // Browsers send no other forms, such as wildcards or ftp://app.example.
   const isOrigin = (each: string) =>
     each === "*" || (/^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each);
   if ((all.length > 0 || value === "") && all.every(isOrigin)) return all;
@@ -38,7 +38,7 @@ export function integer(min: number, max: number) {
   };
 }
 
-/** Reads a time in milliseconds, up to the longest that a timer of Node.js can wait. */
+/** Parses a duration to milliseconds, up to the maximum of a Node.js timer. */
 export function duration(min: 0 | 1) {
   const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
   return (value: string): number => {
@@ -50,12 +50,12 @@ export function duration(min: 0 | 1) {
   };
 }
 
-/** Whether an address to listen on is reachable from this machine alone. */
+/** Whether a listening address is reachable from this machine only. */
 export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
 }
 
-/** Whether what comes from a URL comes from its host: by https, or from this machine. */
+/** Whether data from a URL surely comes from its host: over https, or from this machine. */
 export function isSecureUrl(text: string): boolean {
   const { protocol, hostname = "" } = URL.parse(text) ?? {};
   const isOfThisMachine = isLoopback(hostname.replace(/^\[|\]$/g, ""));
