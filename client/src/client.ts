@@ -17,7 +17,7 @@ import {
 import { cancelled, InvestorError } from "./error.ts";
 import { createRetries, type Outcome } from "./retries.ts";
 
-/** The fields that each record must have, also when later versions have more. */
+/** The fields that every record must have, even if later versions have more. */
 type RequiredField =
   | "type"
   | "firstName"
@@ -34,8 +34,8 @@ type RequiredField =
 /**
  * The content of a new record: eleven fields are required.
  *
- * A repeat with the same `requestId`, a UUID, returns the record that is there, also to another
- * process. If it is absent, the client makes one, which makes its own repeats safe.
+ * A retry with the same `requestId`, a UUID, returns the record that was already stored, even from
+ * another process. If absent, the client generates one, which makes its own retries safe.
  */
 export type NewInvestor = {
   [Name in RequiredField]: Exclude<
@@ -44,32 +44,32 @@ export type NewInvestor = {
   >;
 } & Omit<CreateInvestorRequest, keyof Message | RequiredField>;
 
-/** How to make one call. */
+/** Options of one call. */
 export interface CallOptions {
-  /** Deadline in ms from now, for all attempts; that of the client if absent, `Infinity` for none. */
+  /** Deadline in ms from now, for all attempts; the client's if absent, `Infinity` for none. */
   timeoutMs?: number | undefined;
-  /** How often it is repeated at most; as often as by the client if absent, 0 for never. */
+  /** The most retries; the client's number if absent, 0 for none. */
   retries?: number | undefined;
   /** Cancels the call, which then rejects with CANCELLED. */
   signal?: AbortSignal | undefined;
-  /** Headers to send, by their names. */
+  /** Headers to send, by name. */
   headers?: Readonly<Record<string, string>> | undefined;
 }
 
-/** How the calls of a client are made. */
+/** Defaults for the calls of a client. */
 export interface InvestorClientOptions {
-  /** Deadline of a call that sets none, for all attempts, in ms; 30,000 if absent. */
+  /** Deadline of each call, for all attempts, in ms; 30,000 if absent. */
   timeoutMs?: number | undefined;
-  /** How often a call is repeated at most; 10 times if absent, 0 for never. */
+  /** The most retries of a call; 10 if absent, 0 for none. */
   retries?: number | undefined;
 }
 
 /**
- * The methods of the service. A call is repeated after UNAVAILABLE and DEADLINE_EXCEEDED while its
+ * The methods of the service. Calls are retried after UNAVAILABLE and DEADLINE_EXCEEDED while the
  * deadline allows it.
  *
  * @throws {InvestorError} a call fails
- * @throws {Error} nothing was sent: the request or an option is wrong, or the client is closed
+ * @throws {Error} nothing was sent: the request or an option is invalid, or the client is closed
  */
 export interface InvestorClient {
   /** Stores a new record and returns it. */
@@ -82,15 +82,15 @@ export interface InvestorClient {
     options?: CallOptions,
   ): Promise<ListInvestorsResponse>;
   /**
-   * Yields all records, ascending by id, page by page as they are asked for. The options are for
-   * each page; the signal ends it between two records, too.
+   * Yields all records, ascending by id, fetching pages as needed. The options apply to each page;
+   * the signal also ends the iteration between two records.
    */
   investors(options?: CallOptions): AsyncGenerator<Investor, void, void>;
-  /** Refuses further calls; the connection is closed once those in flight have finished. */
+  /** Rejects further calls; the connection closes once calls in flight have finished. */
   close(): void;
 }
 
-/** What one attempt sends. */
+/** The content of one attempt. */
 export interface Attempt<I extends DescMessage> {
   readonly message: MessageShape<I>;
   /** The message in binary. */
@@ -110,7 +110,6 @@ export interface Channel {
   close(): void;
 }
 
-/** The largest page of a list. */
 const maxPageSize = 1_000;
 
 /** Creates a client over a channel. */
@@ -129,7 +128,7 @@ export function createClient(
     options: CallOptions,
   ): Promise<MessageShape<O>> {
     const { input } = method;
-    // What fails later has a stack of its own, without the caller.
+    // Errors of later turns have a stack without the caller.
     const { stack } = new Error();
     const message = create(input, request);
     const bytes = encode(input, message);
@@ -194,8 +193,8 @@ export function createClient(
 }
 
 /**
- * Creates what gives each call a signal of its own, which aborts with that of the caller. However
- * many calls share one, it has one listener: Node.js 20 takes more than ten for a leak.
+ * Gives each call its own signal, which aborts with the caller's. However many calls share a
+ * caller's signal, it gets one listener: Node.js 20 reports more than ten as a leak.
  */
 function createLinks() {
   const linked = new Map<AbortSignal, Set<AbortController>>();
@@ -224,7 +223,7 @@ function createLinks() {
 }
 
 /**
- * A request in binary. Its fields are scalars.
+ * Encodes a request, whose fields are all scalar.
  *
  * @throws {Error} text that UTF-8 cannot encode, which `toBinary` would store as U+FFFD
  */
@@ -239,7 +238,7 @@ function encode<D extends DescMessage>(desc: D, message: MessageShape<D>): Uint8
   return toBinary(desc, message);
 }
 
-/** A UUID of version 7 (RFC 9562), also where a page is not secure and has no `randomUUID`. */
+/** A UUIDv7 (RFC 9562); works in insecure browser contexts too, which lack `randomUUID`. */
 function newRequestId(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   const view = new DataView(bytes.buffer);

@@ -5,12 +5,12 @@ import { codeOf, type Detail, type Failure, parseRetryAfter } from "./error.ts";
 export type { CallOptions, InvestorClient, InvestorClientOptions, NewInvestor } from "./client.ts";
 export { type CodeName, InvestorError, type Violation } from "./error.ts";
 
-/** The longest time of a timer, in ms. */
+/** The maximum of a timer, in ms. */
 const maxTimerMs = 2 ** 31 - 1;
 
 /**
- * Makes a client over a transport of Connect: that of `@connectrpc/connect-node`, or of
- * `@connectrpc/connect-web` for browsers. To close its connections is up to the transport.
+ * Creates a client over a Connect transport: `@connectrpc/connect-node`, or
+ * `@connectrpc/connect-web` for browsers. Closing connections is up to the transport.
  */
 export function createInvestorClient(
   transport: Transport,
@@ -19,7 +19,7 @@ export function createInvestorClient(
   return createClient(
     {
       async call(method, { message, headers, timeoutMs, signal }) {
-        // A timeout that is not above 0 is none.
+        // Connect treats a timeout of 0 or less as none.
         const ms = timeoutMs > maxTimerMs ? 0 : Math.max(1, Math.ceil(timeoutMs));
         try {
           return { reply: (await transport.unary(method, signal, ms, headers, message)).message };
@@ -40,21 +40,21 @@ function toFailure(error: ConnectError): Failure {
     const name = canHeal(error.cause) ? "UNAVAILABLE" : "FAILED_PRECONDITION";
     return { code: codeOf(name), message, cause: error, isUnanswered: true };
   }
-  // Only what the service sent has details in this form.
+  // Only details that the service sent have this form.
   const sent = details.filter((detail): detail is Detail => "type" in detail);
   const retryAfterMs = parseRetryAfter(metadata.get("retry-after"));
   return { code, message, details: sent, cause: error, retryAfterMs };
 }
 
-/** Recognises one of whichever copy of Connect the transport has. */
+/** Recognizes errors of whichever copy of Connect the transport uses. */
 function isConnectError(error: unknown): error is ConnectError {
   return error instanceof Error && error.name === "ConnectError" && "rawMessage" in error;
 }
 
-/** Whether a connection failed, for which Connect has several codes: nothing came from the service. */
+/** Whether the connection failed, for which Connect has several codes: the service sent nothing. */
 function isConnectionFailure({ metadata, rawMessage, cause }: ConnectError): boolean {
   if (!metadata.keys().next().done) return false;
-  // The errors of Node.js have a code of theirs, and fetch fails with a TypeError.
+  // Node.js's errors have a code of their own, and fetch fails with a TypeError.
   return (
     rawMessage.startsWith("http/2 stream closed") ||
     (cause instanceof Error && ("code" in cause || cause instanceof TypeError))
@@ -62,7 +62,7 @@ function isConnectionFailure({ metadata, rawMessage, cause }: ConnectError): boo
 }
 
 /**
- * What Node.js says of a wrong URL or scheme, of a port that speaks another HTTP, of TLS, and of
+ * Node.js's errors about a wrong URL or scheme, a port that speaks another HTTP, TLS, and
  * certificates (https://nodejs.org/api/tls.html).
  */
 const lasting = new RegExp(
@@ -70,11 +70,11 @@ const lasting = new RegExp(
     "HPE_INVALID_CONSTANT|EPROTO|INVALID|HOSTNAME|UNABLE_TO|PATH_LENGTH)",
 );
 
-/** Whether a connection that failed can succeed later, by the errors that caused it. */
+/** Whether a failed connection can succeed later, by the errors that caused it. */
 function canHeal(cause: unknown): boolean {
   for (let error = cause; error instanceof Error; error = error.cause) {
     if ("code" in error && error.code) return !lasting.test(`${error.code}: ${error.message}`);
   }
-  // The fetch of Node.js refuses schemes and redirects without a code; that of browsers says nothing.
+  // Node.js's fetch rejects schemes and redirects without a code; browsers give no cause.
   return !(cause instanceof Error && cause.cause instanceof Error);
 }

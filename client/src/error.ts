@@ -6,7 +6,7 @@ import {
   RetryInfoSchema,
 } from "../gen/google/rpc/error_details_pb.js";
 
-/** The codes of gRPC by number (https://grpc.io/docs/guides/status-codes). */
+/** gRPC status codes by number (https://grpc.io/docs/guides/status-codes). */
 const codeNames = [
   "OK",
   "CANCELLED",
@@ -27,55 +27,55 @@ const codeNames = [
   "UNAUTHENTICATED",
 ] as const;
 
-/** The name of a code of gRPC. */
+/** The name of a gRPC status code. */
 export type CodeName = (typeof codeNames)[number];
 
-/** The number of a code of gRPC. */
+/** The number of a gRPC status code. */
 export const codeOf = (name: CodeName): number => codeNames.indexOf(name);
 
-/** One field that breaks a rule, under its name in TypeScript. */
+/** One field that breaks a rule, by its name in TypeScript. */
 export interface Violation {
   readonly field: string;
   readonly description: string;
 }
 
-/** A detail of an error, by the name of its type. */
+/** A detail of an error, with the name of its type. */
 export interface Detail {
   readonly type: string;
   readonly value: Uint8Array;
 }
 
-/** How a transport says that an attempt failed. */
+/** A failed attempt, as a transport reports it. */
 export interface Failure {
   readonly code: number;
   readonly message: string;
   readonly details?: readonly Detail[];
-  /** The error of the transport. */
+  /** The transport's error. */
   readonly cause?: unknown;
   /** The delay that a proxy asks for, in ms. */
   readonly retryAfterMs?: number | undefined;
-  /** Whether nobody has replied, so that a repeat multiplies nobody's work. */
+  /** Whether nobody has replied, so that a retry multiplies nobody's work. */
   readonly isUnanswered?: boolean;
 }
 
 /**
- * A failed call. The reasons are in the comments of investor.proto. What fails on the way to
- * the service, such as a wrong address or a deadline of the caller, has a code and no reason:
- * FAILED_PRECONDITION if it would fail again, such as a certificate that is not trusted.
+ * A failed call. Its reasons are described in the comments of investor.proto. Failures on the way
+ * to the service, such as a wrong address or the caller's deadline, have a code but no reason:
+ * FAILED_PRECONDITION if a retry would fail again, such as for an untrusted certificate.
  */
 export class InvestorError extends Error {
   override readonly name = "InvestorError";
-  /** The status of gRPC: a `status` of grpc-js, a `Code` of Connect. */
+  /** The gRPC status code: a `status` of grpc-js, a `Code` of Connect. */
   readonly code: number;
-  /** Its name, such as `NOT_FOUND`. */
+  /** The name of the code, such as `NOT_FOUND`. */
   readonly codeName: CodeName;
-  /** Why it failed, for programs, such as `REQUEST_ID_REUSED`. */
+  /** Why the call failed, for programs, such as `REQUEST_ID_REUSED`. */
   readonly reason: string | undefined;
-  /** Data of the reason, such as the `id` to quote of a fault of the service. */
+  /** Data of the reason, such as the `id` of an internal error to quote. */
   readonly metadata: Readonly<Record<string, string>>;
   /** The fields that break a rule. */
   readonly violations: readonly Violation[];
-  /** The delay that the service, or a proxy, asks for before a repeat, in ms; undefined if none. */
+  /** The delay before a retry that the service, or a proxy, asks for, in ms; undefined if none. */
   readonly retryDelayMs: number | undefined;
 
   /** @param input the type of the request, whose fields violations name */
@@ -102,19 +102,19 @@ export class InvestorError extends Error {
   }
 }
 
-/** The failure of a call whose signal has aborted. */
+/** The failure of a call whose signal was aborted. */
 export function cancelled({ reason }: AbortSignal): Failure {
   return { code: codeOf("CANCELLED"), message: "the call was cancelled", cause: reason };
 }
 
-/** The time that a Retry-After header names (RFC 9110, 10.2.3), in ms from now. */
+/** Parses a Retry-After header (RFC 9110, 10.2.3) to ms from now. */
 export function parseRetryAfter(value: unknown): number | undefined {
   const text = String(value);
   const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - Date.now();
   return ms >= 0 ? ms : undefined;
 }
 
-/** The first detail of a type; undefined if there is none that can be read. */
+/** The first detail of a type; undefined if there is no readable one. */
 function findDetail<D extends DescMessage>(
   details: readonly Detail[],
   desc: D,

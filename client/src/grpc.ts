@@ -21,22 +21,22 @@ export interface GrpcClientOptions extends InvestorClientOptions {
 }
 
 const channelDefaults = {
-  // The client repeats calls itself.
+  // The client retries by itself.
   "grpc.enable_retries": 0,
-  // grpc-js would wait up to two minutes for a service that is back after a second.
+  // By default, grpc-js could wait two minutes for a service that is back after a second.
   "grpc.initial_reconnect_backoff_ms": 200,
   "grpc.max_reconnect_backoff_ms": 2_000,
-  // A connection whose other end is gone without a word is found out within a deadline.
+  // Detects within a deadline that the other end of a connection has vanished.
   "grpc.keepalive_time_ms": 10_000,
   "grpc.keepalive_timeout_ms": 5_000,
 };
 
 /**
- * Makes a client over grpc-js, which connects with its first call and again whenever it has to.
+ * Creates a client over grpc-js, which connects on its first call and reconnects when needed.
  *
  * @param address host and port, such as `localhost:50051`
  * @param credentials those of grpc-js
- * @throws {Error} the address is no address at all
+ * @throws {Error} the address is malformed
  */
 export function createInvestorClient(
   address: string,
@@ -49,7 +49,7 @@ export function createInvestorClient(
       async call({ parent, name, output }, { bytes, headers, timeoutMs, signal }) {
         const metadata = new Metadata();
         for (const [header, value] of Object.entries(headers)) metadata.set(header, value);
-        // grpc-js ends the process on a deadline that gRPC cannot write.
+        // grpc-js crashes the process on a deadline that gRPC cannot encode.
         const deadline = timeoutMs < 1e14 ? Date.now() + timeoutMs : Number.POSITIVE_INFINITY;
         let call: ClientUnaryCall | undefined;
         const cancel = () => call?.cancel();
@@ -83,7 +83,7 @@ export function createInvestorClient(
   );
 }
 
-/** @param headers what came before the status */
+/** @param headers the headers received before the status */
 function toFailure(cause: ServiceError, headers: Metadata): Failure {
   const { code, details: message, metadata } = cause;
   headers.merge(metadata);
@@ -98,12 +98,12 @@ function toFailure(cause: ServiceError, headers: Metadata): Failure {
       value,
     }));
   } catch {
-    // The code and the message say what there is.
+    // The code and the message have to do.
   }
   return { code, message, details, cause, retryAfterMs };
 }
 
-/** The failure of a call to which nobody has replied. grpc-js says why in its text alone. */
+/** The failure of a call without any reply. grpc-js gives the cause only as text. */
 function toUnanswered({ code, details: message }: ServiceError): Failure {
   if (!/certificate|SSL routines|options\.servername|error: Protocol error/.test(message)) {
     return { code, message, isUnanswered: true };

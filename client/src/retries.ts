@@ -1,21 +1,21 @@
 import { cancelled, codeOf, type Failure, type InvestorError } from "./error.ts";
 
 /**
- * The longest attempt, in ms, where another one can follow: the service, which gives up after
- * 10,000 by default, can still reply with the reason.
+ * The longest attempt, in ms, if another can follow: the service, which gives up after 10,000 by
+ * default, can still reply with its reason.
  */
 const maxAttemptMs = 12_000;
 
-/** The shortest attempt that another one can follow, in ms. */
+/** The shortest attempt if another can follow, in ms. */
 const minAttemptMs = 250;
 
-/** The shortest and the longest wait between two attempts of a client that nobody asks for one, in ms. */
+/** The shortest and longest wait between attempts, in ms, if nobody asks for one. */
 const minWaitMs = 200;
 const maxWaitMs = 5_000;
 
 /**
- * How many repeats a client has at once of calls that were failed, or left without a reply,
- * and what each call that succeeds gives back of one.
+ * How many retries a client may spend on calls that failed or got no reply, and what share of one
+ * each successful call earns back.
  */
 const maxTokens = 500;
 const tokensPerSuccess = 0.2;
@@ -23,31 +23,30 @@ const tokensPerSuccess = 0.2;
 const deadlineExceeded = codeOf("DEADLINE_EXCEEDED");
 const retryable = [codeOf("UNAVAILABLE"), deadlineExceeded];
 
-/** How often and how long a call is tried. */
+/** Limits of one call. */
 export interface Limits {
-  /** How often it is repeated at most. */
+  /** The most retries. */
   retries: number;
-  /** Its deadline, in ms from now. */
+  /** Deadline, in ms from now. */
   timeoutMs: number;
-  /** Ends it, also between two attempts. */
+  /** Ends the call, even between two attempts. */
   signal: AbortSignal | undefined;
-  /** Creates an error of this call. */
   toError(failure: Failure): InvestorError;
 }
 
-/** What came of an attempt. */
+/** The outcome of an attempt. */
 export type Outcome<T> = { reply: T } | { failure: Failure };
 
-/** Creates what runs the calls of a client, all with one budget of repeats. */
+/** Creates a function that runs the calls of a client, with a shared budget of retries. */
 export function createRetries() {
-  // As in gRPC's retryThrottling: if the service fails for all, repeats do not multiply the load.
+  // Like gRPC's retryThrottling: if the service fails for everybody, retries do not multiply the load.
   let tokens = maxTokens;
 
   /**
-   * Tries a call until it succeeds, or another attempt cannot help or has no time left.
+   * Tries a call until it succeeds, or another attempt would be useless or has no time left.
    *
-   * @param attempt one attempt with its time, in ms
-   * @throws {InvestorError} that of the last attempt, or CANCELLED
+   * @param attempt makes one attempt, within a time in ms
+   * @throws {InvestorError} the last attempt's, or CANCELLED
    */
   return async <T>(
     attempt: (timeoutMs: number) => Promise<Outcome<T>>,
@@ -69,7 +68,7 @@ export function createRetries() {
       const restMs = end - performance.now();
       const waitMs = toWaitMs(error.retryDelayMs, count, restMs - minAttemptMs);
       const isHopeless = !retryable.includes(error.code) || restMs <= waitMs;
-      // A connection that fails costs nobody anything, however long the service is down.
+      // A failed connection costs nobody anything, however long the service is down.
       const cost = outcome.failure.isUnanswered && error.code !== deadlineExceeded ? 0 : 1;
       if (isLast || isHopeless || tokens < cost) {
         if (count > 0) error.message += ` (after ${count + 1} attempts)`;
@@ -82,11 +81,11 @@ export function createRetries() {
 }
 
 /**
- * The wait after some repeats: twice as long each time, and never less than it is asked for, which
- * is not made longer than `latestMs`.
+ * The wait before the next retry: doubles each time, and is never less than asked for. Jitter
+ * extends the asked wait only up to `latestMs`.
  */
 function toWaitMs(askedMs = 0, count: number, latestMs: number): number {
-  // Callers that failed together do not come back together.
+  // Keeps callers that failed together from returning together.
   const jitter = 1 + Math.random();
   const asked = Math.max(askedMs, Math.min(askedMs * jitter, latestMs));
   return Math.max(asked, Math.min(minWaitMs * 2 ** count * jitter, maxWaitMs));
