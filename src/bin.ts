@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// An older Node.js has no enableCompileCache, and would fail to import it by its name.
+// Not imported by name: an older Node.js lacks enableCompileCache, and the import would fail.
 import * as module from "node:module";
 import { constants } from "node:os";
 import { setFlagsFromString } from "node:v8";
@@ -7,7 +7,7 @@ import { readBuild } from "./version.ts";
 
 const { oldestNode } = readBuild();
 const { node } = process.versions;
-// What is imported below may need what an older version lacks, and fail in words of its own.
+// Before the import of main.ts, which would fail on older versions with unhelpful messages.
 if (node.localeCompare(oldestNode, "en", { numeric: true }) < 0) {
   process.stderr.write(
     `error: investor-records needs Node.js ${oldestNode} or newer, not ${node}: https://nodejs.org\n`,
@@ -15,11 +15,11 @@ if (node.localeCompare(oldestNode, "en", { numeric: true }) < 0) {
   process.exit(2);
 }
 
-// Otherwise V8 allocates what short-lived calls need as if it lived long, which costs CPU.
+// Otherwise V8 treats short-lived objects of calls as long-lived, which costs CPU.
 setFlagsFromString("--no-allocation-site-pretenuring");
 module.enableCompileCache();
 
-// Until the command handles them: as PID 1 of a container, the process would not get them at all.
+// Until the command handles them: PID 1 of a container would not receive them at all.
 for (const signal of ["SIGTERM", "SIGINT"] as const) {
   process.on(signal, () => process.exit(128 + constants.signals[signal]));
 }

@@ -11,8 +11,8 @@ import type { Violation } from "./investor/investor.ts";
 export const errorDomain = "investor-records";
 
 /**
- * Every reason for which the service refuses or fails a call, with the code that it
- * has on every protocol (https://grpc.io/docs/guides/status-codes).
+ * Every reason for which a call is rejected or fails, with its code on every protocol
+ * (https://grpc.io/docs/guides/status-codes).
  */
 export const codes = {
   INVALID_FIELDS: Code.InvalidArgument,
@@ -32,32 +32,32 @@ export const codes = {
   INTERNAL: Code.Internal,
 } as const;
 
-/** A stable name for the cause of an error, unique in the {@link errorDomain}. */
+/** A stable name for the cause of an error, unique within the {@link errorDomain}. */
 export type Reason = keyof typeof codes;
 
-/** Fields that break rules; all of them, so that a caller can fix them at once. */
+/** Some fields break rules; lists them all, so that a caller can fix them in one go. */
 export function invalidFields(violations: Violation[]): ConnectError {
   const fieldViolations = violations.map(({ field, description }) => ({
-    // A member of JSON can have any name.
+    // A JSON member's name can be any text.
     field: field.toWellFormed(),
     description,
   }));
   const [first, ...others] = fieldViolations;
   const also =
     others.length > 0 ? `; also invalid: ${others.map(({ field }) => field).join(", ")}` : "";
-  // Many tools and logs show no details.
+  // In the message too, since many tools and logs show no details.
   const message = `${first?.field} ${first?.description}${also}`;
   const error = failure("INVALID_FIELDS", message);
   error.details.push({ desc: BadRequestSchema, value: { fieldViolations } });
   return error;
 }
 
-/** Bytes or JSON that are not a message of the type that the method takes. */
+/** The request is not a message of the type that the method takes. */
 export function malformedRequest(
   cause?: unknown,
   description = "the request is not a valid message of this method",
 ): ConnectError {
-  // The names in a decoder's message are of use; the values would be personal data.
+  // The decoder's message is useful for its names, but its values would be personal data.
   const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]{0,100}" is unknown)?/;
   const [message = description] = (cause instanceof Error && safe.exec(cause.message)) || [];
   return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
@@ -67,7 +67,7 @@ export function messageTooLarge(maxBytes: number): ConnectError {
   return failure("MESSAGE_TOO_LARGE", `the request must be at most ${maxBytes} bytes long`);
 }
 
-/** No record has this id. Text that is no UUID can be of any length, and is not repeated. */
+/** No record has this id. `id` is undefined for text that is not a UUID: it can be of any length. */
 export function investorNotFound(id: string | undefined): ConnectError {
   return failure("INVESTOR_NOT_FOUND", "no investor has this id", {
     metadata: id === undefined ? {} : { id },
@@ -82,7 +82,7 @@ export function credentialsMissing(needed: string): ConnectError {
   return challenge(failure("CREDENTIALS_MISSING", `the call needs ${needed}`));
 }
 
-/** The credentials are not valid; the cause is only logged. */
+/** The credentials are invalid; the cause is only logged. */
 export function credentialsInvalid(needed: string, cause: unknown): ConnectError {
   const message = `the credentials are not valid here; the call needs ${needed}`;
   const error = failure("CREDENTIALS_INVALID", message, { cause });
@@ -94,7 +94,7 @@ export function scopeMissing(scope: string): ConnectError {
   return challenge(error, `error="insufficient_scope", scope="${scope}"`);
 }
 
-/** The keys to check a token with cannot be fetched from its issuer. */
+/** The issuer's keys, needed to verify a token, cannot be fetched. */
 export function issuerUnavailable(cause: unknown): ConnectError {
   const message = "the token cannot be checked now; repeat the call later";
   return failure("ISSUER_UNAVAILABLE", message, { cause });
@@ -103,7 +103,7 @@ export function issuerUnavailable(cause: unknown): ConnectError {
 /**
  * A limit is reached; the call was not processed.
  *
- * @param limit what there are too many of, as callers, the log and the metrics name it
+ * @param limit what there is too much of, in the plural, for callers, the log and the metrics
  * @param cause for the log only
  */
 export function overloaded(limit: string, cause?: unknown): ConnectError {
@@ -117,15 +117,15 @@ export function storeUnavailable(cause: unknown): ConnectError {
   return failure("STORE_UNAVAILABLE", message, { cause });
 }
 
-/** The outcome of a create that is safe to repeat, since its request id identifies replays. */
+/** A create with an unknown outcome that is safe to retry, since its request id identifies replays. */
 export function outcomeUnknown(cause: unknown): ConnectError {
   const message = "the record may or may not be stored; repeat the call with the same request id";
   return failure("OUTCOME_UNKNOWN", message, { cause });
 }
 
 /**
- * The outcome of a create that must not be repeated: it would store a second record. It is
- * UNKNOWN without a delay, since clients retry UNAVAILABLE by themselves.
+ * A create with an unknown outcome that must not be retried: a retry would store a second record.
+ * Its code is UNKNOWN, without a delay, since clients retry UNAVAILABLE by themselves.
  */
 export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
   const message = "the record may or may not be stored; look its id up before you repeat the call";
@@ -133,9 +133,9 @@ export function outcomeUnknownFor(id: string, cause: unknown): ConnectError {
 }
 
 /**
- * The end of a call whose signal aborted: its deadline passed, or its caller left.
+ * A call was aborted: its deadline passed, or its caller left.
  *
- * @param reason the reason of the signal
+ * @param reason the signal's reason
  * @param effect what the call may have done
  */
 export function interrupted(reason: unknown, effect: string): ConnectError {
@@ -151,12 +151,12 @@ export function cancelled(effect: string): ConnectError {
   return failure("CANCELLED", `the call was cancelled; ${effect}`);
 }
 
-/** A fault of the service, logged under this id; its cause is for the log only. */
+/** A fault of the service, logged under this id; the cause is for the log only. */
 export function internal(id: string, cause: unknown): ConnectError {
   return failure("INTERNAL", `internal error ${id}`, { cause, metadata: { id } });
 }
 
-/** The reason of an error of this service; undefined if it is none. */
+/** The reason of one of our errors; undefined for others. */
 export function reasonOf(error: unknown): string | undefined {
   return infoOf(error)?.reason;
 }
@@ -182,14 +182,14 @@ function failure(
   const value: MessageInitShape<typeof ErrorInfoSchema> = { reason, domain: errorDomain, metadata };
   const details = [{ desc: ErrorInfoSchema, value }];
   const error = new ConnectError(message, code, undefined, details, cause);
-  // Nothing was done, or it is safe to repeat.
+  // UNAVAILABLE is always retryable: nothing was done, or a retry is safe.
   if (code === Code.Unavailable) {
     error.details.push({ desc: RetryInfoSchema, value: { retryDelay: { seconds: 1n, nanos: 0 } } });
   }
   return error;
 }
 
-/** Adds the scheme to authenticate by (RFC 9110, 11.6.1; RFC 6750, 3). */
+/** Adds the authentication scheme (RFC 9110, 11.6.1; RFC 6750, 3). */
 function challenge(error: ConnectError, ...parameters: string[]): ConnectError {
   const value = `Bearer ${['realm="investor-records"', ...parameters].join(", ")}`;
   error.metadata.set("www-authenticate", value);

@@ -1,7 +1,7 @@
 /**
- * Creates what large pieces of work wait for, so that other calls come between them: in each turn of
- * the event loop at most `count` begin, in the order in which they asked. One that is over by its turn
- * takes no room.
+ * Creates a function that large pieces of work await before they begin, so that other calls come in
+ * between: at most `count` begin per turn of the event loop, in the order of arrival. A piece that
+ * is over by its turn takes no room.
  */
 export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void> {
   let waiting: { begin(): void; isOver?: (() => boolean) | undefined }[] = [];
@@ -25,8 +25,8 @@ export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void
 }
 
 /**
- * Creates what lets at most `count` pieces of asynchronous work run at once, and has others wait in
- * order. It resolves with what the work has to call, once, when it ends.
+ * Creates a queue that lets at most `count` pieces of asynchronous work run at once; the others
+ * wait in order. What it returns resolves with a function for the work to call once at its end.
  */
 export function createQueue(count: number): () => Promise<() => void> {
   const waiting: (() => void)[] = [];

@@ -4,15 +4,15 @@ import type { StandardError } from "./standard-error.ts";
 
 interface LogOptions {
   level: Level;
-  /** Which device and inode journald reads, as systemd names them in JOURNAL_STREAM. */
+  /** The device and inode that journald reads, as systemd passes them in JOURNAL_STREAM. */
   journal?: string | undefined;
-  /** Turns a line of JSON into what is written; it stays as it is if absent. */
+  /** Formats a line of JSON; unchanged if absent. */
   format?: ((line: string) => string) | undefined;
 }
 
 /**
- * Creates the log: lines of JSON on standard error. Where journald reads that, each begins with its
- * priority, which journald takes off
+ * Creates the log: lines of JSON on standard error. If journald reads it, each line starts with its
+ * priority, which journald strips
  * (https://www.freedesktop.org/software/systemd/man/latest/sd-daemon.html).
  */
 export function createLog(stderr: StandardError, { level, journal, format }: LogOptions): Logger {
@@ -22,7 +22,7 @@ export function createLog(stderr: StandardError, { level, journal, format }: Log
   return pino({ level, serializers }, { write: (line) => stderr.write(toText(line)) });
 }
 
-/** The priorities of syslog: critical, error, warning, informational, debug. */
+/** Syslog priorities: critical, error, warning, informational; debug for other levels. */
 const priorities: Record<string, number> = { 60: 2, 50: 3, 40: 4, 30: 6 };
 
 function addPriority(line: string): string {
@@ -30,7 +30,7 @@ function addPriority(line: string): string {
   return `<${priorities[level] ?? 7}>${line}`;
 }
 
-/** What the log has of an error. Other properties can hold what a caller has sent, or a record. */
+/** Serializes an error. Other properties can contain data that a caller has sent, or a record. */
 function describeError(error: unknown): unknown {
   // Anything can be thrown.
   if (!(error instanceof Error)) return String(error);
@@ -38,15 +38,15 @@ function describeError(error: unknown): unknown {
   return { type, message, stack };
 }
 
-/** How many lines of a kind are logged in a second. */
+/** How many lines of a kind to log per second. */
 const maxLines = 10;
 
-/** Logs a line, unless there were too many of its kind; returns whether it has. */
+/** Logs a line, unless there were too many of its kind; returns whether it was logged. */
 export type LogLine = (level: Level, fields: object, message: string) => boolean;
 
 /**
- * Creates what logs lines of one kind, which a caller, a disk or a database can repeat without end:
- * ten a second, and a line that counts the others.
+ * Creates a logger for lines of one kind, which a caller, a disk or a database can trigger
+ * endlessly: ten a second, then one line that counts the rest.
  *
  * @param what what happens that often, as in "more were refused"
  */

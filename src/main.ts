@@ -17,17 +17,17 @@ import { readBuild } from "./version.ts";
 /** A repeat within this time counts as the same signal, in milliseconds. */
 const repeatedSignalMs = 1_000;
 
-/** How long a copy that is told to end may take for what it has begun, in milliseconds. */
+/** How long a copy may take to finish pending work after a signal, in milliseconds. */
 const stopMs = 5_000;
 
-/** The exit status that keeps a supervisor from a start that would make a new, empty file. */
+/** The exit status that tells a supervisor not to restart, which would create a new, empty file. */
 const filesGoneStatus = 3;
 
 const stderr = openStandardError();
 const isTerminal = isatty(2);
 const { JOURNAL_STREAM: journal } = process.env;
 
-/** The name of the command, if it is none of its flags. */
+/** The name of the command, or a flag. */
 const [first = "serve"] = process.argv.slice(2);
 
 const { version, commit } = readBuild();
@@ -65,7 +65,7 @@ program
     onSignals(["SIGINT", "SIGTERM", "SIGHUP"], (name) => {
       stop.abort(name);
       setTimeout(() => {
-        say(`stopped by ${name}, without waiting for what it had begun`);
+        say(`stopped by ${name}, without waiting for pending work`);
         exit(statusOf(name));
       }, stopMs);
     });
@@ -94,7 +94,7 @@ program
     exit((await runRemove(options).catch(exitIfMisconfigured)) ? 0 : 1);
   });
 
-// Commander would take an unknown command for an argument of the default one.
+// Commander would treat an unknown command as an argument of the default one.
 const commands = program.commands.map((each) => each.name());
 if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
   program.error(
@@ -103,14 +103,14 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
 }
 await program.parseAsync();
 
-/** Ends the process because a setting or an argument is wrong. */
+/** Ends the process if a setting or an argument is invalid. */
 function exitIfMisconfigured(error: unknown): never {
   if (!(error instanceof ConfigError)) throw error;
   complain(`error: ${nameAsGiven(error.message, serve)}`);
   return exit(2);
 }
 
-/** Says what is wrong with a setting or an argument: in JSON, where the log of the service is. */
+/** Reports an invalid setting or argument: as JSON, where the service would log. */
 function complain(text: string): void {
   if (isTerminal || ["copy", "remove"].includes(first)) {
     say(text);
@@ -125,13 +125,13 @@ async function runServer(): Promise<void> {
   const format = isTerminal ? (await import("pino-pretty")).prettyFactory({}) : undefined;
   const log = createLog(stderr, { level: config.logLevel, journal, format });
   stderr.onRoom = (dropped) => {
-    log.warn({ dropped }, "lines of the log were dropped, since they could not be written");
+    log.warn({ dropped }, "log lines were dropped, since they could not be written");
   };
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
     return exit(error instanceof FilesGoneError ? filesGoneStatus : 1);
   };
-  // A rejection that nothing handles comes as one, too.
+  // Unhandled rejections arrive here too.
   process.on("uncaughtException", exitFatally);
 
   const { startServer } = await import("./server.ts");
@@ -154,11 +154,11 @@ async function runServer(): Promise<void> {
   );
 }
 
-/** Reads certificates and tokens again when their files change, and on SIGHUP. */
+/** Re-reads the files of settings when they change, and on SIGHUP. */
 function keepReloaded(server: RunningServer, log: Logger): void {
   let last = Promise.resolve();
 
-  /** Reads them in sequence, so that the last reading is the one in use. */
+  /** In sequence, so that the last reading is the one in use. */
   function reloadNext(onlyChanged: boolean): void {
     last = last.then(async () => {
       const { reloaded, errors } = await server.reload(onlyChanged);
@@ -172,7 +172,7 @@ function keepReloaded(server: RunningServer, log: Logger): void {
 
   setInterval(reloadNext, reloadIntervalMs, true).unref();
   process.on("SIGHUP", () => {
-    // A terminal that closes sends it, too.
+    // A closing terminal sends SIGHUP too.
     if (isTerminal && !isatty(2)) process.kill(process.pid, "SIGTERM");
     else reloadNext(false);
   });
@@ -211,56 +211,56 @@ function onSignals(
         onFirst(signal);
         return;
       }
-      // A terminal signals npm too, which passes it on: one Ctrl-C arrives twice.
+      // A terminal signals npm too, which forwards the signal: one Ctrl-C arrives twice.
       if (signal === first.signal && performance.now() - first.at < repeatedSignalMs) return;
       onSecond(signal);
       killSelf();
     });
-    // Not before: without a listener, Node.js forgets a signal that has come meanwhile.
+    // Removed last: without any listener, Node.js drops signals that have arrived meanwhile.
     for (const listener of earlier) process.off(signal, listener);
   }
 }
 
-/** Ends the process when all that it has to say is written, or nobody reads it. */
+/** Ends the process once all its output is written, or nobody reads it. */
 function exit(status: number): never {
   stderr.flush();
-  // Which the exit of the process would do.
+  // A normal exit would do this.
   flushCompileCache();
   return endAtOnce(status);
 }
 
 function killSelf(): never {
   process.kill(process.pid, "SIGKILL");
-  // PID 1 of a container cannot kill itself that way.
+  // PID 1 of a container cannot kill itself like that.
   return endAtOnce(statusOf("SIGKILL"));
 }
 
 /**
- * Ends the process with a status, by putting another program in its place: its own exit would wait
- * for libuv's threads, which may be waiting for the writer of a FIFO, a name server or a disk.
+ * Ends the process by replacing it with another program that exits with the status: a normal exit
+ * would wait for libuv's threads, which may be blocked by a FIFO, a name server or a disk.
  */
 function endAtOnce(status: number): never {
   const { execPath } = process;
   // Without NODE_OPTIONS, which could load anything.
   const { LD_LIBRARY_PATH = "" } = process.env;
-  // An upgrade may have removed it.
+  // An upgrade may have removed the file.
   if (existsSync(execPath)) {
     process.execve?.(execPath, [execPath, "-e", `process.exit(${status})`], { LD_LIBRARY_PATH });
   }
   process.exit(status);
 }
 
-/** The status by which a shell reports a signal. */
+/** The exit status by which shells report a signal. */
 function statusOf(signal: NodeJS.Signals): number {
   return 128 + constants.signals[signal];
 }
 
-/** Prints a line for the user, who may not read it. */
+/** Prints a line for the user, without waiting for a reader. */
 function say(line: string): void {
   stderr.write(`${withoutControls(line)}\n`);
 }
 
-/** A text without what would move the cursor, since paths and settings can hold anything. */
+/** Replaces control characters, which could move the cursor: paths and settings can contain any. */
 function withoutControls(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, " ");
 }

@@ -9,7 +9,7 @@ import { explainError } from "./store/sqlite/errors.ts";
 import { type RemovalOptions, removeFromSqlite } from "./store/sqlite/removal.ts";
 import { DatabaseUrlError, OutcomeUnknownError } from "./store/store.ts";
 
-/** The time that MongoDB may take to be found, and to make the removal durable, in milliseconds. */
+/** Deadline for connecting to MongoDB, and for making the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
 
 interface RemoveOptions extends RemovalOptions {
@@ -21,13 +21,13 @@ interface RemoveOptions extends RemovalOptions {
 /**
  * Removes one record from a database for good.
  *
- * @returns whether nothing of it is left
+ * @returns whether no copy is left
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runRemove(options: RemoveOptions): Promise<boolean> {
   const { environment, say } = options;
   const url = readVariable("DATABASE", options.database, environment);
-  // The value may hold a password, and is not repeated.
+  // Does not repeat the value, which may contain a password.
   const fault = databaseUrlFault(url, databaseNames);
   if (fault) throw new ConfigError(`DATABASE ${fault}`);
   if (!isUuid(options.id)) throw new ConfigError("ID must be a UUID");

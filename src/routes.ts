@@ -20,7 +20,7 @@ interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
   requestTimeoutMs: number;
 }
 
-/** Creates what both ports serve, which is not ready yet. */
+/** Creates the handlers of both ports; not ready at first. */
 export function createRoutes(store: Store, options: RoutesOptions) {
   const { gate, telemetry } = options;
   const maxMessageBytes = limits.requestBytes;
@@ -31,7 +31,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const health = createHealth([InvestorService.typeName]);
   telemetry.show(
     "investor_records_ready",
-    "Whether the service can read records (1) or not (0), as /readyz says.",
+    "Whether the service can read records (1) or not (0); same as /readyz.",
     () => Number(health.isServing()),
   );
   const reflection = createReflection();
@@ -42,7 +42,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     publicServices: [
       createServiceImplSpec<typeof Health>(Health, health.implementation),
       createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
-      // Its messages differ by their names only.
+      // Its messages differ only in their names.
       createServiceImplSpec<typeof ServerReflectionAlpha>(
         ServerReflectionAlpha,
         reflection as unknown as ServiceImpl<typeof ServerReflectionAlpha>,
@@ -52,13 +52,13 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const webPages = createWebPages({ isReady: health.isServing, gate, telemetry });
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
-    /** What serves a call of gRPC in its common form on its stream; undefined for other requests. */
+    /** The function to serve a common unary gRPC call on its stream; undefined for other requests. */
     streamServer: router.streamServer,
     /** Serves all other requests of the gRPC port. */
     serveRpc: router.serveWith([]),
     /** Serves the requests of the HTTP port. */
     serveHttp: router.serveWith([webPages, rest]),
-    /** Has probes and health checks tell whether the store can serve. */
+    /** Sets what probes and health checks report. */
     setReady: health.setServing,
     /** Ends the streams of health checks. */
     endWatches: health.end,

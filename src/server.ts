@@ -17,35 +17,35 @@ import { isLoopback } from "./settings/values.ts";
 import { openStore, withoutSecrets } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
-/** A server that takes calls. */
+/** A server that accepts calls. */
 export type RunningServer = Awaited<ReturnType<typeof startServer>>;
 
-/** Interval of the checks of the store, in milliseconds. */
+/** Interval of store checks, in milliseconds. */
 const pingIntervalMs = 1_000;
 
-/** Timeout of such a check, in milliseconds. */
+/** Timeout of a store check, in milliseconds. */
 const pingTimeoutMs = 5_000;
 
-/** How long clients over HTTP/1.1 learn with each reply that it is the last, in milliseconds. */
+/** The shortest drain delay, in milliseconds: HTTP/1.1 clients learn meanwhile, with each reply, to close. */
 const minDrainDelayMs = 100;
 
-/** The time that requests and replies on their way get, in milliseconds. */
+/** How long requests and replies may still be in flight on the network, in milliseconds. */
 const flushMs = 200;
 
 /**
- * The time that the database gets to close, in milliseconds. A supervisor waits little longer, and
- * nothing is lost without it.
+ * How long the database may take to close, in milliseconds. Supervisors wait little longer, and
+ * nothing is lost if it does not finish.
  */
 const closeMs = 4_000;
 
 /**
- * Opens the store and serves it until stopped. It listens before the store is open, for which calls
- * get STORE_UNAVAILABLE, and `/readyz` 503.
+ * Opens the store and serves it until stopped. Listens before the store is open; until then, calls
+ * fail with STORE_UNAVAILABLE, and `/readyz` with 503.
  *
  * @param onFatal called once if the server cannot go on and the process has to end
  * @param droppedLines how many lines the log has dropped so far
  * @throws {ConfigError} a file or a database URL of the settings cannot be used
- * @throws {Error} for operators to read, if the store cannot be used or the port not be listened on
+ * @throws {Error} for operators, if the store cannot be used, or listening fails
  */
 export async function startServer(
   config: Config,
@@ -57,7 +57,7 @@ export async function startServer(
   const { host, reusePort } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const { certFile, keyFile, clientCaFile } = config.tls ?? {};
-  // Before they are read, so that no change is missed.
+  // Before the files are read, so that no change is missed.
   const certificateFiles = await followFiles([certFile, keyFile, clientCaFile]);
   const tokenFiles = await followFiles([config.authentication?.tokensFile]);
   const onWarning = (message: string) => log.warn(message);
@@ -77,7 +77,7 @@ export async function startServer(
   }
   let startSpan = createTracing();
   let stopTraces = async () => {};
-  // Without an SDK in the process that reads the variables itself.
+  // Only our own SDK is subject to these warnings.
   if (!startSpan) for (const warning of config.traces.warnings) log.warn(warning);
   if (!startSpan && config.traces.areExported) {
     const { startTraceExport } = await import("./calls/trace-export.ts");
@@ -108,7 +108,7 @@ export async function startServer(
   try {
     const { serveRpc, streamServer, serveHttp } = routes;
     const grpc = { ...common, serve: serveRpc };
-    // Before the database is opened, which can take long: probes are served meanwhile.
+    // Before opening the database, which can take long: probes are served meanwhile.
     listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
     listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
     const opened = await openStore(database.url, {
@@ -120,15 +120,15 @@ export async function startServer(
       onCheckpointFailure: telemetry.noteCheckpointFailure,
       onWarning,
       onNew: (path) =>
-        onWarning(`${path} is a new file without records; if it had some, its disk may be missing`),
+        onWarning(`${path} is a new file without records; if it had any, its disk may be missing`),
       async onFatal(error) {
-        // Calls in flight are first failed with an unknown outcome. That a reply has finished does not
-        // mean that it has left the process.
+        // The store has failed calls in flight with an unknown outcome: lets their replies leave
+        // the process, which can be later than their `finish` event.
         await delay(flushMs);
         onFatal(error);
       },
     });
-    // Those who call it were created before it was open.
+    // Replaces the methods in place, since the handlers already hold this object.
     Object.assign(store, opened);
     await database.use(opened);
     stopFollowing = await followStore(store, log, routes.setReady);
@@ -144,9 +144,9 @@ export async function startServer(
   return {
     grpcPort,
     httpPort,
-    /** The database URL that it started with, without its secrets. */
+    /** The database URL at startup, without secrets. */
     database: withoutSecrets(database.url),
-    /** Reads the certificates, tokens and the file of the database URL again, without dropping a call. */
+    /** Re-reads certificates, tokens and the file of the database URL, without dropping a call. */
     reload: createReload([
       { name: "tokens", files: tokenFiles, reload: authentication?.reload },
       { name: "certificates", files: certificateFiles, reload: tls?.reload },
@@ -154,9 +154,9 @@ export async function startServer(
     ]),
     /**
      * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
-     * those in flight finish or the drain timeout cuts them, the store is closed.
+     * calls in flight finish or are cut off by the drain timeout, the store is closed.
      *
-     * @returns what it could not finish, for the log; undefined if it has finished all
+     * @returns what was not finished, for the log; undefined if everything was
      */
     async stop(): Promise<string | undefined> {
       stopFollowing();
@@ -166,13 +166,13 @@ export async function startServer(
       routes.endWatches();
       for (const listener of listeners) listener.close();
       connections.retire();
-      // Clients that do not read their last status would hold up the end.
+      // Clients that do not read their last status would delay the shutdown.
       void delay(flushMs).then(gate.cutWatches);
       let lastCallAt = performance.now();
       await waitUntil(() => {
         if (gate.inFlight > 0) lastCallAt = performance.now();
         if (connections.isEmpty) return gate.inFlight === 0;
-        // A request, or the last bytes of a reply, may be on their way.
+        // A request, or the last bytes of a reply, may be on the network.
         return performance.now() - lastCallAt > flushMs && !connections.mayBeReading;
       }, drain.timeoutMs + flushMs);
       let unfinished = gate.inFlight === 0 ? undefined : "cut calls in flight";
@@ -190,19 +190,19 @@ export async function startServer(
   };
 }
 
-/** A store that is not open yet: it fails all calls, until it gets the methods of one that is. */
+/** Stands in for the store until it is open: fails all calls. */
 function createClosedStore(): Store {
   const fail = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
   return { insert: fail, find: fail, list: fail, ping: fail, close: async () => {} };
 }
 
-/** Resolves when the condition holds, or the time in milliseconds is up. */
+/** Waits until the condition is true, or the timeout has passed. */
 async function waitUntil(condition: () => boolean, timeoutMs: number): Promise<void> {
   const end = performance.now() + timeoutMs;
   while (!condition() && performance.now() < end) await delay(10);
 }
 
-/** Checks at intervals whether the store can serve, and reports when that changes. */
+/** Checks periodically whether the store can serve, and reports changes. */
 async function followStore(store: Store, log: Logger, setReady: (isReady: boolean) => void) {
   let wasServing: boolean | undefined;
   let stopped = false;

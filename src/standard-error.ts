@@ -1,9 +1,9 @@
 import { constants, fstatSync, openSync, writeSync } from "node:fs";
 
-/** The most bytes to keep while they cannot be written; what comes on top is dropped. */
+/** The most bytes to buffer while they cannot be written; further texts are dropped. */
 const maxWaitingBytes = 64 * 1024;
 
-/** How often what waits is tried again, and how long a flush takes at most, in milliseconds. */
+/** Interval of retries of buffered writes, and the longest duration of a flush, in milliseconds. */
 const retryMs = 10;
 const flushMs = 1_000;
 
@@ -13,8 +13,8 @@ const fd = 2;
 export type StandardError = ReturnType<typeof openStandardError>;
 
 /**
- * Opens standard error so that nothing ever waits for its reader: a pipe or a terminal that is not
- * read would otherwise stop the whole process.
+ * Opens standard error without ever waiting for its reader: a pipe or a terminal that nobody reads
+ * would otherwise block the whole process.
  */
 export function openStandardError() {
   const output = openWithoutWaiting();
@@ -37,7 +37,7 @@ export function openStandardError() {
   }
 
   const opened = {
-    /** Writes text, which it keeps or drops if nobody reads it, or the disk is full. It does not throw. */
+    /** Writes text; buffers or drops it if nobody reads, or the disk is full. Never throws. */
     write(text: string): void {
       const bytes = Buffer.from(text);
       if (waiting.length > 0 && waiting.length + bytes.length > maxWaitingBytes) {
@@ -47,7 +47,7 @@ export function openStandardError() {
       waiting = waiting.length > 0 ? Buffer.concat([waiting, bytes]) : bytes;
       if (timer === undefined) writeWaiting();
     },
-    /** Writes what waits, for at most a second: the end of the process would lose it. */
+    /** Writes the buffered texts, for at most a second: the end of the process would lose them. */
     flush(): void {
       const pause = new Int32Array(new SharedArrayBuffer(4));
       for (let left = flushMs; waiting.length > 0 && left > 0; left -= retryMs) {
@@ -55,11 +55,10 @@ export function openStandardError() {
         if (waiting.length > 0) Atomics.wait(pause, 0, 0, retryMs);
       }
     },
-    /** How many texts were dropped. */
     get dropped(): number {
       return dropped;
     },
-    /** Called once there is room again, with how many texts were dropped before. */
+    /** Called when there is room again, with the number of texts dropped before. */
     onRoom(_dropped: number): void {},
   };
   return opened;
@@ -69,11 +68,11 @@ export function openStandardError() {
 function openWithoutWaiting(): number {
   if (fstatSync(fd).isFile()) return fd;
   try {
-    // Opened again, since others that share the first expect their writes to wait.
+    // A new descriptor, since other processes that share the old one expect blocking writes.
     return openSync("/dev/stderr", constants.O_WRONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
   } catch {
-    // A socket cannot be opened, nor what belongs to another user. Node.js makes a socket or a pipe
-    // non-blocking when it is first asked for, and nothing makes it blocking again.
+    // Neither a socket nor another user's file can be opened. Node.js makes a socket or a pipe
+    // non-blocking on first access, and nothing makes it blocking again.
     return process.stderr.fd;
   }
 }

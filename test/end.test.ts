@@ -101,7 +101,7 @@ it("a reader of standard output that stays away does not hold up the end of a co
   copying.child.stdout?.pause();
   await untilWritten(copying, "0 records");
   copying.child.kill("SIGTERM");
-  await untilWritten(copying, "stopped by SIGTERM, without waiting for what it had begun");
+  await untilWritten(copying, "stopped by SIGTERM, without waiting for pending work");
   copying.child.stdout?.resume();
   expect(await copying.exited).toBe(143);
 });

@@ -79,7 +79,7 @@ describe.each(launchers)("%s that takes nothing", (kind, launcher, ...tools) => 
       });
       if (kind === "a socket") {
         service.child.stderr?.resume();
-        await expect.poll(service.output).toMatch(/"dropped":\d+,"msg":"lines of the log were/);
+        await expect.poll(service.output).toMatch(/"dropped":\d+,"msg":"log lines were/);
       }
       expect(await end(service)).toBe(0);
     },

@@ -245,9 +245,9 @@ describe("the keys of the issuer", () => {
   it.each<[warning: string, path: string, reply: object | number]>([
     ["/keys replied with 302", keysPath, 302],
     ["openid-configuration replied with 302", metadataPath, 302],
-    ['of another issuer: "https://i.example"', metadataPath, { issuer: "https://i.example" }],
+    ['names another issuer: "https://i.example"', metadataPath, { issuer: "https://i.example" }],
     // By http, they would have to come from this machine.
-    ["is no https URL", metadataPath, { jwks_uri: "http://0.0.0.0/keys" }],
+    ["is not an https URL", metadataPath, { jwks_uri: "http://0.0.0.0/keys" }],
     ["JSON Web Key Set malformed", keysPath, {}],
   ])("are not taken if that would be wrong: %s", async (warning, path, reply) => {
     const { issuer, isValid, warnings } = await start();

@@ -352,7 +352,7 @@ it("the log has a fault under the trace of its call, whose caller gets it as an 
   expect(await reply.json()).toMatchObject({ status: 500, metadata: { id: traceId } });
   const ofTrace = () => service.lines.filter((line) => line.traceId === traceId);
   await expect.poll(ofTrace).toMatchObject([
-    { msg: "internal error", err: { message: expect.stringContaining("is no record") } },
+    { msg: "internal error", err: { message: expect.stringContaining("is not a record") } },
     { msg: "call failed", code: "INTERNAL" },
   ]);
 });

@@ -15,16 +15,16 @@ import { digestOf, readTokensFile } from "./tokens-file.ts";
 export type Authenticate = (peer: Peer, headers: IncomingHttpHeaders) => Promise<Caller>;
 
 /**
- * Creates authentication by the methods that are configured.
+ * Creates authentication by the configured methods.
  *
- * @param onWarning is called with what operators should know and change
+ * @param onWarning called with warnings that operators should act on
  * @throws {ConfigError} the tokens file cannot be read or has a wrong line
  */
 export async function createAuthentication(
   { tokensFile, oidc, clientCertificates }: AuthenticationSources,
   onWarning: (message: string) => void,
 ) {
-  // What OIDC needs is loaded only where it is set.
+  // Loaded only where OIDC is configured.
   const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc, onWarning);
   const takesTokens = tokensFile !== undefined || oidc !== undefined;
   const needed = [
@@ -34,7 +34,7 @@ export async function createAuthentication(
   let tokens: Map<string, Caller> | undefined;
 
   /**
-   * Reads the tokens file again; what it held before stays in force if it cannot be used.
+   * Re-reads the tokens file; its previous content stays in force if it cannot be used.
    *
    * @throws {ConfigError} it cannot be read or has a wrong line
    */

@@ -5,14 +5,14 @@ export type Scope = (typeof scopeNames)[number];
 
 export const allScopes: ReadonlySet<string> = new Set(scopeNames);
 
-/** Who calls, and what for. */
+/** An authenticated caller, and what it may do. */
 export interface Caller {
-  /** A name that no two callers share, however they authenticate. */
+  /** A name that is unique among all callers, however they authenticate. */
   readonly principal: string;
-  /** Its name in the log, which is no secret. */
+  /** The name in the log; not a secret. */
   readonly name: string;
   readonly scopes: ReadonlySet<string>;
 }
 
-/** Why credentials are not valid, for the log; it repeats nothing of them. */
+/** Why credentials are invalid, for the log; repeats nothing of them. */
 export class InvalidCredentialsError extends Error {}

@@ -5,32 +5,32 @@ import { ConfigError } from "../settings/config.ts";
 import { readSettingFile } from "../settings/reloaded-files.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
-/** The fewest characters of a token, so that nobody can guess it. */
+/** The shortest token, in characters; shorter ones could be guessed. */
 const minTokenLength = 16;
 
-/** More characters than a name, a token and scopes have. */
+/** The longest line, in characters: more than a name, a token and scopes need. */
 const maxLineLength = 64 * 1024;
 
-/** How many lines are read in a turn of the event loop. */
+/** How many lines to read per turn of the event loop. */
 const linesAtOnce = 256;
 
-/** What may follow a token. `metrics` adds nothing to what every valid token allows: `/metrics`. */
+/** Words that may follow a token. `metrics` grants only what every valid token may do: read `/metrics`. */
 const scopeWords: readonly string[] = [...scopeNames, "metrics"];
 
-/** The digest to look a token up by, so that the time of a lookup reveals nothing about any token. */
+/** The digest by which tokens are looked up, so that lookup times reveal nothing about tokens. */
 export function digestOf(token: string): string {
   return hash("sha256", token);
 }
 
 /**
- * Reads a file of bearer tokens. A line is a name, a token and the scopes of the caller: both if
- * there is none, neither if the only word is `metrics`. A lone token is its own name. Empty lines
- * and those that begin with # do not count. Several lines may have the same name, so that a token
- * can be replaced.
+ * Reads a file of bearer tokens. Each line has a name, a token and the caller's scopes: both scopes if
+ * none is given, neither if the only word is `metrics`. A lone token is its own name. Empty lines and
+ * lines that start with # are ignored. Several lines may have the same name, so that a token can be
+ * rotated.
  *
- * @param onWarning called if others than its owner may use the file
+ * @param onWarning called if users other than the owner may access the file
  * @returns the callers by the digests of their tokens
- * @throws {ConfigError} it cannot be read, has a wrong line or none; no token is repeated
+ * @throws {ConfigError} the file cannot be read, or has a wrong line or no token; no token is repeated
  */
 export async function readTokensFile(
   path: string,
@@ -39,7 +39,7 @@ export async function readTokensFile(
   const text = String(await readSettingFile("--auth-tokens-file", path));
   const callers = new Map<string, Caller>();
   for (let i = 0, start = 0, end = 0; start < text.length; i += 1, start = end + 1) {
-    // A large file takes long, and calls are served meanwhile.
+    // A large file takes long; calls are served meanwhile.
     if (i % linesAtOnce === 0) await setImmediate();
     end = text.indexOf("\n", start);
     if (end === -1) end = text.length;
@@ -57,14 +57,14 @@ export async function readTokensFile(
     if (fault) throw new ConfigError(`--auth-tokens-file ${path}, line ${i + 1}: ${fault}`);
     callers.set(digest, {
       principal: `token ${name}`,
-      // A name that is a token must not be shown.
+      // A token used as a name must not be shown.
       name: name === token ? `token ${digest.slice(0, 8)}` : `token ${name}`,
       scopes: scopes.length === 0 ? allScopes : new Set(scopes),
     });
   }
   if (callers.size === 0) throw new ConfigError(`--auth-tokens-file ${path} holds no token`);
   const { mode } = await stat(path);
-  // A group may read it: that is how Kubernetes and systemd hand a secret to the user of a process.
+  // The group may read it: Kubernetes and systemd pass secrets to a process's user that way.
   if ((mode & 0o037) !== 0)
     onWarning(`${path} can be written by its group, or is open to others: chmod 640 it`);
   return callers;

@@ -6,8 +6,8 @@ import {
 } from "../../gen/grpc/health/v1/health_pb.js";
 
 /**
- * Creates the health service (https://grpc.io/docs/guides/health-checking), which says that nothing
- * is served yet. All services are served, or none.
+ * Creates the health service (https://grpc.io/docs/guides/health-checking). All services share one
+ * status, at first NOT_SERVING.
  *
  * @param services their full names
  */
@@ -43,7 +43,7 @@ export function createHealth(services: string[]) {
       status = isServing ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
       changes.emit("change");
     },
-    /** Ends every watch, whose client then asks another server. */
+    /** Ends every watch, so that its client asks another server. */
     end() {
       isEnding = true;
       changes.emit("change");

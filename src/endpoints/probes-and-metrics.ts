@@ -10,12 +10,12 @@ import type { Handler } from "../protocols/router.ts";
 import { packageFolder } from "../version.ts";
 import { createReference } from "./reference.ts";
 
-/** No web page is larger, in bytes. */
+/** An upper bound of the web pages' sizes, in bytes. */
 const maxPageBytes = 2 ** 21;
 
 interface WebPagesOptions {
   isReady(): boolean;
-  /** Asks for credentials before the metrics are shown. */
+  /** Authenticates requests for metrics. */
   gate: Gate;
   telemetry: Telemetry;
 }
@@ -38,7 +38,7 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
   const pages = { ...createReference(), "/openapi.json": sendOpenApi };
   const replies: Record<string, Reply> = {
     ...Object.fromEntries(Object.entries(pages).map(([path, page]) => [path, withSlot(page)])),
-    // Probes take no slot, so that nobody keeps them out.
+    // Probes need no slot, so that nobody can block them.
     "/healthz": (...probe) => sendProbe(probe, 200, "alive"),
     "/readyz": (...probe) =>
       isReady() ? sendProbe(probe, 200, "ready") : sendProbe(probe, 503, "not ready"),
@@ -50,7 +50,7 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
     send(res, code, jsonHeaders, `{"status":"${status}"}`);
   }
 
-  /** Serves a page as long as one of its slots is free, which it holds until the reply has closed. */
+  /** Serves a web page if a slot is free, which it holds until the reply has closed. */
   function withSlot(page: (req: HttpRequest, res: HttpResponse) => Promise<void>): Reply {
     return (req, res, connection) => {
       res.once("close", pageSlots.acquire(connection.peer.address));
@@ -68,7 +68,7 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
     await gate.authenticate(connection.peer, req.headers);
     const release = metricsSlots.acquire("");
     void closed.then(release);
-    // Those who ask at once share one text.
+    // Concurrent requests share one text.
     rendering ??= telemetry.metrics().finally(() => {
       rendering = undefined;
     });

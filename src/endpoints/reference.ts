@@ -12,12 +12,12 @@ const types = {
   "/": "text/html; charset=utf-8",
   "/reference.js": script,
   "/swagger-ui-bundle.js": script,
-  // The script names it.
+  // The script refers to this file.
   "/swagger-ui-bundle.js.LICENSE.txt": "text/plain; charset=utf-8",
   "/swagger-ui.css": "text/css; charset=utf-8",
 };
 
-/** The page runs what comes from its own origin, and talks to no other. */
+/** The page may load and call only its own origin. */
 const commonHeaders = {
   "cache-control": "no-cache",
   "content-security-policy": [
@@ -31,15 +31,15 @@ const commonHeaders = {
     "frame-ancestors 'none'",
   ].join("; "),
   "referrer-policy": "no-referrer",
-  // All of the request that a reply can depend on.
+  // All request headers that a reply can depend on.
   vary: "Accept-Encoding, Origin",
   "x-content-type-options": "nosniff",
 };
 
 /**
- * Creates the page on which people read the OpenAPI document and try the operations, by the path of
- * each of its files. A file is read and compressed when it is first asked for, and kept: a library
- * that streams files leaves descriptors open behind clients that leave.
+ * Creates the reference page, where people read the OpenAPI document and try the operations: one
+ * handler per file. Files are read and compressed on first request, then kept: a library that
+ * streams files leaves descriptors open when clients leave.
  */
 export function createReference() {
   return Object.fromEntries(
@@ -70,7 +70,7 @@ function serve(name: string, type: string) {
 
 async function readAsset(name: string) {
   const plain = await readFile(new URL(name, folder));
-  // Weak, since it is the same for both forms.
+  // Weak, since both forms share it.
   const etag = `W/"${hash("sha256", plain, "base64url")}"`;
   return { plain, packed: await promisify(gzip)(plain), etag };
 }

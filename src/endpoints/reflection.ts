@@ -14,13 +14,13 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 type Response = MessageInitShape<typeof ServerReflectionResponseSchema>;
 type Reply = NonNullable<Response["messageResponse"]>;
 
-/** The services that are described, and the files of what errors hold. */
+/** The services to describe, and the files of messages that errors contain. */
 const services = [Health, InvestorService];
 const files = [file_google_rpc_status, file_google_rpc_error_details];
 
 /**
  * Creates server reflection (https://grpc.io/docs/guides/reflection), the same for v1 and v1alpha,
- * whose messages differ by their names only.
+ * whose messages differ only in their names.
  */
 export function createReflection(): ServiceImpl<typeof ServerReflection> {
   const roots = new Set([...services.map(({ file }) => file), ...files].flatMap(withImports));

@@ -19,16 +19,16 @@ export function uuidFromHex(hex: string): string {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
 }
 
-/** A domain label keeps these hashes apart from any other use of the same input. */
+/** Separates these hashes from any other use of the same input. */
 const derivationLabel = "investor-records/request-id/v1";
 
 const version7Pattern = /^.{14}7.{4}[89ab]/i;
 
 /**
- * The id of the record that a caller creates under a request id. It depends on nothing
- * else, so that a replay meets the same key on any server and at any time.
+ * The id of the record that a caller creates with a request id. It depends on nothing else, so that
+ * a replay meets the same key on any server and at any time.
  *
- * The result is a UUIDv8 of a SHA-256; under a UUIDv7 it is a UUIDv7 of the same time.
+ * It is a UUIDv8 made from a SHA-256 or, for a UUIDv7 as request id, a UUIDv7 of the same time.
  */
 export function deriveId(principal: string, requestId: string): string {
   const key = requestId.toLowerCase();

@@ -8,7 +8,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { isUuid, maxUuid, nilUuid } from "./ids.ts";
 
-/** The fields of a record that hold text, besides its id, in the order of the contract. */
+/** The text fields of a record, except its id, in the order of the contract. */
 export const textFields = [
   "firstName",
   "middleName",
@@ -24,42 +24,41 @@ export const textFields = [
 
 export type TextField = (typeof textFields)[number];
 
-/** The types of investor by the names that they have outside of protobuf. */
+/** Investor types by their names outside of protobuf. */
 export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
   ["individual", InvestorType.INDIVIDUAL],
   ["institution", InvestorType.INSTITUTION],
 ]);
 
-/** The names by type. */
 export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );
 
-/** One field that breaks a rule, under its name in the protobuf contract. */
+/** One field that breaks a rule, by its name in the protobuf contract. */
 export interface Violation {
   field: string;
   description: string;
 }
 
-/** The most characters that a text may have, as Unicode code points. */
+/** The longest text, in Unicode code points. */
 export const maxTextLength = 256;
 
-/** The fields that hold a code of at most three letters instead. */
+/** Text fields that hold a code of at most three letters. */
 const codeFields: ReadonlySet<TextField> = new Set(["country", "language"]);
 
-/** What a text takes on the wire besides itself, at most: its tag and length. */
+/** The most bytes that a text adds on the wire: its tag and length. */
 const textOverhead = 4;
 
-/** What a record takes on the wire besides texts, at most: id, type, and its own tag and length in a list. */
+/** The most bytes that a record adds to its texts on the wire: id, type, and its tag and length in a list. */
 const recordOverhead = 45;
 
-/** The most bytes that a valid record takes, as {@link maxSerialisedSize} counts. */
+/** The size of the largest valid record, by {@link maxSerialisedSize}. */
 export const maxRecordBytes = textFields.reduce(
   (size, key) => size + textOverhead + (codeFields.has(key) ? 3 : 4 * maxTextLength),
   recordOverhead,
 );
 
-/** The record of a valid request, still without an id. */
+/** The record of a valid request, without an id. */
 export function toInvestor(request: CreateInvestorRequest): Investor {
   const investor = create(InvestorSchema);
   investor.type = request.type ?? InvestorType.UNSPECIFIED;
@@ -67,7 +66,7 @@ export function toInvestor(request: CreateInvestorRequest): Investor {
   return investor;
 }
 
-/** Every rule that a request to create, or a record, breaks, in the order of its fields. */
+/** All rules that a create request, or a record, breaks, in the order of the fields. */
 export function findViolations(
   request: Partial<Pick<CreateInvestorRequest, "type" | TextField | "requestId">>,
 ): Violation[] {
@@ -81,7 +80,7 @@ export function findViolations(
   for (const key of textFields) {
     const value = request[key];
     if (value === undefined) note(key, "is required");
-    // Of a record that another program has stored.
+    // Possible in a record that another program has stored.
     else if (typeof value !== "string") note(key, "must be a string");
     else note(key, codeFields.has(key) ? wrongCode(value) : wrongText(value));
   }
@@ -115,15 +114,15 @@ function wrongRequestId(requestId: string): string | undefined {
 }
 
 /**
- * Checks what a store returned.
+ * Checks a record that a store returned.
  *
- * @throws {Error} it is no record: another program, or a later version, wrote it
+ * @throws {Error} it is not a valid record: another program, or a later version, wrote it
  */
 export function checkStored(investor: Investor): void {
   const { id, type } = investor;
   if (typeNames.has(type) && textFields.every((field) => typeof investor[field] === "string"))
     return;
-  throw new Error(`what is stored under the id ${id} is no record`);
+  throw new Error(`the data stored under the id ${id} is not a record`);
 }
 
 /** The most bytes that a record takes in a list on the wire. */

@@ -7,23 +7,23 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { type TextField, textFields, typeNames, typesByName, type Violation } from "./investor.ts";
 
-/** The most mistakes to report at once: 64 KiB can have eight thousand. */
+/** The most violations to report at once: 64 KiB can contain eight thousand. */
 export const maxViolations = 100;
 
 const members = new Set<string>(["type", ...textFields]);
 
-/** A record in plain JSON: all members are there, and strings. */
+/** A record in plain JSON, with all members, as strings. */
 export function toJson(investor: Investor): string {
-  // Put together by hand, since a list makes a million of them.
+  // By hand for speed, since a list can take a million of them.
   let text = `{"id":"${investor.id}","type":"${typeNames.get(investor.type)}"`;
   for (const field of textFields) text += `,"${field}":${JSON.stringify(investor[field])}`;
   return `${text}}`;
 }
 
 /**
- * The request to create an investor that the members of an object describe.
+ * Converts the members of an object to a create request.
  *
- * @returns a violation for each member that is unknown or not a string, by its own name
+ * @returns the request, and a violation for each member that is unknown or not a string, by its own name
  */
 export function fromMembers(object: Record<string, unknown>) {
   const request = create(CreateInvestorRequestSchema);
@@ -47,7 +47,7 @@ export function fromMembers(object: Record<string, unknown>) {
 /**
  * Parses a JSON object.
  *
- * @throws {Error} it is none, or repeats a name, as protobuf's JSON refuses too; the message repeats only that name
+ * @throws {Error} it is not an object, or repeats a name, as protobuf's JSON rejects too; shows only the name
  */
 export function parseObject(text: string): Record<string, unknown> {
   let value: unknown;
@@ -61,7 +61,7 @@ export function parseObject(text: string): Record<string, unknown> {
   }
   const object = value as Record<string, unknown>;
   const names = Object.keys(object);
-  // With more names than a line of NDJSON can have, it is refused anyway.
+  // An object with more names than valid NDJSON is rejected anyway.
   if (names.length > members.size + 1) return object;
   const written = namesIn(text);
   if (written.length <= names.length) return object;
@@ -69,14 +69,14 @@ export function parseObject(text: string): Record<string, unknown> {
   throw new Error(`repeats ${repeated ? `the member ${repeated}` : "a member"}`);
 }
 
-/** Where JSON is wrong, as far as V8 says; the rest of its message can quote the text. */
+/** The position of a JSON error, if V8 reports it; the rest of its message can quote the text. */
 function placeOf({ message }: SyntaxError): string {
   const [, line, column] = / \(line (\d+) column (\d+)\)$/.exec(message) ?? [];
   if (line === undefined) return "";
   return ` at ${line === "1" ? "" : `line ${line}, `}column ${column}`;
 }
 
-/** The names of an object's members as its text has them: those of its own strings that a colon follows. */
+/** The names of an object's members, with repeats: strings at its own level that a colon follows. */
 function namesIn(text: string): string[] {
   const names: string[] = [];
   let depth = 0;
@@ -89,16 +89,16 @@ function namesIn(text: string): string[] {
 }
 
 /**
- * Adds to violations in members those in fields of the contract whose members have none yet.
+ * Adds violations of contract fields to those of members, skipping members that have one already.
  *
- * @param mark the prefix of the names of members
+ * @param mark the prefix of member names
  */
 export function addViolations(known: Violation[], others: Violation[], mark = ""): Violation[] {
   const named = new Set(known.map(({ field }) => field));
   return [...known, ...others.filter(({ field }) => !named.has(mark + toMember(field)))];
 }
 
-/** The name that a field of the protobuf contract has in plain JSON. */
+/** The name of a protobuf field in plain JSON. */
 export function toMember(field: string): string {
   const fields = [...CreateInvestorRequestSchema.fields, ...ListInvestorsRequestSchema.fields];
   return fields.find(({ name }) => name === field)?.jsonName ?? field;

@@ -5,24 +5,24 @@ import type { Violation } from "./investor.ts";
 const defaultPageSize = 100;
 const maxPageSize = 1_000;
 
-/** The most that the records of a page take: 1 MiB less the room for the token of the next page. */
+/** The most bytes of a page's records: 1 MiB less room for the next page's token. */
 export const maxPageBytes = 1024 * 1024 - 64;
 
-/** A range of the records in the order of their ids. */
+/** A range of records, ordered by id. */
 export interface Range {
-  /** The id before the first one wanted; from the beginning if absent. */
+  /** Starts after this id; from the beginning if absent. */
   after?: string | undefined;
-  /** The largest number of records wanted; at least 1. */
+  /** The most records; at least 1. */
   limit: number;
 }
 
-/** The range of records that a valid request wants. */
+/** The range that a valid request asks for. */
 export function toRange({ pageSize, pageToken }: ListInvestorsRequest): Range {
   const limit = Math.min(pageSize || defaultPageSize, maxPageSize);
   return { after: decodePageToken(pageToken), limit };
 }
 
-/** Every rule that a request to list breaks, in the order of its fields. */
+/** All rules that a list request breaks, in the order of its fields. */
 export function findListViolations({ pageSize, pageToken }: ListInvestorsRequest): Violation[] {
   const violations: Violation[] = [];
   if (pageSize < 0) violations.push({ field: "page_size", description: "must not be negative" });
@@ -43,7 +43,7 @@ export function encodePageToken(after: string): string {
 /** The id in a page token, or undefined if it is not one of ours. */
 function decodePageToken(token: string): string | undefined {
   const bytes = Buffer.from(token, "base64url");
-  // Decoding ignores what it does not understand, so that only the way back proves a token.
+  // Decoding ignores invalid characters, so only encoding again proves a token.
   const isOurs =
     bytes.length === 17 && bytes[0] === tokenVersion && bytes.toString("base64url") === token;
   if (!isOurs) return undefined;

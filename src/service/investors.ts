@@ -42,16 +42,16 @@ import {
 import { deadlineKey, principalKey, touchedKey } from "./context.ts";
 import { settleInsert } from "./replay.ts";
 
-/** The most that is read or written in a turn of the event loop, about, in bytes: some milliseconds. */
+/** Approximately the most bytes to read or write per turn of the event loop: some milliseconds of work. */
 const maxPieceBytes = 128 * 1024;
 
-/** How many records of a page are read first, whatever they weigh, and the fewest and most at once after that. */
+/** How many records of a page to read first, and the least and most to read at once after that. */
 const firstRead = 32;
 const minRead = 16;
 const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);
 
 /**
- * The three operations over a store, as proto/investor/v1/investor.proto promises them.
+ * The three operations on a store, as promised in proto/investor/v1/investor.proto.
  *
  * @param requestTimeoutMs the longest that a call may take, in milliseconds
  */
@@ -59,12 +59,12 @@ export function createInvestorService(
   store: Store,
   { requestTimeoutMs }: { requestTimeoutMs: number },
 ): ServiceImpl<typeof InvestorService> {
-  // Reading a page takes milliseconds, and so does what is done with it: other calls come between.
+  // Reading and sending a page takes milliseconds: other calls come in between.
   const takeTurn = createTurns();
 
   /**
-   * A page of at most `limit` records and a bounded size, read in pieces of as many as are
-   * {@link maxPieceBytes} at the average size so far.
+   * A page of at most `limit` records and bounded size, read in pieces of about {@link
+   * maxPieceBytes}, by the average size so far.
    */
   async function listPage({ after, limit }: Range, signal: AbortSignal) {
     const investors: Investor[] = [];
@@ -74,7 +74,7 @@ export function createInvestorService(
       const room = Math.min(maxPieceBytes, maxPageBytes - bytes);
       const fitting = Math.ceil((room / bytes) * investors.length);
       const wanted = bytes === 0 ? firstRead : Math.max(minRead, fitting);
-      // One record more than the page may have shows whether there is a next one.
+      // One record beyond the page shows whether there is a next page.
       const count = Math.min(wanted, maxRead, limit + 1 - investors.length);
       await takeTurn(() => signal.aborted);
       const range = { after: last?.id ?? after, limit: count };
@@ -93,7 +93,7 @@ export function createInvestorService(
   }
 
   async function endPage(investors: Investor[], bytes: number, nextPageToken = "") {
-    // Small pages, of which whole lists are made, are read and written in the same turn.
+    // Small pages, such as those of whole lists, are read and written in the same turn.
     if (bytes > maxPieceBytes) await takeTurn();
     return create(ListInvestorsResponseSchema, { investors, nextPageToken });
   }
@@ -103,10 +103,10 @@ export function createInvestorService(
       requireNone(findViolations(request));
       const investor = toInvestor(request);
       const { requestId } = request;
-      // A new id ascends with time, which keeps inserts local.
+      // New ids ascend with time, which keeps inserts local.
       investor.id =
         requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
-      // So that the caller gets its reply, with the id, before the deadline.
+      // Leaves time for the reply, with the id, to reach the caller before the deadline.
       const now = performance.now();
       const leftMs = Math.min(requestTimeoutMs, values.get(deadlineKey) - now);
       const replayUntil = now + leftMs * 0.75;
@@ -155,7 +155,7 @@ function requireNone(violations: Violation[]): void {
   if (violations.length > 0) throw invalidFields(violations);
 }
 
-/** Notes the records of a page, after those of the call's previous pages. */
+/** Adds the records of a page to those of the call's previous pages. */
 function noteListed(values: ContextValues, investors: Investor[]): void {
   const before = values.get(touchedKey);
   values.set(touchedKey, {
@@ -165,7 +165,7 @@ function noteListed(values: ContextValues, investors: Investor[]): void {
   });
 }
 
-/** Throws what to reply for an error of the store; the reason of an abort is a reply already. */
+/** Converts errors of the store for the caller; the reason of an abort is such an error already. */
 function rethrow(error: unknown): never {
   throw error instanceof StoreUnavailableError ? storeUnavailable(error) : error;
 }

@@ -8,23 +8,23 @@ import {
   StoreUnavailableError,
 } from "../store/store.ts";
 
-/** Pause before an insert is sent again, in milliseconds. */
+/** Pause before an insert is retried, in milliseconds. */
 const pauseMs = 50;
 
 /**
- * Settles an insert whose outcome is open, or whose id is taken: reads back what has the id, or
- * sends the insert again.
+ * Settles an insert whose outcome is unknown, or whose id is taken: reads the record under the id, or
+ * retries the insert.
  *
- * Only the first attempt can show that a record was not written. Once an attempt is open, it may be in
- * flight whatever later ones meet. Two things settle it: a replay stores the record, or the id is taken,
- * and what is read under it is the same or not. A replay that is refused settles nothing. An outcome
- * that stays open may still be settled after the reply: a network or a stopped server can hold an
- * attempt back, and a replay under the same id makes it a duplicate.
+ * Only the first attempt can prove that a record was not written. Once an attempt's outcome is unknown,
+ * the attempt may still be in flight, whatever later ones meet. Two things settle it: a retry stores
+ * the record, or the id turns out to be taken, and reading shows whether by the same record. A rejected
+ * retry settles nothing. An outcome that stays unknown may still be settled after the reply: a network
+ * or a stopped server can delay an attempt, which is then a duplicate of its retry.
  *
- * @param failure what the first attempt met
- * @param until how long to send it again, by performance.now()
- * @param signal aborts when nobody waits for it any more
- * @returns the record that is stored under the id, or why its outcome stays open
+ * @param failure the error of the first attempt
+ * @param until how long to retry, by performance.now()
+ * @param signal aborts when nobody waits any more
+ * @returns the record that is stored under the id, or why the outcome stays unknown
  */
 export async function settleInsert(
   store: Store,
@@ -42,9 +42,9 @@ export async function settleInsert(
         last = error;
       });
       if (stored) return stored;
-      // Else it could not be read, or the record that took the id was rolled back.
+      // Otherwise the read failed, or the record that took the id was rolled back.
     }
-    // Created lazily: most repeats of a create end above.
+    // Created lazily: most retries of a create end above.
     if (call.signal === signal) {
       const timeout = AbortSignal.timeout(Math.max(0, Math.ceil(until - performance.now())));
       call = { signal: AbortSignal.any([signal, timeout]) };

@@ -3,8 +3,8 @@ SwaggerUIBundle({
   url: "openapi.json",
   deepLinking: true,
   defaultModelsExpandDepth: 0,
-  // The document has an absolute URL, since generated clients need one. The page calls its own
-  // service, also behind a prefix of a proxy.
+  // The document has an absolute URL, which generated clients need. The page has to call its own
+  // service, even behind a path prefix of a proxy.
   responseInterceptor(response) {
     if (response.url.endsWith("/openapi.json")) {
       const servers = [{ url: new URL(".", location.href).href }];
