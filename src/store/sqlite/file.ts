@@ -95,7 +95,7 @@ export async function openSqliteFile(
     return { db, isNew };
   } catch (error) {
     db.close();
-    // SQLite has rejected the file, so this process holds no locks that opening it here could drop.
+    // SQLite has rejected the file, so this process has no locks on it that reading it could drop.
     if (!hasCode(error, resultCode.notADatabase) || !isBlankPage(path)) throw error;
     truncateSync(path);
     return openSqliteFile(path, onWarning, timeoutMs);
