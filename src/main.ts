@@ -103,7 +103,6 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
 }
 await program.parseAsync();
 
-/** Ends the process if a setting or an argument is invalid. */
 function exitIfMisconfigured(error: unknown): never {
   if (!(error instanceof ConfigError)) throw error;
   complain(`error: ${nameAsGiven(error.message, serve)}`);

@@ -1,11 +1,9 @@
-import { createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
+import { createServiceImplSpec } from "@connectrpc/connect";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
-import type { Gate } from "./calls/gate.ts";
 import { limits } from "./calls/limits.ts";
-import type { Telemetry } from "./calls/telemetry.ts";
 import { createHealth } from "./endpoints/health.ts";
 import { createWebPages } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
@@ -14,9 +12,8 @@ import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
 
-interface RoutesOptions extends Pick<RouterOptions, "corsOrigins" | "hosts"> {
-  gate: Gate;
-  telemetry: Telemetry;
+interface RoutesOptions
+  extends Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts"> {
   requestTimeoutMs: number;
 }
 
@@ -43,13 +40,10 @@ export function createRoutes(store: Store, options: RoutesOptions) {
       createServiceImplSpec<typeof Health>(Health, health.implementation),
       createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
       // Its messages differ only in their names.
-      createServiceImplSpec<typeof ServerReflectionAlpha>(
-        ServerReflectionAlpha,
-        reflection as unknown as ServiceImpl<typeof ServerReflectionAlpha>,
-      ),
+      createServiceImplSpec<typeof ServerReflection>(ServerReflectionAlpha, reflection),
     ],
   });
-  const webPages = createWebPages({ isReady: health.isServing, gate, telemetry });
+  const webPages = createWebPages(health.isServing, gate, telemetry);
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
     /** The function to serve a common unary gRPC call on its stream; undefined for other requests. */

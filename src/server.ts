@@ -169,12 +169,14 @@ export async function startServer(
       // Clients that do not read their last status would delay the shutdown.
       void delay(flushMs).then(gate.cutWatches);
       let lastCallAt = performance.now();
-      await waitUntil(() => {
+      const end = lastCallAt + drain.timeoutMs + flushMs;
+      const isDone = () => {
         if (gate.inFlight > 0) lastCallAt = performance.now();
         if (connections.isEmpty) return gate.inFlight === 0;
         // A request, or the last bytes of a reply, may be on the network.
         return performance.now() - lastCallAt > flushMs && !connections.mayBeReading;
-      }, drain.timeoutMs + flushMs);
+      };
+      while (!isDone() && performance.now() < end) await delay(10);
       let unfinished = gate.inFlight === 0 ? undefined : "cut calls in flight";
       connections.destroy();
       const closeStore = store.close().catch((error: Error) => {
@@ -194,12 +196,6 @@ export async function startServer(
 function createClosedStore(): Store {
   const fail = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
   return { insert: fail, find: fail, list: fail, ping: fail, close: async () => {} };
-}
-
-/** Waits until the condition is true, or the timeout has passed. */
-async function waitUntil(condition: () => boolean, timeoutMs: number): Promise<void> {
-  const end = performance.now() + timeoutMs;
-  while (!condition() && performance.now() < end) await delay(10);
 }
 
 /** Checks periodically whether the store can serve, and reports changes. */

@@ -141,6 +141,12 @@ describe("the settings", () => {
     expect(config).toMatchObject({ listen: { grpcPort: 3, httpPort: 2 }, drain: { delayMs: 0 } });
   });
 
+  it("without a default are unset by an empty flag", () => {
+    const empty = ["--max-connection-age", "--cors-origin", "--tls-cert", "--auth-tokens-file"];
+    const flags = Object.fromEntries(empty.map((flag) => [flag, ""]));
+    expect(readSettings(flags)).toEqual(readSettings({}));
+  });
+
   it("are named as they were given", () => {
     const environment = { GRPC_PORT: "x", TLS_CERT: "a.crt", TLS_KEY: "b --tls-cert" };
     const command = parse(["--grpc-port", "0"], environment);

@@ -33,11 +33,7 @@ export async function createAuthentication(
   ].join(" or ");
   let tokens: Map<string, Caller> | undefined;
 
-  /**
-   * Re-reads the tokens file; its previous content stays in force if it cannot be used.
-   *
-   * @throws {ConfigError} it cannot be read or has a wrong line
-   */
+  /** Re-reads the tokens file. If it throws a ConfigError, the previous content stays in force. */
   const reload = tokensFile
     ? async () => {
         tokens = await readTokensFile(tokensFile, onWarning);

@@ -32,10 +32,7 @@ export function digestOf(token: string): string {
  * @returns the callers by the digests of their tokens
  * @throws {ConfigError} the file cannot be read, or has a wrong line or no token; no token is repeated
  */
-export async function readTokensFile(
-  path: string,
-  onWarning: (message: string) => void,
-): Promise<Map<string, Caller>> {
+export async function readTokensFile(path: string, onWarning: (message: string) => void) {
   const text = String(await readSettingFile("--auth-tokens-file", path));
   const callers = new Map<string, Caller>();
   for (let i = 0, start = 0, end = 0; start < text.length; i += 1, start = end + 1) {

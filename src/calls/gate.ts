@@ -125,12 +125,7 @@ export function createGate(options: GateOptions) {
         ? call.unlessAborted(beginPage().then((end) => call.onceRead(end)))
         : undefined;
     },
-    /**
-     * Authenticates a request that is not a call, if credentials are needed. Takes no slot.
-     *
-     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
-     * OVERLOADED
-     */
+    /** Like {@link Authenticate}, for a request that is not a call. Takes no slot. */
     async authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void> {
       try {
         await authenticate?.(peer, headers);

@@ -216,7 +216,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       );
       walSize.set(bytes);
     },
-    /** Counts and logs a failed checkpoint. */
     noteCheckpointFailure(cause: string): void {
       checkpointFailures.inc();
       log.warn({ cause }, "the WAL cannot be checkpointed, and grows");

@@ -13,26 +13,15 @@ import { createReference } from "./reference.ts";
 /** An upper bound of the web pages' sizes, in bytes. */
 const maxPageBytes = 2 ** 21;
 
-interface WebPagesOptions {
-  isReady(): boolean;
-  /** Authenticates requests for metrics. */
-  gate: Gate;
-  telemetry: Telemetry;
-}
-
 type Reply = (req: HttpRequest, res: HttpResponse, connection: Connection) => void | Promise<void>;
 
 /** Serves the probes, the metrics, the OpenAPI document and the reference page. */
-export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): Handler {
+export function createWebPages(isReady: () => boolean, gate: Gate, telemetry: Telemetry): Handler {
   const openApi = readFileSync(new URL("proto/investor/v1/openapi.json", packageFolder));
   let rendering: Promise<string> | undefined;
-  const pageSlots = createSlots(
-    "web pages",
-    limits.webPages,
-    limits.webPagesOfConnection,
-    "connection",
-  );
-  const metricsSlots = createSlots("requests for metrics", limits.metrics, limits.metrics);
+  const { webPages, webPagesOfConnection, metrics } = limits;
+  const pageSlots = createSlots("web pages", webPages, webPagesOfConnection, "connection");
+  const metricsSlots = createSlots("requests for metrics", metrics, metrics);
   const sendOpenApi = (req: HttpRequest, res: HttpResponse) =>
     sendInParts(req, res, jsonHeaders, openApi);
   const pages = { ...createReference(), "/openapi.json": sendOpenApi };
@@ -59,11 +48,7 @@ export function createWebPages({ isReady, gate, telemetry }: WebPagesOptions): H
     };
   }
 
-  async function sendMetrics(
-    req: HttpRequest,
-    res: HttpResponse,
-    connection: Connection,
-  ): Promise<void> {
+  async function sendMetrics(req: HttpRequest, res: HttpResponse, connection: Connection) {
     const closed = new Promise<void>((resolve) => res.once("close", resolve));
     await gate.authenticate(connection.peer, req.headers);
     const release = metricsSlots.acquire("");

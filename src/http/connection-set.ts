@@ -2,7 +2,7 @@ import { existsSync, readFileSync } from "node:fs";
 import type { ServerHttp2Session } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { Connection, keyOf, type OnEnd } from "./connection.ts";
-import { createPaces, guardSession } from "./http2-session.ts";
+import { createPace, guardSession } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";
 import { ignore } from "./reply.ts";
 
@@ -71,7 +71,6 @@ export function createConnections(options: ConnectionOptions) {
   const { max, maxAgeMs = Infinity, graceMs, refusalOf, onEnd } = options;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
-  const { paceRequest, paceSession } = createPaces();
   let closesAfterReply = false;
   let isRetiring = false;
   let distrustedAt = -Infinity;
@@ -206,14 +205,13 @@ export function createConnections(options: ConnectionOptions) {
           if (isOurs) connection.report(isIdle ? "http2_idle_error" : "http2_error", message);
         });
         guardSession(session, connection);
-        paceSession(session, connection);
         if (isRetiring) connection.retire();
       });
     },
     /** The connection of a socket or a session's socket; undefined if it has already been closed. */
     of: (socket: Socket | undefined) => socket && bySocket.get(socket),
-    /** Serves an HTTP/1.1 request, now or soon, unless its client leaves first. */
-    paceRequest,
+    /** Serves a request, now or soon, unless it is over by then. */
+    pace: createPace(),
     /** From now on, each HTTP/1.1 reply closes its connection. */
     closeAfterReplies() {
       closesAfterReply = true;

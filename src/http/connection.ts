@@ -1,5 +1,5 @@
 import type { ServerResponse } from "node:http";
-import { constants, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
+import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { describePeer, type Peer } from "./peer.ts";
 
@@ -61,8 +61,6 @@ export class Connection {
   readonly host: string;
   /** The HTTP/2 session, if any. */
   session: ServerHttp2Session | undefined;
-  /** Serves a new stream of the session, now or soon, unless it is reset first. */
-  pace: ((stream: ServerHttp2Stream, serve: () => void) => void) | undefined;
   /** The client; its certificate is known after the TLS handshake. */
   peer: Peer;
   readonly retiresAt: number;

@@ -2,8 +2,6 @@ import type { IncomingHttpHeaders } from "node:http";
 import { type HttpResponse, send } from "./reply.ts";
 import type { HttpRequest } from "./request.ts";
 
-const allowedMethods = "GET, HEAD, POST";
-
 /** Reply headers that web pages may read: those of gRPC-Web and Connect, and those that only REST has. */
 const exposedHeaders =
   "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin, Content-Encoding, Connect-Content-Encoding, " +
@@ -66,7 +64,7 @@ export function allowOrigin(req: HttpRequest, res: HttpResponse, origins: string
   res.setHeader("access-control-expose-headers", exposedHeaders);
   if (req.method !== "OPTIONS" || asked === undefined) return false;
   send(res, 204, {
-    "access-control-allow-methods": allowedMethods,
+    "access-control-allow-methods": "GET, HEAD, POST",
     // A call can carry any header, such as those of tracing.
     "access-control-allow-headers": req.headers["access-control-request-headers"] ?? "",
     "access-control-max-age": maxAgeSeconds,

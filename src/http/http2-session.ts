@@ -61,21 +61,34 @@ async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
 }
 
 /**
- * Paces the requests to a server: after many in one turn of the event loop, others wait for the
- * next. New streams that were reset count too, and too many of them end their session: Node.js
- * frees their memory, and limits resets, only after the turn. After a long turn a well-behaved
- * client may also have many, so sessions are ended only while the total is too high.
+ * Paces the requests to a server: serves each in this turn of the event loop or, after many in the
+ * turn, in a later one if it is still alive then. New streams that were reset count too, and too
+ * many of them end their session: Node.js frees their memory, and limits resets, only after the
+ * turn. After a long turn a well-behaved client may also have many, so sessions are ended only
+ * while the total is too high.
  */
-export function createPaces() {
+export function createPace() {
   const takeTurn = createTurns(maxServedAtOnce);
+  const ofSession = new Map<ServerHttp2Session, number>();
   let ofAll = 0;
   let waiting = 0;
   const endTurn = () => {
+    ofSession.clear();
     ofAll = 0;
   };
 
-  /** Serves a request in this turn, or in a later one if it is still alive then. */
-  function pace(own: number, isOver: () => boolean, serve: () => void): void {
+  return (connection: Connection, isOver: () => boolean, serve: () => void): void => {
+    const { session } = connection;
+    let own = 1;
+    if (session) {
+      own += ofSession.get(session) ?? 0;
+      ofSession.set(session, own);
+      if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
+        if (!session.destroyed) connection.report("too_many_streams");
+        session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
+        return;
+      }
+    }
     if (ofAll === 0) setImmediate(endTurn);
     ofAll += 1;
     if (waiting === 0 && ofAll <= maxServedAtOnce && own <= maxServedOfSession) {
@@ -87,27 +100,5 @@ export function createPaces() {
       waiting -= 1;
       if (!isOver()) serve();
     });
-  }
-
-  return {
-    /** Paces an HTTP/1.1 request. */
-    paceRequest: (isOver: () => boolean, serve: () => void) => pace(1, isOver, serve),
-    /** Paces the new streams of a session. */
-    paceSession(session: ServerHttp2Session, connection: Connection): void {
-      let own = 0;
-      const endTurn = () => {
-        own = 0;
-      };
-      connection.pace = (stream, serve) => {
-        if (own === 0) setImmediate(endTurn);
-        own += 1;
-        if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
-          if (!session.destroyed) connection.report("too_many_streams");
-          session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
-        } else {
-          pace(own, () => stream.closed, serve);
-        }
-      };
-    },
   };
 }

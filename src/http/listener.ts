@@ -89,16 +89,15 @@ export async function listenForHttp2(
     stream.on("error", ignore);
     const connection = connections.of(stream.session?.socket);
     if (connection === undefined) return;
-    const serveStream = streamServer(connection, stream, headers);
-    if (serveStream) {
-      connection.pace?.(stream, serveStream);
-      return;
+    let serveNow = streamServer(connection, stream, headers);
+    if (serveNow === undefined) {
+      // Created at once: created later, it would miss the end of an empty body.
+      const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
+      const res = new Http2ServerResponse(stream);
+      continueWhenRead(req, res);
+      serveNow = () => serve(connection, req, res);
     }
-    // Created at once: created later, it would miss the end of an empty body.
-    const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
-    const res = new Http2ServerResponse(stream);
-    continueWhenRead(req, res);
-    connection.pace?.(stream, () => serve(connection, req, res));
+    connections.pace(connection, () => stream.closed, serveNow);
   });
   return listen(server, port, options);
 }
@@ -125,14 +124,16 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     continueWhenRead(req, res);
     const connection = connections.of("stream" in req ? req.stream.session?.socket : req.socket);
     if (connection === undefined) return;
+    const serveNow = () => serve(connection, req, res);
     if ("stream" in req) {
-      connection.pace?.(req.stream, () => serve(connection, req, res));
+      const { stream } = req;
+      connections.pace(connection, () => stream.closed, serveNow);
       return;
     }
     const isOver = !connection.followResponse(res as ServerResponse);
     // Node.js goes on parsing what it has read even after the connection was closed.
     const isGone = () => res.destroyed || !req.socket?.writable;
-    if (!isOver && !isGone()) connections.paceRequest(isGone, () => serve(connection, req, res));
+    if (!isOver && !isGone()) connections.pace(connection, isGone, serveNow);
   };
   server.on("request", take);
   server.on("checkContinue", take);

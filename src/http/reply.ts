@@ -11,9 +11,7 @@ const partBytes = 64 * 1024;
 export type HttpResponse = ServerResponse | Http2ServerResponse;
 
 /** Emits events once a response was sent; over HTTP/2, `response` itself also waits for its request's end. */
-export function outputOf(
-  response: HttpResponse | ServerHttp2Stream,
-): ServerResponse | ServerHttp2Stream {
+export function outputOf(response: HttpResponse | ServerHttp2Stream) {
   return "stream" in response ? response.stream : response;
 }
 

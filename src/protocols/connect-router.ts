@@ -34,8 +34,6 @@ import { binaryOptions, type Rpc, refuseIdempotencyKey } from "./unary.ts";
 /** Key of the call in Connect's context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
-type Reply = UniversalServerResponse & { body: AsyncIterable<Uint8Array> };
-
 /**
  * How many bytes of a request stream to pass to Connect at once: it unpacks every message in them,
  * each to many times its size, before it handles the first.
@@ -70,13 +68,6 @@ export function createConnectRoutes(
     router.rpc(method, impl as MethodImpl<never>, ofMethod);
   }
   const handlers = new Map(router.handlers.map((each) => [each.method, each]));
-
-  /** The compression of a single message, and its header. Connect handles those of streams. */
-  function findCompression(rpc: Rpc, headers: IncomingHttpHeaders, transport: TransportName) {
-    const header = transport === "connect" ? "content-encoding" : "grpc-encoding";
-    const encoding = isOneMessage(rpc) ? headers[header] : undefined;
-    return { header, compression: acceptCompression.find(({ name }) => name === encoding) };
-  }
 
   /** The body of a request. A single message is read and unpacked here, for our limits and errors. */
   async function* readRequest(
@@ -126,8 +117,11 @@ export function createConnectRoutes(
     request.header.delete(timeoutHeader);
     // With this header, Connect would reject large messages before they are read, without a reason.
     request.header.delete("content-length");
-    const { header, compression } = findCompression(rpc, headers, transport);
-    if (compression) request.header.delete(header);
+    // A single message is unpacked here, those of streams by Connect.
+    const encodingHeader = transport === "connect" ? "content-encoding" : "grpc-encoding";
+    const encoding = isOneMessage(rpc) ? headers[encodingHeader] : undefined;
+    const compression = acceptCompression.find(({ name }) => name === encoding);
+    if (compression) request.header.delete(encodingHeader);
     const handler = handlers.get(method) as UniversalHandler;
     const input = recordStreamFailure(readRequest(rpc, req, call, compression), call);
     const universal = { ...request, body: input, signal: call.signal };
@@ -146,7 +140,7 @@ export function createConnectRoutes(
       send(res, 400, jsonHeaders, errorToJsonBytes(error, jsonOptions));
       return;
     }
-    await sendReply(recordRefusal(response, call), call, res);
+    await sendReply(response, call, res);
     dropRest(req, connection);
   };
 }
@@ -155,20 +149,18 @@ export function createConnectRoutes(
  * Sends the reply to a call. The parts of a stream go one after the other: a waiting part takes
  * many times its size in memory, and a client may ask for thousands at once.
  */
-async function sendReply(
-  { status, header = new Headers(), body, trailer }: Reply,
-  call: Call,
-  res: HttpResponse,
-) {
+async function sendReply(reply: UniversalServerResponse, call: Call, res: HttpResponse) {
+  const { status, header = new Headers(), body = [], trailer } = reply;
   // Both types have these methods, under incompatible signatures.
   const response = res as ServerResponse;
   let isWritten: Promise<void> | undefined;
-  for await (const part of body) {
+  for await (const part of recordStreamFailure(body, call)) {
     if (call.head.method.methodKind !== "unary") await isWritten;
     if (call.isClosed) return;
     if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
     isWritten = new Promise((resolve) => response.write(part, () => resolve()));
   }
+  if (!call.wasInvoked && !call.failure) recordRefusal(reply, call);
   if (call.isClosed) return;
   if (!response.headersSent) {
     const { failure, head } = call;
@@ -240,7 +232,7 @@ async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise
   }
 }
 
-async function* recordStreamFailure<T>(messages: AsyncIterable<T>, call: Call): AsyncIterable<T> {
+async function* recordStreamFailure<T>(messages: AsyncIterable<T> | T[], call: Call) {
   try {
     yield* messages;
   } catch (error) {
@@ -254,18 +246,12 @@ function toFailure(call: Call, error: unknown): ConnectError {
 }
 
 /** Records errors in the call that Connect itself replies with, such as for an unreadable message. */
-function recordRefusal(response: UniversalServerResponse, call: Call): Reply {
-  const { status, trailer = new Headers(), body } = response;
-  async function* follow() {
-    if (body) yield* recordStreamFailure(body, call);
-    if (call.wasInvoked || call.failure) return;
-    // gRPC-Web and streams carry their status in the body.
-    const code = findTrailerError(trailer)?.code ?? codeByStatus[status];
-    // Any other code stands for a message that Connect cannot read.
-    const isKnown = code === Code.Unimplemented || code === Code.ResourceExhausted;
-    call.recordFailure(isKnown ? new ConnectError("refused by Connect", code) : malformedRequest());
-  }
-  return { ...response, body: follow() };
+function recordRefusal({ status, trailer = new Headers() }: UniversalServerResponse, call: Call) {
+  // gRPC-Web and streams carry their status in the body.
+  const code = findTrailerError(trailer)?.code ?? codeByStatus[status];
+  // Any other code stands for a message that Connect cannot read.
+  const isKnown = code === Code.Unimplemented || code === Code.ResourceExhausted;
+  call.recordFailure(isKnown ? new ConnectError("refused by Connect", code) : malformedRequest());
 }
 
 function isOneMessage({ spec: { kind } }: Rpc): boolean {

@@ -89,11 +89,8 @@ export function createConnectCodec(
           ? Buffer.from(encode(method.output, output))
           : toJsonString(method.output, output, jsonOptions);
       const replyHeaders = { "content-type": type, "cache-control": "no-store" };
-      const compression = chooseCompression(
-        compressions,
-        headers["accept-encoding"],
-        Buffer.byteLength(message),
-      );
+      const accepted = headers["accept-encoding"];
+      const compression = chooseCompression(compressions, accepted, Buffer.byteLength(message));
       if (compression === null) {
         // As text, so that it can leave in one write with the headers.
         send(response, 200, replyHeaders, message);

@@ -1,5 +1,6 @@
 import { STATUS_CODES } from "node:http";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { codeToHttpStatus } from "@connectrpc/connect/protocol-connect";
 import {
   BadRequestSchema,
   ErrorInfoSchema,
@@ -33,16 +34,10 @@ const statusByReason = new Map<string, number>(
   Object.entries(refusals).map(([status, [reason]]) => [reason, Number(status)]),
 );
 
+/** Statuses that differ from Connect's. */
 const statusByCode: Partial<Record<Code, number>> = {
-  [Code.Canceled]: 499,
-  [Code.InvalidArgument]: 400,
-  [Code.NotFound]: 404,
   [Code.AlreadyExists]: 422,
-  [Code.Unauthenticated]: 401,
-  [Code.PermissionDenied]: 403,
   [Code.ResourceExhausted]: 413,
-  [Code.Unavailable]: 503,
-  [Code.DeadlineExceeded]: 504,
 };
 
 /** Creates an error at the level of HTTP. */
@@ -97,7 +92,8 @@ export function refusalOf(code: string): string {
 function toProblem(error: ConnectError, locate?: Locate) {
   const [info] = error.findDetails(ErrorInfoSchema);
   const reason = info?.reason ?? "INTERNAL";
-  const status = statusByReason.get(reason) ?? statusByCode[error.code] ?? 500;
+  const status =
+    statusByReason.get(reason) ?? statusByCode[error.code] ?? codeToHttpStatus(error.code);
   const errors = error
     .findDetails(BadRequestSchema)
     .flatMap(({ fieldViolations }) => fieldViolations)

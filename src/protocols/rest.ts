@@ -45,7 +45,6 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
     },
   };
 
-  /** Writes all records, page by page. */
   async function* writeAll(call: Call, first: Message): AsyncGenerator<string> {
     let page = first as ListInvestorsResponse;
     let separator = "[";

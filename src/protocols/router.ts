@@ -73,27 +73,16 @@ export function createRouter(options: RouterOptions) {
   const serveByConnect = createConnectRoutes(gate, rpcs.values(), jsonOptions, compressions);
 
   function requireKnownHost(headers: IncomingHttpHeaders, connection: Connection): void {
-    const crossOrigin = hosts && findCrossOrigin(headers, hosts, corsOrigins);
-    if (crossOrigin === undefined) return;
+    const detail = hosts && findCrossOrigin(headers, hosts, corsOrigins);
+    if (detail === undefined) return;
     const { address: peer } = connection.peer;
     const host = namesHost.exec(authorityOf(headers))?.[0];
     const origin = namesHost.exec(headers.origin ?? "")?.[0];
-    options.telemetry.logRefusal({
-      reason: "CROSS_ORIGIN",
-      peer,
-      host,
-      origin,
-      detail: crossOrigin,
-    });
-    throw httpError(403, crossOrigin);
+    options.telemetry.logRefusal({ reason: "CROSS_ORIGIN", peer, host, origin, detail });
+    throw httpError(403, detail);
   }
 
-  function route(
-    connection: Connection,
-    req: HttpRequest,
-    res: HttpResponse,
-    handlers: Handler[],
-  ): Promise<void> | undefined {
+  function route(connection: Connection, req: HttpRequest, res: HttpResponse, handlers: Handler[]) {
     const { headers } = req;
     const [start, host] = absoluteForm.exec(req.url ?? "") ?? [];
     if (start !== undefined) {
@@ -160,11 +149,7 @@ export function createRouter(options: RouterOptions) {
         guard(() => route(connection, req, res, handlers), res, sendError);
       },
     /** The function to serve a common unary gRPC call on its stream; undefined for other streams. */
-    streamServer(
-      connection: Connection,
-      stream: ServerHttp2Stream,
-      headers: IncomingHttpHeaders,
-    ): (() => void) | undefined {
+    streamServer(connection: Connection, stream: ServerHttp2Stream, headers: IncomingHttpHeaders) {
       const rpc = rpcs.get(String(headers[":path"]));
       if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers)) return undefined;
       const work = () => {

@@ -20,7 +20,7 @@ interface Values
     Partial<Record<"authTokensFile" | "oidcIssuer" | "oidcAudience", string>>,
     Record<"grpcPort" | "httpPort" | "maxInFlight" | "maxConnections", number>,
     Record<"requestTimeout" | "drainDelay" | "drainTimeout", number> {
-  maxConnectionAge?: number;
+  maxConnectionAge?: number | "";
   corsOrigin?: string[];
   logLevel: Level;
 }
@@ -153,7 +153,7 @@ export function readConfig(command: Command) {
       maxInFlight: values.maxInFlight,
       maxConnections: values.maxConnections,
       requestTimeoutMs: values.requestTimeout,
-      maxConnectionAgeMs: values.maxConnectionAge,
+      maxConnectionAgeMs: values.maxConnectionAge || undefined,
     },
     drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
     logLevel: values.logLevel,
@@ -184,12 +184,7 @@ function isIssuer(text: string): boolean {
   return isSecureUrl(text) && href === origin + pathname && !/\p{Cc}/u.test(text);
 }
 
-function setting(
-  flags: string,
-  read: (value: string) => unknown,
-  fallback: string,
-  help: string,
-): Option {
+function setting(flags: string, read: (value: string) => unknown, fallback: string, help: string) {
   const option = new Option(flags, help).argParser(read);
   if (fallback !== "") option.default(read(fallback), fallback);
   return option.env(option.name().replaceAll("-", "_").toUpperCase());

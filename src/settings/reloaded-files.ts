@@ -28,7 +28,7 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
 export interface Source {
   /** The name in the log. */
   name: string;
-  files: FollowedFiles;
+  files: Awaited<ReturnType<typeof followFiles>>;
   /**
    * Re-reads the files; absent if there are none.
    *
@@ -66,10 +66,7 @@ export function createReload(sources: Source[]) {
   };
 }
 
-/** Files watched for changes, including changed targets of symbolic links. */
-type FollowedFiles = Awaited<ReturnType<typeof followFiles>>;
-
-/** Starts to watch files for changes. */
+/** Starts to watch files for changes, including changed targets of symbolic links. */
 export async function followFiles(paths: (string | undefined)[]) {
   let special: string | undefined;
   const lookAt = async (path = "") => {

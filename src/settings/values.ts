@@ -1,8 +1,8 @@
 import { isIP } from "node:net";
 import { InvalidArgumentError } from "commander";
 
-export function age(value: string): number | undefined {
-  return value === "" ? undefined : duration(1)(value);
+export function age(value: string): number | "" {
+  return value === "" ? "" : duration(1)(value);
 }
 
 export function text(value: string): string {
