@@ -76,7 +76,7 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     for (const record of records) await store.insert(record);
     const collection = (await connectTo(url)).db().collection("investors");
     await collection.updateMany({}, { $set: { city: "x".repeat(1e6) } });
-    await expect(store.list({ limit: 20 })).rejects.toThrow("MongoDB's reply has no room");
+    await expect(store.list({ limit: 20 })).rejects.toThrow("MongoDB's reply is full");
     const finds = records.map(({ id }) => store.find(id).then((found) => found?.id, String));
     for (const [i, found] of (await Promise.all(finds)).entries()) {
       if (found !== records[i]?.id) expect(found).toContain("no room");
