@@ -2,6 +2,7 @@ import { execFileSync } from "node:child_process";
 import { hash } from "node:crypto";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { inject } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { runCopy } from "../../src/copy/copy.ts";
 import { runRemove } from "../../src/remove.ts";
@@ -133,7 +134,7 @@ export const outside = (program: string, ...args: string[]) =>
 
 /** Runs SQL on an SQLite file that no store of this process has open. */
 export function runSql(path: string, sql: string): void {
-  const db = new DatabaseSync(path);
+  const db = new DatabaseSync(path, { timeout: inject("waitMs") });
   db.exec(sql);
   db.close();
 }
