@@ -66,7 +66,7 @@ export function createOidcVerifier(
     const caller = { principal, name: principal, scopes: scopesOf(payload) };
     const [oldest = ""] = remembered.keys();
     if (remembered.size >= maxRemembered) remembered.delete(oldest);
-    // On the monotonic clock: the issuer may have dropped the key, so this must expire.
+    // Monotonic, so that it surely expires: the issuer may have dropped the key.
     remembered.set(digest, { caller, expiresAt, until: performance.now() + rememberedMs });
     return caller;
   }

@@ -27,7 +27,7 @@ const refusals = new Set<string>([
 /** Fields of a refusal's log line. */
 type Refusal = { readonly reason: string | undefined } & Record<string, unknown>;
 
-/** The reason of failed calls that surely stored nothing. */
+/** Creates that fail for this reason surely stored nothing. */
 const notStored: Reason = "STORE_UNAVAILABLE";
 
 /** Bucket bounds, in seconds: from a read from memory to the longest call. */

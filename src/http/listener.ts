@@ -112,7 +112,7 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
   const http1Options = {
     connectionsCheckingInterval: 1_000,
     headersTimeout: Math.min(maxHeadersMs, requestTimeoutMs),
-    // Off: requests and their remains have limits of ours, and this one would reset slow ones that were rejected.
+    // Off, as it would reset slow requests that were already rejected. Our own limits apply instead.
     requestTimeout: 0,
     keepAliveTimeout: keepAliveTimeoutMs,
     maxHeaderSize: maxHeaderBytes,

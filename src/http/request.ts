@@ -87,7 +87,7 @@ export function dropRest(
     if ("rstCode" in stream) stream.close(constants.NGHTTP2_NO_ERROR);
     else connection.end("unfinished_request");
   };
-  // Reads first what arrived during a long turn of the event loop.
+  // Data that arrived during a long turn of the event loop is read first.
   const timer = setTimeout(() => setImmediate(cutOff), restPauseMs).unref();
   const end = performance.now() + goesOnMs;
   request.on("data", () => {
