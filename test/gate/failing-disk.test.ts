@@ -68,6 +68,20 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
       expect(wal).toThrow("ENOENT");
     },
   );
+
+  it("a service that can take no lock to checkpoint as it ends says so, and ends with 1", async () => {
+    disk = createDisk();
+    const service = await start();
+    await grpcClient(service).createInvestor(aCreate());
+    disk.setRules("lock * 1 EMFILE");
+    expect(await end(service)).toBe(1);
+    expect(service.output()).toContain("stopped, and left its latest records in");
+    disk.setRules("");
+    const next = await start();
+    expect(await listAll(grpcClient(next))).toHaveLength(1);
+    expect(await end(next)).toBe(0);
+    expect(wal).toThrow("ENOENT");
+  });
 });
 
 describe("an error of the disk", needs("cc"), () => {

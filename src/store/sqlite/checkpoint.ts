@@ -15,6 +15,12 @@ const maxPart = 1 / 16;
 /** Pause after a failed checkpoint, in milliseconds: each can take seconds. */
 const pauseMs = 10_000;
 
+/** Interval at which to retry a checkpoint that other connections block, in milliseconds. */
+const retryMs = 20;
+
+/** How long to retry before closing, in milliseconds: longer than a checkpoint of another process takes. */
+const lockMs = 1_000;
+
 /**
  * Checkpoints for a connection that commits, in place of SQLite's automatic ones, whose failures
  * are silent. They never wait for other connections; frames that those still read stay in the WAL.
@@ -34,12 +40,14 @@ export function createCheckpoints(
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
   let notBefore = 0;
 
-  function bringIn(): void {
+  /** @returns false if its lock could not be taken, which SQLite reports without an error */
+  function bringIn(): boolean {
     try {
-      checkpoint.get();
+      return checkpoint.get()?.busy === 0;
     } catch (error) {
       notBefore = performance.now() + pauseMs;
       onFailure(explainError(error));
+      return true;
     }
   }
 
@@ -50,12 +58,15 @@ export function createCheckpoints(
       if (Number(look.get()?.log) >= frames) bringIn();
     },
     /** Checkpoints all of the WAL. Call it before closing, which would not report a failure. */
-    beforeClose: bringIn,
+    async beforeClose(): Promise<void> {
+      const end = performance.now() + lockMs;
+      while (!bringIn()) {
+        if (performance.now() > end) return onFailure("it cannot be locked");
+        await delay(retryMs);
+      }
+    },
   };
 }
-
-/** Interval at which to retry a checkpoint that other connections block, in milliseconds. */
-const retryMs = 20;
 
 /**
  * Moves the whole WAL into the file, including commits that others make meanwhile, and truncates

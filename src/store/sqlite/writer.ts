@@ -47,9 +47,10 @@ port.on("message", (message: Row[] | "look" | "read" | "close") => {
   if (message === "read") {
     port.postMessage(tryRead());
   } else if (message === "close") {
-    checkpoints.beforeClose();
-    db.close();
-    port.close();
+    void checkpoints.beforeClose().then(() => {
+      db.close();
+      port.close();
+    });
   } else {
     port.postMessage(message === "look" ? look() : write(message));
     checkpoints.afterCommit();
