@@ -68,15 +68,15 @@ async function startWithSecret() {
 it("certificates and tokens are read again when their links lead elsewhere, without a signal", async () => {
   const { path, renew, shown, reloads } = await startWithSecret();
   expect(await shown()).toEqual([1, 1]);
+  // What has not changed since the start is not read again.
+  utimesSync(path("ca.crt"), 1, 1);
+  await expect.poll(reloads).toEqual(["certificates"]);
+  utimesSync(path("tokens"), 1, 1);
+  await expect.poll(reloads).toEqual(["certificates", "tokens"]);
   await renew();
   await expect.poll(shown).toEqual([2, 2]);
   // A look amid the change finds new certificates alone; the one that finds the tokens finds all.
-  await expect.poll(() => reloads().join()).toMatch(/tokens/);
-  const before = reloads();
-  utimesSync(path("ca.crt"), 1, 1);
-  await expect.poll(reloads).toEqual([...before, "certificates"]);
-  utimesSync(path("tokens"), 1, 1);
-  await expect.poll(reloads).toEqual([...before, "certificates", "tokens"]);
+  await expect.poll(() => reloads().slice(2).join()).toMatch(/tokens/);
 });
 
 it("a certificate that has expired is used, with a warning", async () => {
