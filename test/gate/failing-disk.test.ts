@@ -96,6 +96,15 @@ describe("an error of the disk", needs("cc"), () => {
     return disk;
   }
 
+  it("keeps a service from starting that could read its file, and never write to it", async () => {
+    const disk = createDisk();
+    await end(await startService(disk.env, disk.folder));
+    disk.setRules("open .db =1 EMFILE");
+    const next = run([], disk.env, disk.folder);
+    expect(await next.exited).toBe(1);
+    expect(next.output()).toContain("too many files are open");
+  });
+
   it.each([
     ["read .db =1 EIO", "its disk "],
     ["read .db 1 EIO", "its disk "],

@@ -80,6 +80,8 @@ export async function openSqliteFile(
     let isNew = false;
     await whenFree(() => {
       isNew = makeTable(db) || isNew;
+      // Throws if SQLite could open the file only for reads, as without a free descriptor.
+      db.exec("DELETE FROM investors WHERE 0");
       db.exec("PRAGMA journal_size_limit = 67108864");
       // Overwrites deleted and moved content where that costs no extra write.
       db.exec("PRAGMA secure_delete = FAST");
