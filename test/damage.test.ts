@@ -268,10 +268,10 @@ describe("a damaged page", () => {
   });
 
   it("fails lists and copies, and does not make them endless, if its records are out of order", async () => {
-    // Exchanges the first two, as a WAL of another file would.
-    const path = change((page) => page.subarray(8, 12).swap32().swap16());
+    // Exchanges the first two and the next two, as a WAL of another file would: what ends between
+    // two of them does not show that they are out of order.
+    const path = change((page) => page.subarray(8, 16).swap32().swap16());
     const service = await serve(path);
-    // Large pages: no list sees records out of order of which one ends a page.
     expect((await failureOf(listAll(grpcClient(service)))).reason).toBe("INTERNAL");
     const reply = await fetch(`http://127.0.0.1:${service.httpPort}/v1/investors`);
     await expect(reply.text()).rejects.toThrow();
