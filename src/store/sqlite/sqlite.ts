@@ -16,7 +16,7 @@ import {
 } from "../store.ts";
 import { followWritable } from "../writable.ts";
 import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
-import { checkIdentity, makeSqliteFile } from "./file.ts";
+import { checkIdentity, makeSqliteFile, openSqliteFileToRead } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
@@ -228,13 +228,28 @@ async function startWriter(path: string, options: Options) {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
-      // Closing checkpoints once more, and deletes the WAL if that succeeds.
-      if (closeFailure === undefined || sizeOf(wal) === 0) return;
+      // Closing checkpoints once more, and deletes the WAL if no other process has the file open.
+      if (sizeOf(wal) === 0) return;
+      closeFailure ??= explainReadFailure(path);
+      if (closeFailure === undefined) return;
       throw new Error(
         `left its latest records in ${wal}, which cannot be checkpointed: ${closeFailure}`,
       );
     },
   };
+}
+
+/**
+ * Why a file that this process has closed cannot be read, if so. SQLite takes a lock that fails for
+ * one that another process holds, but only then can the file be opened again.
+ */
+function explainReadFailure(path: string): string | undefined {
+  try {
+    openSqliteFileToRead(path).close();
+    return undefined;
+  } catch (error) {
+    return explainError(error, path);
+  }
 }
 
 function toResult(outcome: Outcome): undefined | Error {
