@@ -238,7 +238,8 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
         const data = { failCommands: [command], ...how };
         return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
       };
-      const store = open(url);
+      // The driver may look again at a server that failed only after a quarter of the timeout.
+      const store = open(url, 20_000);
       onTestFinished(async () => {
         for (const command of ["insert", "find"]) await fail("off", {}, command);
       });
