@@ -185,7 +185,7 @@ export async function startServer(
       const closed = Promise.all([closeStore, stopTraces()]);
       const timeUp = delay(closeMs, "time is up" as const, { ref: false });
       if ((await Promise.race([closed, timeUp])) === "time is up") {
-        log.warn("the database did not close in time");
+        unfinished ??= "could not close the database in time";
       }
       return unfinished;
     },

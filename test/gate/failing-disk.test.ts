@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { StoreUnavailableError } from "../../src/store/store.ts";
 import { copy, openSqlite, rowsOf, tableAlone } from "../support/copying.ts";
+import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { listAll } from "../support/pages.ts";
 import { createRandom, seedOf } from "../support/random.ts";
@@ -68,6 +69,19 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
       expect(wal).toThrow("ENOENT");
     },
   );
+
+  it("a service whose create still waits for a lock as it ends says so, and ends with 1", async () => {
+    disk = createDisk();
+    const limits = { REQUEST_TIMEOUT: "1s", DRAIN_TIMEOUT: "2s" };
+    const service = await startService({ ...disk.env, ...limits }, disk.folder);
+    await grpcClient(service).createInvestor(aCreate());
+    disk.setRules("lock -shm 1 ENOSPC");
+    const create = failureOf(grpcClient(service).createInvestor(aCreate()));
+    await untilWritten(service, "the disk fails");
+    expect(await end(service)).toBe(1);
+    expect((await create).reason).toBe("DEADLINE_EXCEEDED");
+    expect(service.output()).toContain("stopped, and could not close the database in time");
+  });
 
   it("a service that can take no more locks as it ends says so if it still needs its WAL", async () => {
     for (let first = 1; first <= 5; first += 1) {
