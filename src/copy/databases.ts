@@ -193,7 +193,7 @@ function giveWay(write: Target["write"]): Target["write"] {
 async function countRecords(url: string): Promise<number> {
   const path = sqlitePathOf(url);
   if (path === undefined) {
-    const { client, db } = createMongoClient(url, requestTimeoutMs);
+    const { client, db } = createMongoClient(url, attemptMs);
     const collection = db.collection(collectionName);
     return collection.estimatedDocumentCount().finally(() => client.close());
   }

@@ -62,7 +62,7 @@ export interface Store {
    * Finishes accepted inserts and releases everything. Later calls of other methods reject with
    * {@link StoreClosedError}; calling it again returns the outcome of the first call.
    *
-   * @throws {Error} for operators: the SQLite file still needs its WAL, since the disk fails
+   * @throws {Error} for operators: the SQLite file still needs its WAL, since the disk or its locks fail
    */
   close(): Promise<void>;
 }
@@ -89,8 +89,8 @@ export interface StoreOptions {
   onNew?(path: string): void;
   /**
    * Called once if the store can no longer be used and its process has to end: a commit with an
-   * unknown outcome, a file that was moved, a writer thread that died, or another program's
-   * collection.
+   * unknown outcome, a file that was moved, or locked for too long, a writer thread that died, or
+   * another program's collection.
    */
   onFatal(error: Error): void;
 }

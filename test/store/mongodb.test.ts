@@ -351,7 +351,9 @@ describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
   it("takes a reply that comes twice for no proof of the next insert", async () => {
     const url = mongo.url();
     let next: "pass" | "repeat" | "lose" = "pass";
+    let isDown = false;
     const proxy = createServer((client) => {
+      if (isDown) return void client.destroy();
       const upstream = connect(mongo.members()[0]?.port ?? 0, "127.0.0.1");
       for (const each of [client, upstream]) each.on("error", () => {});
       client.on("close", () => upstream.destroy());
@@ -379,6 +381,10 @@ describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
     next = "repeat";
     await store.insert(first);
     await expect(store.insert(second)).rejects.toThrow(OutcomeUnknownError);
+    // It opens another connection first.
+    isDown = true;
+    await expect(store.insert(third)).rejects.toThrow(StoreUnavailableError);
+    isDown = false;
     await store.insert(third);
     const stored = await open(url).list({ limit: 10 });
     expect(stored).toEqual([first, third]);

@@ -506,6 +506,31 @@ describe("SQLite", () => {
     await store.insert(record);
   });
 
+  it("waits only once for another process, also when it commits a batch row by row", async () => {
+    const path = join(temporaryFolder(), "investors.db");
+    const { store } = await open(path);
+    using other = new DatabaseSync(path, { timeout: 0 });
+    other.exec(`CREATE TRIGGER rule BEFORE INSERT ON investors WHEN new.last_name = 'refused'
+      BEGIN SELECT raise(ABORT, 'a rule'); END`);
+    const count = other.prepare("SELECT count(*) AS rows FROM investors");
+    // The first is a batch of its own.
+    const lastNames = ["fine", "refused", ...Array.from({ length: 400 }, () => "fine")];
+    const inserts = lastNames.map((lastName) => store.insert(anInvestor({ lastName })));
+    const outcomes = Promise.allSettled(inserts);
+    await waitFor(() => Number(count.get()?.rows) > 1);
+    // Gets the lock between two rows.
+    while (!other.isTransaction) {
+      try {
+        other.exec("BEGIN IMMEDIATE");
+      } catch {}
+    }
+    const errors = (await outcomes).flatMap((each) => ("reason" in each ? [each.reason] : []));
+    other.exec("ROLLBACK");
+    expect(errors.length).toBeGreaterThan(1);
+    for (const error of errors) expect(error).toBeInstanceOf(StoreUnavailableError);
+    expect(count.get()?.rows).toBe(lastNames.length - errors.length);
+  });
+
   it("commits at most 512 records at once", async () => {
     const sizes: (number | undefined)[] = [];
     const path = join(temporaryFolder(), "investors.db");

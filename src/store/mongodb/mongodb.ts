@@ -14,7 +14,7 @@ import {
 import { followWritable } from "../writable.ts";
 import { whyUnusable } from "./collection.ts";
 import { collectionName, type Query, queryOf, queryOfRange, toDocument } from "./documents.ts";
-import { isRefusal, toInsertError, toWriteError } from "./errors.ts";
+import { isRefusal, toInsertError, toWriteError, unavailable } from "./errors.ts";
 import { createReads, retryOnce } from "./reads.ts";
 import { createReplaceableClient } from "./replaceable-client.ts";
 import { lookWhetherWritable } from "./writable.ts";
@@ -24,7 +24,7 @@ type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set, or a cluster sharded on
  * `_id`. Connects on first use, so the database may be down at startup. Finding a server, waiting for a
- * connection, opening one, and each command get a quarter of the timeout each.
+ * connection, opening one, and each command get a quarter of the timeout each, inserts twice that.
  *
  * @param url a connection string; its database is used, or `investors`
  * @param isSource whether records are only read, so that capped collections and a missing journal are fine
@@ -106,7 +106,9 @@ export function createMongoStore(url: string, options: Options, isSource = false
   async function connectAnew(): Promise<void> {
     await connect();
     if (!isMixedUp) return;
-    await client.replace();
+    await client.replace().catch((error) => {
+      throw unavailable(error);
+    });
     lastTime = undefined;
     isMixedUp = false;
   }

@@ -57,7 +57,7 @@ export function createCheckpoints(
       if (performance.now() < notBefore) return;
       if (Number(look.get()?.log) >= frames) bringIn();
     },
-    /** Checkpoints all of the WAL. Call it before closing, which would not report a failure. */
+    /** Checkpoints what others do not read. Call it before closing, which would not report a failure. */
     async beforeClose(): Promise<void> {
       const end = performance.now() + lockMs;
       while (!bringIn()) {

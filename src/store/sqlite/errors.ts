@@ -21,7 +21,7 @@ export const resultCode = {
   indexSizeError: 4874,
 };
 
-/** An SQLite error of a batch that wrote nothing. An Error would lose its code between threads. */
+/** An SQLite error of a read, or of a batch that wrote nothing. An Error would lose its code between threads. */
 export interface Failure {
   message: string;
   /** The extended result code, or undefined for any other error. */
@@ -34,7 +34,7 @@ export function hasCode(error: unknown, ...codes: number[]): boolean {
   return codes.includes(errcode) || codes.includes(errcode & 0xff);
 }
 
-/** The failure of a batch that surely was not written. */
+/** The failure of a read, or of a batch that surely was not written. */
 export function toFailure(error: unknown): Failure {
   const { message, errcode } = error as Failure;
   const { ioError, corrupt, full } = resultCode;

@@ -3,7 +3,7 @@ import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../../investor/ids.ts";
 import type { Range } from "../../investor/paging.ts";
 import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
-import { hasCode, resultCode, toFailure } from "./errors.ts";
+import { hasCode, isLockedOut, resultCode, toFailure } from "./errors.ts";
 import { selected, toInvestor } from "./schema.ts";
 
 interface Lookup {
@@ -40,9 +40,12 @@ export function createSqliteReader(
     queue = [];
     const start = performance.now();
     try {
-      if (batch.length > 1) begin.run();
-      batch.forEach(findOne);
-      if (lookups.isTransaction) rollback.run();
+      try {
+        if (batch.length > 1) begin.run();
+        batch.forEach(findOne);
+      } finally {
+        if (lookups.isTransaction) rollback.run();
+      }
     } catch (error) {
       // No effect on those already settled.
       for (const { reject } of batch) reject(error);
@@ -55,6 +58,8 @@ export function createSqliteReader(
       const row = findRow.get(id) as SQLOutputValue[] | undefined;
       resolve(row && toInvestor(id, row));
     } catch (error) {
+      // Each of the others would wait for the lock as long.
+      if (isLockedOut(error)) throw error;
       reject(error);
     }
   }

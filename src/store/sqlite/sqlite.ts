@@ -15,8 +15,9 @@ import {
   StoreUnavailableError,
 } from "../store.ts";
 import { followWritable } from "../writable.ts";
+import { pragma } from "./commit-count.ts";
 import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
-import { checkIdentity, makeSqliteFile, openSqliteFileToRead } from "./file.ts";
+import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
@@ -245,7 +246,8 @@ async function startWriter(path: string, options: Options) {
  */
 function explainReadFailure(path: string): string | undefined {
   try {
-    openSqliteFileToRead(path).close();
+    using db = new DatabaseSync(path, { readOnly: true, timeout: 1_000 });
+    pragma(db, "user_version");
     return undefined;
   } catch (error) {
     return explainError(error, path);

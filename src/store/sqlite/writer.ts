@@ -7,7 +7,14 @@ import { parentPort, workerData } from "node:worker_threads";
 import { sampleInvestor } from "../writable.ts";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import { explainError, type Failure, hasCode, resultCode, toFailure } from "./errors.ts";
+import {
+  explainError,
+  type Failure,
+  hasCode,
+  isLockedOut,
+  resultCode,
+  toFailure,
+} from "./errors.ts";
 import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
 import { insertRow, type Row, toRow } from "./schema.ts";
 
@@ -94,8 +101,18 @@ function write(rows: Row[]): Outcome[] {
     return result.outcomes;
   }
   const isOfRow = hasCode(result, resultCode.corrupt, resultCode.constraint);
-  if (isOfRow && rows.length > 1) return rows.flatMap((row) => write([row]));
+  if (isOfRow && rows.length > 1) return writeOneByOne(rows);
   return rows.map(() => refusalOf(result));
+}
+
+/** Commits each row by itself. Once another process keeps the lock, none of the others waits for it. */
+function writeOneByOne(rows: Row[]): Outcome[] {
+  const outcomes: Outcome[] = [];
+  for (const row of rows) {
+    const last = outcomes.slice(-1);
+    outcomes.push(...(last.some(isLockedOut) ? last : write([row])));
+  }
+  return outcomes;
 }
 
 /** Inserts a row and rolls it back, then commits just the count, which fails if the disk is full. */
