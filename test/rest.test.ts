@@ -157,6 +157,10 @@ describe("REST", () => {
       { pointer: "#/city", detail: "must be a string" },
       { pointer: "#/state", detail: "must not contain control characters" },
     ]);
+    // Which does not make room for more unknown ones.
+    const more = Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`y${i}`, ""]));
+    const between = { ...unknown, ...content({ city: 7 }), ...more };
+    expect((await post(between)).body.errors).toHaveLength(101);
     expect((await ask(list)).body).toEqual([]);
   });
 

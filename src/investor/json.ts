@@ -31,7 +31,7 @@ export function fromMembers(object: Record<string, unknown>) {
   for (const member of Object.keys(object)) {
     const value = object[member];
     if (!members.has(member)) {
-      if (violations.length === maxViolations) continue;
+      if (violations.length >= maxViolations) continue;
       violations.push({ field: member, description: "is not a member of an investor" });
     } else if (typeof value !== "string") {
       violations.push({ field: member, description: "must be a string" });
