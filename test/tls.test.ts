@@ -139,6 +139,16 @@ async function openAll({ grpcPort, httpPort }: Ports, options: ConnectionOptions
   ];
 }
 
+/** Makes a certificate with an extension, by OpenSSL, which it signs itself. */
+function signSelf(extension: string, subject = "/") {
+  const folder = temporaryFolder();
+  const [key, cert] = [join(folder, "key"), join(folder, "cert")];
+  const make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj";
+  const args = [...make.split(" "), subject, "-keyout", key, "-out", cert, "-addext", extension];
+  execFileSync("openssl", args, { stdio: "pipe" });
+  return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
+}
+
 /** What all connections say to a call. */
 const callAll = (opened: Opened[]) => Promise.all(opened.map(({ call }) => call()));
 
@@ -383,15 +393,7 @@ describe("a client certificate", () => {
     needs("openssl"),
     async () => {
       const { ca, file, ...server } = await startWithClients();
-      const sign = (extension: string) => {
-        const folder = temporaryFolder();
-        const [key, cert] = [join(folder, "key"), join(folder, "cert")];
-        const make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /";
-        const args = [...make.split(" "), "-keyout", key, "-out", cert, "-addext", extension];
-        execFileSync("openssl", args, { stdio: "pipe" });
-        return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
-      };
-      const one = sign("subjectAltName=URI:spiffe://example/one");
+      const one = signSelf("subjectAltName=URI:spiffe://example/one");
       const nobodies = [
         "subjectAltName=otherName:1.2.3.4;OCT:x",
         "keyUsage=digitalSignature",
@@ -400,7 +402,7 @@ describe("a client certificate", () => {
         "2.5.29.17=DER:01:02:03",
         "2.5.29.17=DER:30:02:82:00",
         "2.5.29.17=DER:30:07:87:05:01:02:03:04:05",
-      ].map(sign);
+      ].map((extension) => signSelf(extension));
       writeFileSync(file, [one, ...nobodies].map(({ cert }) => cert).join(""));
       await server.reload();
       const requestId = "9b2c1d4e-5f60-4a7b-8c9d-0e1f2a3b4c5d";
@@ -418,4 +420,21 @@ describe("a client certificate", () => {
       }
     },
   );
+
+  it("does not pass for one that it holds in an extension", needs("openssl"), async () => {
+    const { ca, file, ...server } = await startWithClients();
+    const other = signSelf("keyUsage=digitalSignature", "/CN=other");
+    const held = Buffer.from(`\n${other.cert}`).toString("hex");
+    const own = signSelf(`1.2.3.4=DER:${held}`, "/CN=own");
+    writeFileSync(file, own.cert);
+    await server.reload();
+    const requestId = v4();
+    const request = aCreate({ requestId });
+    const id = deriveId("certificate CN=own", requestId);
+    for (const httpVersion of ["1.1", "2"] as const) {
+      for (const client of Object.values(clientsOf(server, { tls: { ca, ...own }, httpVersion }))) {
+        expect((await client.createInvestor(request)).id).toBe(id);
+      }
+    }
+  });
 });

@@ -27,7 +27,11 @@ export function describePeer(socket: Socket): Peer {
   // getPeerX509Certificate() never frees the rest of the chain.
   const raw = getPeerCertificate?.call(socket)?.raw;
   if (raw === undefined) return { address };
-  const x509 = new X509Certificate(raw);
+  // As PEM: in bytes, OpenSSL would look first for the PEM of a certificate, which an extension can hold.
+  const base64 = raw.toString("base64");
+  const x509 = new X509Certificate(
+    `-----BEGIN CERTIFICATE-----\n${base64}\n-----END CERTIFICATE-----`,
+  );
   const certificate = {
     holder: holderOf(x509),
     validFrom: x509.validFromDate.getTime(),
