@@ -169,6 +169,19 @@ describe("a request that is not well-formed", () => {
     },
   );
 
+  it("is not answered while an earlier one is unanswered, as the reply would pass for that one's", async () => {
+    const service = await startInProcess();
+    lockDatabase(service);
+    const create = http1("POST", rpc, json, record);
+    const isChunked = { "content-length": undefined, "transfer-encoding": "chunked" };
+    const badChunk = `${http1("POST", rpc, { ...json, ...isChunked })}nonsense\r\n`;
+    const tooLarge = http1("GET", `${rest}?a=${"b".repeat(17_000)}`, {});
+    for (const request of ["nonsense\r\n\r\n", tooLarge, badChunk]) {
+      expect(await openWire(service.httpPort, create + request).closed, request).toBe("");
+    }
+    expect(statusesIn(await openWire(service.httpPort, badChunk).closed)).toEqual([400]);
+  });
+
   it.each([
     ["this machine's", {}],
     ["any", anyHost],

@@ -194,15 +194,18 @@ export class Connection {
   }
 
   /**
-   * Ends the connection, since its next HTTP/1.1 request cannot be parsed. The client gets this reply unless an
-   * earlier one is outstanding, and time to read it: an immediate close would become a reset if more bytes arrive.
+   * Ends the connection, since its next HTTP/1.1 request cannot be parsed. The client gets this reply, and time to
+   * read it: an immediate close would become a reset if more bytes arrive. While an earlier request is unanswered,
+   * it gets no reply, as this would pass for that request's.
    */
   refuse(error: Error, reply: string): void {
     const { socket } = this;
     // Every byte after the unparsable ones causes another error.
     if (socket.writableEnded) return;
     const responses = [...this.#responses];
-    if (socket.writable && !responses.some(({ headersSent }) => headersSent)) socket.end(reply);
+    // A request that is not complete is the one that cannot be parsed.
+    const isAwaited = responses.some(({ headersSent, req }) => headersSent || req.complete);
+    if (socket.writable && !isAwaited) socket.end(reply);
     if (responses.length > 0) socket.destroy(error);
     else setTimeout(() => socket.destroy(), refusalMs).unref();
   }
