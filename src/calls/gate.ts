@@ -108,10 +108,12 @@ export function createGate(options: GateOptions) {
       if (call.head.isPublic) return admitPublic(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
+      const release = call.head.connection.use();
       return authorise(call, authenticate)
         .then(() => acquireSlots(call))
         .finally(() => {
           admitting -= 1;
+          release();
         });
     },
     /**

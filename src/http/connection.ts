@@ -159,9 +159,9 @@ export class Connection {
 
   /**
    * Counts a call, or a watch (which has no deadline), until the returned function is called with
-   * the number of bytes that the client may still have to read.
+   * the number of bytes that the client may still have to read; absent if the call got no reply yet.
    */
-  use(isWatch = false): (sentBytes: number) => void {
+  use(isWatch = false): (sentBytes?: number) => void {
     if (isWatch) this.#watches += 1;
     else this.#calls += 1;
     // Skipped for HTTP/1.1, which does not need it: reading the counter costs a fraction of a microsecond.
@@ -170,6 +170,7 @@ export class Connection {
     return (sentBytes) => {
       if (isWatch) this.#watches -= 1;
       else this.#calls -= 1;
+      if (sentBytes === undefined) return;
       this.#repliedAt = performance.now();
       // Watch messages are small, and nobody waits for them.
       if (isWatch) return;
