@@ -57,7 +57,7 @@ export default defineConfig({
       project(
         "quick",
         { include: [all], exclude: [patient] },
-        { test: 60, wait: 10, isolate: false },
+        { test: 60, wait: 20, isolate: false },
       ),
       project("gate", { include: [patient], exclude: [] }, { test: 480, wait: 120, isolate: true }),
     ],
