@@ -87,9 +87,19 @@ describe("a record that is removed from SQLite", () => {
     expect(victims).toHaveLength(5);
     const service = await startService({}, folder);
     const writers = startWriters(service);
+    let vacuums = 0;
     for (const { id } of victims) {
-      expect(await removeHere(folder, file, id)).toEqual(removed(id));
+      const removal = await removeHere(folder, file, id);
+      if (removal.code === 0) {
+        expect(removal).toEqual(removed(id));
+        continue;
+      }
+      // Creates can move a record to an inner page meanwhile, where a copy stays.
+      expect(removal.told).toContain("repeat the command with --vacuum");
+      expect((await removeHere(folder, file, id, { vacuum: true })).code).toBe(0);
+      vacuums += 1;
     }
+    expect(vacuums).toBeLessThan(2);
     const created = await writers.stop();
     const client = grpcClient(service);
     for (const { id, name } of victims) {
