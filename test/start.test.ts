@@ -97,6 +97,7 @@ it("starts beside a reader that stays, warns, and shows the WAL that grows", asy
   for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
   await waitFor(async () => (await size()) > before);
   expect(await end(service)).toBe(0);
+  expect(service.output()).toMatch(/"level":40.*its WAL has the latest records/);
 });
 
 it("warns of each new file that it makes, and of no other", async () => {

@@ -1,6 +1,7 @@
 import { execFileSync } from "node:child_process";
 import { statSync } from "node:fs";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { describe, expect, it } from "vitest";
 import { StoreUnavailableError } from "../../src/store/store.ts";
 import { copy, openSqlite, rowsOf, tableAlone } from "../support/copying.ts";
@@ -81,6 +82,19 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
     expect(await end(service)).toBe(1);
     expect((await create).reason).toBe("DEADLINE_EXCEEDED");
     expect(service.output()).toContain("stopped, and could not close the database in time");
+  });
+
+  it("a lock that fails once as a service ends leaves the file whole, also if others have it open", async () => {
+    for (let which = 1; which <= 6; which += 1) {
+      disk = createDisk();
+      const service = await start();
+      await grpcClient(service).createInvestor(aCreate());
+      using other = new DatabaseSync(join(disk.data, "investors.db"));
+      other.exec("SELECT 1 FROM investors");
+      disk.setRules(`lock * =${which} EMFILE`);
+      expect(await end(service), `lock ${which}`).toBe(0);
+      expect(tableAlone(disk.folder, "data/investors.db").rows).toBe(1);
+    }
   });
 
   it("a service that can take no more locks as it ends says so if it still needs its WAL", async () => {

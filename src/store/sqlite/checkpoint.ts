@@ -40,14 +40,14 @@ export function createCheckpoints(
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
   let notBefore = 0;
 
-  /** @returns false if its lock could not be taken, which SQLite reports without an error */
-  function bringIn(): boolean {
+  function bringIn(): "whole" | "in part" | "locked" | Error {
     try {
-      return checkpoint.get()?.busy === 0;
+      const result = checkpoint.get();
+      // SQLite reports its lock, if taken by others, without an error.
+      if (result?.busy !== 0) return "locked";
+      return result.checkpointed === result.log ? "whole" : "in part";
     } catch (error) {
-      notBefore = performance.now() + pauseMs;
-      onFailure(explainError(error));
-      return true;
+      return error as Error;
     }
   }
 
@@ -55,13 +55,21 @@ export function createCheckpoints(
     /** Checkpoints the WAL if it has become large. Call it once a commit has been acknowledged. */
     afterCommit(): void {
       if (performance.now() < notBefore) return;
-      if (Number(look.get()?.log) >= frames) bringIn();
+      if (Number(look.get()?.log) < frames) return;
+      const result = bringIn();
+      if (!(result instanceof Error)) return;
+      notBefore = performance.now() + pauseMs;
+      onFailure(explainError(result));
     },
-    /** Checkpoints what others do not read. Call it before closing, which would not report a failure. */
-    async beforeClose(): Promise<void> {
+    /**
+     * Checkpoints all of the WAL, or what others do not read. Call it before closing, which would not
+     * report a failure.
+     */
+    async beforeClose() {
       const end = performance.now() + lockMs;
-      while (!bringIn()) {
-        if (performance.now() > end) return onFailure("it cannot be locked");
+      for (;;) {
+        const result = bringIn();
+        if (result === "whole" || result instanceof Error || performance.now() > end) return result;
         await delay(retryMs);
       }
     },

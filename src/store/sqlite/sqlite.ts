@@ -15,13 +15,12 @@ import {
   StoreUnavailableError,
 } from "../store.ts";
 import { followWritable } from "../writable.ts";
-import { pragma } from "./commit-count.ts";
 import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
-import type { CheckpointFailure, Outcome, Started } from "./writer.ts";
+import type { CheckpointFailure, CloseFailure, Outcome, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
@@ -178,15 +177,16 @@ async function startWriter(path: string, options: Options) {
   let unusable: Error | undefined;
   let closeFailure: string | undefined;
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
-    worker.on("message", (message: Outcome[] | Started | CheckpointFailure | string) => {
-      if (Array.isArray(message)) pending.shift()?.resolve(message);
-      else if (typeof message === "string") onWarning(message);
-      else if ("identity" in message) resolve(message);
-      else {
-        if (unusable !== undefined) closeFailure = message.checkpointFailure;
-        onCheckpointFailure?.(message.checkpointFailure);
-      }
-    });
+    worker.on(
+      "message",
+      (message: Outcome[] | Started | CheckpointFailure | CloseFailure | string) => {
+        if (Array.isArray(message)) pending.shift()?.resolve(message);
+        else if (typeof message === "string") onWarning(message);
+        else if ("identity" in message) resolve(message);
+        else if ("closeFailure" in message) closeFailure = message.closeFailure;
+        else onCheckpointFailure?.(message.checkpointFailure);
+      },
+    );
     void exited.then(() => reject(cause));
   });
   const wal = `${realpathSync(path)}-wal`;
@@ -229,29 +229,12 @@ async function startWriter(path: string, options: Options) {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
-      // Closing checkpoints once more, and deletes the WAL if no other process has the file open.
-      if (sizeOf(wal) === 0) return;
-      closeFailure ??= explainReadFailure(path);
       if (closeFailure === undefined) return;
       throw new Error(
         `left its latest records in ${wal}, which cannot be checkpointed: ${closeFailure}`,
       );
     },
   };
-}
-
-/**
- * Why a file that this process has closed cannot be read, if so. SQLite takes a lock that fails for
- * one that another process holds, but only then can the file be opened again.
- */
-function explainReadFailure(path: string): string | undefined {
-  try {
-    using db = new DatabaseSync(path, { readOnly: true, timeout: 1_000 });
-    pragma(db, "user_version");
-    return undefined;
-  } catch (error) {
-    return explainError(error, path);
-  }
 }
 
 function toResult(outcome: Outcome): undefined | Error {

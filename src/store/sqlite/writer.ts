@@ -3,6 +3,8 @@
  * commits each batch of rows that it receives in one transaction, and replies with their outcomes.
  * A commit whose outcome is unknown ends the thread.
  */
+import { realpathSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
 import { sampleInvestor } from "../writable.ts";
 import { createCheckpoints } from "./checkpoint.ts";
@@ -16,6 +18,7 @@ import {
   toFailure,
 } from "./errors.ts";
 import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
+import { sizeOf } from "./paths.ts";
 import { insertRow, type Row, toRow } from "./schema.ts";
 
 /** Sent once ready: the file's {@link identify identity}, and whether it was empty. */
@@ -32,6 +35,11 @@ export interface CheckpointFailure {
   checkpointFailure: string;
 }
 
+/** Sent at the end if the file still needs its WAL, other than for a process that reads it. */
+export interface CloseFailure {
+  closeFailure: string;
+}
+
 /** Minimum interval of warnings about another process that writes, in milliseconds. */
 const warningIntervalMs = 3_600_000;
 
@@ -40,6 +48,7 @@ if (port === null) throw new Error("the writer runs as a thread only");
 const path = workerData as string;
 const warn = (text: string) => port.postMessage(text);
 const { db, isNew } = await openSqliteFile(path, warn);
+const wal = `${realpathSync(path)}-wal`;
 const readCount = db.prepare("PRAGMA user_version");
 /** The commit count after the last commit that this process made, or found. */
 let lastCount = pragma(db, "user_version");
@@ -54,10 +63,7 @@ port.on("message", (message: Row[] | "look" | "read" | "close") => {
   if (message === "read") {
     port.postMessage(tryRead());
   } else if (message === "close") {
-    void checkpoints.beforeClose().then(() => {
-      db.close();
-      port.close();
-    });
+    void close();
   } else {
     port.postMessage(message === "look" ? look() : write(message));
     checkpoints.afterCommit();
@@ -65,6 +71,34 @@ port.on("message", (message: Row[] | "look" | "read" | "close") => {
 });
 
 port.postMessage({ identity: identify(path), isNew } satisfies Started);
+
+/** Checkpoints, and closes the file, which deletes the WAL if no other process has the file open. */
+async function close(): Promise<void> {
+  const result = await checkpoints.beforeClose();
+  db.close();
+  if (result !== "whole" && sizeOf(wal) > 0) {
+    let closeFailure: string | undefined = "it cannot be locked";
+    if (result instanceof Error) closeFailure = explainError(result);
+    else if (result === "in part") closeFailure = explainReadFailure();
+    if (closeFailure !== undefined) port?.postMessage({ closeFailure } satisfies CloseFailure);
+    else warn(`another process reads ${path}: its WAL has the latest records`);
+  }
+  port?.close();
+}
+
+/**
+ * Why the file, now closed, cannot be read, if so. SQLite takes a lock that fails for one that another
+ * process holds, but only beside a process can the file be opened again.
+ */
+function explainReadFailure(): string | undefined {
+  try {
+    using reader = new DatabaseSync(path, { readOnly: true });
+    pragma(reader, "user_version");
+    return undefined;
+  } catch (error) {
+    return explainError(error);
+  }
+}
 
 /** Warns, at most once an hour, if another process has committed since this one last did. */
 function followCount({ before, count }: { before: number; count: number }): void {
