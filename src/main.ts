@@ -88,7 +88,11 @@ program
   .option("--vacuum", "rewrite an SQLite file if copies are left otherwise; creates wait for it")
   .action(async (database: string, id: string, flags: { wait: number; vacuum?: boolean }) => {
     const { runRemove } = await import("./remove.ts");
-    onSignals(["SIGINT", "SIGTERM"], (name) => exit(statusOf(name)));
+    for (const name of ["SIGINT", "SIGTERM"] as const) {
+      process.removeAllListeners(name);
+      // Without a listener, a signal ends the process even while SQLite waits, but not process 1.
+      if (process.pid === 1) process.on(name, () => exit(statusOf(name)));
+    }
     const { wait: waitMs, vacuum = false } = flags;
     const options = { database, id, environment: process.env, waitMs, vacuum, say };
     exit((await runRemove(options).catch(exitIfMisconfigured)) ? 0 : 1);

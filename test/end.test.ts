@@ -84,7 +84,7 @@ describe("a name server that does not reply", needs("cc"), () => {
   it.each([
     ["the service", [], 0],
     ["copy", ["copy", "env:DATABASE_URL", "out.ndjson"], 143],
-    ["remove", ["remove", "env:DATABASE_URL", "01980f3c-5a00-780d-b45f-8ecdc28f57c1"], 143],
+    ["remove", ["remove", "env:DATABASE_URL", "01980f3c-5a00-780d-b45f-8ecdc28f57c1"], "SIGTERM"],
   ] as const)("does not hold up the end of %s", async (_, args, status) => {
     const running = run([...args], { ...env, NODE_OPTIONS: hurry(5) }, temporaryFolder());
     await untilWritten(running, args.length > 0 ? hangs : "serving");
@@ -119,6 +119,18 @@ describe("a disk that hangs", needs("cc"), () => {
     expect(await end(service)).toBe(1);
     expect(lastMessage(service)).toBe("stopped, and cut calls in flight");
     await expect(creating).rejects.toThrow();
+  });
+
+  it("does not hold up the end of remove", async () => {
+    const disk = createDisk();
+    const service = await startService(disk.env, disk.folder);
+    const { id } = await grpcClient(service).createInvestor(aCreate());
+    disk.setRules("sync -wal 1 hang");
+    const removal = run(["remove", "sqlite:data/investors.db", id], disk.env, disk.folder);
+    await untilWritten(removal, "hang");
+    expect(await end(removal)).toBe("SIGTERM");
+    disk.setRules("");
+    await end(service);
   });
 });
 
