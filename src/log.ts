@@ -46,7 +46,7 @@ export type LogLine = (level: Level, fields: object, message: string) => boolean
 
 /**
  * Creates a logger for lines of one kind, which a caller, a disk or a database can trigger
- * endlessly: ten a second, then one line that counts the rest.
+ * endlessly: ten a second, then one line that counts the rest. Lines whose level is off do not count.
  *
  * @param what what happens that often, as in "more were refused"
  */
@@ -60,9 +60,10 @@ export function createBoundedLines(log: Logger, what: string): LogLine {
   }
 
   return (level, fields, message) => {
+    if (!log.isLevelEnabled(level)) return false;
     if (lines === 0) setTimeout(logRest, 1_000).unref();
     lines += 1;
-    if (lines > maxLines || !log.isLevelEnabled(level)) return false;
+    if (lines > maxLines) return false;
     log[level](fields, message);
     return true;
   };

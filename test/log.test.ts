@@ -33,6 +33,21 @@ it("names ten lines of a kind a second, and counts the others when it is over", 
   expect(told).toHaveLength(11 + 10);
 });
 
+it("neither counts lines below its level among those of a kind, nor has them take their place", () => {
+  vi.useFakeTimers();
+  onTestFinished(() => void vi.useRealTimers());
+  const told: string[] = [];
+  const log = pino({ base: null, timestamp: false }, { write: (line) => void told.push(line) });
+  const logLine = createBoundedLines(log, "connections were closed");
+  for (let i = 0; i < 13; i += 1) expect(logLine("debug", {}, "harmless")).toBe(false);
+  for (let i = 0; i < 12; i += 1) logLine("warn", {}, "harmful");
+  vi.advanceTimersByTime(1_000);
+  expect(told.map((line) => JSON.parse(line))).toMatchObject([
+    ...Array(10).fill({ msg: "harmful" }),
+    { count: 2, msg: "more connections were closed in the same second" },
+  ]);
+});
+
 /** Runs a program on a terminal of its own, which is stopped as by Ctrl-S. */
 const onStoppedTerminal = `
 import os, pty, sys, termios
