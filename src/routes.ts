@@ -12,10 +12,7 @@ import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
 
-interface RoutesOptions
-  extends Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts"> {
-  requestTimeoutMs: number;
-}
+type RoutesOptions = Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts">;
 
 /** Creates the handlers of both ports; not ready at first. */
 export function createRoutes(store: Store, options: RoutesOptions) {
@@ -23,7 +20,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const maxMessageBytes = limits.requestBytes;
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
-    createInvestorService(store, options),
+    createInvestorService(store),
   );
   const health = createHealth([InvestorService.typeName]);
   telemetry.show(

@@ -101,7 +101,7 @@ export async function startServer(
   });
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const store = createClosedStore();
-  const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts, requestTimeoutMs });
+  const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts });
   const common = { tls, host, reusePort, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};

@@ -162,17 +162,14 @@ async function start() {
   const store = await openSqlite(join(folder, "investors.db"));
   const investors = Array.from({ length: records }, () => anInvestor());
   await Promise.all(investors.map((investor) => store.insert(investor)));
-  const { createInvestor, getInvestor, listInvestors } = createInvestorService(
-    {
-      ...store,
-      list(range, signal) {
-        // A store reads nothing for a call that is over.
-        if (!signal?.aborted) meter.count("read");
-        return store.list(range, signal);
-      },
+  const { createInvestor, getInvestor, listInvestors } = createInvestorService({
+    ...store,
+    list(range, signal) {
+      // A store reads nothing for a call that is over.
+      if (!signal?.aborted) meter.count("read");
+      return store.list(range, signal);
     },
-    { requestTimeoutMs: 600_000 },
-  );
+  });
   const service: ServiceImpl<typeof InvestorService> = {
     createInvestor(...call) {
       meter.count("call");

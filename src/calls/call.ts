@@ -70,9 +70,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#options = options;
     const { timeoutMs = Infinity } = head;
     this.isDeadlineOfClient = timeoutMs <= options.requestTimeoutMs;
-    const ms = Math.min(timeoutMs, options.requestTimeoutMs);
-    if (timeoutMs < Infinity) this.values.set(deadlineKey, this.startedAt + ms);
-    this.setDeadline(ms);
+    this.setDeadline(Math.min(timeoutMs, options.requestTimeoutMs));
     head.response.once("close", () => this.#close());
     if (!head.isPublic) this.#id = options.startSpan?.(this);
   }
@@ -83,6 +81,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
       this.#abort(deadlinePassed);
       this.startReplyTimeout();
     };
+    this.values.set(deadlineKey, performance.now() + ms);
     this.#stopTimer();
     // No timer: it would take at least a millisecond, in which a record can be stored.
     if (ms <= 0) pass();

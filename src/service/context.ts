@@ -3,7 +3,7 @@ import { createContextKey } from "@connectrpc/connect";
 /** The principal of the caller; empty without authentication. */
 export const principalKey = createContextKey("", { description: "principal" });
 
-/** When the caller stops waiting, by performance.now(). */
+/** The deadline of the call, by performance.now(). */
 export const deadlineKey = createContextKey(Infinity, { description: "deadline" });
 
 /** The records that a call was about, for the log. */

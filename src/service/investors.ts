@@ -50,15 +50,8 @@ const firstRead = 32;
 const minRead = 16;
 const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);
 
-/**
- * The three operations on a store, as promised in proto/investor/v1/investor.proto.
- *
- * @param requestTimeoutMs the longest that a call may take, in milliseconds
- */
-export function createInvestorService(
-  store: Store,
-  { requestTimeoutMs }: { requestTimeoutMs: number },
-): ServiceImpl<typeof InvestorService> {
+/** The three operations on a store, as promised in proto/investor/v1/investor.proto. */
+export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
   // Reading and sending a page takes milliseconds: other calls come in between.
   const takeTurn = createTurns();
 
@@ -108,8 +101,7 @@ export function createInvestorService(
         requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
       // Leaves time for the reply, with the id, to reach the caller before the deadline.
       const now = performance.now();
-      const leftMs = Math.min(requestTimeoutMs, values.get(deadlineKey) - now);
-      const replayUntil = now + leftMs * 0.75;
+      const replayUntil = now + (values.get(deadlineKey) - now) * 0.75;
       values.set(touchedKey, { attempted: investor.id });
       try {
         await store.insert(investor, signal);

@@ -1,6 +1,8 @@
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 import { Binary, type Db, ObjectId, UUID } from "mongodb";
 import { v4, v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
@@ -18,9 +20,10 @@ import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { serviceOver } from "../support/in-process.ts";
 import { connectTo, describeWithMongo, findMembers, startServer } from "../support/mongodb.ts";
+import { openCall, paths, rawConnection, replyOf } from "../support/raw-grpc.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { startInProcess } from "../support/server.ts";
-import { run, waitFor } from "../support/service.ts";
+import { createBody, run, waitFor } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
 import { describeStoreContract } from "./contract.ts";
 
@@ -329,6 +332,18 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
           metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
         });
       }
+    });
+
+    it("leaves time for it within the service's own deadline, too, which a slow upload uses up", async () => {
+      const { fail, url } = await openFailing();
+      const flags = { "--database-url": url, "--request-timeout": "4s" };
+      const { grpcPort } = await startInProcess(flags);
+      await fail("alwaysOn", { closeConnection: true });
+      const stream = openCall(rawConnection(grpcPort), paths.create);
+      // More than the quarter that is left for the reply.
+      await delay(1_500);
+      const reply = await replyOf(stream.end(createBody()));
+      expect(reply).toEqual({ status: Code.Unknown, reason: "OUTCOME_UNKNOWN" });
     });
   });
 });

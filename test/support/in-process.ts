@@ -4,10 +4,12 @@ import {
   createClient,
   createRouterTransport,
   createServiceImplSpec,
+  type Interceptor,
   type ServiceImpl,
 } from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { deadlineKey } from "../../src/service/context.ts";
 import { createInvestorService } from "../../src/service/investors.ts";
 import type { Store } from "../../src/store/store.ts";
 import { openSqlite } from "./copying.ts";
@@ -26,9 +28,14 @@ export function serviceOver(
   store: Store,
   requestTimeoutMs = 600_000,
 ): Client<typeof InvestorService> {
-  const transport = createRouterTransport((router) => {
-    router.service(InvestorService, createInvestorService(store, { requestTimeoutMs }));
-  });
+  const setDeadline: Interceptor = (next) => (req) => {
+    req.contextValues.set(deadlineKey, performance.now() + requestTimeoutMs);
+    return next(req);
+  };
+  const transport = createRouterTransport(
+    (router) => void router.service(InvestorService, createInvestorService(store)),
+    { router: { interceptors: [setDeadline] } },
+  );
   return createClient(InvestorService, transport);
 }
 
