@@ -115,12 +115,12 @@ describe("calls in flight", () => {
 describe("public calls", () => {
   it.each<[string, number, string, (stream: ClientHttp2Stream) => unknown]>([
     ["health checks", 512, check, () => {}],
-    ["watches", 1_024, watch, (stream) => stream.end(empty)],
+    ["health watches", 1_024, watch, (stream) => stream.end(empty)],
     ["reflection streams", 512, reflect, (stream) => stream.write(listServices)],
   ])(
     "%s are at most 64 on a connection and %i in all, and another one makes room",
     async (...of) => {
-      const [, inAll, path, begin] = of;
+      const [limit, inAll, path, begin] = of;
       const warnings: string[] = [];
       const onWarning = ({ message }: Error) => warnings.push(message);
       process.on("warning", onWarning);
@@ -145,6 +145,8 @@ describe("public calls", () => {
       if (path !== check) begin(stream);
       await answered;
       await expect.poll(() => ended).toEqual(["OVERLOADED"]);
+      const told = () => service.lines.flatMap((line) => line.limit ?? []);
+      await expect.poll(told).toEqual([limit, limit]);
       expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
       expect(warnings).toEqual([]);
     },

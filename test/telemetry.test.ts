@@ -10,7 +10,15 @@ import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { clientPreface, fieldsOf, openStream } from "./support/http2-frames.ts";
-import { frame, openCall, paths, rawCall, rawConnection, replyOf } from "./support/raw-grpc.ts";
+import {
+  frame,
+  messages,
+  openCall,
+  paths,
+  rawCall,
+  rawConnection,
+  replyOf,
+} from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import {
@@ -331,6 +339,41 @@ it("a caller has seven of eight calls, and one above a limit is told which, as t
     const line = { reason: "OVERLOADED", limit, mostHeldBy: "token greedy" };
     expect(refusals(service).at(-1)).toMatchObject(line);
   }
+});
+
+it.each([
+  ["web pages of one connection", http1("GET", "/openapi.json", {}).repeat(9)],
+  ["requests for metrics", http1("GET", "/metrics", {}).repeat(3)],
+])("%s above their limit are in the log and the metrics, as calls are", async (limit, requests) => {
+  const service = await startInProcess();
+  const { socket, received } = openWire(service.httpPort, requests);
+  await expect.poll(received).toContain("503 Service Unavailable");
+  const overloads = () =>
+    metric(service, "investor_records_overloaded_total", `{limit="${limit}"}`);
+  await expect.poll(overloads).toBe(1);
+  const peer = `127.0.0.1:${socket.localPort}`;
+  const line = { level: 40, msg: "refused", reason: "OVERLOADED", limit, peer };
+  const mostHeldBy = limit.includes("connection") ? { mostHeldBy: peer } : {};
+  expect(refusals(service)).toEqual([expect.objectContaining({ ...line, ...mostHeldBy })]);
+});
+
+it("a public call above its limit is in the log and the metrics, and no other is", async () => {
+  const service = await startInProcess({ "--log-level": "debug", "--log-calls": "true" });
+  const session = rawConnection(service.grpcPort);
+  for (let i = 0; i < 64; i += 1) openCall(session, paths.check);
+  const rejected = await rawCall(session, paths.check, messages.empty);
+  expect(rejected.reason).toBe("OVERLOADED");
+  const limit = "health checks of one connection";
+  const name = "investor_records_overloaded_total";
+  await expect.poll(() => metric(service, name, `{limit="${limit}"}`)).toBe(1);
+  session.destroy();
+  const other = rawConnection(service.grpcPort);
+  expect((await rawCall(other, paths.check, messages.empty)).status).toBe(0);
+  const method = "grpc.health.v1.Health/Check";
+  const peer = expect.stringMatching(/^127\.0\.0\.1:\d+$/);
+  const line = { level: 40, msg: "refused", reason: "OVERLOADED", limit, method, peer };
+  expect(calls(service)).toEqual([expect.objectContaining({ ...line, mostHeldBy: peer })]);
+  expect(await readMetrics(service)).not.toContain(method);
 });
 
 it("refusals that are below the level of the log are counted", async () => {

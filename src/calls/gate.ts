@@ -129,12 +129,7 @@ export function createGate(options: GateOptions) {
     },
     /** Like {@link Authenticate}, for a request that is not a call. Takes no slot. */
     async authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void> {
-      try {
-        await authenticate?.(peer, headers);
-      } catch (error) {
-        telemetry.logCredentialRefusal(peer.address, error);
-        throw error;
-      }
+      await authenticate?.(peer, headers);
     },
     /** Cuts off watches that have not ended by themselves. */
     cutWatches: watches.endAll,

@@ -113,9 +113,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     if (!log("warn", fields, "refused")) unlogged.inc({ reason: fields.reason ?? "" });
   }
 
-  function countOverload(failure: unknown): void {
+  /** Counts an overload, and returns the limit; undefined for other failures. */
+  function countOverload(failure: unknown): string | undefined {
     const limit = limitOf(failure);
     if (limit !== undefined) overloads.inc({ limit });
+    return limit;
   }
 
   /** The bounded log lines of calls that failed with a code: separate, so that no code crowds out another. */
@@ -128,9 +130,11 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   function report(call: Call): void {
     const elapsedMs = performance.now() - call.startedAt;
     const { code, failure, head } = call;
-    const { transport, connection } = head;
+    const { transport, connection, isPublic } = head;
     const method = methodNameOf(head.method);
-    callDurations.observe({ method, code, transport }, elapsedMs / 1_000);
+    const limit = countOverload(failure);
+    if (!isPublic) callDurations.observe({ method, code, transport }, elapsedMs / 1_000);
+    else if (limit === undefined) return;
     const touched = call.values.get(touchedKey);
     const defaultLevel = levelOf(call);
     // A client that left early may still have got what was read for it.
@@ -153,10 +157,10 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       ...touched,
       traceId: call.id,
       cause: causeOf(failure),
-      limit: limitOf(failure),
+      limit,
       // Computed only if the line is written.
       get mostHeldBy() {
-        return failure?.cause instanceof LimitError ? failure.cause.mostHeldBy : undefined;
+        return mostHolderOf(failure);
       },
     };
     // Records that may have been stored are always logged, however many other calls fail.
@@ -171,10 +175,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   return {
     /** Counts and logs a call once its reply has been sent or abandoned; a public one only if overloaded. */
     follow(call: Call): void {
-      call.onClose(() => {
-        countOverload(call.failure);
-        if (!call.head.isPublic) report(call);
-      });
+      call.onClose(() => report(call));
     },
     /** Logs a request that was rejected before it became a call, unless there is a flood of them. */
     logRefusal: (fields: Refusal) => logRefusal(logUnauthenticated, fields),
@@ -189,10 +190,13 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       const level = reason === "http2_idle_error" ? "debug" : "warn";
       logEnded(level, { reason, peer, cause }, "connection closed");
     },
-    /** Logs and counts a request rejected for its credentials. */
-    logCredentialRefusal(peer: string, error: unknown): void {
-      countOverload(error);
-      logRefusal(logUnauthenticated, { peer, reason: reasonOf(error), cause: causeOf(error) });
+    /** Counts and logs the failure of a request that is not a call, if it is a refusal. */
+    noteRefusal(peer: string, error: unknown): void {
+      const reason = reasonOf(error);
+      if (!refusals.has(reason ?? "")) return;
+      const limit = countOverload(error);
+      const mostHeldBy = mostHolderOf(error);
+      logRefusal(logUnauthenticated, { peer, reason, cause: causeOf(error), limit, mostHeldBy });
     },
     observeStore(...[operation, durationMs, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, durationMs / 1_000);
@@ -253,6 +257,12 @@ function causeOf(failure: unknown): string | undefined {
   const cause = failure instanceof ConnectError ? failure.cause : undefined;
   const safe = [StoreUnavailableError, OutcomeUnknownError, InvalidCredentialsError];
   return safe.some((each) => cause instanceof each) ? (cause as Error).message : undefined;
+}
+
+/** Who holds most of the limit that an OVERLOADED call met, if known. */
+function mostHolderOf(failure: unknown): string | undefined {
+  const cause = failure instanceof ConnectError ? failure.cause : undefined;
+  return cause instanceof LimitError ? cause.mostHeldBy : undefined;
 }
 
 /** Log levels of calls, by code: faults matter to operators, clients' mistakes do not. */

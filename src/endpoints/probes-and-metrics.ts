@@ -62,11 +62,20 @@ export function createWebPages(isReady: () => boolean, gate: Gate, telemetry: Te
     send(res, 200, { "content-type": telemetry.metricsType }, text);
   }
 
+  async function serve(reply: Reply, ...[req, res, connection]: Parameters<Reply>): Promise<void> {
+    try {
+      await reply(req, res, connection);
+    } catch (error) {
+      telemetry.noteRefusal(connection.peer.address, error);
+      throw error;
+    }
+  }
+
   return (connection, req, res) => {
     const path = pathOf(req);
     const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    return Promise.resolve(reply(req, res, connection));
+    return serve(reply, req, res, connection);
   };
 }
