@@ -152,6 +152,24 @@ describe("public calls", () => {
     },
   );
 
+  it("that made room are counted and logged even if they are not read", async () => {
+    const service = await startHere(patient);
+    const begin = async (session: ClientHttp2Session) => {
+      const stream = openCall(session, reflect);
+      for (let i = 0; i < 3; i += 1) stream.write(listServices);
+      await once(stream, "response");
+    };
+    for (let i = 0; i < 512 / 64; i += 1) {
+      const session = unreadSession(service.grpcPort);
+      await Promise.all(Array.from({ length: 64 }, () => begin(session)));
+    }
+    await begin(rawConnection(service.grpcPort));
+    const limit = "reflection streams";
+    const name = "investor_records_overloaded_total";
+    await expect.poll(() => metric(service, name, `{limit="${limit}"}`)).toBe(1);
+    expect(service.lines.flatMap((line) => line.limit ?? [])).toEqual([limit]);
+  });
+
   it("of one kind do not keep out those of another", async () => {
     const { grpcPort, httpPort } = await startHere(patient);
     for (let i = 0; i < 8; i += 1) {

@@ -25,7 +25,8 @@ export function createPublicCalls(what: string, count: number, yielding: "oldest
     const call = ofHost.at(yielding === "oldest" ? 0 : -1);
     if (call === undefined) return;
     calls.get(call)?.();
-    call.giveWay(gaveWay);
+    // While its client reads nothing, a stream would not fail by itself.
+    call.giveWay(call.recordFailure(gaveWay));
   }
 
   return {
