@@ -17,7 +17,7 @@ export function outputOf(response: HttpResponse | ServerHttp2Stream) {
 
 /**
  * Discards the rest of a request that is not a call, and ends the connection if a response of at
- * most `maxBytes` is not read in time. Call it in the same turn of the event loop as the reply.
+ * most `maxBytes` is not read in time. Call it before the reply or in the same turn of the event loop.
  */
 export function followReply(
   connection: Connection,

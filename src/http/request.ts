@@ -28,8 +28,9 @@ export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
 }
 
 /**
- * Reads a whole body into one buffer, however small its chunks. Never settles if the client
- * disconnects.
+ * Reads a whole body into one buffer, however small its chunks. If the client disconnects, it does
+ * not settle, or resolves with a part after its response has closed: an Http2ServerRequest is never
+ * destroyed.
  *
  * @param overhead how many bytes are allowed beyond a message of `maxBytes`
  * @throws {ConnectError} MESSAGE_TOO_LARGE; the rest is left unread
@@ -66,10 +67,10 @@ export function readBody(request: Readable, maxBytes: number, overhead: number):
 }
 
 /**
- * Discards the rest of a request that is replied to in this turn, so that the connection stays
- * usable: Node.js neither reads the next request nor closes the stream behind an unread body. After
- * the reply it would discard the rest itself, without events. Cuts off what takes too long, which
- * makes some clients miss the reply.
+ * Discards the rest of a request, so that the connection stays usable: Node.js neither reads the
+ * next request nor closes the stream behind an unread body. Call it before the reply or in the same
+ * turn of the event loop: later, Node.js would discard the rest itself, without events. Cuts off
+ * what takes too long, which makes some clients miss the reply.
  *
  * @param goesOnMs how long the rest may go on arriving, in milliseconds
  */
