@@ -22,7 +22,6 @@ const remote = [
   "six whole lists",
   "pages of 1,000, 32 callers",
   "the same by brotli",
-  "1,024 watches and a scrape a second",
   "1,000 resets a second",
 ];
 

@@ -51,7 +51,5 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     serveHttp: router.serveWith([webPages, rest]),
     /** Sets what probes and health checks report. */
     setReady: health.setServing,
-    /** Ends the streams of health checks. */
-    endWatches: health.end,
   };
 }

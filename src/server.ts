@@ -163,11 +163,8 @@ export async function startServer(
       routes.setReady(false);
       connections.closeAfterReplies();
       await delay(Math.max(drain.delayMs, minDrainDelayMs));
-      routes.endWatches();
       for (const listener of listeners) listener.close();
       connections.retire();
-      // Clients that do not read their last status would delay the shutdown.
-      void delay(flushMs).then(gate.cutWatches);
       let lastCallAt = performance.now();
       const end = lastCallAt + drain.timeoutMs + flushMs;
       const isDone = () => {

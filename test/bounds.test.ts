@@ -48,9 +48,10 @@ import {
 } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
-const { create, get, list, check, watch, reflect } = paths;
+const { create, get, list, check, reflect } = paths;
 const { empty, listServices } = messages;
 const alive = http1("GET", "/healthz", {});
+const json = { "content-type": "application/json" };
 
 const greedy = "Bearer t0ken-of-a-greedy-caller";
 const modest = "Bearer t0ken-of-a-modest-caller";
@@ -115,7 +116,6 @@ describe("calls in flight", () => {
 describe("public calls", () => {
   it.each<[string, number, string, (stream: ClientHttp2Stream) => unknown]>([
     ["health checks", 512, check, () => {}],
-    ["health watches", 1_024, watch, (stream) => stream.end(empty)],
     ["reflection streams", 512, reflect, (stream) => stream.write(listServices)],
   ])(
     "%s are at most 64 on a connection and %i in all, and another one makes room",
@@ -266,12 +266,12 @@ describe("what is of no call", () => {
   });
 
   it("closes its connection, too, if it is a preflight that is not read", async () => {
-    const { httpPort } = await startService({ ...fast, CORS_ORIGIN: "*" });
+    const service = await startService({ ...fast, CORS_ORIGIN: "*" });
+    lockDatabase(service);
     const preflight = { origin: "https://example.com", "access-control-request-method": "POST" };
-    // Replies come in the order of their requests, and this one has no end.
-    const stream = { "content-type": "application/connect+json", "content-length": "7" };
-    const unending = http1("POST", watch, stream, "\0\0\0\0\x02{}");
-    const { closed } = openWire(httpPort, unending + http1("OPTIONS", list, preflight));
+    // Replies come in the order of their requests, and this one waits for the database.
+    const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
+    const { closed } = openWire(service.httpPort, waiting + http1("OPTIONS", list, preflight));
     expect(await closed).not.toContain("HTTP/1.1 204");
   });
 
@@ -416,29 +416,31 @@ describe("connections", () => {
     expect(await metric(service, name, '{reason="refused"}')).toBe(1);
   });
 
-  it("that carry watches alone make room, the youngest first, after a GOAWAY", async () => {
-    const service = await startService({ ...patient, MAX_CONNECTIONS: "10" });
-    const sessions: ClientHttp2Session[] = [];
-    const open: ClientHttp2Session[] = [];
-    for (let i = 0; i < 10; i += 1) {
+  it("make room in the order of their last replies to calls, whatever strangers send, after a GOAWAY", async () => {
+    const service = await startHere({ ...patient, MAX_CONNECTIONS: "4" });
+    const open = async () => {
       const session = rawConnection(service.grpcPort);
-      await once(openCall(session, watch).end(empty), "data");
-      sessions.push(session);
-      open.push(session);
-      session.once("close", () => open.splice(open.indexOf(session), 1));
+      await untilArrived(session);
+      return { session, goaway: once(session, "goaway"), closed: once(session, "close") };
+    };
+    const [first, second, third] = [await open(), await open(), await open()];
+    expect((await rawCall(first.session, list, empty)).status).toBe(0);
+    // Health checks and reflection are no use of a connection, whether they have ended or not.
+    expect((await rawCall(second.session, check, empty)).status).toBe(0);
+    openCall(second.session, check);
+    openCall(second.session, reflect).write(listServices);
+    await untilArrived(second.session);
+    const call = openCall(third.session, create);
+    await untilArrived(third.session);
+    await open();
+    for (const { goaway, closed } of [second, first]) {
+      await open();
+      await goaway;
+      await closed;
     }
-    // A call beside its watch keeps a connection.
-    const call = openCall(sessions[9] as ClientHttp2Session, create);
-    await untilArrived(sessions[9] as ClientHttp2Session);
-    const goaway = once(sessions[8] as ClientHttp2Session, "goaway");
-    expect((await ask(service, "/healthz")).status).toBe(200);
-    await goaway;
-    await expect.poll(() => open).toHaveLength(9);
-    expect(open).not.toContain(sessions[8]);
     expect((await replyOf(call.end(createBody()))).status).toBe(0);
     const name = "investor_records_connections_closed_total";
-    expect(await metric(service, name, '{reason="watch_replaced"}')).toBe(1);
-    expect(service.output()).toContain('"reason":"watch_replaced"');
+    expect(await metric(service, name, '{reason="idle_replaced"}')).toBe(3);
   });
 
   it("are closed if they do not begin in ten seconds, or do not reply to a ping after a minute", async () => {
@@ -537,7 +539,6 @@ describe("requests by HTTP/1.1", () => {
   it("may be 16 unanswered on a connection, which one more closes", async () => {
     const service = await startHere();
     lockDatabase(service);
-    const json = { "content-type": "application/json" };
     const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
     const kept = openWire(service.httpPort, waiting + alive.repeat(15));
     await openWire(service.httpPort, waiting + alive.repeat(16)).closed;

@@ -102,15 +102,6 @@ const neighbours: Record<string, Asked | string> = {
   },
   "pages by REST": byRest,
   "pages by REST over HTTP/2": { ...byRest, over: "HTTP/2", method: "GET" },
-  "256 health watches, again and again": {
-    over: "gRPC",
-    path: paths.watch,
-    headers: grpc,
-    body: messages.empty,
-    connections: 32,
-    calls: 8,
-    resetAfter: "reply",
-  },
   "256 gets at once": { ...inBursts, path: paths.get, body: aGet },
   "256 creates at once": { ...inBursts, path: paths.create, body: createBody() },
   "256 reflection streams, again and again": {
@@ -191,13 +182,7 @@ async function start() {
   const options = {
     services: [createServiceImplSpec<typeof InvestorService>(InvestorService, service)],
     publicServices: [
-      createServiceImplSpec<typeof Health>(Health, {
-        ...health.implementation,
-        watch(...call) {
-          meter.count("stream");
-          return health.implementation.watch(...call);
-        },
-      }),
+      createServiceImplSpec<typeof Health>(Health, health.implementation),
       createServiceImplSpec<typeof ServerReflection>(ServerReflection, {
         serverReflectionInfo(...call) {
           meter.count("stream");

@@ -5,7 +5,6 @@
 import { connect } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { create, toBinary } from "@bufbuild/protobuf";
-import { HealthCheckRequestSchema } from "../../gen/grpc/health/v1/health_pb.js";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { toPath } from "../work.ts";
 import { openHttp1 } from "./http1.ts";
@@ -17,8 +16,6 @@ const page = Buffer.from(
   toBinary(listInvestors.input, create(listInvestors.input, { pageSize: 1_000 })),
 );
 const pageCallers = 32;
-const watches = 1_024;
-const watchesOfConnection = 8;
 const resetsASecond = 1_000;
 
 let isBusy = false;
@@ -62,19 +59,6 @@ async function readPacked(encoding: string): Promise<never> {
   }
 }
 
-async function watchHealth(): Promise<never> {
-  const empty = Buffer.from(toBinary(HealthCheckRequestSchema, create(HealthCheckRequestSchema)));
-  for (let i = 0; i < watches / watchesOfConnection; i += 1) {
-    const { call } = openGrpc(Number(grpcPort), "/grpc.health.v1.Health/Watch");
-    for (let n = 0; n < watchesOfConnection; n += 1) void call(empty);
-  }
-  for (;;) {
-    await (await fetch(`http://127.0.0.1:${httpPort}/metrics`)).text();
-    reportBusy();
-    await delay(1_000);
-  }
-}
-
 /** Begins calls, and resets them at once. */
 async function resetCalls(): Promise<never> {
   const { reset } = openGrpc(Number(grpcPort), toPath(listInvestors));
@@ -92,7 +76,6 @@ const neighbours: Record<string, () => Promise<unknown>> = {
   "six whole lists": () => all(6, readLists),
   "pages of 1,000, 32 callers": () => all(pageCallers, readPages),
   "the same by brotli": () => all(pageCallers, () => readPacked("br")),
-  "1,024 watches and a scrape a second": watchHealth,
   "1,000 resets a second": resetCalls,
 };
 await neighbours[kind]?.();

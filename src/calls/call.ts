@@ -144,8 +144,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /** Protects the call's connection from being replaced by a new one until the call closes. */
-  useConnection(isWatch = false): void {
-    const release = this.head.connection.use(isWatch);
+  useConnection(): void {
+    const release = this.head.connection.use();
     this.onClose(() => release(this.#sentBytes));
   }
 

@@ -45,7 +45,6 @@ export function createGate(options: GateOptions) {
   // Separate limits, so that one kind cannot keep out another.
   const checks = createPublicCalls("health checks", limits.checks, "oldest");
   const reflections = createPublicCalls("reflection streams", limits.reflections, "oldest");
-  const watches = createPublicCalls("health watches", limits.watches, "youngest");
   let admitting = 0;
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
@@ -79,10 +78,7 @@ export function createGate(options: GateOptions) {
 
   function admitPublic(call: Call): void {
     const { method, timeoutMs = reflectionTimeoutMs } = call.head;
-    if (method.methodKind === "server_streaming") {
-      watches.add(call);
-      call.useConnection(true);
-    } else if (method.methodKind === "bidi_streaming") {
+    if (method.methodKind === "bidi_streaming") {
       reflections.add(call);
       call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
     } else {
@@ -131,8 +127,6 @@ export function createGate(options: GateOptions) {
     async authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void> {
       await authenticate?.(peer, headers);
     },
-    /** Cuts off watches that have not ended by themselves. */
-    cutWatches: watches.endAll,
     /** How many calls are being admitted or in flight. */
     get inFlight(): number {
       return admitting + slots.held;

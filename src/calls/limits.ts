@@ -11,8 +11,7 @@ export const limits = {
   pagesAtOnce: 8,
   checks: 512,
   reflections: 512,
-  watches: 1_024,
-  /** Health checks, reflection streams or watches of one connection. */
+  /** Health checks or reflection streams of one connection. */
   publicCallsOfConnection: 64,
   webPages: 64,
   webPagesOfConnection: 8,

@@ -21,9 +21,6 @@ const certificateNoticeMs = 60_000;
 /** How long certificates are still accepted after the CAs have changed, in milliseconds. */
 const distrustMs = 10_000;
 
-/** How long a connection must be idle to be the first choice for replacement, in milliseconds. */
-const idleMs = 5_000;
-
 /** File descriptors that the process needs besides those of connections. */
 const otherDescriptors = 50;
 
@@ -62,10 +59,8 @@ interface ConnectionOptions {
 }
 
 /**
- * Creates the set of connections. When it is full, a new connection replaces one that has been idle
- * for a while, else one that carries only watches (the youngest of the host with the most of
- * those), else the one idle for longest, even if it has only just been opened. If all carry calls,
- * the new one is closed.
+ * Creates the set of connections. When it is full, a new connection replaces the one idle for
+ * longest. If all carry admitted calls, the new one is closed.
  */
 export function createConnections(options: ConnectionOptions) {
   const { max, maxAgeMs = Infinity, graceMs, refusalOf, onEnd } = options;
@@ -134,31 +129,24 @@ export function createConnections(options: ConnectionOptions) {
 
   /** Ends a connection for a new one, unless all carry calls. */
   function makeRoom(): boolean {
-    const connection = findIdlest(idleMs) ?? findWatcher() ?? findIdlest();
+    const connection = findIdlest();
     if (connection === undefined) return false;
     // Its close event comes later; many connections may arrive before that.
     all.delete(connection.key);
-    connection.end(connection.onlyWatches ? "watch_replaced" : "idle_replaced");
+    connection.end("idle_replaced");
     return true;
   }
 
-  /** The connection that has been idle for longest, and for at least this time. */
-  function findIdlest(minMs = 0): Connection | undefined {
+  function findIdlest(): Connection | undefined {
     let idlest: Connection | undefined;
-    let since = performance.now() - minMs;
+    let since = Infinity;
     for (const each of all.values()) {
       const { idleSince = Infinity } = each;
-      if (idleSince > since) continue;
+      if (idleSince >= since) continue;
       idlest = each;
       since = idleSince;
     }
     return idlest;
-  }
-
-  /** The youngest connection with only watches, of the host with the most of those. */
-  function findWatcher(): Connection | undefined {
-    const watchers = Array.from(all.values()).filter(({ onlyWatches }) => onlyWatches);
-    return largestGroup(watchers, ({ host }) => host).at(-1);
   }
 
   /** Finds a connection by its TLS or session socket, which is a different object. */

@@ -29,7 +29,6 @@ function readTimeoutMs(sentBytes: number, graceMs = pauseMs): number {
 /** Why the server ends a connection, as the metric names it. */
 export type EndReason =
   | "idle_replaced"
-  | "watch_replaced"
   | "refused"
   | "no_handshake"
   | "no_settings"
@@ -73,7 +72,6 @@ export class Connection {
   #readBy = Number.NEGATIVE_INFINITY;
   #arrivedBy = Number.NEGATIVE_INFINITY;
   #calls = 0;
-  #watches = 0;
   readonly #responses = new Set<ServerResponse>();
   #isEnding = false;
   #closesAfterReply = false;
@@ -130,13 +128,8 @@ export class Connection {
 
   /** When it became idle, by performance.now(); undefined while it carries a call. */
   get idleSince(): number | undefined {
-    if (this.#calls > 0 || this.#watches > 0) return undefined;
+    if (this.#calls > 0) return undefined;
     return Math.max(this.openedAt, this.#repliedAt);
-  }
-
-  /** Whether it carries only watches. */
-  get onlyWatches(): boolean {
-    return this.#watches > 0 && !this.isBusy;
   }
 
   /**
@@ -158,22 +151,18 @@ export class Connection {
   }
 
   /**
-   * Counts a call, or a watch (which has no deadline), until the returned function is called with
-   * the number of bytes that the client may still have to read; absent if the call got no reply yet.
+   * Counts a call until the returned function is called with the number of bytes that the client may
+   * still have to read; absent if the call got no reply yet.
    */
-  use(isWatch = false): (sentBytes?: number) => void {
-    if (isWatch) this.#watches += 1;
-    else this.#calls += 1;
+  use(): (sentBytes?: number) => void {
+    this.#calls += 1;
     // Skipped for HTTP/1.1, which does not need it: reading the counter costs a fraction of a microsecond.
     const written = () => (this.session ? this.socket.bytesWritten : 0);
     const writtenBefore = written();
     return (sentBytes) => {
-      if (isWatch) this.#watches -= 1;
-      else this.#calls -= 1;
+      this.#calls -= 1;
       if (sentBytes === undefined) return;
       this.#repliedAt = performance.now();
-      // Watch messages are small, and nobody waits for them.
-      if (isWatch) return;
       this.awaitReader(sentBytes);
       const arrivesInMs = readTimeoutMs(written() - writtenBefore, arrivalMs);
       this.#arrivedBy = Math.max(this.#arrivedBy, this.#repliedAt + arrivesInMs);

@@ -216,10 +216,6 @@ const runCall =
       call.startReplyTimeout();
       return res;
     }
-    if (call.head.isPublic && res.method.methodKind === "server_streaming") {
-      // A watch lasts as long as its client wants.
-      call.setDeadline(call.head.timeoutMs ?? Infinity);
-    }
     return { ...res, message: recordStreamFailure(res.message, call) };
   };
 

@@ -17,13 +17,12 @@ import {
 } from "../support/service.ts";
 import { http1, openWire } from "../support/tcp.ts";
 
-const { watch, reflect, list, create: createPath } = paths;
+const { reflect, list, create: createPath } = paths;
 // So short that it is text on the wire.
 const creation = create(CreateInvestorRequestSchema, aCreate({ firstName: "Ada", city: "" }));
 
 /** The calls of RPC: which streams they are, and their messages. */
 const rpcs: [path: string, isStream: boolean, message: Uint8Array][] = [
-  [watch, true, Buffer.alloc(0)],
   [reflect, true, messages.listServices.subarray(5)],
   [list, false, messages.fullPage.subarray(5)],
   [createPath, false, toBinary(CreateInvestorRequestSchema, creation)],
@@ -67,15 +66,14 @@ interface Opened {
 }
 
 /** Makes a call over HTTP/1.1. */
-function openHttp1(port: number, request: string, { isHeld }: Ending, isWatch = false): Opened {
+function openHttp1(port: number, request: string, { isHeld }: Ending): Opened {
   const waits = /^POST \S*(investors|CreateInvestor) /.test(request);
   const sent = isHeld && waits ? request.length - 1 : request.length;
   const { socket, closed } = openWire(port, request.slice(0, sent));
   const end = () => void socket.write(request.slice(sent));
   const close = () => void socket.destroy();
   const kill = () => void socket.resetAndDestroy();
-  const responded = isWatch && once(socket, "data");
-  return { responded, closed, waits, end, reset: kill, close, kill };
+  return { responded: false, closed, waits, end, reset: kill, close, kill };
 }
 
 /** Makes a call over HTTP/2. */
@@ -138,7 +136,7 @@ it.each<[string, Ending, (call: Opened) => unknown]>([
     for (const { path, type, body } of forms) {
       if (path === reflect || type === "application/grpc") continue;
       const request = http1("POST", path, { "content-type": type, ...headers }, String(body));
-      opened.push(openHttp1(httpPort, request, ending, path === watch));
+      opened.push(openHttp1(httpPort, request, ending));
     }
     await Promise.all(opened.map(({ responded }) => responded));
     if (isHeld) await untilInFlight(service, opened.filter(({ waits }) => waits).length);

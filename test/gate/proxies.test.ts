@@ -9,7 +9,7 @@ import { createAuthority, getOverTls, writeServerFiles } from "../support/certif
 import { clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFile, temporaryFolder } from "../support/folder.ts";
-import { messages, openCall, paths } from "../support/raw-grpc.ts";
+import { openCall, paths } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
 import { hasEnded, runGroup, startService, waitFor } from "../support/service.ts";
 import { freePort } from "../support/tcp.ts";
@@ -91,12 +91,12 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const refused = await getOverTls({ httpPort: port }, "/v1/investors", { ca });
       expect(JSON.parse(refused)).toMatchObject({ status: 401, reason: "CREDENTIALS_MISSING" });
 
-      // Strangers' health watches, of which a proxy can make a connection each.
+      // Strangers' health checks that do not end, of which a proxy can make a connection each.
       for (let i = 0; i < 10; i += 1) {
         const session = connect(`https://localhost:${port}`, { ca });
         session.on("error", () => {});
         onTestFinished(() => session.destroy());
-        for (let n = 0; n < 110; n += 1) openCall(session, paths.watch).end(messages.empty);
+        for (let n = 0; n < 110; n += 1) openCall(session, paths.check);
         await once(session, "remoteSettings");
       }
       const { gRPC: client } = clientsOf(ports, { authorization, tls: { ca }, httpVersion: "2" });

@@ -159,14 +159,12 @@ export const floods: Record<string, Attack> = {
     const fields = { ...credentials, ...random.pick([{}, fillers]) };
     return hold(hostile, "grpc", [clientPreface, ...calls(128, path, fields, message)]);
   },
-  "watches and reflection streams"(hostile) {
-    const [path, message] = hostile.random.pick([
-      [paths.watch, messages.empty],
-      [paths.reflect, messages.listServices],
-      [paths.reflect, Buffer.concat(Array(1_000).fill(messages.listServices))],
-    ] as const);
+  "reflection streams"(hostile) {
+    const message = Buffer.concat(
+      Array(hostile.random.pick([1, 1_000])).fill(messages.listServices),
+    );
     const windows = hostile.random.pick([[], [closedWindows]]);
-    const streams = calls(60, path, fillers, message);
+    const streams = calls(60, paths.reflect, fillers, message);
     return hold(hostile, "grpc", [clientPreface, ...windows, ...streams]);
   },
   "pages that are not read, over HTTP/2"(hostile) {
@@ -199,21 +197,9 @@ export const floods: Record<string, Attack> = {
     await closes(random.int(500, 1_500));
     socket.destroy();
   },
-  "watches over HTTP/1.1, of which some pass their deadline"(hostile) {
-    const { random } = hostile;
-    const fields: Fields = random.pick<Fields>([
-      { "content-type": "application/grpc-web+proto" },
-      { "content-type": "application/grpc-web+proto", "grpc-timeout": "50m" },
-      { "content-type": "application/connect+proto", "connect-timeout-ms": "50" },
-    ]);
-    const watch = http1("POST", paths.watch, fields, messages.empty);
-    return hold(hostile, "http", Array(random.pick([1, 16])).fill(watch), random.int(0, 1) === 0);
-  },
-  async "connections that stay, with a watch on each"({ open }) {
+  async "connections that stay, with a health check on each that does not end"({ open }) {
     const { socket, closes } = await open("grpc");
-    socket.write(
-      Buffer.concat([clientPreface, ...calls(1, paths.watch, {}, messages.empty, true)]),
-    );
+    socket.write(Buffer.concat([clientPreface, openStream(1, fieldsOf(paths.check))]));
     await closes(20);
   },
   async "connections that come and go"({ random, openTcp, open }) {

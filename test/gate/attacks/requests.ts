@@ -66,7 +66,6 @@ export function http1Requests({ credentials, mark }: Hostile): Buffer[] {
       post(path, "application/grpc-web+json", frame(Buffer.from(text))),
       get(`${path}?connect=v1&encoding=json&message=${encodeURIComponent(text)}`),
     ]),
-    post(paths.watch, "application/connect+json", frame(Buffer.from("{}"))),
     post("/v1/investors", "application/json", record),
     post("/v1/investors", "application/json", record, { "idempotency-key": `"${id}"` }),
     post("/v1/investors", "application/json", record, { expect: "100-continue" }),
@@ -105,7 +104,6 @@ export function http2Frames({ credentials, mark }: Hostile): Buffer[] {
     ]),
     ["/v1/investors", "application/json", Buffer.from(plainJson(mark))],
     [paths.check, "application/grpc", messages.empty],
-    [paths.watch, "application/grpc", messages.empty],
     [paths.reflect, "application/grpc", messages.listServices],
   ];
   const frames = requests.flatMap(([path, type, body], i) => [
