@@ -43,13 +43,18 @@ it(
     const reader = { role: "read", db: "investors" };
     await db.command({ createUser: "reader", pwd: "secret", roles: [reader] });
     const readOnly = await startService({ DATABASE_URL: urlOf("reader") });
-    const refusal = "MongoDB does not authorize inserts: check the user";
-    await expect.poll(readOnly.output).toContain(refusal);
+    await waitFor(async () => (await ask(readOnly, "/readyz")).ok);
     const writable = () => metric(readOnly, "investor_records_store_writable");
+    expect(await writable()).toBe(1);
+    const refused = failureOf(grpcClient(readOnly).createInvestor(aCreate()));
+    expect(await refused).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
     expect(await writable()).toBe(0);
+    const refusal = "MongoDB does not authorize this: check the user";
+    await expect.poll(readOnly.output).toContain(refusal);
     expect((await ask(readOnly, "/readyz")).ok).toBe(true);
     expect((await grpcClient(readOnly).listInvestors({})).investors).toEqual([record]);
     await db.command({ grantRolesToUser: "reader", roles: ["readWrite"] });
-    await waitFor(async () => (await writable()) === 1);
+    await grpcClient(readOnly).createInvestor(aCreate());
+    expect(await writable()).toBe(1);
   },
 );

@@ -103,9 +103,14 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   const logInternal = createBoundedLines(log, "were internal errors");
   const logEnded = createBoundedLines(log, "connections were closed");
   const failed = new Map<string, LogLine>();
+  const help =
+    "The last create: 1 if the database took it, or none was made yet; 0 if it refused it.";
+  const storeWritable = gauge("investor_records_store_writable", help);
+  storeWritable.set(1);
+  /** Why the database has refused creates lately, as logged. */
+  const refusalCauses = new Set<string>();
   let areCreatesRefused = false;
   // Created once the database has reported a value.
-  let storeWritable: Gauge | undefined;
   let walSize: Gauge | undefined;
 
   /** Logs a refusal, or counts it if the log drops it. */
@@ -202,16 +207,18 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       storeDurations.observe({ operation }, durationMs / 1_000);
       if (batchSize !== undefined) storeBatches.observe({ operation }, batchSize);
     },
-    /** Shows whether creates succeed, and logs each change, with why the database rejects them. */
+    /** Shows whether the database took the last create, and logs each cause of refusals once a minute. */
     noteWritable(refusal?: Error): void {
-      const isRefused = refusal !== undefined;
-      const help = "Whether the database takes creates (1) or refuses them (0).";
-      storeWritable ??= gauge("investor_records_store_writable", help);
-      storeWritable.set(isRefused ? 0 : 1);
-      if (isRefused === areCreatesRefused) return;
-      areCreatesRefused = isRefused;
-      if (isRefused) log.error({ cause: refusal.message }, "the database refuses creates");
-      else log.info("the database takes creates again");
+      storeWritable.set(refusal ? 0 : 1);
+      if (refusal && !refusalCauses.has(refusal.message)) {
+        if (refusalCauses.size === 0) setTimeout(() => refusalCauses.clear(), 60_000).unref();
+        refusalCauses.add(refusal.message);
+        areCreatesRefused = true;
+        log.error({ cause: refusal.message }, "the database refuses creates");
+      } else if (!refusal && areCreatesRefused) {
+        areCreatesRefused = false;
+        log.info("the database takes creates again");
+      }
     },
     showWalSize(bytes: number): void {
       walSize ??= gauge(

@@ -74,10 +74,7 @@ export interface StoreOptions {
   observe: StoreObserver;
   /** Re-reads the database URL, and calls {@link Store.reload} if it has changed; absent if it cannot change. */
   rereadUrl?: (() => Promise<void>) | undefined;
-  /**
-   * Called with the reason while the database rejects creates, without one while it accepts them: on
-   * opening, after each successful create, and once a second after a rejected one until creates succeed.
-   */
+  /** Called after each batch of inserts: without an error if it stored a record, with one if the database refused all. */
   onWritable?(refusal?: Error): void;
   /** Called by SQLite with the WAL's size in bytes, on each {@link Store.ping}. */
   onWalSize?(bytes: number): void;
@@ -101,6 +98,16 @@ export type StoreObserver = (
   durationMs: number,
   batchSize?: number,
 ) => void;
+
+/** Reports to {@link StoreOptions.onWritable} what the outcomes of a batch of inserts say. */
+export function noteOutcomes(
+  outcomes: readonly unknown[],
+  onWritable: StoreOptions["onWritable"],
+): void {
+  const isStored = outcomes.includes(undefined);
+  const refusal = outcomes.find((each) => each instanceof StoreUnavailableError);
+  if (isStored || refusal) onWritable?.(isStored ? undefined : refusal);
+}
 
 /**
  * Refuses a list that the database returned in the wrong order, which could make paging endless,

@@ -17,7 +17,7 @@ import { needs } from "../support/tools.ts";
 
 /** A database that refuses creates for good, and what makes it take them again. */
 interface Refusal {
-  cause: string | RegExp;
+  cause: unknown;
   spoil(): unknown;
   repair(): unknown;
   /** Whether records can be read meanwhile. */
@@ -28,9 +28,8 @@ const writable = "investor_records_store_writable";
 const isWritable = async (service: Service) => (await metric(service, writable)) === 1;
 const refused = { code: "Unavailable", reason: "STORE_UNAVAILABLE" };
 
-/** What the service promises, five seconds for the latter, and what a busy machine adds, in milliseconds. */
+/** What "at once" takes on a busy machine, in milliseconds. */
 const atOnceMs = 3_000;
-const noticedMs = 8_000;
 
 async function within<T>(ms: number, work: Promise<T>): Promise<T> {
   const start = performance.now();
@@ -53,24 +52,22 @@ async function expectNoticed(
   for (const failure of await within(atOnceMs, Promise.all(failures))) {
     expect(failure).toMatchObject(refused);
   }
-  await within(
-    noticedMs,
-    waitFor(async () => !(await isWritable(service))),
-  );
-  const refusal = service.output().slice(before).split("\n");
-  const said = refusal.find((line) => line.includes("the database refuses creates")) ?? "";
-  expect(JSON.parse(said).cause).toMatch(cause);
-  const ofCall = refusal.find((line) => line.includes('"reason":"STORE_UNAVAILABLE"')) ?? "";
-  expect(JSON.parse(ofCall).cause).toMatch(cause);
+  expect(await isWritable(service)).toBe(false);
+  // A cause that was said within the last minute is not said again.
+  const text = "the database refuses creates";
+  const said = service
+    .output()
+    .split("\n")
+    .filter((line) => line.includes(text));
+  expect(said.map((line) => JSON.parse(line).cause)).toContainEqual(cause);
   if (isReady) expect(await client.getInvestor({ id: record.id })).toEqual(record);
   await waitFor(async () => (await ask(service, "/readyz")).ok === isReady);
   await repair();
-  await within(
-    noticedMs,
-    waitFor(() => isWritable(service)),
-  );
-  expect(lines("the database refuses creates")).toBe(1);
-  await waitFor(() => lines("the database takes creates again") === 1);
+  expect(await isWritable(service)).toBe(false);
+  await waitFor(() => client.createInvestor(aCreate()).catch(() => undefined));
+  expect(await isWritable(service)).toBe(true);
+  expect(lines("the database refuses creates")).toBeLessThan(2);
+  expect(lines("the database takes creates again")).toBe(lines("the database refuses creates"));
   await waitFor(async () => (await ask(service, "/readyz")).ok);
 }
 
@@ -88,30 +85,36 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
       spoil: change(`CREATE TRIGGER no BEFORE INSERT ON investors BEGIN SELECT ${action}; END`),
       repair: change("DROP TRIGGER no"),
     });
-    await expectNoticed(service, { cause: /^no more$/, ...trigger("RAISE(ABORT, 'no more')") });
-    await expectNoticed(service, { cause: /^no way$/, ...trigger("RAISE(ROLLBACK, 'no way')") });
     await expectNoticed(service, {
-      cause: /^a trigger leaves the record out$/,
+      cause: expect.stringMatching(/^no more$/),
+      ...trigger("RAISE(ABORT, 'no more')"),
+    });
+    await expectNoticed(service, {
+      cause: expect.stringMatching(/^no way$/),
+      ...trigger("RAISE(ROLLBACK, 'no way')"),
+    });
+    await expectNoticed(service, {
+      cause: expect.stringMatching(/^a trigger leaves the record out$/),
       ...trigger("RAISE(IGNORE)"),
     });
     await expectNoticed(service, {
-      cause: "no such table: ",
+      cause: expect.stringContaining("no such table: "),
       spoil: change("ALTER TABLE investors RENAME TO kept"),
       repair: change("ALTER TABLE kept RENAME TO investors"),
       isReady: false,
     });
-    await expectStored(service, 4);
+    await expectStored(service, 8);
     const db = new DatabaseSync(`${service.folder}/data/investors.db`, { readOnly: true });
     const { sql } =
       db.prepare("SELECT sql FROM sqlite_schema WHERE name = 'investors'").get() ?? {};
     db.close();
     await expectNoticed(service, {
-      cause: "no such table: ",
+      cause: expect.stringContaining("no such table: "),
       spoil: change("DROP TABLE investors"),
       repair: change(String(sql)),
       isReady: false,
     });
-    await expectStored(service, 0);
+    await expectStored(service, 1);
   });
 
   it("a WAL that may no longer be written", needs("chattr"), async () => {
@@ -121,11 +124,13 @@ describe("SQLite that refuses creates for good is noticed, and that it is over:"
     };
     onTestFinished(change("-i"));
     await expectNoticed(service, {
-      cause: /^it cannot be opened or written: this user must be able to read and write it, /,
+      cause: expect.stringMatching(
+        /^it cannot be opened or written: this user must be able to read and write it, /,
+      ),
       spoil: change("+i"),
       repair: change("-i"),
     });
-    await expectStored(service, 1);
+    await expectStored(service, 2);
   });
 
   it("a trigger that refuses one record alone refuses no other", async () => {
@@ -164,14 +169,13 @@ describe("MongoDB that refuses creates is noticed, and that it is over:", needsM
   it("a set: quota, disk, writes that are blocked, view, validator, role", async () => {
     const { root, db, url } = await startSet();
     const service = await startService({ DATABASE_URL: url });
-    await waitFor(() => isWritable(service));
     const fail = (mode: string, errorCode = 1) => {
       const data = { failCommands: ["insert"], errorCode, appName: "investor-records" };
       return root.db("admin").command({ configureFailPoint: "failCommand", mode, data });
     };
     for (const code of [8_000, 14_031]) {
       await expectNoticed(service, {
-        cause: /failCommand/,
+        cause: expect.stringMatching(/failCommand/),
         spoil: () => fail("alwaysOn", code),
         repair: () => fail("off"),
       });
@@ -179,18 +183,20 @@ describe("MongoDB that refuses creates is noticed, and that it is over:", needsM
     const block = (isOn: boolean) => () =>
       root.db("admin").command({ setUserWriteBlockMode: 1, global: isOn });
     await expectNoticed(service, {
-      cause: /^MongoDB blocks writes$/,
+      cause: expect.stringMatching(/^MongoDB blocks writes$/),
       spoil: block(true),
       repair: block(false),
     });
     const validate = (validator: object) => () => db.command({ collMod: name, validator });
     await expectNoticed(service, {
-      cause: /^a validator of the collection refuses the record$/,
+      cause: expect.stringMatching(/^a validator of the collection refuses the record$/),
       spoil: validate({ approved: true }),
       repair: validate({}),
     });
     await expectNoticed(service, {
-      cause: /^MongoDB does not authorize (this|inserts): check the user in the URL and its roles$/,
+      cause: expect.stringMatching(
+        /^MongoDB does not authorize this: check the user in the URL and its roles$/,
+      ),
       spoil: () =>
         db.command({
           updateRole: "own",
@@ -203,7 +209,7 @@ describe("MongoDB that refuses creates is noticed, and that it is over:", needsM
         }),
     });
     await expectNoticed(service, {
-      cause: /is a view, not a collection/,
+      cause: expect.stringMatching(/is a view, not a collection/),
       async spoil() {
         await db.collection(name).rename("kept");
         await db.createCollection(name, { viewOn: "kept", pipeline: [] });
@@ -213,7 +219,7 @@ describe("MongoDB that refuses creates is noticed, and that it is over:", needsM
         await db.collection("kept").rename(name);
       },
     });
-    await expectStored(service, 6);
+    await expectStored(service, 12);
 
     // One that is gone is made again.
     const client = grpcClient(service);
@@ -232,18 +238,17 @@ describe("MongoDB that refuses creates is noticed, and that it is over:", needsM
     await fail("off");
   });
 
-  it("a standalone server, which counts as refusing for five seconds", async () => {
+  it("a standalone server", async () => {
     const server = await startServer();
     const db = (await connectTo(server.getUri(name))).db();
     const service = await startService({ DATABASE_URL: server.getUri(name) });
-    await waitFor(() => isWritable(service));
     await grpcClient(service).createInvestor(aCreate());
     const validate = (validator: object) => () => db.command({ collMod: name, validator });
     await expectNoticed(service, {
-      cause: /^a validator of the collection refuses the record$/,
+      cause: expect.stringMatching(/^a validator of the collection refuses the record$/),
       spoil: validate({ approved: true }),
       repair: validate({}),
     });
-    await expectStored(service, 2);
+    await expectStored(service, 3);
   });
 });

@@ -111,9 +111,11 @@ export function explain(error: Error): string {
     case code.notWritablePrimary:
     case code.notPrimaryNoSecondaryOk:
       return "the server is not the primary: an election goes on, or the URL lacks its replicaSet or has directConnection";
-    default:
-      return explainConnection(error);
   }
+  // Some servers use the same words for several codes.
+  if (error instanceof MongoServerError)
+    return `${error.message} (${error.codeName ?? error.code})`;
+  return explainConnection(error);
 }
 
 function explainServer({ address, type, error }: ServerDescription, setName?: string | null) {

@@ -4,6 +4,7 @@ import type { Range } from "../../investor/paging.ts";
 import { createBatcher } from "../batcher.ts";
 import {
   expectOrder,
+  noteOutcomes,
   OutcomeUnknownError,
   raceWithSignal,
   type Store,
@@ -11,13 +12,11 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "../store.ts";
-import { followWritable } from "../writable.ts";
 import { whyUnusable } from "./collection.ts";
 import { collectionName, type Query, queryOf, queryOfRange, toDocument } from "./documents.ts";
 import { isRefusal, toInsertError, toWriteError, unavailable } from "./errors.ts";
 import { createReads, retryOnce } from "./reads.ts";
 import { createReplaceableClient } from "./replaceable-client.ts";
-import { lookWhetherWritable } from "./writable.ts";
 
 type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "observe">;
 
@@ -42,10 +41,6 @@ export function createMongoStore(url: string, options: Options, isSource = false
   let isMixedUp = false;
   const { run } = client;
   const reads = createReads(run);
-  const writable = followWritable(
-    (last) => lookWhetherWritable(run, client.current, reads.isStandalone, last),
-    onWritable,
-  );
 
   /** Connects once: the driver reconnects by itself, but not if its first attempt fails. */
   function connect(): Promise<void> {
@@ -72,7 +67,6 @@ export function createMongoStore(url: string, options: Options, isSource = false
       onFatal?.(error);
       throw error;
     }
-    if (!isSource) writable.begin();
   }
 
   async function insertAll(investors: Investor[]): Promise<(Error | undefined)[]> {
@@ -88,7 +82,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     // than for reads: a read can be retried, an insert's outcome would be unknown.
     const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
       const failure = toWriteError(error);
-      if (isRefusal(error)) writable.note([failure]);
+      if (isRefusal(error)) onWritable?.(failure);
       throw failure;
     });
     const { n, opTime, writeErrors = [] } = reply;
@@ -99,7 +93,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     lastTime = opTime?.ts;
     const outcomes = new Array<Error | undefined>(investors.length).fill(undefined);
     for (const failure of writeErrors) outcomes[failure.index] = toInsertError(failure);
-    writable.note(outcomes);
+    noteOutcomes(outcomes, onWritable);
     return outcomes;
   }
 
@@ -155,7 +149,6 @@ export function createMongoStore(url: string, options: Options, isSource = false
     reload: client.replace,
 
     async close() {
-      writable.close();
       const batchers = [inserts, finds, misses];
       closing ??= Promise.all(batchers.map((each) => each.close())).then(client.close);
       await closing;

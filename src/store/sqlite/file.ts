@@ -30,7 +30,7 @@ const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
 const newPageSize = 4_096;
 
 /** How long to wait for another process's lock, in milliseconds. */
-export const busyTimeoutMs = 5_000;
+const busyTimeoutMs = 5_000;
 
 /**
  * Creates the file and its folder, if missing, accessible to their owner only; SQLite gives the

@@ -8,13 +8,13 @@ import { createBatcher } from "../batcher.ts";
 import {
   DuplicateIdError,
   FilesGoneError,
+  noteOutcomes,
   OutcomeUnknownError,
   type Store,
   StoreClosedError,
   type StoreOptions,
   StoreUnavailableError,
 } from "../store.ts";
-import { followWritable } from "../writable.ts";
 import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
@@ -46,16 +46,10 @@ export async function createSqliteStore(path: string, options: Options): Promise
     const message = explainError(error, path);
     throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
   });
-  onWritable?.();
-  const writable = followWritable(async () => {
-    const [outcome = "written"] = await writer.send("look");
-    const failure = toResult(outcome);
-    if (failure) throw failure;
-  }, onWritable);
   const batcher = createBatcher("insert", observe, async (investors: Investor[]) => {
     if (lockout) return investors.map(() => lockout);
     const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
-    writable.note(outcomes);
+    noteOutcomes(outcomes, onWritable);
     return outcomes;
   });
 
@@ -122,7 +116,6 @@ export async function createSqliteStore(path: string, options: Options): Promise
 
     close() {
       closing ??= batcher.close().then(async () => {
-        writable.close();
         // Accepted lookups run in the next turn.
         await nextTurn();
         for (const db of connections) db.close();
@@ -218,7 +211,7 @@ async function startWriter(path: string, options: Options) {
     isNew,
     wal,
     die,
-    async send(request: Row[] | "look" | "read"): Promise<Outcome[]> {
+    async send(request: Row[] | "read"): Promise<Outcome[]> {
       if (unusable !== undefined) throw new StoreClosedError(unusable.message);
       const reply = Promise.withResolvers<Outcome[]>();
       pending.push(reply);

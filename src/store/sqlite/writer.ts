@@ -6,7 +6,6 @@
 import { realpathSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { parentPort, workerData } from "node:worker_threads";
-import { sampleInvestor } from "../writable.ts";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
 import {
@@ -17,9 +16,9 @@ import {
   resultCode,
   toFailure,
 } from "./errors.ts";
-import { busyTimeoutMs, identify, openSqliteFile } from "./file.ts";
+import { identify, openSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
-import { insertRow, type Row, toRow } from "./schema.ts";
+import { insertRow, type Row } from "./schema.ts";
 
 /** Sent once ready: the file's {@link identify identity}, and whether it was empty. */
 export interface Started {
@@ -59,13 +58,13 @@ const checkpoints = createCheckpoints(db, path, (checkpointFailure) => {
 });
 const hasId = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?, '-')");
 
-port.on("message", (message: Row[] | "look" | "read" | "close") => {
+port.on("message", (message: Row[] | "read" | "close") => {
   if (message === "read") {
     port.postMessage(tryRead());
   } else if (message === "close") {
     void close();
   } else {
-    port.postMessage(message === "look" ? look() : write(message));
+    port.postMessage(write(message));
     checkpoints.afterCommit();
   }
 });
@@ -147,22 +146,6 @@ function writeOneByOne(rows: Row[]): Outcome[] {
     outcomes.push(...(last.some(isLockedOut) ? last : write([row])));
   }
   return outcomes;
-}
-
-/** Inserts a row and rolls it back, then commits just the count, which fails if the disk is full. */
-function look(): Outcome[] {
-  // Waiting for another process would hold up creates.
-  db.exec("PRAGMA busy_timeout = 0");
-  const result = transact(() => {
-    db.exec("SAVEPOINT look");
-    const outcome = insertOne(toRow(sampleInvestor()));
-    db.exec("ROLLBACK TO look");
-    return { outcome, counts: countCommit(db, readCount) };
-  });
-  db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
-  if (result instanceof Error) return [refusalOf(result)];
-  followCount(result.counts);
-  return [result.outcome];
 }
 
 function refusalOf(error: Error): Failure {
