@@ -116,7 +116,6 @@ describe("calls in flight", () => {
 describe("public calls", () => {
   it.each<[string, number, string, (stream: ClientHttp2Stream) => unknown]>([
     ["health checks", 512, check, () => {}],
-    ["reflection streams", 512, reflect, (stream) => stream.write(listServices)],
   ])(
     "%s are at most 64 on a connection and %i in all, and another one makes room",
     async (...of) => {
@@ -152,48 +151,37 @@ describe("public calls", () => {
     },
   );
 
-  it("that made room are counted and logged even if they are not read", async () => {
+  it("of reflection are 64 in all, and keep out nothing but another one, which is told", async () => {
     const service = await startHere(patient);
-    const begin = async (session: ClientHttp2Session) => {
-      const stream = openCall(session, reflect);
-      for (let i = 0; i < 3; i += 1) stream.write(listServices);
-      await once(stream, "response");
-    };
-    for (let i = 0; i < 512 / 64; i += 1) {
-      const session = unreadSession(service.grpcPort);
-      await Promise.all(Array.from({ length: 64 }, () => begin(session)));
-    }
-    await begin(rawConnection(service.grpcPort));
+    const { grpcPort } = service;
+    const session = rawConnection(grpcPort);
+    const streams = Array.from({ length: 64 }, () => openCall(session, reflect));
+    for (const stream of streams) stream.write(listServices);
+    await untilArrived(session);
+    const reflectBeside = () => rawCall(rawConnection(grpcPort), reflect, listServices);
+    expect((await reflectBeside()).reason).toBe("OVERLOADED");
     const limit = "reflection streams";
     const name = "investor_records_overloaded_total";
-    await expect.poll(() => metric(service, name, `{limit="${limit}"}`)).toBe(1);
-    expect(service.lines.flatMap((line) => line.limit ?? [])).toEqual([limit]);
-  });
-
-  it("of one kind do not keep out those of another", async () => {
-    const { grpcPort, httpPort } = await startHere(patient);
-    for (let i = 0; i < 8; i += 1) {
-      const session = rawConnection(grpcPort);
-      for (let j = 0; j < 64; j += 1) openCall(session, reflect).write(listServices);
-      await untilArrived(session);
-    }
+    expect(await metric(service, name, `{limit="${limit}"}`)).toBe(1);
+    const line = { level: 40, msg: "refused", reason: "OVERLOADED", limit };
+    await expect.poll(() => service.lines).toContainEqual(expect.objectContaining(line));
     expect((await rawCall(rawConnection(grpcPort), check, empty)).status).toBe(0);
-    for (const path of ["/healthz", "/metrics", "/openapi.json"]) {
-      expect((await ask({ httpPort }, path)).status, path).toBe(200);
-    }
+    expect((await rawCall(rawConnection(grpcPort), list, empty)).status).toBe(0);
+    streams[0]?.close();
+    await waitFor(async () => (await reflectBeside()).status === 0);
   });
 
-  it("take messages of at most 4 KiB, and reflection ends at its client's deadline", async () => {
+  it("take messages of at most 4 KiB", async () => {
     const { grpcPort } = await startInProcess();
     expect(await reasonOf(grpcPort, check, frame(Buffer.alloc(5_000)))).toBe("MESSAGE_TOO_LARGE");
-    const stream = openCall(rawConnection(grpcPort), reflect, { "grpc-timeout": "100m" });
-    stream.write(listServices);
-    expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
   });
 
-  it("of reflection end after a minute", async () => {
-    const { grpcPort } = await startService(fast);
-    const stream = openCall(rawConnection(grpcPort), reflect);
+  it.each([
+    ["its client's", patient, { "grpc-timeout": "100m" }],
+    ["the service's", { REQUEST_TIMEOUT: "100ms" }, {}],
+  ])("of reflection end at %s timeout", async (_, env, headers) => {
+    const { grpcPort } = await startHere(env);
+    const stream = openCall(rawConnection(grpcPort), reflect, headers);
     stream.write(listServices);
     expect((await replyOf(stream)).reason).toBe("DEADLINE_EXCEEDED");
   });

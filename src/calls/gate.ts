@@ -17,9 +17,6 @@ import type { Telemetry } from "./telemetry.ts";
 /** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
 
-/** Maximum duration of a reflection stream, in milliseconds. */
-const reflectionTimeoutMs = 60_000;
-
 interface GateOptions extends CallOptions {
   /** The most calls in flight. */
   maxInFlight: number;
@@ -44,7 +41,7 @@ export function createGate(options: GateOptions) {
   const wholeLists = createSlots("whole lists", limits.wholeLists, limits.wholeListsOfCaller);
   // Separate limits, so that one kind cannot keep out another.
   const checks = createPublicCalls("health checks", limits.checks, "oldest");
-  const reflections = createPublicCalls("reflection streams", limits.reflections, "oldest");
+  const reflections = createSlots("reflection streams", limits.reflections, limits.reflections);
   let admitting = 0;
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
@@ -77,13 +74,8 @@ export function createGate(options: GateOptions) {
   }
 
   function admitPublic(call: Call): void {
-    const { method, timeoutMs = reflectionTimeoutMs } = call.head;
-    if (method.methodKind === "bidi_streaming") {
-      reflections.add(call);
-      call.setDeadline(Math.min(timeoutMs, reflectionTimeoutMs));
-    } else {
-      checks.add(call);
-    }
+    if (call.head.method.methodKind === "bidi_streaming") call.onClose(reflections.acquire(""));
+    else checks.add(call);
   }
 
   return {

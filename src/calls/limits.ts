@@ -10,9 +10,10 @@ export const limits = {
   /** Pages being read. With more, records would live long enough to reach V8's old generation. */
   pagesAtOnce: 8,
   checks: 512,
-  reflections: 512,
-  /** Health checks or reflection streams of one connection. */
+  /** Health checks of one connection. */
   publicCallsOfConnection: 64,
+  /** Reflection streams, of all strangers together: one can keep the others from reflection. */
+  reflections: 64,
   webPages: 64,
   webPagesOfConnection: 8,
   metrics: 2,

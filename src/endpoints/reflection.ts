@@ -26,6 +26,8 @@ export function createReflection(): ServiceImpl<typeof ServerReflection> {
   const roots = new Set([...services.map(({ file }) => file), ...files].flatMap(withImports));
   const byName = new Map(Array.from(roots, (file) => [`${file.name}.proto`, file]));
   const registry = createRegistry(...roots);
+  // Once: encoding takes longer than all else that a stranger can ask for.
+  const replies = new Map(Array.from(roots, (file) => [file, toDescriptors(file)]));
 
   /** The file that declares a type, or the type that has a member of this name. */
   function findSymbol(name: string): DescFile | undefined {
@@ -44,7 +46,8 @@ export function createReflection(): ServiceImpl<typeof ServerReflection> {
         : kind === "fileContainingSymbol"
           ? findSymbol(value)
           : undefined;
-    if (file !== undefined) return { case: "fileDescriptorResponse", value: toDescriptors(file) };
+    const descriptors = file && replies.get(file);
+    if (descriptors) return { case: "fileDescriptorResponse", value: descriptors };
     if (kind === "allExtensionNumbersOfType" && registry.getMessage(value)) {
       return { case: "allExtensionNumbersResponse", value: { baseTypeName: value } };
     }
