@@ -40,7 +40,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
       createServiceImplSpec<typeof ServerReflection>(ServerReflectionAlpha, reflection),
     ],
   });
-  const webPages = createWebPages(health.isServing, gate, telemetry);
+  const webPages = createWebPages(health.isServing, gate, telemetry, options.hosts !== undefined);
   const rest = createRest(service, { gate, maxMessageBytes });
   return {
     /** The function to serve a common unary gRPC call on its stream; undefined for other requests. */

@@ -211,25 +211,27 @@ describe("OIDC access tokens", () => {
     expect(reply.status).toBe(504);
   });
 
-  it("keep their connection from being replaced while their issuer is slow", async () => {
-    const { issuer, ...service } = await start({ "--max-connections": "1" });
-    const release = issuer.hold();
-    const authorization = `Bearer ${await issuer.sign({ scope })}`;
-    const path = "/v1/investors?pageSize=1";
-    const request = http1("GET", path, { authorization });
-    const { received, closed } = openWire(service.httpPort, request);
-    await expect.poll(issuer.requests).toBe(1);
-    await Promise.race([closed, openWire(service.httpPort).closed]);
-    release();
-    await expect.poll(received).toContain("HTTP/1.1 200 ");
-    // It carries no call any more.
-    await waitFor(() =>
-      rest(service, undefined, "/healthz").then(
-        ({ ok }) => ok,
-        () => false,
-      ),
-    );
-  });
+  it.each(["/v1/investors?pageSize=1", "/metrics"])(
+    "keep their connection from being replaced while their issuer is slow, by %s",
+    async (path) => {
+      const { issuer, ...service } = await start({ "--max-connections": "1" });
+      const release = issuer.hold();
+      const authorization = `Bearer ${await issuer.sign({ scope })}`;
+      const request = http1("GET", path, { authorization });
+      const { received, closed } = openWire(service.httpPort, request);
+      await expect.poll(issuer.requests).toBe(1);
+      await Promise.race([closed, openWire(service.httpPort).closed]);
+      release();
+      await expect.poll(received).toContain("HTTP/1.1 200 ");
+      // It carries no call any more.
+      await waitFor(() =>
+        rest(service, undefined, "/healthz").then(
+          ({ ok }) => ok,
+          () => false,
+        ),
+      );
+    },
+  );
 
   it("hold no slot while their issuer is slow, and are checked 256 at once", async () => {
     const { issuer, ...service } = await start({ "--max-in-flight": "10" });

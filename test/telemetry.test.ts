@@ -341,20 +341,22 @@ it("a caller has seven of eight calls, and one above a limit is told which, as t
   }
 });
 
-it.each([
-  ["web pages of one connection", http1("GET", "/openapi.json", {}).repeat(9)],
-  ["requests for metrics", http1("GET", "/metrics", {}).repeat(3)],
-])("%s above their limit are in the log and the metrics, as calls are", async (limit, requests) => {
-  const service = await startInProcess();
-  const { socket, received } = openWire(service.httpPort, requests);
+it("requests for metrics above their limit are in the log and the metrics, as calls are", async () => {
+  const tokens = temporaryFile("scraper t0ken-of-the-scraper metrics\n");
+  const service = await startInProcess({ "--auth-tokens-file": tokens });
+  const authorization = "Bearer t0ken-of-the-scraper";
+  const request = http1("GET", "/metrics", { authorization });
+  const { socket, received } = openWire(service.httpPort, request.repeat(2));
   await expect.poll(received).toContain("503 Service Unavailable");
-  const overloads = () =>
-    metric(service, "investor_records_overloaded_total", `{limit="${limit}"}`);
-  await expect.poll(overloads).toBe(1);
+  const limit = "requests for metrics of one caller";
+  const name = "investor_records_overloaded_total";
+  await expect
+    .poll(() => metric({ ...service, authorization }, name, `{limit="${limit}"}`))
+    .toBe(1);
   const peer = `127.0.0.1:${socket.localPort}`;
   const line = { level: 40, msg: "refused", reason: "OVERLOADED", limit, peer };
-  const mostHeldBy = limit.includes("connection") ? { mostHeldBy: peer } : {};
-  expect(refusals(service)).toEqual([expect.objectContaining({ ...line, ...mostHeldBy })]);
+  const mostHeldBy = "token scraper";
+  expect(refusals(service)).toEqual([expect.objectContaining({ ...line, mostHeldBy })]);
 });
 
 it("a public call above its limit is in the log and the metrics, and no other is", async () => {

@@ -6,7 +6,7 @@ import type { Authenticate } from "../auth/authentication.ts";
 import type { Scope } from "../auth/caller.ts";
 import { scopeMissing } from "../errors.ts";
 import { createQueue } from "../event-loop.ts";
-import type { Peer } from "../http/peer.ts";
+import type { Connection } from "../http/connection.ts";
 import { principalKey } from "../service/context.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./call-head.ts";
@@ -115,9 +115,17 @@ export function createGate(options: GateOptions) {
         ? call.unlessAborted(beginPage().then((end) => call.onceRead(end)))
         : undefined;
     },
-    /** Like {@link Authenticate}, for a request that is not a call. Takes no slot. */
-    async authenticate(peer: Peer, headers: IncomingHttpHeaders): Promise<void> {
-      await authenticate?.(peer, headers);
+    /**
+     * Like {@link Authenticate}, for a request that is not a call, and undefined if anybody may call.
+     * Takes no slot. Meanwhile the connection is not idle.
+     */
+    async authenticate(connection: Connection, headers: IncomingHttpHeaders) {
+      const release = connection.use();
+      try {
+        return await authenticate?.(connection.peer, headers);
+      } finally {
+        release();
+      }
     },
     /** How many calls are being admitted or in flight. */
     get inFlight(): number {

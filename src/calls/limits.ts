@@ -14,9 +14,8 @@ export const limits = {
   publicCallsOfConnection: 64,
   /** Reflection streams, of all strangers together: one can keep the others from reflection. */
   reflections: 64,
-  webPages: 64,
-  webPagesOfConnection: 8,
-  metrics: 2,
+  metrics: 16,
+  metricsOfCaller: 1,
   /** The largest valid request takes about 9 KiB. */
   requestBytes: 64 * 1024,
   /** Of a public call: room for a name. */

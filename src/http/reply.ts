@@ -1,12 +1,7 @@
 import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Http2ServerResponse, ServerHttp2Stream } from "node:http2";
-import { Readable } from "node:stream";
-import { pipeline } from "node:stream/promises";
 import type { Connection } from "./connection.ts";
 import { dropRest, type HttpRequest } from "./request.ts";
-
-/** The size of the parts of a large reply, in bytes. */
-const partBytes = 64 * 1024;
 
 export type HttpResponse = ServerResponse | Http2ServerResponse;
 
@@ -47,24 +42,4 @@ export function send(
   const length = body === undefined ? undefined : { "content-length": Buffer.byteLength(body) };
   either.writeHead(status, { ...headers, ...length });
   either.end(body);
-}
-
-/**
- * Sends a large response in parts, each after the previous one has left the process, so that little
- * is buffered for a client that does not read. Rejects if the client leaves.
- */
-export async function sendInParts(
-  { method }: HttpRequest,
-  response: HttpResponse,
-  headers: OutgoingHttpHeaders,
-  body: Uint8Array,
-): Promise<void> {
-  const either = response as ServerResponse;
-  either.writeHead(200, { ...headers, "content-length": body.length });
-  if (method === "HEAD") either.end();
-  else await pipeline(Readable.from(partsOf(body), { highWaterMark: 1 }), either);
-}
-
-function* partsOf(body: Uint8Array): Generator<Uint8Array> {
-  for (let at = 0; at < body.length; at += partBytes) yield body.subarray(at, at + partBytes);
 }

@@ -178,9 +178,9 @@ export const floods: Record<string, Attack> = {
     const get = http1("GET", path, { ...credentials, "accept-encoding": encoding });
     return hold(hostile, "http", Array(12).fill(get), random.int(0, 1) === 0);
   },
-  async "the largest public page, again and again, and nothing read"({ kind, random, open }) {
+  async "the largest public reply, again and again, and nothing read"({ kind, random, open }) {
     const protocol = kind === "TLS" ? random.pick(["http/1.1", "h2"] as const) : "http/1.1";
-    const path = "/swagger-ui-bundle.js";
+    const path = "/openapi.json";
     const requests =
       protocol === "h2"
         ? [clientPreface, wideWindows, ...gets(100, path)]
