@@ -6,83 +6,32 @@
 import { once } from "node:events";
 import { Agent, type IncomingMessage, request } from "node:http";
 import { text } from "node:stream/consumers";
-import {
-  create,
-  type DescMessage,
-  fromBinary,
-  type MessageInitShape,
-  toBinary,
-  toJsonString,
-} from "@bufbuild/protobuf";
+import { fromBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { codeFromString } from "@connectrpc/connect/protocol-connect";
-import { v4, v7 } from "uuid";
 import { expect, it, onTestFinished } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import {
   CreateInvestorRequestSchema,
-  GetInvestorRequestSchema,
   type Investor,
   ListInvestorsRequestSchema,
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
 import { codes } from "../../src/errors.ts";
-import { textFields, typeNames } from "../../src/investor/investor.ts";
 import { toJson } from "../../src/investor/json.ts";
 import { clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
-import { broken, createRandom, oddJson, type Random, seedOf } from "../support/random.ts";
-import { frame, paths, rawCall, rawConnection } from "../support/raw-grpc.ts";
-import { institution } from "../support/records.ts";
+import { createRandom, seedOf } from "../support/random.ts";
+import { createCalls, type RestCall, toRest } from "../support/random-calls.ts";
+import { frame, rawCall, rawConnection } from "../support/raw-grpc.ts";
 import { startInProcess } from "../support/server.ts";
 
 const minutes = Number(process.env.VERDICTS_MINUTES ?? 1 / 3);
-const rest = "/v1/investors";
 
 /** How a call ended: with what, or why not. */
 type Verdict = Record<string, unknown>;
 
-type Create = MessageInitShape<typeof CreateInvestorRequestSchema>;
-type List = { pageSize?: number; pageToken?: string };
 type Server = Awaited<ReturnType<typeof startInProcess>>;
-
-/** Texts on both sides of every rule. */
-const texts = [
-  ...["", " ", "Ada", "Łódź", "é", "e\u0301", "\u{1f600}", "\u0000", "\n", "\u007f", "\u0085"],
-  ...["\u2028", "\ufeff", "\ufffd", "\uffff", '"\\/', "</script>", "null", "us", "USA", "u s"],
-  ...["x".repeat(256), "x".repeat(257), "\u{1f600}".repeat(256), "\u{1f600}".repeat(257)],
-];
-
-function aCreate({ int, pick }: Random): Create {
-  const changes = Array.from({ length: int(0, 3) }, () => [
-    pick(textFields),
-    pick([undefined, ...texts]),
-  ]);
-  return {
-    ...institution,
-    type: pick([1, 1, 2, 2, 0, 7, undefined]),
-    ...Object.fromEntries(changes),
-    ...pick<Create>([{}, {}, { requestId: v7() }, { requestId: v4().toUpperCase() }]),
-    ...(int(0, 9) === 0 && {
-      requestId: pick(["", "x", `{${v4()}}`, `${"0".repeat(8)}-0000-0000-0000-${"0".repeat(12)}`]),
-    }),
-  };
-}
-
-/** The same call by REST, as bytes. */
-interface RestCall {
-  method: string;
-  path: string;
-  body?: string;
-  headers?: Record<string, string>;
-}
-
-function toRest({ requestId, type, ...members }: Create): RestCall {
-  const name = type === undefined ? undefined : (typeNames.get(type) ?? "other");
-  const key = requestId === undefined ? {} : { "idempotency-key": requestId };
-  const headers = { "content-type": "application/json", ...key };
-  return { method: "POST", path: rest, headers, body: JSON.stringify({ type: name, ...members }) };
-}
 
 function openCallers(server: Server) {
   const agent = new Agent({ keepAlive: true });
@@ -206,106 +155,72 @@ const withoutId = ({ id: _, ...content }: { id: string }) => content;
 it("a call has the same verdict by every protocol", async () => {
   const server = await startInProcess();
   const { agree, agreeOnBytes } = openCallers(server);
-  const random = createRandom(seedOf("verdicts"));
-  const { int, pick } = random;
-  const known: string[] = [];
-  const tokens: string[] = [""];
+  const known = { ids: [] as string[], tokens: [] as string[] };
+  const next = createCalls(createRandom(seedOf("verdicts")), known);
   const count = { value: 0, failure: 0 };
-  const note = (isGood: boolean) => {
-    count[isGood ? "value" : "failure"] += 1;
-  };
 
-  async function createOne(): Promise<void> {
-    const input = aCreate(random);
-    const isReplay = input.requestId !== undefined;
-    const normalise = isReplay ? (object: object) => object : withoutId;
-    const verdict = await agree(
-      input,
-      (client) => client.createInvestor(input),
-      (output) => {
-        if (known.length < 1_000) known.push(output.id);
-        return normalise(toObject(output));
-      },
-      toRest(input),
-      ({ body }) => normalise(body),
-    );
-    note("value" in verdict);
-  }
-
-  async function getOne(): Promise<void> {
-    const id = pick([
-      ...[pick(["", ...known]), pick(["", ...known]).toUpperCase(), v7(), v4()],
-      ...[pick(texts), `${v4()} `, "a/b", "..", "%00"],
-    ]);
-    const path = `${rest}/${encodeURIComponent(id)}`;
-    const verdict = await agree(
-      { id },
-      (client) => client.getInvestor({ id }),
-      toObject,
-      // Nothing is at the path that has no id.
-      id === "" ? undefined : { method: "GET", path },
-      ({ body }) => body,
-    );
-    note("value" in verdict);
-  }
-
-  async function listOne(): Promise<void> {
-    const input: Required<List> = {
-      pageSize: pick([0, 1, 2, 7, 1_000, 1_001, 2 ** 31 - 1, -1, -(2 ** 31)]),
-      pageToken: pick([pick(tokens), pick(tokens), "", "x", "AQ", "=", `${pick(tokens)}A`]),
-    };
+  async function callOne(): Promise<boolean> {
+    const call = next();
+    if (call.method === "bytes") {
+      const { path, kind, body } = call;
+      const { status, reason } = await agreeOnBytes(path, kind, body);
+      if (body.length > 60_000) {
+        expect(reason).toBe(body.length > 65_536 ? "MESSAGE_TOO_LARGE" : "INVALID_FIELDS");
+      }
+      return status === 0;
+    }
+    const byRest = toRest(call);
+    if (call.method === "create") {
+      const { input } = call;
+      const isReplay = input.requestId !== undefined;
+      const normalise = isReplay ? (object: object) => object : withoutId;
+      const verdict = await agree(
+        input,
+        (client) => client.createInvestor(input),
+        (output) => {
+          if (known.ids.length < 1_000) known.ids.push(output.id);
+          return normalise(toObject(output));
+        },
+        byRest,
+        ({ body }) => normalise(body),
+      );
+      return "value" in verdict;
+    }
+    if (call.method === "get") {
+      const { input } = call;
+      const verdict = await agree(
+        input,
+        (client) => client.getInvestor(input),
+        toObject,
+        // Nothing is at the path that has no id.
+        input.id === "" ? undefined : byRest,
+        ({ body }) => body,
+      );
+      return "value" in verdict;
+    }
+    const { input } = call;
     const toValue = ({
       investors,
       nextPageToken,
     }: Pick<ListInvestorsResponse, "investors" | "nextPageToken">) => {
-      if (nextPageToken && tokens.length < 100) tokens.push(nextPageToken);
+      if (nextPageToken && known.tokens.length < 100) known.tokens.push(nextPageToken);
       return { investors: investors.map(toObject), nextPageToken };
     };
-    const query = new URLSearchParams({ ...input, pageSize: String(input.pageSize) });
     const verdict = await agree(
       input,
       (client) => client.listInvestors(input),
       toValue,
-      { method: "GET", path: `${rest}?${query}` },
+      byRest,
       ({ body, link }) => {
         const nextPageToken = /[?&]pageToken=([^&>]*)/.exec(String(link))?.[1] ?? "";
         return { investors: body, nextPageToken };
       },
     );
-    note("value" in verdict);
+    return "value" in verdict;
   }
 
-  async function breakOne(): Promise<void> {
-    const [path, schema, init] = pick<[string, DescMessage, object]>([
-      [paths.create, CreateInvestorRequestSchema, aCreate(random)],
-      [paths.get, GetInvestorRequestSchema, { id: pick(["", ...known]) }],
-      [paths.list, ListInvestorsRequestSchema, { pageSize: int(-1, 3), pageToken: pick(tokens) }],
-    ]);
-    const message = create(schema, init as never);
-    const kind = pick(["proto", "json"] as const);
-    const good = Buffer.from(
-      kind === "proto" ? toBinary(schema, message) : toJsonString(schema, message),
-    );
-    const body =
-      kind === "json" && int(0, 9) === 0
-        ? Buffer.from(pick([...oddJson, '{"city":"a","city":null}']))
-        : broken(good, random);
-    note((await agreeOnBytes(path, kind, body)).status === 0);
-  }
-
-  /** A create on either side of the largest size. */
-  async function edgeOne(): Promise<void> {
-    const lastName = "x".repeat(int(65_000, 70_000));
-    const input = create(CreateInvestorRequestSchema, { ...institution, type: 1, lastName });
-    const body = Buffer.from(toBinary(CreateInvestorRequestSchema, input));
-    const { reason } = await agreeOnBytes(paths.create, "proto", body);
-    expect(reason).toBe(body.length > 65_536 ? "MESSAGE_TOO_LARGE" : "INVALID_FIELDS");
-    note(false);
-  }
-
-  const work = [createOne, createOne, getOne, listOne, breakOne, breakOne, breakOne, edgeOne];
   const end = performance.now() + minutes * 60_000;
-  while (performance.now() < end) await pick(work)();
+  while (performance.now() < end) count[(await callOne()) ? "value" : "failure"] += 1;
   console.log(`verdicts: ${count.value} good, ${count.failure} bad`);
   expect(Math.min(count.value, count.failure)).toBeGreaterThan(10);
   expect(server.errors).toEqual([]);
