@@ -3,8 +3,11 @@ import { constants, fstatSync, openSync, writeSync } from "node:fs";
 /** The most bytes to buffer while they cannot be written; further texts are dropped. */
 const maxWaitingBytes = 64 * 1024;
 
-/** Interval of retries of buffered writes, and the longest duration of a flush, in milliseconds. */
-const retryMs = 10;
+/** How long to wait before buffered texts are tried again, doubled each time, in milliseconds. */
+const minRetryMs = 10;
+const maxRetryMs = 1_000;
+
+/** The longest duration of a flush, in milliseconds. */
 const flushMs = 1_000;
 
 const fd = 2;
@@ -20,15 +23,20 @@ export function openStandardError() {
   const output = openWithoutWaiting();
   let waiting = Buffer.alloc(0);
   let timer: NodeJS.Timeout | undefined;
+  let retryMs = minRetryMs;
   let dropped = 0;
   let reported = 0;
 
   function writeWaiting(): void {
     timer = undefined;
     try {
-      while (waiting.length > 0) waiting = waiting.subarray(writeSync(output, waiting));
+      while (waiting.length > 0) {
+        waiting = waiting.subarray(writeSync(output, waiting));
+        retryMs = minRetryMs;
+      }
     } catch {
       timer = setTimeout(writeWaiting, retryMs).unref();
+      retryMs = Math.min(2 * retryMs, maxRetryMs);
     }
     if (dropped === reported || waiting.length > maxWaitingBytes / 2) return;
     const count = dropped - reported;
@@ -50,9 +58,9 @@ export function openStandardError() {
     /** Writes the buffered texts, for at most a second: the end of the process would lose them. */
     flush(): void {
       const pause = new Int32Array(new SharedArrayBuffer(4));
-      for (let left = flushMs; waiting.length > 0 && left > 0; left -= retryMs) {
+      for (let left = flushMs; waiting.length > 0 && left > 0; left -= minRetryMs) {
         writeWaiting();
-        if (waiting.length > 0) Atomics.wait(pause, 0, 0, retryMs);
+        if (waiting.length > 0) Atomics.wait(pause, 0, 0, minRetryMs);
       }
     },
     get dropped(): number {

@@ -6,7 +6,15 @@ import { createBoundedLines } from "../src/log.ts";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
-import { end, grpcClient, metric, runGroup, waitFor } from "./support/service.ts";
+import {
+  end,
+  grpcClient,
+  metric,
+  preload,
+  runGroup,
+  startService,
+  waitFor,
+} from "./support/service.ts";
 import { freePort } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
@@ -74,6 +82,30 @@ function runUnread([program = "", ...args]: string[], own: string[], options: ob
   running.child.stderr?.pause();
   return running;
 }
+
+it("is tried again ever more rarely, up to once a second, while nobody reads it", async () => {
+  const script = `
+    import fs from "node:fs";
+    import { syncBuiltinESMExports } from "node:module";
+    const { writeSync } = fs;
+    fs.writeSync = (...args) => {
+      try {
+        return writeSync(...args);
+      } catch ({ code }) {
+        console.log(code);
+        throw code;
+      }
+    };
+    syncBuiltinESMExports();`;
+  const service = await startService({ NODE_OPTIONS: preload(script) });
+  service.child.stderr?.destroy();
+  service.child.kill("SIGHUP");
+  const failures = () => service.written.stdout.match(/EPIPE/g)?.length ?? 0;
+  await waitFor(() => failures() >= 1);
+  const start = performance.now();
+  await waitFor(() => failures() >= 10);
+  expect(performance.now() - start).toBeGreaterThan(2_000);
+});
 
 describe.each(launchers)("%s that takes nothing", (kind, launcher, ...tools) => {
   it(
