@@ -69,6 +69,30 @@ describe("the command line", () => {
     );
   });
 
+  it("ends with its status where it may start no program", async () => {
+    const NODE_OPTIONS = "--permission --allow-fs-read=*";
+    const refused = run(["serv"], { NODE_OPTIONS }, temporaryFolder());
+    expect(await refused.exited).toBe(2);
+    expect(refused.output()).toMatch(/^[^\n]+\n$/);
+  });
+
+  it("ends soon after its last line, since a signal could meanwhile change its status", async () => {
+    const ends: number[] = [];
+    const starts: number[] = [];
+    for (let i = 0; i < 4; i += 1) {
+      const refused = run(["serv"], {}, temporaryFolder());
+      await untilWritten(refused, "\n");
+      const written = performance.now();
+      await refused.exited;
+      const ended = performance.now();
+      spawnSync(process.execPath, ["-e", "0"]);
+      ends.push(ended - written);
+      starts.push(performance.now() - ended);
+    }
+    // Much sooner than another Node.js would.
+    expect(Math.min(...ends)).toBeLessThan(Math.min(...starts) / 2);
+  });
+
   it.each([
     ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: it is damaged"],
     ["a folder that is none", { DATABASE_URL: "sqlite:broken.db/x.db" }, "broken.db/x.db"],
