@@ -168,6 +168,9 @@ async function startCollector(respond?: RequestListener) {
   return collected;
 }
 
+/** The reply of a collector that has refused one span: its `partial_success`. */
+const rejectsOne = Buffer.from([0x0a, 2, 8, 1]);
+
 /** A program that names each package of OpenTelemetry's on standard output as it is loaded. */
 const tellPackages = `
   import { registerHooks } from "node:module";
@@ -218,6 +221,14 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
     ["is down", undefined, "1000", /ECONNREFUSED/],
     ["refuses", (_, res) => void res.writeHead(401).end(), "60000", /Unauthorized 401/],
     ["never replies", () => {}, "200", /timed out/],
+    ["is busy", (_, res) => void res.writeHead(429).end(), "200", /with retryable status"/],
+    [
+      "is another server",
+      (_, res) => void res.end("<html>S3CRET"),
+      "60000",
+      /deserialize response/,
+    ],
+    ["takes only some", (_, res) => void res.end(rejectsOne), "60000", /"?rejectedSpans\W+1\D/],
   ])("has one line of log if the collector %s, and no call waits", async (...row) => {
     const [, respond, OTEL_EXPORTER_OTLP_TIMEOUT, cause] = row;
     const { url } = respond ? await startCollector(respond) : { url: "http://127.0.0.1:1" };
@@ -237,6 +248,7 @@ describe("by the variables of OpenTelemetry alone, the service", () => {
       .split("\n")
       .filter((line) => line.includes("traces: "));
     expect(told).toEqual([expect.stringMatching(cause)]);
+    expect(told[0]).not.toContain("S3CRET");
   });
 
   it("exports again when its collector does, and says so", async () => {

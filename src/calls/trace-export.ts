@@ -26,19 +26,23 @@ const shutdownTimeoutMs = 1_000;
 export function startTraceExport(log: Logger): () => Promise<void> {
   const warn = (message: string) => log.warn(`traces: ${message}`);
   const ignore = () => {};
-  // Only while the variables are read: later the SDK would repeat a warning for each batch.
-  diag.setLogger({ error: warn, warn, info: ignore, debug: ignore, verbose: ignore });
+  const silent = { error: ignore, info: ignore, debug: ignore, verbose: ignore };
+  diag.setLogger({ ...silent, error: warn, warn });
   const exporter = new OTLPTraceExporter();
   let isFailing = false;
+  /** What the SDK says of a reply to an export that it calls successful. */
+  let warning: string | undefined;
   const observed: ConstructorParameters<typeof BatchSpanProcessor>[0] = {
     export(spans, done) {
       exporter.export(spans, (result) => {
         const { error } = result;
         // An error for several addresses has no message.
-        const cause = error && ("code" in error ? `${error.message} ${error.code}` : error.message);
-        if (error && !isFailing) warn(`spans cannot be exported: ${cause}`);
-        if (!error && isFailing) log.info("traces: spans are exported again");
-        isFailing = error !== undefined;
+        const { message, code = "" } = Object(error) as NodeJS.ErrnoException;
+        const cause = error ? `${message} ${code}`.trim() : warning;
+        warning = undefined;
+        if (cause && !isFailing) warn(`spans cannot be exported: ${cause}`);
+        if (!cause && isFailing) log.info("traces: spans are exported again");
+        isFailing = cause !== undefined;
         done(result);
       });
     },
@@ -52,6 +56,13 @@ export function startTraceExport(log: Logger): () => Promise<void> {
     spanProcessors: [new BatchSpanProcessor(observed)],
   });
   diag.disable();
+  diag.setLogger({
+    ...silent,
+    // Without what the collector has replied, if that could not be read.
+    warn: (...parts) => {
+      warning = parts.filter((part) => typeof part === "string").join(" ");
+    },
+  });
   trace.setGlobalTracerProvider(provider);
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   return async () => {
