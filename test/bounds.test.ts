@@ -45,7 +45,7 @@ import {
   untilInFlight,
   waitFor,
 } from "./support/service.ts";
-import { http1, openWire } from "./support/tcp.ts";
+import { http1, openWire, statusesIn } from "./support/tcp.ts";
 
 const { create, get, list, check, reflect } = paths;
 const { empty, listServices } = messages;
@@ -373,6 +373,26 @@ describe("connections", () => {
     const open = () => [first, ...sockets].filter(({ closed }) => !closed).length;
     await expect.poll(open).toBe(20);
     expect(first.closed).toBe(true);
+  });
+
+  it("make room in the order of their last calls", async () => {
+    const { httpPort } = await startHere({ MAX_CONNECTIONS: "3" });
+    const call = http1("GET", "/v1/investors", {});
+    const open = async () => {
+      const wire = openWire(httpPort, call);
+      await expect.poll(wire.received).toContain("200 OK");
+      return wire;
+    };
+    const [first, second, third] = [await open(), await open(), await open()];
+    first.socket.write(call);
+    await expect.poll(() => statusesIn(first.received())).toEqual([200, 200]);
+    const left = [second, third, first];
+    for (const next of left.slice()) {
+      await open();
+      await next.closed;
+      left.shift();
+      for (const { socket } of left) expect(socket.closed).toBe(false);
+    }
   });
 
   it("are no more than file descriptors allow, and an idle one makes room", async () => {

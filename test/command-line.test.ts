@@ -13,6 +13,7 @@ import {
   run,
   runGroup,
   startService,
+  storeWrong,
   untilWritten,
   waitFor,
 } from "./support/service.ts";
@@ -116,7 +117,7 @@ describe("the command line", () => {
   });
 
   it.each([
-    [{ LOG_LEVEL: "debug", MAX_CONNECTIONS: "1000000" }, "<6>30 <4>40 <7>20"],
+    [{ LOG_LEVEL: "debug" }, "<6>30 <4>40 <3>50 <7>20"],
     [{ GRPC_PORT: "x" }, "<2>60"],
     [{ DATABASE_URL: "sqlite:/dev/null/a.db" }, "<2>60"],
   ])("gives journald priorities with %j", async (env, expected) => {
@@ -125,12 +126,16 @@ describe("the command line", () => {
     const args = ["-c", script, process.execPath, inject("bin")];
     const { PATH } = process.env;
     const own = { PATH, ...freePorts, ...env };
-    const service = runGroup("sh", args, { cwd: temporaryFolder(), env: own });
+    const folder = temporaryFolder();
+    const service = runGroup("sh", args, { cwd: folder, env: own });
     await untilWritten(service, '"msg":"serving');
     if (!hasEnded(service.child)) {
       const [, httpPort] = /http:\/\/[^ "]*:(\d+)/.exec(service.output()) ?? [];
-      await ask({ httpPort: Number(httpPort) }, "/v1/investors");
+      const get = (id: string) => ask({ httpPort: Number(httpPort) }, `/v1/investors/${id}`);
+      await get("none");
+      await get(storeWrong({ folder }));
       await untilWritten(service, '"level":20');
+      await untilWritten(service, '"level":50');
     }
     const all = service.output().trim().split("\n");
     const found = all.map((line) => line.replace(/^(<\d>)\{"level":(\d+).*\}$/, "$1$2"));
