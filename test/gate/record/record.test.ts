@@ -5,8 +5,9 @@
  */
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
+import { connect } from "node:http2";
 import { create, type MessageInitShape, toBinary, toJsonString } from "@bufbuild/protobuf";
-import { expect, it } from "vitest";
+import { expect, it, onTestFinished } from "vitest";
 import {
   CreateInvestorRequestSchema,
   GetInvestorRequestSchema,
@@ -15,6 +16,7 @@ import {
 import { deriveId } from "../../../src/investor/ids.ts";
 import { encodePageToken } from "../../../src/investor/paging.ts";
 import { failures } from "../../service/failures.ts";
+import { createAuthority, writeServerFlags } from "../../support/certificates.ts";
 import type { Ports } from "../../support/clients.ts";
 import {
   exchangeBytes,
@@ -23,7 +25,7 @@ import {
   type Received,
   type Sent,
 } from "../../support/exchange.ts";
-import { temporaryFile } from "../../support/folder.ts";
+import { temporaryFile, temporaryFolder } from "../../support/folder.ts";
 import { type Methods, serveMethods } from "../../support/in-process.ts";
 import { startIssuer } from "../../support/issuer.ts";
 import { createRandom } from "../../support/random.ts";
@@ -51,6 +53,7 @@ import {
   requestId,
   requests,
   rest,
+  secure,
   streams,
   toRequests,
 } from "./requests.ts";
@@ -220,8 +223,7 @@ function createRecorder() {
   }
 
   /** Makes the calls of one service. */
-  function on({ grpcPort, httpPort }: Ports) {
-    const session = rawConnection(grpcPort);
+  function on({ grpcPort, httpPort }: Ports, session = rawConnection(grpcPort)) {
     const send = (http: 1 | 2, sent: Sent) =>
       http === 1 ? exchangeHttp1(httpPort, sent) : exchangeHttp2(session, sent);
 
@@ -298,6 +300,23 @@ async function recordCredentials({ on }: Recorder): Promise<void> {
   const oidc = { "--oidc-issuer": issuer.url, "--oidc-audience": "investors" };
   const headers = { authorization: `Bearer ${await issuer.sign()}` };
   await on(await startInProcess(oidc)).byAll("a list while the issuer is down", list, { headers });
+}
+
+/** Calls over TLS, where the connection may say who calls. */
+async function recordTls({ on }: Recorder): Promise<void> {
+  const authority = await createAuthority();
+  const flags = await writeServerFlags(temporaryFolder(), authority);
+  const clients = { "--tls-client-ca": temporaryFile(authority.ca) };
+  const service = await startInProcess({ ...flags, ...clients });
+  const { cert, key } = await authority.sign("backend.example");
+  for (const [name, own] of [
+    ["without a certificate", {}],
+    ["with a certificate", { cert, key }],
+  ] as const) {
+    const session = connect(`https://localhost:${service.httpPort}`, { ca: authority.ca, ...own });
+    onTestFinished(() => session.destroy());
+    await on(service, session).byText(2, secure, `TLS ${name}: `);
+  }
 }
 
 async function recordTimesAndLimits({ on }: Recorder): Promise<void> {
@@ -389,6 +408,7 @@ it("every call is replied to as in the record", async () => {
   const { lines } = recorder;
   await recordCalls(recorder);
   await recordCredentials(recorder);
+  await recordTls(recorder);
   await recordTimesAndLimits(recorder);
   await recordShutdown(recorder);
   await recordMade(recorder);

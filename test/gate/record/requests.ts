@@ -163,6 +163,21 @@ POST ${paths.reflect} | ${aGrpc} | frame:ff
 POST ${paths.reflect.replace("v1", "v1alpha")} | ${aGrpc} | frame:3a00
 `;
 
+/** The same over TLS. */
+export const secure = `
+GET /healthz
+GET /nothing
+GET ${rest}/${id}
+PUT ${rest}
+POST ${rest} | ${aJson}; idempotency-key: ${requestId} | ${record}
+POST ${rest} | ${aJson}; idempotency-key: ${requestId}; expect: 100-continue | ${record}
+POST ${paths.get} | ${aJson} | {"id":"${id}"}
+POST ${paths.get} | content-type: application/grpc-web+json | hex:0000000002${Buffer.from("{}").toString("hex")}
+POST ${paths.list} | ${aGrpc} | frame:0801
+POST ${paths.list} | content-type: application/grpc+json | hex:0000000002${Buffer.from("{}").toString("hex")}
+GET ${paths.list}?connect=v1&encoding=json&message=%7B%7D
+`;
+
 /** The same of a web page, to a service that lets those of one origin call. */
 export const pages = ["https://a.example", "https://b.example"]
   .map(
