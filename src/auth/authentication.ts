@@ -66,13 +66,11 @@ export async function createAuthentication(
   return { authenticate, reload };
 }
 
-function byCertificate({ holder, validFrom, validTo, trustedUntil }: PeerCertificate): Caller {
+function byCertificate({ holder, validFrom, validTo, isTrusted }: PeerCertificate): Caller {
   const now = Date.now();
   if (now < validFrom) throw new InvalidCredentialsError("the certificate is not valid yet");
   if (now > validTo) throw new InvalidCredentialsError("the certificate has expired");
-  if (now > trustedUntil) {
-    throw new InvalidCredentialsError("no known CA has signed the certificate");
-  }
+  if (!isTrusted) throw new InvalidCredentialsError("no known CA has signed the certificate");
   if (holder === undefined) throw new InvalidCredentialsError("the certificate names nobody");
   const principal = `certificate ${holder}`;
   return { principal, name: principal, scopes: allScopes };

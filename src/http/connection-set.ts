@@ -18,7 +18,7 @@ const ageCheckMs = 500;
  */
 const certificateNoticeMs = 60_000;
 
-/** How long certificates are still accepted after the CAs have changed, in milliseconds. */
+/** How long connections whose certificates were checked against earlier CAs stay, in milliseconds. */
 const distrustMs = 10_000;
 
 /** File descriptors that the process needs besides those of connections. */
@@ -68,7 +68,6 @@ export function createConnections(options: ConnectionOptions) {
   const bySocket = new WeakMap<object, Connection>();
   let closesAfterReply = false;
   let isRetiring = false;
-  let distrustedAt = -Infinity;
   const ageTimer = setInterval(checkAges, ageCheckMs).unref();
 
   function add(socket: Socket): void {
@@ -100,31 +99,16 @@ export function createConnections(options: ConnectionOptions) {
       const overdueMs = performance.now() - connection.retiresAt;
       if (overdueMs >= 0) connection.retire();
       if (overdueMs >= graceMs && !connection.isBusy) connection.end("age");
-      checkCertificate(connection);
     }
   }
 
-  /**
-   * Retires a connection before its client's certificate expires, and closes it at expiry. One whose
-   * certificate was invalid from the start is closed too, so that its client presents a new one.
-   */
-  function checkCertificate(connection: Connection): void {
-    const { certificate } = connection.peer;
-    if (certificate === undefined) return;
-    const now = Date.now();
-    if (connection.openedAt < distrustedAt) {
-      certificate.trustedUntil = Math.min(certificate.trustedUntil, now + distrustMs);
-      connection.retire();
-    }
-    // The clock may have been set back.
-    connection.openedAtDate = Math.min(connection.openedAtDate, now);
-    const openedAt = connection.openedAtDate;
-    const goodUntil = Math.min(certificate.validTo, certificate.trustedUntil);
-    const endsAt = goodUntil > openedAt ? goodUntil : openedAt + certificateNoticeMs;
-    const lifeMs = endsAt - openedAt;
-    const noticeMs = lifeMs > certificateNoticeMs ? certificateNoticeMs : lifeMs / 2;
-    if (now >= endsAt - noticeMs) connection.retire();
-    if (now >= endsAt && !connection.isBusy) connection.end("certificate");
+  /** Has a connection end before its client's certificate does. One that has expired is refused call by call. */
+  function endWithCertificate(connection: Connection): void {
+    const { validTo = 0 } = connection.peer.certificate ?? {};
+    const leftMs = validTo - Date.now();
+    if (leftMs <= 0) return;
+    const retiresAt = performance.now() + leftMs - Math.min(certificateNoticeMs, leftMs / 2);
+    connection.retiresAt = Math.min(connection.retiresAt, retiresAt);
   }
 
   /** Ends a connection for a new one, unless all carry calls. */
@@ -167,6 +151,7 @@ export function createConnections(options: ConnectionOptions) {
         if (connection) {
           connection.socket = socket;
           connection.peer = describePeer(socket);
+          endWithCertificate(connection);
         } else socket.destroy();
       });
       server.on("clientError", (error: NodeJS.ErrnoException, socket: Socket) => {
@@ -210,9 +195,15 @@ export function createConnections(options: ConnectionOptions) {
       isRetiring = true;
       for (const connection of all.values()) connection.retire();
     },
-    /** Makes clients present their certificates again, since the CAs have changed. */
+    /** Has clients present their certificates again, since the CAs have changed. */
     distrustCertificates() {
-      distrustedAt = performance.now();
+      const openedBefore = [...all.values()];
+      for (const each of openedBefore) if (each.peer.certificate) each.retire();
+      const end = () => {
+        for (const each of openedBefore) if (each.peer.certificate) each.end("certificate");
+      };
+      // Handshakes that have begun with the earlier CAs are over by then.
+      setTimeout(end, distrustMs).unref();
     },
     /** Whether any client may still be reading HTTP/2 replies, assuming that it does not pause. */
     get mayBeReading() {

@@ -62,10 +62,9 @@ export class Connection {
   session: ServerHttp2Session | undefined;
   /** The client; its certificate is known after the TLS handshake. */
   peer: Peer;
-  readonly retiresAt: number;
-  /** When the connection was opened: by performance.now(), and in Unix milliseconds by the current clock. */
-  readonly openedAt = performance.now();
-  openedAtDate = Date.now();
+  /** When the connection is too old, by performance.now(). */
+  retiresAt: number;
+  readonly #openedAt = performance.now();
   readonly #onEnd: OnEnd;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
@@ -78,7 +77,6 @@ export class Connection {
   #hasLastReply = false;
 
   /**
-   * @param retiresAt when the connection is too old, by performance.now()
    * @param onEnd called once if the server ends the connection
    */
   constructor(socket: Socket, retiresAt: number, onEnd: OnEnd) {
@@ -129,7 +127,7 @@ export class Connection {
   /** When it became idle, by performance.now(); undefined while it carries a call. */
   get idleSince(): number | undefined {
     if (this.#calls > 0) return undefined;
-    return Math.max(this.openedAt, this.#repliedAt);
+    return Math.max(this.#openedAt, this.#repliedAt);
   }
 
   /**

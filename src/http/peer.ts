@@ -16,8 +16,8 @@ export interface PeerCertificate {
   /** Validity, in Unix milliseconds. */
   readonly validFrom: number;
   readonly validTo: number;
-  /** Until when it is trusted as signed by one of our CAs, in Unix milliseconds. */
-  trustedUntil: number;
+  /** Whether one of our CAs has signed it. */
+  readonly isTrusted: boolean;
 }
 
 export function describePeer(socket: Socket): Peer {
@@ -36,7 +36,7 @@ export function describePeer(socket: Socket): Peer {
     holder: holderOf(x509),
     validFrom: x509.validFromDate.getTime(),
     validTo: x509.validToDate.getTime(),
-    trustedUntil: authorized === true ? Infinity : 0,
+    isTrusted: authorized === true,
   };
   return { address, certificate };
 }
