@@ -32,7 +32,7 @@ LABEL org.opencontainers.image.title="Investor Records" \
   org.opencontainers.image.licenses="MIT" \
   org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
-ENV HOST=0.0.0.0 DATABASE_URL=sqlite:///data/investors.db
+ENV HOST=:: DATABASE_URL=sqlite:///data/investors.db
 VOLUME /data
 EXPOSE 50051 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=40s CMD ["node", "healthcheck.js"]

@@ -3,8 +3,14 @@ import http from "node:http";
 import https from "node:https";
 
 const { HOST = "", HTTP_PORT = "8080", TLS_CERT = "" } = process.env;
+const loopback = [
+  { address: "127.0.0.1", family: 4 },
+  { address: "::1", family: 6 },
+];
 const options = {
-  host: ["", "0.0.0.0", "::"].includes(HOST) ? "127.0.0.1" : HOST,
+  host: ["", "0.0.0.0"].includes(HOST) ? "127.0.0.1" : HOST,
+  // A service on "::" may be served by one of the two alone.
+  ...(HOST === "::" && { host: "localhost", lookup: (_, __, done) => done(null, loopback) }),
   port: HTTP_PORT,
   path: "/readyz",
   timeout: 4_000,

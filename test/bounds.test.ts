@@ -449,12 +449,24 @@ describe("connections", () => {
   });
 
   it("are closed if they do not begin in ten seconds, or do not reply to a ping after a minute", async () => {
+    const files = await writeServerFiles(temporaryFolder(), await createAuthority());
     const { grpcPort, httpPort } = await startService(fast);
+    const withTls = await startService({ ...fast, ...files });
     const wires = [grpcPort, httpPort].flatMap((port) =>
       ["", "PRI * HT"].map((beginning) => openWire(port, beginning)),
     );
     wires.push(openWire(grpcPort, clientPreface));
-    await Promise.all(wires.map(({ closed }) => closed));
+    const handshakes = [withTls.grpcPort, withTls.httpPort].map((port) => openWire(port));
+    const peers = handshakes.map(async ({ socket }) => {
+      await once(socket, "connect");
+      return `127.0.0.1:${socket.localPort}`;
+    });
+    const expected = await Promise.all(peers);
+    await Promise.all([...wires, ...handshakes].map(({ closed }) => closed));
+    const told = () => withTls.output().matchAll(/"reason":"no_handshake","peer":"(.*?)"/g);
+    await expect
+      .poll(() => Array.from(told(), ([, peer]) => peer).toSorted())
+      .toEqual(expected.toSorted());
   });
 });
 

@@ -1,7 +1,10 @@
-/** What README's first command does where npm or the machine lacks something. */
+/** What README's first command does where npm or the machine lacks something, and the image's health check. */
+import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
-import { expect, it } from "vitest";
+import { expect, it, onTestFinished } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { freePorts, runGroup, untilWritten } from "./support/service.ts";
@@ -29,3 +32,29 @@ it("npm start says in one line what Node.js lacks without libatomic", needs("Lin
     "error: Node.js needs libatomic.so.1: install libatomic1 (Debian, Ubuntu) or libatomic (Fedora, RHEL)\n",
   );
 });
+
+it.each([
+  ["", "127.0.0.1"],
+  ["0.0.0.0", "127.0.0.1"],
+  ["127.0.0.2", "127.0.0.2"],
+  ["::1", "::1"],
+  ["::", "127.0.0.1"],
+  ["::", "::1"],
+])(
+  "the health check asks the address that is served: with HOST=%s, on %s",
+  needs("IPv6"),
+  async (HOST, address) => {
+    const server = createServer((req, res) =>
+      res.writeHead(req.url === "/readyz" ? 200 : 404).end(),
+    );
+    onTestFinished(() => void server.close());
+    await once(server.listen(0, address), "listening");
+    const { port } = server.address() as AddressInfo;
+    const env = { PATH: process.env.PATH, HOST, HTTP_PORT: String(port) };
+    const check = () =>
+      runGroup(process.execPath, ["deploy/healthcheck.js"], { cwd: root, env }).exited;
+    expect(await check()).toBe(0);
+    server.close();
+    expect(await check()).toBe(1);
+  },
+);

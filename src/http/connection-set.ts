@@ -155,16 +155,18 @@ export function createConnections(options: ConnectionOptions) {
         } else socket.destroy();
       });
       server.on("clientError", (error: NodeJS.ErrnoException, socket: Socket) => {
-        const connection = bySocket.get(socket);
-        if (connection === undefined) return void socket.destroy();
         // Errors of any origin arrive here, even ones with a numeric code.
         const code = String(error.code);
+        const connection = bySocket.get(socket);
+        if (connection === undefined) {
+          // Of a TLS handshake. A destroyed socket has no address to find its connection by.
+          if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
+          socket.destroy();
+          return;
+        }
         if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection.report("unfinished_request");
         else if (code.startsWith("HPE_")) connection.report("http1_error", code);
         connection.refuse(error, refusalOf(code));
-      });
-      server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket: Socket) => {
-        if (code === "ERR_TLS_HANDSHAKE_TIMEOUT") find(socket)?.report("no_handshake");
       });
       server.on("session", (session: ServerHttp2Session) => {
         const connection = find(session.socket);

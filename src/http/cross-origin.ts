@@ -20,6 +20,13 @@ export function authorityOf(headers: IncomingHttpHeaders): string {
   return String(headers[":authority"] ?? headers.host ?? "");
 }
 
+/** Whether a request over HTTP/1.1 names its host more than once (RFC 9112, 3.2), of which Node.js takes the first. */
+export function hasTwoHosts({ rawHeaders }: HttpRequest): boolean {
+  const isHost = (text: string, i: number) =>
+    i % 2 === 0 && text.length === 4 && text.toLowerCase() === "host";
+  return rawHeaders.findIndex(isHost) !== rawHeaders.findLastIndex(isHost);
+}
+
 /**
  * Checks whether a request comes from a web page that must not call. A service that listens on
  * loopback and needs no credentials is open to every page in a local browser, directly or under a

@@ -21,7 +21,9 @@ export interface PeerCertificate {
 }
 
 export function describePeer(socket: Socket): Peer {
-  const { remoteAddress: host = "", remotePort } = socket;
+  const { remoteAddress = "", remotePort } = socket;
+  // IPv4 on a socket of both families (RFC 4291, 2.5.5.2).
+  const host = remoteAddress.replace(/^::ffff:/, "");
   const address = `${host.includes(":") ? `[${host}]` : host}:${remotePort}`;
   const { authorized, getPeerCertificate } = socket as Partial<TLSSocket>;
   // getPeerX509Certificate() never frees the rest of the chain.

@@ -8,7 +8,7 @@ import { limits } from "../calls/limits.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { internal } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
-import { allowOrigin, authorityOf, findCrossOrigin } from "../http/cross-origin.ts";
+import { allowOrigin, authorityOf, findCrossOrigin, hasTwoHosts } from "../http/cross-origin.ts";
 import { followReply, type HttpResponse, ignore } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { createCompressions } from "./compression.ts";
@@ -84,6 +84,7 @@ export function createRouter(options: RouterOptions) {
 
   function route(connection: Connection, req: HttpRequest, res: HttpResponse, handlers: Handler[]) {
     const { headers } = req;
+    if (hasTwoHosts(req)) throw httpError(400, "the request has more than one Host");
     const [start, host] = absoluteForm.exec(req.url ?? "") ?? [];
     if (start !== undefined) {
       req.url = `/${req.url?.slice(start.length)}`;

@@ -95,7 +95,7 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
     const { exited, written } = run(settings, config.Entrypoint);
     const [, pid, grpcPort, httpPort] = await Promise.race([
       waitFor(
-        async () => /"pid":(\d+).*:\/\/0.0.0.0:(\d+) .*:\/\/0.0.0.0:(\d+)/.exec(written()) ?? false,
+        async () => /"pid":(\d+).*:\/\/\[::\]:(\d+) .*:\/\/\[::\]:(\d+)/.exec(written()) ?? false,
       ),
       exited.then((status) => {
         throw new Error(`it ended with ${status}: ${written()}`);

@@ -54,7 +54,7 @@ describe("the manifests", needs("Go"), () => {
       expect(hasOidc).toBe(access === "oidc");
       expect(JSON.stringify(find("NetworkPolicy")).includes('"port":443')).toBe(hasOidc);
       const { databaseUrl, databaseUrlFile, tls, authentication, listen, drain } = readVariables({
-        HOST: "0.0.0.0",
+        HOST: "::",
         DATABASE_URL: databaseOfImage,
         ...Object.fromEntries(own),
         ...find("ConfigMap").data,
@@ -204,7 +204,7 @@ describe("the manifests", needs("Go"), () => {
   it("of Compose have settings that the service takes, and time to drain", () => {
     const [{ services }] = read("compose", join(deploy, "compose.yaml"));
     const { environment, stop_grace_period: grace, ports } = services["investor-records"];
-    const config = readVariables({ HOST: "0.0.0.0", ...environment });
+    const config = readVariables({ HOST: "::", ...environment });
     expect(config.databaseUrl).toContain("replicaSet=rs0");
     expect(grace).toBe("30s");
     expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
