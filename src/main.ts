@@ -85,7 +85,10 @@ program
       .argParser(duration(0))
       .default(30_000, "30s"),
   )
-  .option("--vacuum", "rewrite an SQLite file if copies are left otherwise; creates wait for it")
+  .option(
+    "--vacuum",
+    "rewrite the whole SQLite file, whose free space may hold copies; creates wait for it",
+  )
   .action(async (database: string, id: string, flags: { wait: number; vacuum?: boolean }) => {
     const { runRemove } = await import("./remove.ts");
     for (const name of ["SIGINT", "SIGTERM"] as const) {

@@ -21,7 +21,7 @@ interface RemoveOptions extends RemovalOptions {
 /**
  * Removes one record from a database for good.
  *
- * @returns whether no copy is left
+ * @returns whether it is removed, or was not there
  * @throws {ConfigError} an argument is wrong, and nothing was done
  */
 export async function runRemove(options: RemoveOptions): Promise<boolean> {
@@ -35,16 +35,17 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   const name = withoutSecrets(url);
   const path = sqlitePathOf(url);
   try {
-    if (path !== undefined) return await removeFromSqlite(path, id, options);
-    const done = (await removeFromMongo(url, id))
-      ? `removed ${id} from ${name}`
-      : `${name} has no record ${id}`;
-    say(`${done}; a retry of its create would store it again`);
+    if (path !== undefined) await removeFromSqlite(path, id, options);
+    else {
+      const isRemoved = await removeFromMongo(url, id);
+      say(isRemoved ? `removed ${id} from ${name}` : `${name} has no record ${id}`);
+    }
+    say("a retry of its create would store it again");
     return true;
   } catch (error) {
     const isOpen = error instanceof OutcomeUnknownError;
     const what = isOpen ? `${id} may or may not be removed from` : "cannot remove from";
-    const message = `${what} ${name}: ${explainError(error, path).replaceAll(/\s+/g, " ")}`;
+    const message = `${what} ${name}: ${explainError(error).replaceAll(/\s+/g, " ")}`;
     if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;

@@ -117,7 +117,6 @@ export async function startServer(
       rereadUrl: database.reread,
       onWritable: telemetry.noteWritable,
       onWalSize: telemetry.showWalSize,
-      onCheckpointFailure: telemetry.noteCheckpointFailure,
       onWarning,
       onNew: (path) =>
         onWarning(`${path} is a new file without records; if it had any, its disk may be missing`),

@@ -90,10 +90,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     "Connections that were closed before their clients closed them.",
     "reason",
   );
-  const checkpointFailures = counter(
-    "investor_records_sqlite_checkpoint_failures_total",
-    "How often the WAL of the SQLite file (-wal) could not be checkpointed.",
-  );
   // Starts at zero, so that the first refusal shows as an increase.
   for (const reason of [...refusals, "CROSS_ORIGIN"]) unlogged.inc({ reason }, 0);
   overloads.inc({ limit: "calls in flight" }, 0);
@@ -226,10 +222,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
         "Size of the SQLite file's WAL (-wal).",
       );
       walSize.set(bytes);
-    },
-    noteCheckpointFailure(cause: string): void {
-      checkpointFailures.inc();
-      log.warn({ cause }, "the WAL cannot be checkpointed, and grows");
     },
     /** Shows a value that is computed on each scrape. */
     show(name: string, help: string, value: () => number): void {

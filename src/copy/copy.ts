@@ -46,8 +46,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const { environment, signal, say } = options;
   const from = readSide("FROM", options.from, environment);
   const to = options.to === undefined ? nowhere : readSide("TO", options.to, environment);
-  const reading = failAs(`cannot read ${from.name}`, from);
-  const writing = failAs(`cannot write to ${to.name}`, to);
+  const reading = failAs(`cannot read ${from.name}`);
+  const writing = failAs(`cannot write to ${to.name}`);
   const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [], faults: 0 };
   const unit = from.url === undefined ? "line" : "record";
   const warn = (message: string) => say(`warning: ${message}`);
@@ -141,10 +141,10 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 }
 
 /** Prefixes errors with what has failed. */
-function failAs(what: string, { path }: Side) {
+function failAs(what: string) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
-      const message = `${what}: ${explainError(cause, path).replaceAll(/\s+/g, " ")}`;
+      const message = `${what}: ${explainError(cause).replaceAll(/\s+/g, " ")}`;
       throw cause instanceof DatabaseUrlError
         ? new ConfigError(message)
         : new Error(message, { cause });

@@ -62,7 +62,7 @@ export interface Store {
    * Finishes accepted inserts and releases everything. Later calls of other methods reject with
    * {@link StoreClosedError}; calling it again returns the outcome of the first call.
    *
-   * @throws {Error} for operators: the SQLite file still needs its WAL, since the disk or its locks fail
+   * @throws {Error} for operators: the SQLite file still needs its WAL
    */
   close(): Promise<void>;
 }
@@ -78,16 +78,14 @@ export interface StoreOptions {
   onWritable?(refusal?: Error): void;
   /** Called by SQLite with the WAL's size in bytes, on each {@link Store.ping}. */
   onWalSize?(bytes: number): void;
-  /** Called by SQLite with the reason when a checkpoint fails; the records stay in the WAL. */
-  onCheckpointFailure?(why: string): void;
   /** Called with warnings that operators should act on. */
   onWarning(message: string): void;
   /** Called by SQLite if it created the file, or found it empty: there are no records. */
   onNew?(path: string): void;
   /**
    * Called once if the store can no longer be used and its process has to end: a commit with an
-   * unknown outcome, a file that was moved, or locked for too long, a writer thread that died, or
-   * another program's collection.
+   * unknown outcome, a file that was moved, a lock that SQLite waited for in vain, a writer thread that
+   * died, or another program's collection.
    */
   onFatal(error: Error): void;
 }

@@ -1,7 +1,6 @@
 import { execFileSync } from "node:child_process";
-import { statSync } from "node:fs";
+import { rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { DatabaseSync } from "node:sqlite";
 import { describe, expect, it } from "vitest";
 import { StoreUnavailableError } from "../../src/store/store.ts";
 import { copy, openSqlite, rowsOf, tableAlone } from "../support/copying.ts";
@@ -22,8 +21,6 @@ import {
 } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 import { type FailingDisk, prepareDisks } from "./faults/failing-disk.ts";
-
-const failures = "investor_records_sqlite_checkpoint_failures_total";
 
 /** A size that the WAL passes only if it is not brought into the file, in bytes. */
 const largeWal = 8 * 1024 ** 2;
@@ -50,21 +47,18 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
     async (error) => {
       disk = createDisk();
       const service = await start();
-      expect(await metric(service, failures)).toBe(0);
       disk.setRules(`write .db 1 ${error}`);
       const count = await fillWal(service);
-      expect(await metric(service, failures)).toBeGreaterThan(0);
       expect(await metric(service, "investor_records_ready")).toBe(1);
       expect(await metric(service, "investor_records_store_writable")).toBe(1);
       expect(await end(service)).toBe(1);
-      const said = service.output().match(/^{"level":40.*the WAL cannot be checkpointed/gm);
-      expect(said?.length).toBeGreaterThan(0);
-      expect(said?.length).toBeLessThan(10);
+      const said = /^{"level":40.*the WAL of .* cannot be checkpointed/gm;
+      expect(service.output().match(said)?.length).toBe(1);
       expect(service.output()).toContain("stopped, and left its latest records in");
       // It starts as it has run, and is over when the disk is well.
       const next = await start();
       expect(await listAll(grpcClient(next))).toHaveLength(count);
-      expect(next.output()).toMatch(/"level":40.*the WAL of .* cannot be checkpointed/);
+      expect(next.output()).toMatch(said);
       disk.setRules("");
       expect(await end(next)).toBe(0);
       expect(wal).toThrow("ENOENT");
@@ -84,19 +78,6 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
     expect(service.output()).toContain("stopped, and could not close the database in time");
   });
 
-  it("a lock that fails once as a service ends leaves the file whole, also if others have it open", async () => {
-    for (let which = 1; which <= 6; which += 1) {
-      disk = createDisk();
-      const service = await start();
-      await grpcClient(service).createInvestor(aCreate());
-      using other = new DatabaseSync(join(disk.data, "investors.db"));
-      other.exec("SELECT 1 FROM investors");
-      disk.setRules(`lock * =${which} EMFILE`);
-      expect(await end(service), `lock ${which}`).toBe(0);
-      expect(tableAlone(disk.folder, "data/investors.db").rows).toBe(1);
-    }
-  });
-
   it("a service that can take no more locks as it ends says so if it still needs its WAL", async () => {
     for (let first = 1; first <= 5; first += 1) {
       disk = createDisk();
@@ -106,15 +87,12 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
       const code = await end(service);
       disk.setRules("");
       const needsWal = tableAlone(disk.folder, "data/investors.db").rows === 0;
-      // Without any lock, nothing can be brought in.
-      if (first === 1) expect(needsWal).toBe(true);
       if (needsWal) expect(code, `lock ${first}`).toBe(1);
       const says = service.output().includes("stopped, and left its latest records in");
       expect(code).toBe(says ? 1 : 0);
       const next = await start();
       expect(await listAll(grpcClient(next))).toHaveLength(1);
       expect(await end(next)).toBe(0);
-      expect(wal).toThrow("ENOENT");
     }
   });
 });
@@ -137,16 +115,16 @@ describe("an error of the disk", needs("cc"), () => {
     disk.setRules("open .db =1 EMFILE");
     const next = run([], disk.env, disk.folder);
     expect(await next.exited).toBe(1);
-    expect(next.output()).toContain("too many files are open");
+    expect(next.output()).toContain("check rights, inodes and open files (SQLite 8: ");
   });
 
   it.each([
     ["read .db =1 EIO", "its disk "],
     ["read .db 1 EIO", "its disk "],
     ["read -wal 1 EIO", "its disk "],
-    ["write -wal 1 EDQUOT", "a quota of bytes or of files is used up (EDQUOT, write)"],
-    ["open .db 1 EMFILE", "too many files are open"],
-    ["open -wal 1 EIO", "its disk fails"],
+    ["write -wal 1 EDQUOT", "(errno 122)"],
+    ["open .db 1 EMFILE", "check rights, inodes and open files"],
+    ["open -wal 1 EIO", "cannot be opened or written"],
     ["sync -wal 1 EIO", "EIO: i/o error"],
   ])(
     "is named as what it is if it keeps the service or a copy from starting: %s",
@@ -160,7 +138,7 @@ describe("an error of the disk", needs("cc"), () => {
       await Promise.race([service.exited, untilWritten(service, "serving")]);
       for (const [text, failed] of [told, [service.output(), hasEnded(service.child)]]) {
         if (failed) expect(text).toContain(why);
-        expect(text).not.toMatch(/not an SQLite file|this user must/);
+        expect(text).not.toContain("not an SQLite file");
       }
     },
   );
@@ -194,7 +172,9 @@ it(
   "a small disk holds mostly records; once it is full, they can be read, also by a new start",
   needs("mount"),
   async () => {
-    const folder = temporaryDisk(join(temporaryFolder(), "data"), 0, 1024 ** 2);
+    const folder = temporaryDisk(join(temporaryFolder(), "data"), 0, 3 * 1024 ** 2);
+    const ballast = join(folder, "ballast");
+    writeFileSync(ballast, Buffer.alloc(2 * 1024 ** 2));
     const path = join(folder, "investors.db");
     let store = await openSqlite(path);
     let count = 0;
@@ -202,12 +182,17 @@ it(
       for (; ; count += 1) await store.insert(anInvestor());
     };
     await expect(fill()).rejects.toThrow(StoreUnavailableError);
-    expect(count).toBeGreaterThan(4_000);
+    expect(count).toBeGreaterThan(2_000);
     await expect(store.close()).rejects.toThrow("left its latest records in");
     store = await openSqlite(path);
     expect(await store.list({ limit: 10_000 })).toHaveLength(count);
     await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
-    execFileSync("mount", ["-o", "remount,size=4M", folder]);
+    // It gets room, as another file is deleted, and does not lose it to the WAL.
+    rmSync(ballast);
+    const before = count;
+    await expect(fill()).rejects.toThrow(StoreUnavailableError);
+    expect(count - before).toBeGreaterThan(8_000);
+    execFileSync("mount", ["-o", "remount,size=8M", folder]);
     await store.insert(anInvestor());
     await store.close();
     expect(rowsOf(folder, "investors.db")).toBe(count + 1);

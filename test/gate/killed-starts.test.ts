@@ -99,7 +99,7 @@ describe("a start that is killed at any of its system calls", needs("cc"), () =>
     }
   }
 
-  it.each(["no file", "VACUUM INTO", "version 0.3"])(
+  it.each(["no file", "VACUUM INTO", ".dump"])(
     "leaves every backup that is put there whole: from %s",
     async (first) => {
       const backups = await makeBackups(temporaryFolder());
@@ -108,7 +108,7 @@ describe("a start that is killed at any of its system calls", needs("cc"), () =>
         const path = join(data, "investors.db");
         copyFileSync(backups["VACUUM INTO"] ?? "", path);
         // Its commits are counted from now on.
-        if (first === "version 0.3") runSql(path, "PRAGMA user_version = 1");
+        if (first === ".dump") runSql(path, "PRAGMA user_version = 0");
       };
       const told: string[] = [];
       for await (const { at, left } of killAtEach(createDisk(), prepare)) {

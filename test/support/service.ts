@@ -11,7 +11,7 @@ import {
   InvestorService,
   type InvestorType,
 } from "../../gen/investor/v1/investor_pb.js";
-import { insertRow, toRow } from "../../src/store/sqlite/schema.ts";
+import { insertSql, toRow } from "../../src/store/sqlite/schema.ts";
 import { temporaryFolder } from "./folder.ts";
 import { frame } from "./raw-grpc.ts";
 import { aCreate, anInvestor } from "./records.ts";
@@ -140,7 +140,7 @@ export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
 export function storeWrong({ folder }: Pick<Service, "folder">): string {
   const wrong = anInvestor({ type: 7 as InvestorType });
   const db = openDatabase(folder);
-  db.prepare(insertRow).run(...toRow(wrong));
+  db.prepare(insertSql).run(...toRow(wrong));
   db.close();
   return wrong.id;
 }

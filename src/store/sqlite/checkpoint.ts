@@ -12,67 +12,43 @@ const maxFrames = 1_000;
 /** The share of its disk that the WAL may take before a checkpoint. */
 const maxPart = 1 / 16;
 
-/** Pause after a failed checkpoint, in milliseconds: each can take seconds. */
-const pauseMs = 10_000;
-
 /** Interval at which to retry a checkpoint that other connections block, in milliseconds. */
 const retryMs = 20;
 
-/** How long to retry before closing, in milliseconds: longer than a checkpoint of another process takes. */
-const lockMs = 1_000;
-
 /**
- * Checkpoints for a connection that commits, in place of SQLite's automatic ones, whose failures
- * are silent. They never wait for other connections; frames that those still read stay in the WAL.
+ * Checkpoints for a connection that commits, in place of SQLite's automatic ones, which delay the commit
+ * and whose failures are silent. They never wait for other connections; frames that those still read stay
+ * in the WAL.
  *
- * @param onFailure called with the reason when a checkpoint fails; nothing is lost by that
+ * @param onFailure called with the reason whenever a checkpoint fails; nothing is lost by that
+ * @returns a function to call once a commit has been acknowledged
  */
 export function createCheckpoints(
   db: DatabaseSync,
   path: string,
   onFailure: (why: string) => void,
-) {
+): () => void {
   db.exec("PRAGMA wal_autocheckpoint = 0");
-  const { blocks, bsize } = statfsSync(path);
-  // On a small disk, a WAL of the usual size would leave the file no room to grow.
-  const frames = Math.min(maxFrames, (blocks * bsize * maxPart) / pragma(db, "page_size"));
+  const pageSize = pragma(db, "page_size");
   const look = db.prepare("PRAGMA wal_checkpoint(NOOP)");
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
-  let notBefore = 0;
 
-  function bringIn(): "whole" | "in part" | "locked" | Error {
-    try {
-      const result = checkpoint.get();
-      // SQLite reports its lock, if taken by others, without an error.
-      if (result?.busy !== 0) return "locked";
-      return result.checkpointed === result.log ? "whole" : "in part";
-    } catch (error) {
-      return error as Error;
-    }
+  /** On a small disk, a WAL of the usual size would leave the file no room to grow. */
+  function framesOfDisk(): number {
+    const { blocks, bsize } = statfsSync(path);
+    // Some file systems do not report their size.
+    return Math.min(maxFrames, ((blocks || Infinity) * bsize * maxPart) / pageSize);
   }
 
-  return {
-    /** Checkpoints the WAL if it has become large. Call it once a commit has been acknowledged. */
-    afterCommit(): void {
-      if (performance.now() < notBefore) return;
-      if (Number(look.get()?.log) < frames) return;
-      const result = bringIn();
-      if (!(result instanceof Error)) return;
-      notBefore = performance.now() + pauseMs;
-      onFailure(explainError(result));
-    },
-    /**
-     * Checkpoints all of the WAL, or what others do not read. Call it before closing, which would not
-     * report a failure.
-     */
-    async beforeClose() {
-      const end = performance.now() + lockMs;
-      for (;;) {
-        const result = bringIn();
-        if (result === "whole" || result instanceof Error || performance.now() > end) return result;
-        await delay(retryMs);
-      }
-    },
+  let frames = framesOfDisk();
+  return () => {
+    if (Number(look.get()?.log) < frames) return;
+    try {
+      checkpoint.get();
+      frames = framesOfDisk();
+    } catch (error) {
+      onFailure(explainError(error));
+    }
   };
 }
 
@@ -111,7 +87,7 @@ export async function bringInWal(path: string, timeoutMs: number): Promise<void>
     const { db } = await openSqliteFile(path, () => {}, timeoutMs);
     if (await emptyWal(db, timeoutMs).finally(() => db.close())) return;
   } catch (error) {
-    why = explainError(error, path);
+    why = explainError(error);
   }
   throw new Error(`it is complete only with ${wal}, which cannot be checkpointed: ${why}`);
 }

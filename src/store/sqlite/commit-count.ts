@@ -8,13 +8,13 @@ import { DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { sizeOf } from "./paths.ts";
 
-/** Valid counts. 0 (empty file) and 1 (written by version 0.3 or older) mean: not counted. */
+/** Valid counts. Smaller numbers are those of empty files and of files that SQLite's .dump made. */
 const minCount = 2;
 const maxCount = 2 ** 31 - 1;
 
 /** The sizes of a WAL's header and of a frame's (https://www.sqlite.org/fileformat2.html#walformat). */
-export const walHeaderSize = 32;
-export const frameHeaderSize = 24;
+const walHeaderSize = 32;
+const frameHeaderSize = 24;
 
 /** The offsets of the schema cookie and the count on page 1. */
 const cookieAt = 40;
@@ -33,7 +33,8 @@ export function beginCount(db: DatabaseSync): void {
 }
 
 /**
- * Counts the current transaction's commit. Every transaction that writes must call this.
+ * Counts the current transaction's commit. Every transaction that writes must call this; VACUUM cannot,
+ * and raises the schema cookie instead.
  *
  * @param read a prepared statement that reads the count, for callers that commit often
  * @returns the count before and after
@@ -74,13 +75,8 @@ export function refuseForeignWal(path: string, timeoutMs: number): void {
   // Closing the WAL drops no locks: SQLite has none on it.
   const descriptor = openSync(wal, "r");
   try {
-    for (;;) {
-      const header = readHeader(descriptor);
-      const versions = readVersions(descriptor, countFrames(file, timeoutMs), pageSize);
-      if (belongTogether(file, versions)) return;
-      // If the header changed, another process restarted the WAL, and the versions may be of two WALs.
-      if (header.equals(readHeader(descriptor))) break;
-    }
+    const versions = readVersions(descriptor, countFrames(file, timeoutMs), pageSize);
+    if (belongTogether(file, versions)) return;
   } finally {
     closeSync(descriptor);
   }
@@ -93,7 +89,7 @@ export function refuseForeignWal(path: string, timeoutMs: number): void {
 
 function belongTogether(file: string, versions: Version[]): boolean {
   const [first] = versions;
-  // No version: other programs need not change page 1, and older versions of the service do not count.
+  // Other programs need not change page 1.
   if (first === undefined) return true;
   const inFile = readVersionOfFile(file);
   if ([inFile, ...versions].every(({ count }) => count < minCount)) return true;
@@ -101,13 +97,6 @@ function belongTogether(file: string, versions: Version[]): boolean {
   if (following(inFile.count) === first.count) matching.push(first);
   // VACUUM INTO copies the count, but raises the schema cookie.
   return matching.some(({ cookie }) => inFile.cookie <= cookie);
-}
-
-/** The header of a WAL, which changes whenever the WAL restarts. */
-function readHeader(wal: number): Buffer {
-  const header = Buffer.alloc(walHeaderSize);
-  readSync(wal, header, 0, walHeaderSize, 0);
-  return header;
 }
 
 /** The fields of one version of page 1. */

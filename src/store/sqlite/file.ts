@@ -8,26 +8,19 @@ import {
   readFileSync,
   realpathSync,
   statSync,
-  truncateSync,
 } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
-import { explainError, hasCode, isAllowed, resultCode } from "./errors.ts";
+import { explainError, hasCode, resultCode } from "./errors.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
-import { makeFolder, sizeOf, syncPath } from "./paths.ts";
+import { makeFolder, syncPath } from "./paths.ts";
 import { createTable, isEmpty } from "./schema.ts";
-
-/** The WAL size, in bytes, from which startup can take seconds. */
-const largeWalBytes = 128 * 1024 * 1024;
 
 /** Error codes that mean that the path no longer leads to the open file. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
-
-/** The size of the pages of a new file, in bytes. */
-const newPageSize = 4_096;
 
 /** How long to wait for another process's lock, in milliseconds. */
 const busyTimeoutMs = 5_000;
@@ -48,10 +41,9 @@ export function makeSqliteFile(path: string): void {
 }
 
 /**
- * Opens the file for durable commits, checkpoints its WAL unless another process reads the file,
- * and starts the commit count in files that lack one.
+ * Opens the file for durable commits, and checkpoints as much of its WAL as readers and the disk allow.
  *
- * @param onWarning called with a warning for operators, before slow steps
+ * @param onWarning called with a warning for operators, if frames stay in the WAL
  * @param timeoutMs how long to wait for other processes that write
  * @returns the file, and whether it was empty
  * @throws {Error} if the file cannot be used
@@ -66,29 +58,21 @@ export async function openSqliteFile(
   // SQLite opens a read-only file too, and then fails checkpoints as if the disk were full.
   accessSync(path, constants.R_OK | constants.W_OK);
   const file = realpathSync(path);
-  const wal = `${file}-wal`;
-  if (sizeOf(wal) > largeWalBytes) {
-    const size = Math.round(sizeOf(wal) / 1024 ** 2);
-    onWarning(`${wal} has ${size} MiB: its checkpoint can take seconds`);
-  }
   const end = performance.now() + timeoutMs;
   const lockTimeoutMs = Math.min(busyTimeoutMs, timeoutMs);
   await whenFree(() => refuseForeignWal(path, lockTimeoutMs), end);
   const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
-    refuseHardLinks(path);
+    refuseOtherNames(path);
     let isNew = false;
     await whenFree(() => {
       isNew = makeTable(db) || isNew;
-      // Throws if SQLite could open the file only for reads, as without a free descriptor.
-      db.exec("DELETE FROM investors WHERE 0");
-      db.exec("PRAGMA journal_size_limit = 67108864");
-      // Overwrites deleted and moved content where that costs no extra write.
-      db.exec("PRAGMA secure_delete = FAST");
-      if (!isCounted(db)) countOlder(db, file);
-      rewriteWal(db, wal);
-      checkpointNow(db, file, onWarning);
     }, end);
+    db.exec("PRAGMA journal_size_limit = 67108864");
+    // Overwrites deleted and moved content where that costs no extra write.
+    db.exec("PRAGMA secure_delete = FAST");
+    await whenFree(() => rewriteWal(db, `${file}-wal`), end);
+    checkpointNow(db, file, onWarning);
     // SQLite itself reads the missing end of a page as zeros.
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
@@ -97,23 +81,15 @@ export async function openSqliteFile(
     return { db, isNew };
   } catch (error) {
     db.close();
-    // SQLite has rejected the file, so this process has no locks on it that reading it could drop.
-    if (!hasCode(error, resultCode.notADatabase) || !isBlankPage(path)) throw error;
-    truncateSync(path);
-    return openSqliteFile(path, onWarning, timeoutMs);
+    throw error;
   }
 }
 
-/** Whether the file is just a first page of zeros, which a power cut can leave. */
-function isBlankPage(path: string): boolean {
-  return sizeOf(path) === newPageSize && readFileSync(path).every((byte) => byte === 0);
-}
-
 /** Retries while another process locks the file, for example to recover a large WAL. */
-async function whenFree(step: () => void, end: number): Promise<void> {
+async function whenFree(step: () => void | Promise<void>, end: number): Promise<void> {
   for (;;) {
     try {
-      return step();
+      return await step();
     } catch (error) {
       if (!hasCode(error, resultCode.busy)) throw error;
       if (performance.now() > end) throw new Error(explainError(error));
@@ -123,9 +99,9 @@ async function whenFree(step: () => void, end: number): Promise<void> {
 }
 
 /**
- * Puts the file in WAL mode and creates its table, without ever writing a journal beside it: if a kill
- * left one, SQLite would roll it back into a backup restored later. A new file first gets its count and
- * WAL mode, both on page 1; its table goes through the WAL, which thereby matches the file.
+ * Puts the file in WAL mode, counts its commits and creates its table, without ever writing a journal
+ * beside it: if a kill left one, SQLite would roll it back into a backup restored later. The count and WAL
+ * mode come first, both on page 1; the table goes through the WAL, which thereby matches the file.
  *
  * @returns whether this process has created the table
  */
@@ -133,11 +109,11 @@ function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses another program's file before changing it.
   const wasEmpty = isEmpty(db);
+  const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   // Only page 1 changes, and in an existing file only its first bytes. If that write is cut short,
   // either the old or the new state is valid, so no journal on disk is needed to undo it.
-  const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
-  if (mode !== "wal") db.exec("PRAGMA journal_mode = MEMORY");
-  if (wasEmpty) commit(db, () => isCounted(db) || beginCount(db));
+  if (mode !== "wal" || !isCounted(db)) db.exec("PRAGMA journal_mode = MEMORY");
+  if (!isCounted(db)) commit(db, () => isCounted(db) || beginCount(db));
   // FULL syncs the WAL at every commit, so a commit is on disk when it returns.
   db.exec("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL");
   if (!wasEmpty) return false;
@@ -161,15 +137,13 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   refuseForeignWal(path, busyTimeoutMs);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
-    refuseHardLinks(path);
+    refuseOtherNames(path);
     db.exec("PRAGMA cell_size_check = ON");
     if (isEmpty(db)) throw new Error("it is empty: start the service on it once");
     return db;
   } catch (error) {
     db.close();
-    if (!hasCode(error, resultCode.cannotOpen) || isAllowed(path)) throw error;
-    const why = "SQLite cannot make its -wal and -shm beside it, without the right to";
-    throw new Error(why, { cause: error });
+    throw error;
   }
 }
 
@@ -207,20 +181,20 @@ export function checkIdentity(path: string, identity: string): void {
   throw new FilesGoneError(`${path} or a file beside it was moved, deleted or replaced`, { cause });
 }
 
-function refuseHardLinks(path: string): void {
-  if (statSync(path).nlink === 1) return;
-  throw new Error("it has other names too (hard links), each with a WAL of its own");
-}
-
-/** Starts the commit count in a file of version 0.3 or older, which can have a WAL. */
-function countOlder(db: DatabaseSync, file: string): void {
-  // The snapshot keeps other processes from restarting the WAL between the two commits.
-  using snapshot = new DatabaseSync(file, { readOnly: true, timeout: busyTimeoutMs });
-  snapshot.exec("BEGIN");
-  const version = pragma(snapshot, "user_version");
-  // The WAL needs a version of page 1 with the uncounted state, which the first count follows.
-  commit(db, () => isCounted(db) || db.exec(`PRAGMA user_version = ${version}`));
-  commit(db, () => isCounted(db) || beginCount(db));
+/** Refuses a file that other paths lead to, each with a WAL of its own beside it. */
+function refuseOtherNames(path: string): void {
+  if (statSync(path).nlink !== 1) throw new Error("it has other names too (hard links)");
+  const mounts = "/proc/self/mountinfo";
+  if (!existsSync(mounts)) return;
+  const file = realpathSync(path);
+  for (const line of readFileSync(mounts, "utf8").split("\n")) {
+    // Spaces and backslashes are octal (proc_pid_mountinfo(5)).
+    const point = line
+      .split(" ")[4]
+      ?.replaceAll(/\\([0-7]{3})/g, (_, octal) => String.fromCharCode(parseInt(octal, 8)));
+    if (point === file)
+      throw new Error("it is mounted by itself, without its WAL: mount its folder");
+  }
 }
 
 /** Runs a function in a transaction. Another process may have done its work before the lock is taken. */
@@ -235,23 +209,15 @@ export function commit<T>(db: DatabaseSync, write: () => T): T {
   }
 }
 
-/**
- * Checkpoints as much of the WAL as readers and the disk allow, without waiting: what stays in the
- * WAL is durable and readable too.
- */
+/** Checkpoints without waiting: what stays in the WAL is durable and readable too. */
 function checkpointNow(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
-  db.exec("PRAGMA busy_timeout = 0");
   try {
-    const passive = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
-    if (passive?.checkpointed !== passive?.log) {
+    const result = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
+    if (result?.checkpointed !== result?.log) {
       onWarning(`another process reads ${file}: until it ends, the WAL grows beside it`);
     }
-    // This one blocks other writers, but has little left to do.
-    db.prepare("PRAGMA wal_checkpoint(TRUNCATE)").get();
   } catch (error) {
     if (!hasCode(error, resultCode.full, resultCode.ioError)) throw error;
     onWarning(`the WAL of ${file} cannot be checkpointed, and grows: ${explainError(error)}`);
-  } finally {
-    db.exec(`PRAGMA busy_timeout = ${busyTimeoutMs}`);
   }
 }

@@ -1,14 +1,7 @@
-import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  openSync,
-  readSync,
-  realpathSync,
-  writeSync,
-} from "node:fs";
+import { createReadStream, createWriteStream, existsSync, realpathSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
+import { pipeline } from "node:stream/promises";
 import { sizeOf } from "./paths.ts";
 
 /**
@@ -39,32 +32,20 @@ export function refuseLeftovers(path: string): void {
 }
 
 /**
- * Rewrites the bytes of a WAL in place and syncs them, before a checkpoint. The sync of the process
- * that wrote them may have failed or never returned. The page cache then regards blocks that the
+ * Rewrites the bytes of a WAL in place and syncs them, before its first checkpoint here. The sync of the
+ * process that wrote them may have failed or never returned. The page cache then regards blocks that the
  * disk lost as written: no later sync would write them, and a power cut during the checkpoint would
  * leave a half-changed file without a WAL to repair it from.
  *
- * Closing the WAL drops no locks, since SQLite has none on it; the write lock keeps other processes
- * from changing a chunk meanwhile.
+ * Closing the WAL drops no locks, since SQLite has none on it.
  */
-export function rewriteWal(db: DatabaseSync, wal: string): void {
-  const descriptor = openSync(wal, "r+");
+export async function rewriteWal(db: DatabaseSync, wal: string): Promise<void> {
+  // Other processes must not write meanwhile. Fails where SQLite could open the file only for reads.
+  db.exec("BEGIN IMMEDIATE");
   try {
-    const chunk = Buffer.alloc(1024 * 1024);
-    for (let position = 0, size = 1; size > 0; position += size) {
-      // Locks per chunk, so that other processes can commit in between.
-      db.exec("BEGIN IMMEDIATE");
-      try {
-        size = readSync(descriptor, chunk, 0, chunk.length, position);
-        for (let done = 0; done < size; ) {
-          done += writeSync(descriptor, chunk, done, size - done, position + done);
-        }
-      } finally {
-        db.exec("ROLLBACK");
-      }
-    }
-    fsyncSync(descriptor);
+    const bytes = createReadStream(wal, { highWaterMark: 1024 * 1024 });
+    await pipeline(bytes, createWriteStream(wal, { flags: "r+", start: 0, flush: true }));
   } finally {
-    closeSync(descriptor);
+    db.exec("ROLLBACK");
   }
 }

@@ -3,7 +3,7 @@ import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../../investor/ids.ts";
 import type { Range } from "../../investor/paging.ts";
 import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
-import { hasCode, isLockedOut, resultCode, toFailure } from "./errors.ts";
+import { hasCode, resultCode, toFailure } from "./errors.ts";
 import { selected, toInvestor } from "./schema.ts";
 
 interface Lookup {
@@ -58,8 +58,8 @@ export function createSqliteReader(
       const row = findRow.get(id) as SQLOutputValue[] | undefined;
       resolve(row && toInvestor(id, row));
     } catch (error) {
-      // Each of the others would wait for the lock as long.
-      if (isLockedOut(error)) throw error;
+      // SQLite has waited for ten seconds, and would for each of the others.
+      if (hasCode(error, resultCode.protocol)) throw error;
       reject(error);
     }
   }

@@ -7,7 +7,6 @@ import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
 import { type TextField, textFields } from "../../investor/investor.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import { hasCode, resultCode } from "./errors.ts";
 
 /** Marks a file as ours: "INRE" (PRAGMA application_id). */
 const applicationId = 0x494e5245;
@@ -27,11 +26,11 @@ const options = ") STRICT, WITHOUT ROWID";
 export const selected = names.slice(1).join(", ");
 
 /** Inserts a {@link Row}, unless its id is taken. */
-export const insertRow = `INSERT INTO investors (${names.join(", ")})
+export const insertSql = `INSERT INTO investors (${names.join(", ")})
   VALUES (unhex(?, '-')${", ?".repeat(columns.length - 1)}) ON CONFLICT (id) DO NOTHING`;
 
 /**
- * The parameters of {@link insertRow}. The id is text: a small Buffer is a view of a pool of 64
+ * The parameters of {@link insertSql}. The id is text: a small Buffer is a view of a pool of 64
  * KiB, all of which would be sent to the writer thread.
  */
 export type Row = SQLInputValue[];
@@ -67,8 +66,9 @@ export function isEmpty(db: DatabaseSync): boolean {
   const hasTable = db.prepare("SELECT 1 FROM sqlite_schema LIMIT 1").get() !== undefined;
   const id = pragma(db, "application_id");
   if (id === 0 && !hasTable) return true;
-  const named = "name = 'investors' COLLATE NOCASE";
-  const made = db.prepare(`SELECT type, sql FROM sqlite_schema WHERE ${named}`).get();
+  const query = `SELECT type, name, sql FROM sqlite_schema WHERE tbl_name = 'investors' COLLATE NOCASE
+    AND type IN ('table', 'view', 'trigger') ORDER BY type = 'trigger'`;
+  const [made, trigger] = db.prepare(query).all();
   const hasOurs = isOurs(String(made?.sql));
   // A file made from the output of SQLite's .dump has no mark.
   const isMarked = id === applicationId || (id === 0 && hasOurs);
@@ -77,26 +77,10 @@ export function isEmpty(db: DatabaseSync): boolean {
     const what = made ? `its investors is a foreign ${made.type}` : "it has no table investors";
     throw new Error(`${what}: another program has changed it`);
   }
-  const ofTable = "type = 'trigger' AND tbl_name = 'investors' COLLATE NOCASE";
-  const trigger = db.prepare(`SELECT name FROM sqlite_schema WHERE ${ofTable}`).get()?.name;
-  if (trigger) throw new Error(`it has a trigger, ${trigger}, which can change records: drop it`);
-  const needed = columnsOf(db).find((each) => each.needsValue && !names.includes(each.name));
-  if (needed) {
-    throw new Error(
-      `another program has added a column, ${needed.name}, that needs a value: drop it`,
-    );
+  if (trigger) {
+    throw new Error(`it has a trigger, ${trigger.name}, which can change records: drop it`);
   }
-  refuseOtherIds(db);
   return false;
-}
-
-/** The table's writable columns, including those of other programs. */
-export function columnsOf(db: DatabaseSync) {
-  const found = db.prepare("PRAGMA table_info(investors)").all();
-  return found.map(({ name, notnull, dflt_value }) => ({
-    name: String(name),
-    needsValue: notnull === 1 && dflt_value === null,
-  }));
 }
 
 /** Whether a table is declared like ours, possibly with more columns; our rules then hold for all rows. */
@@ -114,24 +98,4 @@ function toSnakeCase(name: string): string {
 /** Normalizes spaces, quotes and case, which other programs, and SQLite's renaming, write differently. */
 function plain(sql: string): string {
   return sql.replaceAll(/[\s"`[\]]/g, "").toLowerCase();
-}
-
-/**
- * Checks the first and the last id, since a program can bypass the table's rules. Ids that are not
- * blobs sort before all blobs; reads detect wrong ones in between.
- */
-function refuseOtherIds(db: DatabaseSync): void {
-  for (const [which, order] of Object.entries({ first: "ASC", last: "DESC" })) {
-    try {
-      const query = `SELECT typeof(id) AS type, length(id) AS size FROM investors ORDER BY id ${order}`;
-      const { type, size } = db.prepare(`${query} LIMIT 1`).get() ?? {};
-      // An id without a type can only be damage.
-      if (type === undefined || type === "null" || (type === "blob" && size === 16)) continue;
-      const what = type === "blob" ? `${size} bytes` : type;
-      throw new Error(`the ${which} id is ${what} and not a UUID: another program has written it`);
-    } catch (error) {
-      // A damaged page fails the calls that need it, not the startup.
-      if (!hasCode(error, resultCode.corrupt, resultCode.ioError)) throw error;
-    }
-  }
 }

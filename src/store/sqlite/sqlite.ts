@@ -13,14 +13,13 @@ import {
   type Store,
   StoreClosedError,
   type StoreOptions,
-  StoreUnavailableError,
 } from "../store.ts";
-import { explainError, type Failure, isLockedOut, toFailure, toStoreError } from "./errors.ts";
+import { explainError, hasCode, resultCode, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
-import type { CheckpointFailure, CloseFailure, Outcome, Started } from "./writer.ts";
+import type { Outcome, Started } from "./writer.ts";
 
 type Options = Omit<StoreOptions, "requestTimeoutMs">;
 
@@ -29,9 +28,6 @@ type Options = Omit<StoreOptions, "requestTimeoutMs">;
  * large table. Lists read each page once, so they use a connection with the default.
  */
 const lookupCacheKib = 16 * 1024;
-
-/** How long reads can be locked out before the process ends, in milliseconds. */
-const lockoutMs = 30_000;
 
 /**
  * Keeps records in an SQLite file. One thread writes, in batches that share a commit; reads run on
@@ -43,48 +39,27 @@ const lockoutMs = 30_000;
 export async function createSqliteStore(path: string, options: Options): Promise<Store> {
   const { observe, onWritable, onWalSize } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
-    const message = explainError(error, path);
+    const message = explainError(error);
     throw new Error(`cannot use the SQLite file ${path}: ${message}`, { cause: error });
   });
   const batcher = createBatcher("insert", observe, async (investors: Investor[]) => {
-    if (lockout) return investors.map(() => lockout);
     const outcomes = (await writer.send(investors.map(toRow))).map(toResult);
     noteOutcomes(outcomes, onWritable);
     return outcomes;
   });
 
   let closing: Promise<void> | undefined;
-  /** The error of calls while a lock that reads need cannot be taken. */
-  let lockout: StoreUnavailableError | undefined;
-
-  /**
-   * Lets the writer thread wait for the locks that a read could not get, and fails calls meanwhile: for
-   * some locks SQLite waits by itself, up to ten seconds, which would block the event loop each time.
-   */
-  async function waitForLocks({ message }: Failure): Promise<void> {
-    lockout ??= new StoreUnavailableError(`another process holds its locks (${message})`);
-    const end = performance.now() + lockoutMs;
-    for (;;) {
-      const [outcome] = await writer.send("read");
-      if (!isLockedOut(outcome)) break;
-      if (performance.now() < end) continue;
-      const why = "another process holds its locks, or locks do not work on its file system";
-      return writer.die(new Error(`${path} could not be read for ${lockoutMs / 1_000} s: ${why}`));
-    }
-    lockout = undefined;
-  }
-
   function toReadError(error: unknown): Error {
     if (error instanceof FilesGoneError) writer.die(error);
     const failure = toFailure(error);
-    // A rejection means that the thread has ended, which is reported elsewhere.
-    if (isLockedOut(failure) && !lockout) waitForLocks(failure).catch(() => {});
+    // SQLite has waited for the lock for ten seconds, in which it blocked the event loop, and would again.
+    if (hasCode(error, resultCode.protocol)) writer.die(new Error(`${path}: ${failure.message}`));
     return toStoreError(failure);
   }
 
   function expectOpen(): void {
     if (closing !== undefined) throw new StoreClosedError();
-    if (lockout) throw lockout;
+    writer.expectUsable();
   }
 
   async function read<T>(query: () => T, signal?: AbortSignal): Promise<T> {
@@ -121,6 +96,10 @@ export async function createSqliteStore(path: string, options: Options): Promise
         for (const db of connections) db.close();
         // The last connection to close checkpoints the WAL, so it is the thread's.
         await writer.close();
+        if (sizeOf(writer.wal) === 0) return;
+        throw new Error(
+          `left its latest records in ${writer.wal}: another process has the file open, or its disk or locks fail`,
+        );
       });
       return closing;
     },
@@ -156,7 +135,7 @@ async function openFile(path: string, options: Options) {
 
 /** Starts the writer thread and waits until it is ready. */
 async function startWriter(path: string, options: Options) {
-  const { onWarning, onCheckpointFailure, onFatal } = options;
+  const { onWarning, onFatal } = options;
   // The thread's file is `.ts` when running from source, `.js` once built.
   const file = new URL(`./writer${extname(import.meta.url)}`, import.meta.url);
   const worker = new Worker(file, { workerData: path, execArgv: [] });
@@ -168,18 +147,12 @@ async function startWriter(path: string, options: Options) {
   const pending: PromiseWithResolvers<Outcome[]>[] = [];
   /** Why the thread accepts no more batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
-  let closeFailure: string | undefined;
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
-    worker.on(
-      "message",
-      (message: Outcome[] | Started | CheckpointFailure | CloseFailure | string) => {
-        if (Array.isArray(message)) pending.shift()?.resolve(message);
-        else if (typeof message === "string") onWarning(message);
-        else if ("identity" in message) resolve(message);
-        else if ("closeFailure" in message) closeFailure = message.closeFailure;
-        else onCheckpointFailure?.(message.checkpointFailure);
-      },
-    );
+    worker.on("message", (message: Outcome[] | Started | string) => {
+      if (Array.isArray(message)) pending.shift()?.resolve(message);
+      else if (typeof message === "string") onWarning(message);
+      else resolve(message);
+    });
     void exited.then(() => reject(cause));
   });
   const wal = `${realpathSync(path)}-wal`;
@@ -192,7 +165,7 @@ async function startWriter(path: string, options: Options) {
     } catch (error) {
       if (error instanceof FilesGoneError) die(error);
     }
-    const why = `the thread that writes to ${path} died: ${explainError(cause, path)}`;
+    const why = `the thread that writes to ${path} died: ${explainError(cause)}`;
     die(new Error(why, { cause }));
   });
 
@@ -206,26 +179,28 @@ async function startWriter(path: string, options: Options) {
     onFatal(reason);
   }
 
+  function expectUsable(): void {
+    if (unusable !== undefined) throw new StoreClosedError(unusable.message);
+  }
+
   return {
     identity,
     isNew,
     wal,
     die,
-    async send(request: Row[] | "read"): Promise<Outcome[]> {
-      if (unusable !== undefined) throw new StoreClosedError(unusable.message);
+    /** @throws {StoreClosedError} the thread accepts no more batches, and the process is about to end */
+    expectUsable,
+    async send(rows: Row[]): Promise<Outcome[]> {
+      expectUsable();
       const reply = Promise.withResolvers<Outcome[]>();
       pending.push(reply);
-      worker.postMessage(request);
+      worker.postMessage(rows);
       return reply.promise;
     },
     async close(): Promise<void> {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
-      if (closeFailure === undefined) return;
-      throw new Error(
-        `left its latest records in ${wal}, which cannot be checkpointed: ${closeFailure}`,
-      );
     },
   };
 }

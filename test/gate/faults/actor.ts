@@ -12,6 +12,7 @@ import { v4 } from "uuid";
 import { runCopy } from "../../../src/copy/copy.ts";
 import { maxTextLength } from "../../../src/investor/investor.ts";
 import { runRemove } from "../../../src/remove.ts";
+import type { Store } from "../../../src/store/store.ts";
 import { openSqlite } from "../../support/copying.ts";
 import { createRandom } from "../../support/random.ts";
 import { anInvestor } from "../../support/records.ts";
@@ -39,6 +40,9 @@ function requestRecords() {
 /** The file as another program opens it. */
 const openPlain = () => new DatabaseSync(path, { timeout: 5_000 });
 
+/** Closes a store, which rejects beside others. */
+const close = (store: Store) => store.close().catch(console.error);
+
 async function copyAll(from: string, to: string): Promise<void> {
   const { signal } = new AbortController();
   const sides = { from: `sqlite:${from}`, to: `sqlite:${to}` };
@@ -63,11 +67,11 @@ const roles: Record<string, () => unknown> = {
       await store.list({ limit: random.int(1, 500) });
       await delay(random.int(0, 30));
     }
-    await store.close();
+    await close(store);
   },
 
   /** A start and the end of it. */
-  start: async () => (await openSqlite(path)).close(),
+  start: async () => close(await openSqlite(path)),
 
   async reader() {
     const db = openPlain();
@@ -86,17 +90,6 @@ const roles: Record<string, () => unknown> = {
       insert.run(id, firstName);
       note(`+${id}`);
     }
-  },
-
-  /** A file as versions 0.1 to 0.3 made it, and the WAL of a kill. */
-  async older() {
-    await (await openSqlite(path)).close();
-    const db = openPlain();
-    db.exec("PRAGMA user_version = 1");
-    // The file itself has that number, not only its WAL.
-    db.close();
-    roles.writer?.();
-    process.kill(process.pid, "SIGKILL");
   },
 
   async remove() {

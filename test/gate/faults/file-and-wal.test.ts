@@ -98,9 +98,6 @@ function kindOf(file: Image, log: Image, images: Image[]): string {
   return age === 0 ? "its own file" : age < 0 ? "an older file" : "a newer file";
 }
 
-/** Whether commits are counted in a file, as they are not in those of older versions. */
-const isCounted = ({ file }: Image) => file.length > 64 && file.readUInt32BE(60) > 1;
-
 /** What is another each time that a WAL is begun anew. */
 const saltOf = ({ log }: Image) => log.subarray(16, 24);
 
@@ -109,7 +106,7 @@ function isCovered(file: Image, log: Image): boolean {
   const isSame = file.world === log.world;
   // What the file lacks of a checkpoint is in the WAL of that time alone.
   if (file.isTorn && !saltOf(file).equals(saltOf(log))) return false;
-  return isCounted(file) && (isSame ? file.uncounted === log.uncounted : isCounted(log));
+  return !isSame || file.uncounted === log.uncounted;
 }
 
 /** What a slow copy that ends before that of a WAL makes of a file: its parts are of two instants. */
@@ -346,7 +343,6 @@ async function live(disk: FailingDisk, world: number, random: Random) {
   };
   await hang("the first start", "service");
   await kill();
-  if (random.int(0, 2) === 0) await act("older");
   for (const [name, step] of random.shuffle(Object.entries(steps)).slice(0, maxSteps)) {
     if (actors.length === 0) await startServices();
     await step(name);
