@@ -131,6 +131,8 @@ it("the client sends a request id of version 7, the same in each attempt, unless
   await errorOf(client.createInvestor(aNew()));
   expect(sent).toEqual([sent[0], sent[0]]);
   expect(version(sent[0] ?? "")).toBe(7);
+  await errorOf(client.createInvestor({ ...aNew(), requestId: "" }, { retries: 0 }));
+  expect(version(sent.at(-1) ?? "")).toBe(7);
   const requestId = v7();
   await errorOf(client.createInvestor({ ...aNew(), requestId }, { retries: 0 }));
   expect(sent.at(-1)).toBe(requestId);

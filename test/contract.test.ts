@@ -31,7 +31,7 @@ it("the check of the contract passes where something was added", () => {
 it("the check of the contract fails on each change that breaks callers, and names it", () => {
   const changes = {
     zip_code: ["string zip_code = 10;", "string postcode = 10;"],
-    city: ["optional string city", "string city"],
+    city: ["string city = 8;", "optional string city = 8;"],
     GetInvestor: [/\n {2}rpc GetInvestor[^}]*\}\n/, "\n"],
     java_multiple_files: [/option java_multiple_files.*\n/, ""],
   } as const;

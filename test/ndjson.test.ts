@@ -33,6 +33,7 @@ describe("a line of NDJSON", () => {
     ['"\\ufeffcity" is not a member of an investor', lineOf({ "\ufeffcity": "5" })],
     ["lastName must not contain unpaired surrogates", lineOf({ lastName: "Secret \ud800" })],
     ["id or requestId is required", lineOf({ id: undefined })],
+    ["id or requestId is required", lineOf({ id: undefined, requestId: "" })],
     ["requestId must not be given beside id", lineOf({ requestId })],
     ["requestId must be a UUID, neither nil nor max", lineOf({ id: undefined, requestId: "17" })],
     ["requestId must be a string", lineOf({ id: undefined, requestId: 17 })],

@@ -43,7 +43,7 @@ function findRefused(request: MessageInitShape<typeof CreateInvestorRequestSchem
   const { requestId, type = InvestorType.UNSPECIFIED, $typeName: _, ...texts } = request;
   isContent({ ...texts, type: typeNames.get(type) ?? String(type) });
   const members = (isContent.errors ?? []).map(({ instancePath }) => instancePath.slice(1));
-  const isWrong = requestId !== undefined && !(isKey(requestId) && isKey(`"${requestId}"`));
+  const isWrong = requestId && !(isKey(requestId) && isKey(`"${requestId}"`));
   return [...members, ...(isWrong ? ["requestId"] : [])];
 }
 
@@ -103,9 +103,10 @@ describe("the OpenAPI document", () => {
     for (const body of [null, [], "x", 7]) expect(isContent(body)).toBe(false);
   });
 
-  it("takes an Idempotency-Key quoted or bare, and no half of its quotes", () => {
+  it("takes an Idempotency-Key quoted or bare, and no half of its quotes, nor an empty one", () => {
     for (const key of [v4(), `"${v7()}"`]) expect(isKey(key)).toBe(true);
-    for (const key of [`"${v4()}`, `${v4()}"`, `""${v4()}""`]) expect(isKey(key)).toBe(false);
+    for (const key of [`"${v4()}`, `${v4()}"`, `""${v4()}""`, "", '""'])
+      expect(isKey(key)).toBe(false);
   });
 
   it("takes the sizes of pages that the service takes", () => {

@@ -1,8 +1,10 @@
 /** What holds for a call by every protocol, whichever connection it comes on. */
 import { type ClientHttp2Session, connect as connectHttp2, constants } from "node:http2";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { pino } from "pino";
 import { v7 } from "uuid";
 import { beforeAll, expect, it, onTestFinished } from "vitest";
+import { InvestorSchema } from "../gen/investor/v1/investor_pb.js";
 import { readTls } from "../src/http/tls.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
@@ -366,6 +368,39 @@ everywhere(
     expect(logged[0]).toContain(call.outcome().slice("internal error ".length));
   },
 );
+
+it("a create may be what older clients send, or a record that was read", async () => {
+  const { httpPort } = await startInProcess();
+  const url = `http://127.0.0.1:${httpPort}${rpc}`;
+  const post = async (type: string, body: Buffer | string | Uint8Array<ArrayBuffer>) => {
+    const reply = await fetch(url, { method: "POST", headers: { "content-type": type }, body });
+    expect(reply.status).toBe(200);
+    return Buffer.from(await reply.arrayBuffer());
+  };
+  const { id, ...content } = fromBinary(
+    InvestorSchema,
+    await post("application/proto", ofVersion5),
+  );
+  expect(content).toMatchObject({ firstName: "Ada", middleName: "", country: "gb" });
+  // The same request id.
+  expect(JSON.parse(String(await post("application/json", ofVersion5Json)))).toMatchObject({ id });
+  const read = toBinary(InvestorSchema, create(InvestorSchema, { id, ...content }));
+  const again = fromBinary(InvestorSchema, await post("application/proto", read));
+  expect(again).toEqual({ ...content, id: expect.not.stringMatching(id) });
+});
+
+/** What clients of 0.5 sent: every text, also empty ones, and a request id. */
+const ofVersion5 = Buffer.from(
+  "10011a0341646122002a084c6f76656c61636532123132205374204a616d6573205371756172653a0042064c6f6e646f6e" +
+    "4a0052085357315920344a485a0267626202656e6a2430313938306633632d356130302d376333652d396231662d3666" +
+    "31643261346238633064",
+  "hex",
+);
+const ofVersion5Json =
+  '{"type":"INVESTOR_TYPE_INDIVIDUAL","firstName":"Ada","middleName":"","lastName":"Lovelace",' +
+  '"addressLine1":"12 St James Square","addressLine2":"","city":"London","state":"",' +
+  '"zipCode":"SW1Y 4JH","country":"gb","language":"en",' +
+  '"requestId":"01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d"}';
 
 // With protobuf, they do in tls.test.ts and authentication.test.ts.
 it("a client by any protocol creates, gets and lists with JSON", async () => {

@@ -127,9 +127,10 @@ describe("REST", () => {
       status: 422,
       body: { reason: "REQUEST_ID_REUSED", type: "urn:investor-records:problem:request-id-reused" },
     });
-    const wrong = await post(content(), { "idempotency-key": "abc" });
-    expect(wrong.status).toBe(400);
-    expect(wrong.body.errors).toMatchObject([{ header: "Idempotency-Key" }]);
+    for (const wrong of ["abc", "", '""']) {
+      const { status, body } = await post(content(), { "idempotency-key": wrong });
+      expect([status, body.errors], wrong).toMatchObject([400, [{ header: "Idempotency-Key" }]]);
+    }
     expect((await ask(list)).body).toHaveLength(1);
   });
 
@@ -264,7 +265,7 @@ describe("a failure by REST", () => {
       };
       const { url } = await serve({ createInvestor: fail, getInvestor: fail, listInvestors: fail });
       const requests: Record<string, [url: string, init: RequestInit]> = {
-        createInvestor: [url, { method: "POST", headers: json, body: "{}" }],
+        createInvestor: [url, { method: "POST", headers: json, body: JSON.stringify(institution) }],
         getInvestor: [`${url}/${v7()}`, {}],
         listInvestors: [url, {}],
       };

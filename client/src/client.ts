@@ -11,38 +11,27 @@ import {
   type CreateInvestorRequest,
   type Investor,
   InvestorService,
-  type InvestorType,
   type ListInvestorsResponse,
 } from "../gen/investor/v1/investor_pb.js";
 import { cancelled, InvestorError } from "./error.ts";
 import { createRetries, type Outcome } from "./retries.ts";
 
-/** The fields that every record must have, even if later versions have more. */
-type RequiredField =
-  | "type"
-  | "firstName"
-  | "middleName"
-  | "lastName"
-  | "addressLine1"
-  | "addressLine2"
-  | "city"
-  | "state"
-  | "zipCode"
-  | "country"
-  | "language";
+/** The fields that every record must have. */
+type RequiredField = "type" | "country" | "language";
+
+/** The fields that a record may lack. */
+type OptionalField = Exclude<keyof CreateInvestorRequest, keyof Message | RequiredField>;
 
 /**
- * The content of a new record: eleven fields are required.
+ * The content of a new record; text that is absent is empty. A record that was read can be passed
+ * as it is: its id is ignored.
  *
  * A retry with the same `requestId`, a UUID, returns the record that was already stored, even from
- * another process. If absent, the client generates one, which makes its own retries safe.
+ * another process. If absent or empty, the client generates one, which makes its own retries safe.
  */
-export type NewInvestor = {
-  [Name in RequiredField]: Exclude<
-    CreateInvestorRequest[Name],
-    undefined | InvestorType.UNSPECIFIED
-  >;
-} & Omit<CreateInvestorRequest, keyof Message | RequiredField>;
+export type NewInvestor = Pick<CreateInvestorRequest, RequiredField> & {
+  [Name in OptionalField]?: CreateInvestorRequest[Name] | undefined;
+};
 
 /** Options of one call. */
 export interface CallOptions {
@@ -166,8 +155,11 @@ export function createClient(
 
   const { method } = InvestorService;
   return {
-    createInvestor({ requestId = newRequestId(), ...content }, options = {}) {
-      return call(method.createInvestor, { ...content, requestId }, options);
+    createInvestor({ requestId, ...content }, options = {}) {
+      const request = { ...content, requestId: requestId || newRequestId() };
+      // What is undefined counts as absent.
+      type Init = MessageInitShape<typeof method.createInvestor.input>;
+      return call(method.createInvestor, request as Init, options);
     },
     getInvestor: ({ id }, options = {}) => call(method.getInvestor, { id }, options),
     listInvestors: (request = {}, options = {}) => call(method.listInvestors, request, options),

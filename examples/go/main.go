@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	investorv1 "example/gen/investor/v1"
 )
@@ -44,18 +43,15 @@ func run(address string) error {
 	client := investorv1.NewInvestorServiceClient(conn)
 	ctx := context.Background()
 	request := &investorv1.CreateInvestorRequest{
-		Type:         investorv1.InvestorType_INVESTOR_TYPE_INDIVIDUAL.Enum(),
-		FirstName:    proto.String("Ada"),
-		MiddleName:   proto.String(""),
-		LastName:     proto.String("Lovelace"),
-		AddressLine1: proto.String("12 St James Square"),
-		AddressLine2: proto.String(""),
-		City:         proto.String("London"),
-		State:        proto.String(""),
-		ZipCode:      proto.String("SW1Y 4JH"),
-		Country:      proto.String("gb"),
-		Language:     proto.String("en"),
-		RequestId:    proto.String(uuid.Must(uuid.NewV7()).String()),
+		Type:         investorv1.InvestorType_INVESTOR_TYPE_INDIVIDUAL,
+		FirstName:    "Ada",
+		LastName:     "Lovelace",
+		AddressLine1: "12 St James Square",
+		City:         "London",
+		ZipCode:      "SW1Y 4JH",
+		Country:      "gb",
+		Language:     "en",
+		RequestId:    uuid.Must(uuid.NewV7()).String(),
 	}
 	created, err := client.CreateInvestor(ctx, request)
 	if err != nil {
@@ -70,7 +66,7 @@ func run(address string) error {
 	}
 	fmt.Println("replayed", replayed.Id)
 
-	request.Country = proto.String("England")
+	request.Country = "England"
 	_, err = client.CreateInvestor(ctx, request)
 	if err == nil {
 		return errors.New("the country was accepted")

@@ -26,12 +26,9 @@ def ada(**changes):
     content = dict(
         type=INVESTOR_TYPE_INDIVIDUAL,
         first_name="Ada",
-        middle_name="",
         last_name="Lovelace",
         address_line1="12 St James Square",
-        address_line2="",
         city="London",
-        state="",
         zip_code="SW1Y 4JH",
         country="gb",
         language="en",

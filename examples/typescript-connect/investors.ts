@@ -10,12 +10,9 @@ const client = createInvestorClient(createConnectTransport({ baseUrl, httpVersio
 const ada = {
   type: InvestorType.INDIVIDUAL,
   firstName: "Ada",
-  middleName: "",
   lastName: "Lovelace",
   addressLine1: "12 St James Square",
-  addressLine2: "",
   city: "London",
-  state: "",
   zipCode: "SW1Y 4JH",
   country: "gb",
   language: "en",

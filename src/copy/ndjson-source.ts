@@ -2,7 +2,8 @@ import { isUtf8 } from "node:buffer";
 import { open, stat } from "node:fs/promises";
 import type { Readable } from "node:stream";
 import { setImmediate } from "node:timers/promises";
-import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { create } from "@bufbuild/protobuf";
+import { CreateInvestorRequestSchema, type Investor } from "../../gen/investor/v1/investor_pb.js";
 import { deriveId, isUuid } from "../investor/ids.ts";
 import { findViolations, toInvestor, type Violation } from "../investor/investor.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
@@ -88,12 +89,12 @@ function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
   const text = isFirst ? line.toString().replace(/^\ufeff/, "") : line.toString();
   if (text.trim() === "") return undefined;
   const { id, requestId, ...members } = parseObject(text);
-  const { request, violations } = fromMembers(members);
-  if (typeof requestId === "string") request.requestId = requestId;
-  const others = findViolations(request).map((each) => ({ ...each, field: toMember(each.field) }));
+  const { content, violations } = fromMembers(members);
+  if (typeof requestId === "string") content.requestId = requestId;
+  const others = findViolations(content).map((each) => ({ ...each, field: toMember(each.field) }));
   const all = [...findIdViolations(id, requestId), ...addViolations(violations, others)];
   if (all.length > 0) throw new Error(describeViolations(all));
-  const investor = toInvestor(request);
+  const investor = toInvestor(create(CreateInvestorRequestSchema, content));
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId("", String(requestId));
   return investor;
 }
@@ -101,7 +102,7 @@ function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
 function findIdViolations(id: unknown, requestId: unknown): Violation[] {
   const wrong = (field: string, description: string) => [{ field, description }];
   if (id === undefined) {
-    if (requestId === undefined) return wrong("id", "or requestId is required");
+    if (requestId === undefined || requestId === "") return wrong("id", "or requestId is required");
     return typeof requestId === "string" ? [] : wrong("requestId", "must be a string");
   }
   if (requestId !== undefined) return wrong("requestId", "must not be given beside id");

@@ -24,8 +24,11 @@ export const textFields = [
 
 export type TextField = (typeof textFields)[number];
 
+/** What a create request has; plain JSON, and records of other programs, may lack any of it. */
+export type Content = Partial<Pick<CreateInvestorRequest, "type" | TextField | "requestId">>;
+
 /** Investor types by their names outside of protobuf. */
-export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
+const typesByName: ReadonlyMap<string, InvestorType> = new Map([
   ["individual", InvestorType.INDIVIDUAL],
   ["institution", InvestorType.INSTITUTION],
 ]);
@@ -33,6 +36,12 @@ export const typesByName: ReadonlyMap<string, InvestorType> = new Map([
 export const typeNames: ReadonlyMap<InvestorType, string> = new Map(
   Array.from(typesByName, ([name, type]) => [type, name]),
 );
+
+/** The investor type of this name; one that breaks the rules if there is none. */
+export function typeNamed(name: string): InvestorType {
+  // UNSPECIFIED would be an omitted type.
+  return typesByName.get(name) ?? (-1 as InvestorType);
+}
 
 /** One field that breaks a rule, by its name in the protobuf contract. */
 export interface Violation {
@@ -61,15 +70,13 @@ export const maxRecordBytes = textFields.reduce(
 /** The record of a valid request, without an id. */
 export function toInvestor(request: CreateInvestorRequest): Investor {
   const investor = create(InvestorSchema);
-  investor.type = request.type ?? InvestorType.UNSPECIFIED;
-  for (const key of textFields) investor[key] = request[key] ?? "";
+  investor.type = request.type;
+  for (const key of textFields) investor[key] = request[key];
   return investor;
 }
 
 /** All rules that a create request, or a record, breaks, in the order of the fields. */
-export function findViolations(
-  request: Partial<Pick<CreateInvestorRequest, "type" | TextField | "requestId">>,
-): Violation[] {
+export function findViolations(request: Content): Violation[] {
   const violations: Violation[] = [];
   const note = (key: keyof typeof CreateInvestorRequestSchema.field, description?: string) => {
     if (description === undefined) return;
@@ -84,12 +91,12 @@ export function findViolations(
     else if (typeof value !== "string") note(key, "must be a string");
     else note(key, codeFields.has(key) ? wrongCode(value) : wrongText(value));
   }
-  if (request.requestId !== undefined) note("requestId", wrongRequestId(request.requestId));
+  if (request.requestId) note("requestId", wrongRequestId(request.requestId));
   return violations;
 }
 
-function wrongType(type: InvestorType | undefined): string | undefined {
-  if (type === undefined) return "is required";
+function wrongType(type: InvestorType = InvestorType.UNSPECIFIED): string | undefined {
+  if (type === InvestorType.UNSPECIFIED) return "is required";
   return typeNames.has(type) ? undefined : "must be individual or institution";
 }
 

@@ -1,11 +1,16 @@
-import { create } from "@bufbuild/protobuf";
 import {
   CreateInvestorRequestSchema,
   type Investor,
-  InvestorType,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { type TextField, textFields, typeNames, typesByName, type Violation } from "./investor.ts";
+import {
+  type Content,
+  type TextField,
+  textFields,
+  typeNamed,
+  typeNames,
+  type Violation,
+} from "./investor.ts";
 
 /** The most violations to report at once: 64 KiB can contain eight thousand. */
 export const maxViolations = 100;
@@ -21,12 +26,13 @@ export function toJson(investor: Investor): string {
 }
 
 /**
- * Converts the members of an object to a create request.
+ * Converts the members of an object to the content of a create request.
  *
- * @returns the request, and a violation for each member that is unknown or not a string, by its own name
+ * @returns the content, which lacks what the object does, and a violation for each member that is
+ * unknown or not a string, by its own name
  */
 export function fromMembers(object: Record<string, unknown>) {
-  const request = create(CreateInvestorRequestSchema);
+  const content: Content = {};
   const violations: Violation[] = [];
   for (const member of Object.keys(object)) {
     const value = object[member];
@@ -36,12 +42,12 @@ export function fromMembers(object: Record<string, unknown>) {
     } else if (typeof value !== "string") {
       violations.push({ field: member, description: "must be a string" });
     } else if (member === "type") {
-      request.type = typesByName.get(value) ?? InvestorType.UNSPECIFIED;
+      content.type = typeNamed(value);
     } else {
-      request[member as TextField] = value;
+      content[member as TextField] = value;
     }
   }
-  return { request, violations };
+  return { content, violations };
 }
 
 /**

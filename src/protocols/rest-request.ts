@@ -2,6 +2,7 @@ import { isUtf8 } from "node:buffer";
 import { create, type Message } from "@bufbuild/protobuf";
 import {
   type CreateInvestorRequest,
+  CreateInvestorRequestSchema,
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
@@ -33,15 +34,17 @@ const bodyMark = "#/";
  */
 export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateInvestorRequest {
   requireJson(httpRequest);
-  const { request, violations: ofMembers } = fromMembers(readObject(body));
+  const { content, violations: ofMembers } = fromMembers(readObject(body));
   const key = httpRequest.headers["idempotency-key"];
-  if (key !== undefined) request.requestId = String(key).replace(/^"(.*)"$/, "$1");
+  // Only in a message, an empty request id is none: quotes are no UUID.
+  if (key !== undefined) content.requestId = String(key || '""').replace(/^"(.+)"$/, "$1");
   const violations = findQueryViolations(queryOf(httpRequest), []);
   for (const { field, description } of ofMembers) {
     violations.push({ field: bodyMark + toPointer(field), description });
   }
-  if (violations.length === 0) return request;
-  throw invalidFields(addViolations(violations, findViolations(request), bodyMark));
+  const all = addViolations(violations, findViolations(content), bodyMark);
+  if (all.length > 0) throw invalidFields(all);
+  return create(CreateInvestorRequestSchema, content);
 }
 
 /**

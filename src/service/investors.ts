@@ -98,7 +98,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
       const { requestId } = request;
       // New ids ascend with time, which keeps inserts local.
       investor.id =
-        requestId === undefined ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
+        requestId === "" ? randomUUIDv7() : deriveId(values.get(principalKey), requestId);
       // Leaves time for the reply, with the id, to reach the caller before the deadline.
       const now = performance.now();
       const replayUntil = now + (values.get(deadlineKey) - now) * 0.75;
@@ -114,7 +114,7 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
         if (stored instanceof Error) {
           if (signal.aborted)
             throw interrupted(signal.reason, "the record may or may not be stored");
-          if (requestId === undefined) throw outcomeUnknownFor(investor.id, stored);
+          if (requestId === "") throw outcomeUnknownFor(investor.id, stored);
           throw outcomeUnknown(stored);
         }
         checkStored(stored);

@@ -42,16 +42,13 @@ import type { createInvestorClient as overConnect } from "investor-records-clien
 
 const client = createInvestorClient(process.argv[2] ?? "", credentials.createInsecure());
 
-const text = {
-  firstName: "", middleName: "", lastName: "Example Capital", addressLine1: "1 Main Street",
-  addressLine2: "", city: "Springfield", state: "IL", zipCode: "62701", country: "us",
-  language: "en",
-};
+const required = { type: InvestorType.INSTITUTION, country: "us", language: "en" };
 
 async function main(): Promise<void> {
-  const investor: Investor = await client.createInvestor({
-    ...text, type: InvestorType.INSTITUTION, requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d",
+  const first: Investor = await client.createInvestor({
+    ...required, lastName: "Example Capital", requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d",
   });
+  const investor: Investor = await client.createInvestor(first);
   const { investors } = await client.listInvestors({}, { timeoutMs: 10_000 });
   const error: unknown = await client.getInvestor({ id: "" }).catch((reason) => reason);
   if (!(error instanceof InvestorError)) throw error;
@@ -70,16 +67,14 @@ export function misuse(connect: typeof overConnect): void {
   connect("localhost:50051");
   // @ts-expect-error
   client.getInvestor({ id: 7 });
-  const { city, ...rest } = { ...text, type: InvestorType.INSTITUTION as const };
+  const { country, ...rest } = required;
   // @ts-expect-error
   client.createInvestor(rest);
-  client.createInvestor({ ...rest, city });
+  client.createInvestor({ ...rest, country, city: undefined, requestId: undefined });
   // @ts-expect-error
-  client.createInvestor({ ...rest, city: undefined });
+  client.createInvestor({ ...rest, country: undefined });
   // @ts-expect-error
-  client.createInvestor({ ...rest, city, type: InvestorType.UNSPECIFIED });
-  // @ts-expect-error
-  client.createInvestor({ ...rest, city, lastname: "Example Capital" });
+  client.createInvestor({ ...required, lastname: "Example Capital" });
   // @ts-expect-error
   client.getInvestor({ id: "" }).then(({ nextPageToken }) => nextPageToken);
   // @ts-expect-error
@@ -233,7 +228,7 @@ describe("the package", () => {
     expect(types).toHaveLength(2);
     for (const name of types) {
       const text = readFileSync(join(beside, name), "utf8");
-      write(name, text.replaceAll("  requestId?:", "  note?: string | undefined;\n  requestId?:"));
+      write(name, text.replaceAll("  requestId: string;", "  note: string;\n  requestId: string;"));
       expect(readFileSync(join(beside, name), "utf8")).not.toBe(text);
     }
     await compile(today, "nodenext.json");

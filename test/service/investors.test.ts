@@ -39,15 +39,24 @@ describe("create", () => {
     expect(await client.getInvestor({ id: created.id })).toEqual(created);
   });
 
-  it("names every missing field at once and stores nothing", async () => {
+  it("names the missing fields that it requires, and stores nothing", async () => {
     const { client } = await openService();
     const failure = await failureOf(client.createInvestor({}));
     expect(failure).toMatchObject({ code: "InvalidArgument", reason: "INVALID_FIELDS" });
-    const names = (["type", ...textFields] as const).map(nameOf);
-    expect(failure.violations).toEqual(
-      Object.fromEntries(names.map((name) => [name, "is required"])),
-    );
+    const code = "must be two or three lower-case letters (a-z)";
+    expect(failure.violations).toEqual({ type: "is required", country: code, language: code });
     expect((await client.listInvestors({})).investors).toEqual([]);
+  });
+
+  it("takes text that is missing as empty, and an empty request id as none", async () => {
+    const { client } = await openService();
+    const request = { type: 2, lastName: "Example Capital", country: "us", language: "en" };
+    const empty = Object.fromEntries(textFields.map((field) => [field, ""]));
+    const first = await client.createInvestor(request);
+    expect(first).toMatchObject({ ...empty, ...request });
+    const second = await client.createInvestor({ ...empty, ...request, requestId: "" });
+    expect(second).toEqual({ ...first, id: second.id });
+    expect(second.id).not.toBe(first.id);
   });
 
   it("refuses what breaks a rule, names the field and stores nothing", async () => {

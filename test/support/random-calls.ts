@@ -17,7 +17,7 @@ import { broken, oddJson, type Random } from "./random.ts";
 import { paths } from "./raw-grpc.ts";
 import { institution } from "./records.ts";
 
-type Create = MessageInitShape<typeof CreateInvestorRequestSchema>;
+export type Create = MessageInitShape<typeof CreateInvestorRequestSchema>;
 
 /** A call with a message, by any protocol. */
 export type MessageCall =

@@ -33,7 +33,7 @@ export declare type Investor = Message<"investor.v1.Investor"> & {
   type: InvestorType;
 
   /**
-   * The given name; may be empty, as can any free text.
+   * The given name; may be empty, as may every text down to zip_code.
    *
    * @generated from field: string first_name = 3;
    */
@@ -112,103 +112,108 @@ export declare const InvestorSchema: GenMessage<Investor>;
 /**
  * The content of a new record.
  *
- * All fields but request_id are required. Free text, from first_name to zip_code,
- * may be empty, has at most 256 Unicode code points and no control characters,
- * and is kept exactly as sent.
+ * type, country and language are required. Any other field may be empty, which is
+ * the same as omitted. Free text is every field from first_name to zip_code: it has
+ * at most 256 Unicode code points, no control characters, and is kept as sent.
+ *
+ * Names and numbers are those of Investor: the bytes of a record that was read are
+ * a request for another one with its content, since its id is ignored.
  *
  * @generated from message investor.v1.CreateInvestorRequest
  */
 export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorRequest"> & {
   /**
-   * Individual or institution.
+   * Individual or institution; required.
    *
-   * @generated from field: optional investor.v1.InvestorType type = 2;
+   * @generated from field: investor.v1.InvestorType type = 2;
    */
-  type?: InvestorType | undefined;
+  type: InvestorType;
 
   /**
-   * The given name.
+   * The given name; may be empty.
    *
-   * @generated from field: optional string first_name = 3;
+   * @generated from field: string first_name = 3;
    */
-  firstName?: string | undefined;
+  firstName: string;
 
   /**
-   * The middle name.
+   * The middle name; may be empty.
    *
-   * @generated from field: optional string middle_name = 4;
+   * @generated from field: string middle_name = 4;
    */
-  middleName?: string | undefined;
+  middleName: string;
 
   /**
-   * The family name, or the name of the institution.
+   * The family name, or the name of the institution; may be empty.
    *
-   * @generated from field: optional string last_name = 5;
+   * @generated from field: string last_name = 5;
    */
-  lastName?: string | undefined;
+  lastName: string;
 
   /**
-   * The first line of the address.
+   * The first line of the address; may be empty.
    *
-   * @generated from field: optional string address_line1 = 6;
+   * @generated from field: string address_line1 = 6;
    */
-  addressLine1?: string | undefined;
+  addressLine1: string;
 
   /**
-   * The second line of the address.
+   * The second line of the address; may be empty.
    *
-   * @generated from field: optional string address_line2 = 7;
+   * @generated from field: string address_line2 = 7;
    */
-  addressLine2?: string | undefined;
+  addressLine2: string;
 
   /**
-   * The city of the address.
+   * The city of the address; may be empty.
    *
-   * @generated from field: optional string city = 8;
+   * @generated from field: string city = 8;
    */
-  city?: string | undefined;
+  city: string;
 
   /**
-   * The state, province or region of the address.
+   * The state, province or region of the address; may be empty.
    *
-   * @generated from field: optional string state = 9;
+   * @generated from field: string state = 9;
    */
-  state?: string | undefined;
+  state: string;
 
   /**
-   * The postal code of the address.
+   * The postal code of the address; may be empty.
    *
-   * @generated from field: optional string zip_code = 10;
+   * @generated from field: string zip_code = 10;
    */
-  zipCode?: string | undefined;
+  zipCode: string;
 
   /**
-   * The country: two or three lower-case letters (a-z), not looked up in any list.
+   * The country; required: two or three lower-case letters (a-z), such as "us" of
+   * ISO 3166-1, not looked up in any list.
    *
-   * @generated from field: optional string country = 11;
+   * @generated from field: string country = 11;
    */
-  country?: string | undefined;
+  country: string;
 
   /**
-   * The language: two or three lower-case letters (a-z), not looked up in any list.
+   * The language; required: two or three lower-case letters (a-z), such as "en" of
+   * ISO 639, not looked up in any list.
    *
-   * @generated from field: optional string language = 12;
+   * @generated from field: string language = 12;
    */
-  language?: string | undefined;
+  language: string;
 
   /**
    * Makes the call safe to retry (https://google.aip.dev/155): a UUID in
    * canonical text, neither nil nor max, chosen by the caller for this record.
-   * Case does not matter; empty text is rejected.
+   * Case does not matter; empty is none.
    *
    * A retry with the same request_id and content returns the stored record,
    * however long ago that was. Request ids of different authenticated callers are
    * independent. A UUID of version 7 is recommended: it keeps new records
    * together in the index. Its time is not checked.
    *
-   * @generated from field: optional string request_id = 13;
+   * @generated from field: string request_id = 13;
    */
-  requestId?: string | undefined;
+  requestId: string;
 };
 
 /**
@@ -333,9 +338,10 @@ export declare const InvestorTypeSchema: GenEnum<InvestorType>;
  *
  * Errors carry a google.rpc.ErrorInfo of the domain "investor-records", whose
  * reason is stable and meant for programs; messages are for people and may
- * change. Protocol errors, such as an unknown method or compression, and
- * client-side failures, such as a local deadline, have no details. Each method can
- * fail with these:
+ * change. Over gRPC and gRPC-Web, the trailer "reason" has it as plain text, too.
+ * Protocol errors, such as an unknown method or compression, and client-side
+ * failures, such as a local deadline, have neither. Each method can fail with
+ * these:
  *
  * - INVALID_ARGUMENT, INVALID_FIELDS: a google.rpc.BadRequest names every field
  *   that breaks a rule, all of them at once.

@@ -1,12 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { Binary, type Document } from "mongodb";
-import {
-  type Investor,
-  InvestorSchema,
-  InvestorType,
-} from "../../../gen/investor/v1/investor_pb.js";
+import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../../investor/ids.ts";
-import { textFields, typeNames, typesByName } from "../../investor/investor.ts";
+import { textFields, typeNamed, typeNames } from "../../investor/investor.ts";
 import type { Range } from "../../investor/paging.ts";
 
 export const collectionName = "investors";
@@ -30,7 +26,7 @@ export function toDocument(investor: Investor): Document {
 export function fromDocument(document: Document): Investor {
   const investor = create(InvestorSchema);
   investor.id = uuidFromHex(document._id.toString("hex"));
-  investor.type = typesByName.get(document.type) ?? InvestorType.UNSPECIFIED;
+  investor.type = typeNamed(document.type);
   for (const field of textFields) investor[field] = document[field];
   return investor;
 }
