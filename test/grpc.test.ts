@@ -42,10 +42,15 @@ describe("a request by gRPC that cannot be a call", () => {
   const [malformed, tooLarge] = ["MALFORMED_REQUEST", "MESSAGE_TOO_LARGE"];
   const large = Buffer.alloc(50_000_000);
 
+  const grpcJson = { "content-type": "application/grpc+json" };
+  const webJson = { "content-type": "application/grpc-web+json" };
+
   it.each<[string, number, string | undefined, Uint8Array, object?]>([
     ["bytes that are no message", INVALID_ARGUMENT, malformed, frame(Buffer.of(255, 255))],
     ["a field that ends early", INVALID_ARGUMENT, malformed, frame(Buffer.of(10, 5, 97))],
     ["invalid UTF-8", INVALID_ARGUMENT, malformed, frame(Buffer.of(10, 2, 0xc3, 0x28))],
+    ["broken JSON", INVALID_ARGUMENT, malformed, frame(Buffer.from("{")), grpcJson],
+    ["broken JSON by gRPC-Web", INVALID_ARGUMENT, malformed, frame(Buffer.from("{")), webJson],
     ["less than it announces", INVALID_ARGUMENT, malformed, frame(good).subarray(0, 6)],
     ["less than a frame", INVALID_ARGUMENT, malformed, empty.subarray(0, 3)],
     ["no message", UNIMPLEMENTED, undefined, Buffer.alloc(0)],
@@ -101,6 +106,7 @@ it.each([
     expect(reply).toMatchObject({
       "grpc-status": String(status.UNAVAILABLE),
       "grpc-retry-pushback-ms": "1000",
+      reason: "OVERLOADED",
     });
     expect(flags & constants.NGHTTP2_FLAG_END_STREAM).not.toBe(0);
   },

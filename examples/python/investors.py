@@ -3,7 +3,7 @@ import uuid
 from pathlib import Path
 
 import grpc
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from google.rpc.error_details_pb2 import BadRequest
 from grpc_status import rpc_status
 
 from investor.v1.investor_pb2 import (
@@ -52,12 +52,11 @@ def main(address="localhost:50051"):
         try:
             stub.CreateInvestor(ada(country="England"))
         except grpc.RpcError as error:
+            print("refused:", dict(error.trailing_metadata()).get("reason"))
             status = rpc_status.from_call(error)
             for detail in status.details if status else []:
-                info, bad_request = ErrorInfo(), BadRequest()
-                if detail.Unpack(info):
-                    print("refused:", info.reason)
-                elif detail.Unpack(bad_request):
+                bad_request = BadRequest()
+                if detail.Unpack(bad_request):
                     for violation in bad_request.field_violations:
                         print(f"{violation.field}: {violation.description}")
 

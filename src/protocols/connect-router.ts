@@ -20,7 +20,7 @@ import { universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { Call } from "../calls/call.ts";
 import type { CallHead, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
-import { malformedRequest } from "../errors.ts";
+import { malformedRequest, reasonOf } from "../errors.ts";
 import { createTurns } from "../event-loop.ts";
 import type { Connection } from "../http/connection.ts";
 import { authorityOf } from "../http/cross-origin.ts";
@@ -83,7 +83,14 @@ export function createConnectRoutes(
       call.throwIfAborted();
       yield call.head.transport === "connect"
         ? ((await compression?.decompress(body, maxBytes)) ?? body)
-        : await unpackMessages(rpc.spec.method, req.headers, body, compression, maxBytes);
+        : await unpackMessages(
+            rpc.spec.method,
+            req.headers,
+            body,
+            compression,
+            maxBytes,
+            jsonOptions,
+          );
       return;
     }
     const limits = { close: ["end", "close"], highWaterMark: 1, signal: call.signal };
@@ -238,7 +245,13 @@ async function* recordStreamFailure<T>(messages: AsyncIterable<T> | T[], call: C
 
 function toFailure(call: Call, error: unknown): ConnectError {
   // Connect cannot send a message with unpaired surrogates, which only a request can contain.
-  return call.recordFailure(error instanceof URIError ? malformedRequest(error) : error);
+  const failure = call.recordFailure(error instanceof URIError ? malformedRequest(error) : error);
+  const reason = reasonOf(failure);
+  if (call.head.transport === "connect" || reason === undefined) return failure;
+  // Connect sends metadata as trailers. Others may fail with the same error.
+  const { rawMessage, code, metadata, details, cause } = failure;
+  const own = { ...Object.fromEntries(metadata), reason };
+  return Object.assign(new ConnectError(rawMessage, code, own, [], cause), { details });
 }
 
 /** Records errors in the call that Connect itself replies with, such as for an unreadable message. */

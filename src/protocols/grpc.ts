@@ -14,6 +14,7 @@ import {
 import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { malformedRequest, reasonOf } from "../errors.ts";
+import { decodeJson, type JsonOptions } from "./connect.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { type Codec, decodeBinary } from "./unary.ts";
 
@@ -100,6 +101,7 @@ export async function unpackMessages(
   body: Uint8Array,
   compression: Compression | undefined,
   maxBytes: number,
+  jsonOptions: JsonOptions,
 ): Promise<Uint8Array> {
   const isJson = headers["content-type"]?.endsWith("json");
   const messages = pipe(
@@ -110,7 +112,8 @@ export async function unpackMessages(
   const unpacked: Uint8Array[] = [];
   try {
     for await (const { flags, data } of messages) {
-      if (!isJson) decodeBinary(input, data);
+      if (isJson) decodeJson(input, data, jsonOptions);
+      else decodeBinary(input, data);
       // Two are enough to be rejected; more could be of any size.
       if (unpacked.length < 2) unpacked.push(encodeEnvelope(flags, data));
     }
@@ -144,6 +147,7 @@ export function sendStatus(
   const pushback = retry?.retryDelay && {
     "grpc-retry-pushback-ms": String(durationMs(retry.retryDelay)),
   };
-  const own = { ...status, ...pushback, "grpc-message": message };
+  const reason = reasonOf(error);
+  const own = { ...status, ...pushback, ...(reason && { reason }), "grpc-message": message };
   stream.respond({ ...head, ...own }, { endStream: true });
 }

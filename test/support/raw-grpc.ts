@@ -8,7 +8,7 @@ import {
 import { setImmediate } from "node:timers/promises";
 import { fromBinary } from "@bufbuild/protobuf";
 import { anyUnpack } from "@bufbuild/protobuf/wkt";
-import { onTestFinished } from "vitest";
+import { expect, onTestFinished } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 
@@ -77,14 +77,15 @@ export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawR
   });
   await once(stream, "close");
   // Those of gRPC-Web are in the body.
-  for (const [, name = "", value] of body.matchAll(/(grpc-[a-z-]+): (.*)\r\n/g)) seen[name] = value;
+  for (const [, name = "", value] of body.matchAll(/(grpc-[a-z-]+|reason): (.*)\r\n/g))
+    seen[name] = value;
   const details = seen["grpc-status-details-bin"];
   const status = fromBinary(StatusSchema, Buffer.from(String(details ?? ""), "base64"));
   const infos = status.details.map((any) => anyUnpack(any, ErrorInfoSchema));
-  return {
-    status: Number(seen["grpc-status"]),
-    reason: infos.find((info) => info !== undefined)?.reason,
-  };
+  const reason = infos.find((info) => info !== undefined)?.reason;
+  // In plain text beside the details.
+  expect(seen.reason).toBe(reason);
+  return { status: Number(seen["grpc-status"]), reason };
 }
 
 /** A message as gRPC frames it (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md). */
