@@ -128,6 +128,17 @@ for (const [i, imported] of [messages, rpc, grpc, connect].entries()) {
 console.log(grpc.InvestorError === connect.InvestorError);
 `;
 
+/** Compares what Node.js finds with what is found by those who know nothing of `exports`. */
+const resolved = `
+const { sync } = require("resolve");
+const packageFilter = (pkg) => ({ ...pkg, main: pkg.module });
+for (const path of ["", "/google/rpc", "/grpc", "/connect"]) {
+  const name = "investor-records-client" + path;
+  const [found, module] = [sync(name), sync(name, { packageFilter })];
+  console.log(found === require.resolve(name), module === found.replace("/cjs/", "/esm/"));
+}
+`;
+
 /** A test of Jest, which knows no modules. */
 const jestTest = `
 const { credentials } = require("@grpc/grpc-js");
@@ -194,7 +205,13 @@ describe("the package", () => {
     const connect = ["connect", "connect-node", "connect-web"].map(
       (name) => `@connectrpc/${name}@2.1`,
     );
-    const tools = ["@arethetypeswrong/cli@0.18", "esbuild@0.28", "jest@30", "publint@0.3"];
+    const tools = [
+      "@arethetypeswrong/cli@0.18",
+      "esbuild@0.28",
+      "jest@30",
+      "publint@0.3",
+      "resolve@1",
+    ];
     await install(beside, "@grpc/grpc-js@1", ...connect, "typescript@5.9", ...tools);
     for (const name of ["caller.mts", "caller.cts", "caller.ts"]) write(name, caller);
     write("client.mts", recipe.replace('"localhost:50051"', 'process.argv[2] ?? ""'));
@@ -265,6 +282,8 @@ describe("the package", () => {
         }
         write("same.mjs", same);
         expect(await run(beside, "same.mjs")).toBe(`${"true 0\n".repeat(4)}true\n`);
+        write("resolved.cjs", resolved);
+        expect(await run(beside, "resolved.cjs")).toBe("true true\n".repeat(4));
 
         const { grpcPort, httpPort } = await startService();
         const address = `localhost:${grpcPort}`;
