@@ -23,12 +23,15 @@ const stopMs = 5_000;
 /** The exit status that tells a supervisor not to restart, which would create a new, empty file. */
 const filesGoneStatus = 3;
 
-const stderr = openStandardError();
-const isTerminal = isatty(2);
-const { JOURNAL_STREAM: journal } = process.env;
-
 /** The name of the command, or a flag. */
 const [first = "serve"] = process.argv.slice(2);
+
+/** Whether it prints for people what is found, of which no line may be missing. */
+const isForPeople = ["copy", "remove"].includes(first);
+
+const stderr = openStandardError(isForPeople ? 8 * 1024 ** 2 : 64 * 1024);
+const isTerminal = isatty(2);
+const { JOURNAL_STREAM: journal } = process.env;
 
 const { version, commit } = readBuild();
 const program = new Command("investor-records")
@@ -55,7 +58,6 @@ program
   )
   .argument("[to]", "the same; - is standard output")
   .option("--check", "only read FROM, and name each line or record that is wrong")
-  .option("--no-check", "do not check a copied SQLite file for damage")
   .action(async (from: string, to: string | undefined, { check }: { check?: boolean }) => {
     if (check && to !== undefined) program.error("error: --check takes no argument 'to'");
     if (!check && to === undefined) program.error("error: missing required argument 'to'");
@@ -69,8 +71,7 @@ program
         exit(statusOf(name));
       }, stopMs);
     });
-    const findsDamage = check !== false;
-    const options = { from, to, findsDamage, environment: process.env, signal, say };
+    const options = { from, to, environment: process.env, signal, say };
     const isWhole = await runCopy(options).catch(exitIfMisconfigured);
     exit(isWhole ? 0 : signal.aborted ? statusOf(signal.reason) : 1);
   });
@@ -118,7 +119,7 @@ function exitIfMisconfigured(error: unknown): never {
 
 /** Reports an invalid setting or argument: as JSON, where the service would log. */
 function complain(text: string): void {
-  if (isTerminal || ["copy", "remove"].includes(first)) {
+  if (isTerminal || isForPeople) {
     say(text);
     return;
   }

@@ -1,13 +1,10 @@
 import { constants, fstatSync, openSync, writeSync } from "node:fs";
 
-/** The most bytes to buffer while they cannot be written; further texts are dropped. */
-const maxWaitingBytes = 64 * 1024;
-
 /** How long to wait before buffered texts are tried again, doubled each time, in milliseconds. */
 const minRetryMs = 10;
 const maxRetryMs = 1_000;
 
-/** The longest duration of a flush, in milliseconds. */
+/** How long a flush waits for a reader, in milliseconds. */
 const flushMs = 1_000;
 
 const fd = 2;
@@ -18,8 +15,10 @@ export type StandardError = ReturnType<typeof openStandardError>;
 /**
  * Opens standard error without ever waiting for its reader: a pipe or a terminal that nobody reads
  * would otherwise block the whole process.
+ *
+ * @param maxWaitingBytes the most to buffer while it cannot be written; further texts are dropped
  */
-export function openStandardError() {
+export function openStandardError(maxWaitingBytes: number) {
   const output = openWithoutWaiting();
   let waiting = Buffer.alloc(0);
   let timer: NodeJS.Timeout | undefined;
@@ -55,12 +54,17 @@ export function openStandardError() {
       waiting = waiting.length > 0 ? Buffer.concat([waiting, bytes]) : bytes;
       if (timer === undefined) writeWaiting();
     },
-    /** Writes the buffered texts, for at most a second: the end of the process would lose them. */
+    /**
+     * Writes the buffered texts, which the end of the process would lose, until nobody has read any
+     * for a second.
+     */
     flush(): void {
       const pause = new Int32Array(new SharedArrayBuffer(4));
       for (let left = flushMs; waiting.length > 0 && left > 0; left -= minRetryMs) {
+        const { length } = waiting;
         writeWaiting();
-        if (waiting.length > 0) Atomics.wait(pause, 0, 0, minRetryMs);
+        if (waiting.length < length) left = flushMs;
+        else Atomics.wait(pause, 0, 0, minRetryMs);
       }
     },
     get dropped(): number {

@@ -51,7 +51,7 @@ describe("a line of NDJSON", () => {
       Buffer.concat(content.map((each) => Buffer.from(each))),
     );
     expect(told).toBe(
-      `error: line 4: ${why}\nerror: left out 1 wrong line; copied 3 records, and found 0 already there\n`,
+      `error: line 4: ${why}\nerror: left out 1 record; copied 3 records, and found 0 already there\n`,
     );
     expect(code).toBe(1);
     const ids = [first, second, last].map((each) => JSON.parse(each ?? "").id);
@@ -76,7 +76,8 @@ describe("a line of NDJSON", () => {
     const line = lineOf({ id });
     const { code, told, stored } = await importFile([line, line, lineOf({ id })].join("\n"));
     expect(told).toBe(
-      `error: left 1 record as it is, which has other content under the same id (${id}); copied 1 record, and found 1 already there\n`,
+      `error: record ${id}: TO has another one under this id, which stays\n` +
+        "error: left out 1 record; copied 1 record, and found 1 already there\n",
     );
     expect(code).toBe(1);
     expect(stored).toMatchObject([{ id, firstName: JSON.parse(line).firstName }]);
@@ -122,7 +123,7 @@ describe("a file that is none", () => {
       Array.from({ length: 100 }, (_, i) => `error: line ${i + 1}: is not valid JSON`),
     );
     expect(lines.at(-1)).toBe(
-      "error: cannot read a.ndjson: it holds no records; left out 129 wrong lines, of which the first 100 are named above; copied 0 records, and found 0 already there",
+      "error: cannot read a.ndjson: it holds no records; left out 129 records, of which the first 100 are named above; copied 0 records, and found 0 already there",
     );
     expect({ code, stored }).toEqual({ code: 1, stored: [] });
   });

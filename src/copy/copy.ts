@@ -1,17 +1,11 @@
+import { existsSync } from "node:fs";
 import { ConfigError } from "../settings/config.ts";
 import { explainError } from "../store/sqlite/errors.ts";
 import { DatabaseUrlError, raceWithSignal } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { openNdjsonSource, readRecords } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
-import {
-  type OnFault,
-  readSide,
-  type Side,
-  type Source,
-  type Tally,
-  type Target,
-} from "./source-and-target.ts";
+import { readSide, type Side, type Source, type Tally, type Target } from "./source-and-target.ts";
 
 /** Interval of progress lines, in milliseconds. */
 const progressIntervalMs = 5_000;
@@ -19,15 +13,13 @@ const progressIntervalMs = 5_000;
 /** The target of a copy that only checks its source. */
 const nowhere: Side = { name: "nowhere" };
 
-/** How many faults of the source to print. */
-const maxFaults = 100;
+/** How many of the records that are left out to name. */
+const maxNamed = 100;
 
 interface CopyOptions {
   from: string;
   /** If absent, the source is only checked. */
   to?: string | undefined;
-  /** Whether to check an SQLite source for damage before reporting success. */
-  findsDamage: boolean;
   environment: NodeJS.ProcessEnv;
   signal: AbortSignal;
   /** Prints a line for the user. */
@@ -48,22 +40,18 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const to = options.to === undefined ? nowhere : readSide("TO", options.to, environment);
   const reading = failAs(`cannot read ${from.name}`);
   const writing = failAs(`cannot write to ${to.name}`);
-  const tally: Tally = { copied: 0, present: 0, conflicts: 0, conflictingIds: [], faults: 0 };
-  const unit = from.url === undefined ? "line" : "record";
+  const tally: Tally = { copied: 0, present: 0, leftOut: 0, leaveOut };
   const warn = (message: string) => say(`warning: ${message}`);
   const start = performance.now();
   let source: Source | undefined;
   let target: Target | undefined;
-  let isRead = false;
   const progress = setInterval(sayProgress, progressIntervalMs);
   try {
-    source = await raceWithSignal(reading(openSource(from, onFault)), signal);
+    source = await raceWithSignal(reading(openSource(from, tally)), signal);
     const opening = writing(openTarget(to, warn));
     // Opening a file takes no time; interrupted, it would leave the file behind.
     target = await (to.url === undefined ? opening : raceWithSignal(opening, signal));
     await copyRecords(source, target);
-    isRead = true;
-    if (options.findsDamage && source.findDamage) await reading(source.findDamage(signal));
     await raceWithSignal(writing(target.finish()), signal);
   } catch (error) {
     if (error instanceof ConfigError) throw error;
@@ -71,7 +59,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       ? `stopped by ${signal.reason}`
       : `error: ${(error as Error).message}`;
     const next = to.url && countAll(tally) > 0 && "the same command goes on from there";
-    const rest = [why, target && describeRest(target), next];
+    const rest = [why, target && describeRest(), next];
     say(rest.filter(Boolean).join("; "));
     return false;
   } finally {
@@ -79,30 +67,23 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     // A failure here changes nothing that was reported or is durable.
     await target?.close().catch(() => {});
   }
-  const others = (target.before ?? 0) - tally.present - tally.conflicts;
-  if (others > 0) say(`warning: ${to.name} has ${countOf(others)} that ${from.name} does not have`);
-  const isWhole = tally.conflicts === 0 && tally.faults === 0;
+  const isWhole = tally.leftOut === 0;
   const takenMs = performance.now() - start;
-  const taken = `, in ${formatDuration(takenMs)} (${rateOf(tally, takenMs)})`;
+  const taken = `, in ${(takenMs / 1_000).toFixed(1)} s (${rateOf(tally, takenMs)})`;
   say(isWhole ? describe() + taken : `error: ${describe()}`);
   return isWhole;
 
-  function onFault(which: string, why: string): void {
-    tally.faults += 1;
-    if (tally.faults <= maxFaults) say(`error: ${unit} ${which}: ${why}`);
+  function leaveOut(which: string, why: string): void {
+    tally.leftOut += 1;
+    if (tally.leftOut <= maxNamed) say(`error: ${which}: ${why}`);
   }
 
   function sayProgress(): void {
-    if (source === undefined || target === undefined) return;
-    const takenMs = performance.now() - start;
-    const part = source.partRead?.() ?? 0;
-    const left = part > 0 ? formatDuration(takenMs / part - takenMs) : "unknown";
-    const step = isRead ? "finishing" : `${rateOf(tally, takenMs)}, time left: ${left}`;
-    say(`${countOf(countAll(tally))}, ${step}`);
+    say(`${countOf(countAll(tally))}, ${rateOf(tally, performance.now() - start)}`);
   }
 
   /** Reads each batch while the two before it are being written. */
-  async function copyRecords({ batches }: Source, { write }: Target): Promise<void> {
+  async function copyRecords(batches: Source, { write }: Target): Promise<void> {
     let older = Promise.resolve();
     let newer = older;
     try {
@@ -124,19 +105,17 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   }
 
   function describe(): string {
-    const { faults } = tally;
-    const named = faults > maxFaults ? `, of which the first ${maxFaults} are named above` : "";
-    const verb = to === nowhere ? "found" : "left out";
-    const left = faults > 0 ? `${verb} ${countOf(faults, `wrong ${unit}`)}${named}; ` : "";
-    return left + (to === nowhere ? `read ${countOf(tally.copied)}` : describeCopied(tally));
+    const { copied, present, leftOut } = tally;
+    const named = leftOut > maxNamed ? `, of which the first ${maxNamed} are named above` : "";
+    const left = leftOut > 0 ? `left out ${countOf(leftOut)}${named}; ` : "";
+    if (to === nowhere) return `${left}read ${countOf(copied)}`;
+    return `${left}copied ${countOf(copied)}, and found ${formatNumber(present)} already there`;
   }
 
-  function describeRest({ isThere }: Target): string {
-    if (to.url !== undefined) return describe();
-    if (to.path === undefined)
-      return `${to === nowhere ? "read" : "wrote"} ${countOf(tally.copied)}`;
-    if (!isThere?.()) return `${to.name} was not made`;
-    return `${to.name} is there and whole, but may not survive a power cut: move it away to repeat`;
+  function describeRest(): string {
+    if (to === nowhere || to.url !== undefined) return describe();
+    if (to.path === undefined) return `wrote ${countOf(tally.copied)}`;
+    return `${to.name} ${existsSync(to.path) ? "is there" : "was not made"}`;
   }
 }
 
@@ -151,10 +130,10 @@ function failAs(what: string) {
     });
 }
 
-async function openSource({ url, path }: Side, onFault: OnFault): Promise<Source> {
-  if (url !== undefined) return openStoreSource(url, onFault);
-  if (path === undefined) return { batches: readRecords(process.stdin, onFault) };
-  return openNdjsonSource(path, onFault);
+async function openSource({ url, path }: Side, tally: Tally): Promise<Source> {
+  if (url !== undefined) return openStoreSource(url, tally);
+  if (path === undefined) return readRecords(process.stdin, tally);
+  return openNdjsonSource(path, tally);
 }
 
 async function openTarget(to: Side, warn: (message: string) => void): Promise<Target> {
@@ -173,24 +152,12 @@ function createCounter(): Target {
   };
 }
 
-function describeCopied({ copied, present, conflicts, conflictingIds }: Tally): string {
-  const done = `copied ${countOf(copied)}, and found ${formatNumber(present)} already there`;
-  if (conflicts === 0) return done;
-  const more = conflicts - conflictingIds.length;
-  const ids = conflictingIds.join(", ") + (more > 0 ? ` and ${formatNumber(more)} more` : "");
-  const left =
-    conflicts === 1
-      ? "1 record as it is, which has other content under the same id"
-      : `${countOf(conflicts)} as they are, which have other content under the same ids`;
-  return `left ${left} (${ids}); ${done}`;
+function countOf(count: number): string {
+  return count === 1 ? "1 record" : `${formatNumber(count)} records`;
 }
 
-function countOf(count: number, unit = "record"): string {
-  return count === 1 ? `1 ${unit}` : `${formatNumber(count)} ${unit}s`;
-}
-
-function countAll({ copied, present, conflicts }: Tally): number {
-  return copied + present + conflicts;
+function countAll({ copied, present }: Tally): number {
+  return copied + present;
 }
 
 function rateOf(tally: Tally, ms: number): string {
@@ -199,12 +166,4 @@ function rateOf(tally: Tally, ms: number): string {
 
 function formatNumber(value: number): string {
   return Math.round(value).toLocaleString("en");
-}
-
-/** Formats milliseconds for people. */
-function formatDuration(ms: number): string {
-  const seconds = ms / 1_000;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
-  const minutes = Math.round(seconds / 60);
-  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }

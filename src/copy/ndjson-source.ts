@@ -7,7 +7,7 @@ import { CreateInvestorRequestSchema, type Investor } from "../../gen/investor/v
 import { deriveId, isUuid } from "../investor/ids.ts";
 import { findViolations, toInvestor, type Violation } from "../investor/investor.ts";
 import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
-import { describeViolations, type OnFault, type Source } from "./source-and-target.ts";
+import { describeViolations, type Source, type Tally } from "./source-and-target.ts";
 
 /** The longest line, in bytes; the largest valid record takes about 32 KiB. */
 const maxLineBytes = 64 * 1024;
@@ -23,21 +23,20 @@ const lineFeed = 10;
  * Opens a file of records in plain JSON, one per line (https://github.com/ndjson/ndjson-spec), at
  * its present size. Empty lines are counted but skipped; a byte order mark is skipped.
  *
- * @param onFault called with the number of each line that is not a record
+ * @param tally told of each line that is not a record
  * @throws {Error} the file cannot be opened
  */
-export async function openNdjsonSource(path: string, onFault: OnFault): Promise<Source> {
+export async function openNdjsonSource(path: string, tally: Tally): Promise<Source> {
   const found = await stat(path);
   // Opening a named pipe would block, beyond the reach of any signal.
   if (!found.isFile()) throw new Error("it is not a file: pass it as standard input");
-  const size = Math.max(1, found.size);
-  const options = { highWaterMark: chunkBytes, end: size - 1 };
+  const options = { highWaterMark: chunkBytes, end: Math.max(1, found.size) - 1 };
   const stream = (await open(path)).createReadStream(options);
-  return { batches: readRecords(stream, onFault), partRead: () => stream.bytesRead / size };
+  return readRecords(stream, tally);
 }
 
 /** Like {@link openNdjsonSource}, from a stream such as standard input. */
-export async function* readRecords(stream: Readable, onFault: OnFault): Source["batches"] {
+export async function* readRecords(stream: Readable, tally: Tally): Source {
   let count = 0;
   let isEmpty = true;
   for await (const lines of splitLines(stream)) {
@@ -48,7 +47,7 @@ export async function* readRecords(stream: Readable, onFault: OnFault): Source["
         const record = readLine(line, count === 1);
         if (record !== undefined) records.push(record);
       } catch (error) {
-        onFault(String(count), (error as Error).message);
+        tally.leaveOut(`line ${count}`, (error as Error).message);
       }
       // Lets signals and the database's replies be handled.
       if (count % batchSize === 0) await setImmediate();

@@ -37,7 +37,6 @@ export async function openNdjsonTarget(path: string): Promise<Target> {
         throw error;
       }
     },
-    isThere: () => isOurs(path),
     async close() {
       // Synchronous, so that a sync in flight cannot finish in between.
       if (isOurs(partial)) rmSync(partial);

@@ -8,29 +8,13 @@ import {
   withoutSecrets,
 } from "../store/database-url.ts";
 
-export interface Source {
-  /**
-   * The records; ones added meanwhile may be missing. Ending the iteration releases the source.
-   *
-   * @throws {Error} for operators, after the last readable batch
-   */
-  readonly batches: AsyncGenerator<Investor[]>;
-  /** The fraction read so far, from 0 to 1; absent or undefined if the total is unknown. */
-  partRead?(): number | undefined;
-  /**
-   * Looks for damage that reading does not reveal.
-   *
-   * @throws {Error} for operators, if there is damage, or the check failed
-   */
-  findDamage?: ((signal: AbortSignal) => Promise<void>) | undefined;
-}
-
-/** Called with each line or record that is skipped: its number or id, and why, without any value. */
-export type OnFault = (which: string, why: string) => void;
+/**
+ * Batches of records; ones added meanwhile may be missing. Ending the iteration releases the source.
+ * Throws an error for operators after the last readable batch, also if any may be missing.
+ */
+export type Source = AsyncGenerator<Investor[]>;
 
 export interface Target {
-  /** How many records a database had before the copy. */
-  readonly before?: number;
   /**
    * Writes records and adds them to the tally, even if others of the batch fail. For a database,
    * they are durable once this resolves.
@@ -44,8 +28,6 @@ export interface Target {
    * @throws {Error} for operators
    */
   finish(): Promise<void>;
-  /** Whether the file exists under its final name. */
-  isThere?(): boolean;
   /** Releases everything, and deletes an unfinished file. */
   close(): Promise<void>;
 }
@@ -54,11 +36,10 @@ export interface Tally {
   copied: number;
   /** Records that the target already had, with the same content. */
   present: number;
-  /** How many records found another one under their id, and the first of these ids. */
-  conflicts: number;
-  conflictingIds: string[];
-  /** How many lines or records were skipped, since they are not records or break the rules. */
-  faults: number;
+  /** Wrong records and lines, and records that found another one under their id. */
+  leftOut: number;
+  /** Counts one of these, and says why, without any value. */
+  leaveOut(which: string, why: string): void;
 }
 
 /** The source or target that an argument names. */

@@ -81,7 +81,7 @@ describeWithMongo("a copy to and from MongoDB", "set of one", (mongo) => {
       told:
         `error: record ${first?.id}: type must be individual or institution; zipCode must be a string\n` +
         `error: record ${second?.id}: city is required\n` +
-        "error: left out 2 wrong records; copied 3 records, and found 0 already there\n",
+        "error: left out 2 records; copied 3 records, and found 0 already there\n",
     });
     // As the page says.
     const at = (id = "") => ["remove", url, id];

@@ -48,7 +48,7 @@ async function copyAll(from: string, to: string): Promise<void> {
   const sides = { from: `sqlite:${from}`, to: `sqlite:${to}` };
   const isWhole = await runCopy({
     ...sides,
-    findsDamage: true,
+
     environment: {},
     signal,
     say: console.error,
