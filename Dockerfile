@@ -26,7 +26,7 @@ COPY --from=build /app/node_modules node_modules
 COPY --from=build /app/gen gen
 COPY --from=build /app/dist dist
 COPY proto proto
-COPY LICENSE deploy/healthcheck.js deploy/backup.js deploy/restore.js ./
+COPY LICENSE deploy/healthcheck.js deploy/backup.js deploy/backups.js deploy/restore.js ./
 ARG REVISION
 LABEL org.opencontainers.image.title="Investor Records" \
   org.opencontainers.image.licenses="MIT" \

@@ -15,7 +15,7 @@ function readCommit(): string {
  * a third of the time until the service is ready.
  */
 export default defineConfig({
-  input: ["src/bin.ts", "src/main.ts", "src/store/sqlite/writer.ts"],
+  input: ["src/bin.ts", "src/main.ts", "src/store/sqlite/writer.ts", "src/deploy.ts"],
   platform: "node",
   transform: { define: { COMMIT: JSON.stringify(readCommit()) } },
   // Loaded only when it is needed, or patched by instrumentation, which needs the real module.

@@ -1,7 +1,6 @@
 // Puts a backup, or the newest one in a folder, in the place of the SQLite file at DATABASE_URL, while
 // the service is stopped. What was there moves into a folder beside it. Run it beside dist/:
 //   node deploy/restore.js FILE|FOLDER
-import { spawnSync } from "node:child_process";
 import {
   chownSync,
   existsSync,
@@ -14,56 +13,65 @@ import {
   rmSync,
   statSync,
 } from "node:fs";
-import { basename, dirname, join, resolve } from "node:path";
+import { basename, dirname, join } from "node:path";
+import { copyFile, databasePath, findBackups, syncPath, timeOf } from "./backups.js";
 
-const { DATABASE_URL = "sqlite:data/investors.db" } = process.env;
-
-function restore(from) {
-  const [, named] = /^sqlite:(?:\/\/+(?=\/))?(.*)/.exec(DATABASE_URL) ?? [];
-  if (named === undefined) throw new Error("DATABASE_URL must be of an SQLite file");
-  if (from === undefined) throw new Error("name the backup, or the folder of the backups");
+async function restore(from) {
+  if (!from) throw new Error("name the backup, or the folder of the backups");
+  const named = databasePath();
   const backup = findBackup(from);
   const path = existsSync(named) ? realpathSync(named) : named;
-  const owner = statSync(dirname(path));
+  const folder = dirname(path);
+  console.log(`restoring ${backup}, made ${ageOf(backup)} ago`);
 
+  // Of runs that were killed before the backup got its place; what else these hold is still there.
+  for (const name of readdirSync(folder).filter((each) => each.startsWith(`${basename(path)}.`)))
+    if (existsSync(join(folder, name, "copy.db"))) rmSync(join(folder, name), { recursive: true });
   const old = `${path}.${new Date().toISOString().replaceAll(":", "-")}`;
   mkdirSync(old, { mode: 0o700 });
   const copy = join(old, "copy.db");
   try {
-    const args = ["dist/bin.js", "copy", `sqlite:${resolve(backup)}`, `sqlite:${resolve(copy)}`];
-    const { status, signal } = spawnSync(process.execPath, args, { stdio: "inherit" });
-    if (status !== 0) throw new Error(`the copy ended with ${status ?? signal}`);
-    if (process.getuid() === 0)
-      for (const each of [old, copy]) chownSync(each, owner.uid, owner.gid);
+    await copyFile(backup, copy);
+    const { uid, gid } = statSync(folder);
+    if (process.getuid() === 0) for (const each of [old, copy]) chownSync(each, uid, gid);
+    // Second names, so that at each moment there is either the old file with its WAL or the new one.
+    for (const name of ["", "-wal", "-journal"].map((suffix) => path + suffix))
+      if (existsSync(name)) linkSync(name, join(old, basename(name)));
+    syncPath(old);
+    syncPath(folder);
+    renameSync(copy, path);
   } catch ({ message }) {
     rmSync(old, { recursive: true });
     throw new Error(`${message}; nothing was changed`);
   }
-
-  // At each moment there is either the old file or the new one, and never an old file without its log.
-  if (existsSync(path)) linkSync(path, join(old, basename(path)));
-  renameSync(copy, path);
-  for (const suffix of ["-wal", "-shm", "-journal"])
-    if (existsSync(path + suffix)) renameSync(path + suffix, join(old, basename(path) + suffix));
+  for (const suffix of ["-wal", "-shm", "-journal"]) rmSync(path + suffix, { force: true });
   const isEmpty = readdirSync(old).length === 0;
   if (isEmpty) rmdirSync(old);
+  else syncPath(old);
+  syncPath(folder);
   console.log(`restored ${backup}${isEmpty ? "" : `; what was there before is in ${old}`}`);
 }
 
-/** The file itself, or the newest in a folder by its name. */
+/** The file itself, or the newest backup in a folder. */
 function findBackup(path) {
-  const folder = statSync(path, { throwIfNoEntry: false })?.isDirectory() ? path : dirname(path);
-  const backups = readdirSync(folder)
-    .filter((name) => name.endsWith(".db"))
-    .toSorted();
-  if (path !== folder && existsSync(path)) return path;
+  const isFolder = statSync(path, { throwIfNoEntry: false })?.isDirectory();
+  if (!isFolder && existsSync(path)) return path;
+  const folder = isFolder ? path : dirname(path);
+  const backups = findBackups(folder);
   const newest = backups.at(-1);
-  if (path === folder && newest !== undefined) return join(folder, newest);
+  if (isFolder && newest !== undefined) return join(folder, newest);
   throw new Error(`there is no such backup; ${folder} has ${backups.join(", ") || "none"}`);
 }
 
+/** How long ago a backup was made: by its name or, if it has another one, its last change. */
+function ageOf(backup) {
+  const madeAt = timeOf(basename(backup)) || statSync(backup).mtimeMs;
+  const hours = (Date.now() - madeAt) / 3_600_000;
+  return hours < 48 ? `${hours.toFixed(1)} hours` : `${Math.round(hours / 24)} days`;
+}
+
 try {
-  restore(process.argv[2]);
+  await restore(process.argv[2]);
 } catch ({ message }) {
   console.error(`error: ${message}`);
   process.exitCode = 1;

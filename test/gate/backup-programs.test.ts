@@ -2,7 +2,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
-  existsSync,
+  copyFileSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -12,8 +12,9 @@ import {
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
+import { sizeOf } from "../../src/store/sqlite/paths.ts";
 import { root } from "../support/clone.ts";
-import { idOf, idsIn, makeSqlite, tableOf } from "../support/copying.ts";
+import { idOf, idsIn, makeSqlite, rowsOf, runSql, tableOf } from "../support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { end, grpcClient, startService, waitFor } from "../support/service.ts";
@@ -73,6 +74,7 @@ describe("backup.js", () => {
     ["the records cannot be read", "data", {}],
     ["the records are not there", "nowhere", {}],
     ["KEEP_DAYS is no number of days", "data", { KEEP_DAYS: "0" }],
+    ["the records are in MongoDB", "data", { DATABASE_URL: "mongodb://127.0.0.1/investors" }],
   ])("makes and removes nothing if %s", async (_, data, env) => {
     const { folder, backups, backUp, names } = await prepare(100);
     truncateSync(join(folder, "data/investors.db"), 3_000);
@@ -108,14 +110,46 @@ describe("backup.js", () => {
     expect(told).toMatch(/^error: ENOENT.*unmounted/m);
   });
 
+  it("keeps the last three, however old, and says that a name is ahead of now", async () => {
+    const { folder, backups, backUp, restore, names } = await prepare(10);
+    const [oldest = "", ...older] = [12, 11, 10].map((age) => nameAt(Date.now() - age * dayMs));
+    const ahead = nameAt(Date.now() + 300 * dayMs);
+    for (const name of [oldest, ...older, ahead]) writeFileSync(join(backups, name), "");
+    const said = `warning: the name of ${ahead} is ahead of now`;
+    const { status, told } = backUp({ KEEP_DAYS: "3" });
+    expect(told).toContain(said);
+    expect(status, told).toBe(0);
+    expect(names()).toEqual([...older, expect.stringContaining(".db"), ahead]);
+    const restored = restore();
+    expect(restored.told).toContain(said);
+    expect(restored.status, restored.told).toBe(0);
+    expect(rowsOf(folder, "data/investors.db")).toBe(10);
+  });
+
+  it("takes empty settings for unset", async () => {
+    const { backUp } = await prepare(1);
+    const { status, told } = backUp({ DATABASE_URL: "", KEEP_DAYS: "" });
+    expect([status, told]).toEqual([
+      1,
+      expect.stringMatching(/^error: ENOENT.*'data\/investors.db'$/m),
+    ]);
+  });
+
   it("leaves nothing when it is told to stop", async () => {
-    const { backups, env, names } = await prepare(50_000);
+    const { folder, backups, env, names } = await prepare(1);
+    // As large as 400,000 records.
+    runSql(
+      join(folder, "data/investors.db"),
+      `WITH RECURSIVE every (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM every WHERE x < 400000)
+      INSERT INTO investors SELECT unhex(printf('%032x', x)), type, first_name, middle_name, last_name,
+        address_line1, address_line2, city, state, zip_code, country, language FROM investors, every`,
+    );
     const args = [join(root, "deploy/backup.js"), backups];
     const cwd = dirname(dirname(inject("bin")));
     const child = spawn(process.execPath, args, { cwd, env, stdio: "ignore" });
     await waitFor(async () => {
       const [partial = ""] = names();
-      return existsSync(join(backups, partial, "copy.db-wal"));
+      return sizeOf(join(backups, partial, "copy.db")) > 0;
     });
     child.kill("SIGTERM");
     expect(await once(child, "exit")).toEqual([1, null]);
@@ -152,8 +186,8 @@ describe("restore.js", () => {
   });
 
   it.each([
-    ["is damaged", "damaged.db", /the copy ended with 1; nothing was changed$/m],
-    ["is not there", "none.db", /there is no such backup; .*\/backups has damaged.db$/m],
+    ["is damaged", "damaged.db", /it is damaged, or not an SQLite file.*; nothing was changed$/m],
+    ["is not there", "none.db", /there is no such backup; .*\/backups has none$/m],
     ["is in a folder that is not there", "unmounted/none.db", /ENOENT.*unmounted/m],
   ])("changes nothing if the backup %s", async (_, name, message) => {
     const { folder, backups, investors, restore } = await prepare(10);
@@ -167,10 +201,30 @@ describe("restore.js", () => {
     expect(investors).toHaveLength(10);
   });
 
+  it("takes the newest that has the name of a backup, and says how old it is", async () => {
+    const { folder, backups, backUp, restore, names } = await prepare(2);
+    expect(backUp().status).toBe(0);
+    const [first = ""] = names();
+    await makeSqlite(folder, "data/investors.db", 3);
+    expect(backUp().status).toBe(0);
+    copyFileSync(join(backups, first), join(backups, "pre-upgrade.db"));
+    copyFileSync(join(backups, first), join(backups, "99991231.db"));
+    writeFileSync(join(backups, "notes.db"), "no database");
+    const { status, told } = restore();
+    expect(told).toMatch(
+      new RegExp(`^restoring ${join(backups, names()[1] ?? "")}, made 0.0 hours ago$`, "m"),
+    );
+    expect(status, told).toBe(0);
+    expect(rowsOf(folder, "data/investors.db")).toBe(5);
+    expect(restore(join(backups, "pre-upgrade.db")).status).toBe(0);
+    expect(rowsOf(folder, "data/investors.db")).toBe(2);
+  });
+
   it("refuses MongoDB, which has its own tools", async () => {
     const { restore, backups } = await prepare(1);
     const { status, told } = restore(backups, { DATABASE_URL: "mongodb://127.0.0.1/investors" });
-    expect([status, told]).toEqual([1, "error: DATABASE_URL must be of an SQLite file\n"]);
+    expect(status).toBe(1);
+    expect(told).toMatch(/^error: DATABASE_URL is of MongoDB: use mongodump and mongorestore/);
   });
 
   it(

@@ -99,7 +99,7 @@ describe("the commands of the pages, each followed twice, lose no record", needs
 
       // What fails leaves the service stopped, with its records where they were.
       const latest = await createThree();
-      const damaged = join(folder, backups, "9999.db");
+      const damaged = join(folder, backups, `${new Date().toISOString().replaceAll(":", "-")}.db`);
       writeFileSync(damaged, "not SQLite".repeat(1_000));
       for (let run = 0; run < 2; run++)
         await expect(machine.run(restore)).rejects.toThrow("nothing was changed");

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { v4 } from "uuid";
@@ -42,4 +42,40 @@ export function temporaryDisk(folder: string, files = 0, bytes = 2 * 1024 ** 2):
     execFileSync("umount", ["-l", folder]);
   });
   return folder;
+}
+
+/** Makes a file system for {@link mountImage} in a new file. */
+export function makeImage(folder: string): string {
+  const image = join(folder, "image");
+  writeFileSync(image, "");
+  truncateSync(image, 16 * 1024 ** 2);
+  execFileSync("mkfs.ext4", ["-q", image]);
+  return image;
+}
+
+/**
+ * Mounts a file system until it is disposed of, in a test that needs `loop`.
+ *
+ * @returns where it is mounted, and what mounts beside it what a power cut now would leave of it
+ */
+export function mountImage(image: string) {
+  const mounted: string[] = [];
+
+  function mount(file: string): string {
+    const disk = `${file}.mounted`;
+    mkdirSync(disk);
+    // Otherwise, it would write each five seconds what is not synced.
+    execFileSync("mount", ["-o", "loop,commit=300", file, disk], { stdio: "ignore" });
+    mounted.push(disk);
+    return disk;
+  }
+
+  return {
+    disk: mount(image),
+    cutPower(): string {
+      copyFileSync(image, `${image}.cut`);
+      return mount(`${image}.cut`);
+    },
+    [Symbol.dispose]: () => void execFileSync("umount", mounted),
+  };
 }

@@ -83,6 +83,11 @@ const tools = {
     get: "the MongoDB Database Tools, https://www.mongodb.com/try/download/database-tools",
     isOptional: true,
   },
+  loop: {
+    probe: `file=$(mktemp) && truncate -s 1M "$file" && mkfs.ext4 -q "$file" && unshare --mount mount -o loop "$file" /mnt && rm "$file"`,
+    get: "the package e2fsprogs; run the tests as root, in a container with --privileged",
+    isOptional: true,
+  },
   mount: {
     probe: "unshare --mount mount -t tmpfs tmpfs /mnt",
     get: "the right to mount file systems: run the tests as root, in a container with --privileged",
