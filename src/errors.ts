@@ -104,11 +104,10 @@ export function issuerUnavailable(cause: unknown): ConnectError {
  * A limit is reached; the call was not processed.
  *
  * @param limit what there is too much of, in the plural, for callers, the log and the metrics
- * @param cause for the log only
  */
-export function overloaded(limit: string, cause?: unknown): ConnectError {
+export function overloaded(limit: string): ConnectError {
   const message = `too many ${limit} at once; repeat the call later`;
-  return failure("OVERLOADED", message, { cause, metadata: { limit } });
+  return failure("OVERLOADED", message, { metadata: { limit } });
 }
 
 /** The store cannot be reached or cannot write; the call changed nothing. */

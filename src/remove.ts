@@ -53,9 +53,9 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
 }
 
 async function removeFromMongo(url: string, id: string): Promise<boolean> {
-  const { client, db, connect } = createMongoClient(url, mongoTimeoutMs);
+  const { client, db } = createMongoClient(url, mongoTimeoutMs);
   try {
-    await connect();
+    await client.connect();
     const { deletedCount } = await db
       .collection(collectionName)
       .deleteOne(

@@ -4,13 +4,13 @@ import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";
-import { createConnections, withinDescriptors } from "./http/connection-set.ts";
+import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { refusalOf } from "./protocols/problem.ts";
 import { createRoutes } from "./routes.ts";
-import { type Config, ConfigError, expectShareable } from "./settings/config.ts";
+import { type Config, ConfigError } from "./settings/config.ts";
 import { readDatabaseUrl } from "./settings/database-url-file.ts";
 import { createReload, followFiles } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
@@ -54,15 +54,14 @@ export async function startServer(
   droppedLines = () => 0,
 ) {
   const { listen, corsOrigins, limits, drain } = config;
-  const { host, reusePort } = listen;
+  const { host } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const { certFile, keyFile, clientCaFile } = config.tls ?? {};
   // Before the files are read, so that no change is missed.
   const certificateFiles = await followFiles([certFile, keyFile, clientCaFile]);
   const tokenFiles = await followFiles([config.authentication?.tokensFile]);
   const onWarning = (message: string) => log.warn(message);
-  const database = await readDatabaseUrl(config, () => log.info("reloaded database URL"));
-  expectShareable(database.url, reusePort);
+  const databaseUrl = await readDatabaseUrl(config);
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
@@ -85,7 +84,7 @@ export async function startServer(
     startSpan = createTracing();
   }
   const connections = createConnections({
-    max: withinDescriptors(maxConnections, onWarning),
+    max: maxConnections,
     maxAgeMs: maxConnectionAgeMs,
     graceMs: requestTimeoutMs,
     refusalOf,
@@ -102,7 +101,7 @@ export async function startServer(
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const store = createClosedStore();
   const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts });
-  const common = { tls, host, reusePort, requestTimeoutMs, connections };
+  const common = { tls, host, requestTimeoutMs, connections };
   const listeners: Listener[] = [];
   let stopFollowing = () => {};
   try {
@@ -111,10 +110,9 @@ export async function startServer(
     // Before opening the database, which can take long: probes are served meanwhile.
     listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
     listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
-    const opened = await openStore(database.url, {
+    const opened = await openStore(databaseUrl, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
-      rereadUrl: database.reread,
       onWritable: telemetry.noteWritable,
       onWalSize: telemetry.showWalSize,
       onWarning,
@@ -129,13 +127,14 @@ export async function startServer(
     });
     // Replaces the methods in place, since the handlers already hold this object.
     Object.assign(store, opened);
-    await database.use(opened);
     stopFollowing = await followStore(store, log, routes.setReady);
   } catch (error) {
     for (const listener of listeners) listener.close();
     connections.destroy();
+    const { databaseUrlFile: file } = config;
+    const flag = file === undefined ? "--database-url" : `--database-url-file ${file}`;
     throw error instanceof DatabaseUrlError
-      ? new ConfigError(`${database.flag} is ${error.message}`)
+      ? new ConfigError(`${flag} is ${error.message}`)
       : error;
   }
   const [grpcPort = 0, httpPort = 0] = listeners.map(({ port }) => port);
@@ -143,13 +142,12 @@ export async function startServer(
   return {
     grpcPort,
     httpPort,
-    /** The database URL at startup, without secrets. */
-    database: withoutSecrets(database.url),
-    /** Re-reads certificates, tokens and the file of the database URL, without dropping a call. */
+    /** The database URL, without secrets. */
+    database: withoutSecrets(databaseUrl),
+    /** Re-reads certificates and tokens, without dropping a call. */
     reload: createReload([
       { name: "tokens", files: tokenFiles, reload: authentication?.reload },
       { name: "certificates", files: certificateFiles, reload: tls?.reload },
-      ...database.sources,
     ]),
     /**
      * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,

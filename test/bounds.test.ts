@@ -395,13 +395,20 @@ describe("connections", () => {
     }
   });
 
-  it("are no more than file descriptors allow, and an idle one makes room", async () => {
-    const env = { ...process.env, ...freePorts };
-    const command = 'ulimit -n 80; exec "$0" "$1"';
-    const args = ["-c", command, process.execPath, inject("bin")];
-    const { output } = runGroup("sh", args, { env, cwd: temporaryFolder() });
+  it("are no more than file descriptors allow: less is refused at the start, and an idle one makes room", async () => {
+    const start = (connections: number) => {
+      const env = { ...process.env, ...freePorts, MAX_CONNECTIONS: String(connections) };
+      const command = 'ulimit -n 80; exec "$0" "$1"';
+      const args = ["-c", command, process.execPath, inject("bin")];
+      return runGroup("sh", args, { env, cwd: temporaryFolder() });
+    };
+    const refused = start(31);
+    expect(await refused.exited).toBe(2);
+    expect(refused.output()).toMatch(
+      /MAX_CONNECTIONS 31 needs 81 file descriptors, of a limit of 80: raise it \(ulimit -n, /,
+    );
+    const { output } = start(30);
     await expect.poll(output).toContain("serving");
-    expect(output()).toContain("80 file descriptors allows 30 connections, not the 1024 of");
     const port = Number(/http:\/\/127.0.0.1:(\d+)/.exec(output())?.[1]);
     for (let i = 0; i < 100; i += 1) {
       const { received } = openWire(port, alive);

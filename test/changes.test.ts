@@ -43,28 +43,26 @@ const movedFile =
 const quota =
   "store/sqlite: refuses creates beyond a quota, stays ready, and takes them again once there is room";
 const setRefuses =
-  "gate/refused-creates: a set: quota, disk, writes that are blocked, view, validator, role";
+  "gate/refused-creates: a set: quota, disk, writes that are blocked, validator, role";
 const tablesChange = "gate/refused-creates: triggers, a table that is renamed, one that is dropped";
 const mongoDown =
   "mongodb-faults: that is down at the start makes the service unready until it is up";
-const password =
-  "gate/mongodb-password: is changed under load without a failed call, once the file has the new one";
-const droppedUser =
-  "gate/mongodb-password: and its user, dropped and made again, are said, and over when they are over";
-const mongoCertificates =
-  "gate/mongodb-certificates: are read again on SIGHUP, no call is lost, and old ones stay until new ones can be used";
+const otherUser = "gate/rolling-restart: loses no call";
+const wrongUser = "mongodb-unreachable: user, password, authSource";
+const readAtStart = "none: it is read at the start";
 const keptFiles =
   "renewal: a certificate that comes before its key is not used, which is said once, until that comes";
 const renewedFiles =
   "renewal: certificates and tokens are read again when their links lead elsewhere, without a signal";
 const fifo = "end: as a certificate that nobody writes does not hold up the end of a start";
 const endedCertificate =
-  "tls: retires its connections a minute before it expires, and closes them then";
+  "tls: retires its connections when half of its last minute is left, and is refused once expired";
 const otherCa =
-  "tls: of a CA that a reload takes out retires its connections at once, and is refused soon";
+  "tls: of a CA that a reload takes out retires its connections at once, which end ten seconds later";
 const unreadLog = "log: does not hold up the service, which counts and says what is lost";
 const newKeys = "oidc: are fetched again for a token that names another, at most once a second";
-const descriptors = "bounds: are no more than file descriptors allow, and an idle one makes room";
+const descriptors =
+  "bounds: are no more than file descriptors allow: less is refused at the start, and an idle one makes room";
 const clockSet = "gate/clock: %s, and then right again, loses, cuts and locks out nothing";
 const noName = "mongodb-unreachable: host, port, replicaSet";
 
@@ -143,25 +141,25 @@ const table: Record<string, Record<Change, Cell>> = {
     "back again": mongoDown,
   },
   "MongoDB's user": {
-    gone: droppedUser,
-    replaced: password,
+    gone: wrongUser,
+    replaced: otherUser,
     "expired or refused": setRefuses,
     "full or slow": "none: a user is there or not",
-    "back again": droppedUser,
+    "back again": "none: a restart opens new connections",
   },
   "its password": {
-    gone: "mongodb-unreachable: user, password, authSource",
-    replaced: password,
-    "expired or refused": password,
-    "full or slow": "database-url-file: is read at the start only if it is a FIFO",
-    "back again": password,
+    gone: wrongUser,
+    replaced: otherUser,
+    "expired or refused": wrongUser,
+    "full or slow": "database-url-file: is read once, at the start, where it can be a FIFO",
+    "back again": readAtStart,
   },
   "its certificates": {
-    gone: mongoCertificates,
-    replaced: mongoCertificates,
+    gone: "mongodb-unreachable: tls, tlsCAFile",
+    replaced: readAtStart,
     "expired or refused": "mongodb-unreachable: tls, tlsCAFile",
     "full or slow": "none: the driver reads them when it connects, within its timeout",
-    "back again": mongoCertificates,
+    "back again": readAtStart,
   },
   "its name in the DNS": {
     gone: noName,

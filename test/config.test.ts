@@ -28,7 +28,7 @@ describe("the settings", () => {
     };
     expect(readSettings(flags)).toEqual({
       databaseUrl: "sqlite:data/investors.db",
-      listen: { host: "127.0.0.1", grpcPort: 50_051, httpPort: 8_080, reusePort: false },
+      listen: { host: "127.0.0.1", grpcPort: 50_051, httpPort: 8_080 },
       tls: undefined,
       authentication: undefined,
       corsOrigins: ["https://a.example", "http://b:1"],
@@ -58,7 +58,6 @@ describe("the settings", () => {
     ["--drain-delay", ["5", "∞"]],
     ["--drain-timeout", ["", "1y"]],
     ["--oidc-audience", ["investors\n"]],
-    ["--reuse-port", ["yes"]],
     ["--allow-insecure", ["", "maybe"]],
     ["--log-level", ["INFO", "verbose", "toString"]],
   ])("are refused while %s is wrong, which is named with what it accepts", (flag, values) => {
@@ -107,7 +106,6 @@ describe("the settings", () => {
     [{ "--oidc-audience": "a" }, "--oidc-issuer and --oidc-audience go together"],
     [{ "--log-calls": "true", "--log-level": "warn" }, "--log-calls needs --log-level info or"],
     [{ "--tls-client-ca": "ca.crt" }, "--tls-client-ca needs --tls-cert and --tls-key"],
-    [{ "--reuse-port": "true" }, "--reuse-port needs MongoDB: on SQLite, processes wait for"],
   ])("are refused if one lacks what it needs: %j", (flags, message) => {
     expect(() => readSettings(flags)).toThrow(message);
   });
@@ -163,10 +161,16 @@ it.each([
   ["sqlite:x.db#main", "no options after ? or #"],
   ["sqlite::memory:", "not a database in memory"],
   ["sqlite:file:x.db", "not a database in memory"],
+  ["sqlite:///:memory:", "not a database in memory"],
+  ["sqlite:data/:memory:", "not a database in memory"],
+  ["sqlite:///file:x.db", "not a database in memory"],
+  ["sqlite:///./x.db", "after three slashes it is absolute"],
+  ["sqlite:////../x.db", "after three slashes it is absolute"],
   ["sqlite://x.db", "two slashes would be a host"],
   ["sqlite:data/", "not a folder"],
   ["sqlite:a%20b.db", "write a space for %20"],
   ["sqlite:~/x.db", "~ and variables are not expanded"],
+  ["sqlite:///~/x.db", "~ and variables are not expanded"],
   ["sqlite:$HOME/x.db", "~ and variables are not expanded"],
   ["sqlite:data/$NAME.db", "~ and variables are not expanded"],
   ["sqlite:M\ufffdller.db", "it must be UTF-8"],

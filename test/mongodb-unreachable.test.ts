@@ -24,7 +24,7 @@ async function start(instance: object, auth?: object): Promise<number> {
 }
 
 /** Expects these reasons, once the servers and their elections are over their start. */
-async function expectReasons(table: [url: string, reason: string][]): Promise<void> {
+async function expectReasons(table: [url: string, reason: unknown][]): Promise<void> {
   await Promise.all(
     table.map(([url, reason]) =>
       expect.poll(() => reasonOf(url), { message: url }).toEqual(reason),
@@ -38,32 +38,34 @@ describeWithMongo(
   (mongo) => {
     it("host, port, replicaSet", async () => {
       const { port } = mongo.members()[0] ?? {};
-      const noSet = "no host of the URL is in the replica set: check hosts and replicaSet";
       await expectReasons([
         [
           "mongodb://none.invalid/",
           expect.stringMatching(
-            /^cannot reach MongoDB: none.invalid:27017: the DNS look-up of this host fails: getaddrinfo (ENOTFOUND|EAI_AGAIN) none.invalid$/,
+            /none.invalid:27017: getaddrinfo (ENOTFOUND|EAI_AGAIN) none.invalid$/,
           ),
         ],
         [
           "mongodb+srv://none.invalid/",
           expect.stringMatching(
-            /^the DNS look-up of mongodb\+srv fails: querySrv (ENOTFOUND|ESERVFAIL|EREFUSED|ECONNREFUSED|ETIMEOUT) _mongodb._tcp.none.invalid$/,
+            /^querySrv (ENOTFOUND|ESERVFAIL|EREFUSED|ECONNREFUSED|ETIMEOUT) _mongodb._tcp.none.invalid$/,
           ),
         ],
         [
           "mongodb://127.0.0.1:9/",
-          "cannot reach MongoDB: 127.0.0.1:9: it refuses connections (ECONNREFUSED)",
+          expect.stringContaining("127.0.0.1:9: connect ECONNREFUSED 127.0.0.1:9"),
         ],
-        [`mongodb://127.0.0.1:${port}/?replicaSet=rs0`, noSet],
+        [
+          `mongodb://127.0.0.1:${port}/?replicaSet=rs0`,
+          expect.stringMatching(/ReplicaSetNoPrimary rs0 of no host of the URL$/),
+        ],
       ]);
     });
 
     it("user, password, authSource", async () => {
       const auth = { enable: true, customRootName: "root", customRootPwd: "s3cret" };
       const host = `127.0.0.1:${await start({}, { auth })}`;
-      const refused = "MongoDB refuses the user: check user, password and authSource in the URL";
+      const refused = "Authentication failed. (AuthenticationFailed)";
       await expectReasons([
         [`mongodb://root:s3cret@${host}/`, "it serves"],
         [`mongodb://root:wrong@${host}/`, refused],
@@ -92,39 +94,27 @@ describeWithMongo(
       const good = `mongodb://127.0.0.1:${tls}/?tls=true&tlsCAFile=${ca}`;
       const gone = `mongodb://127.0.0.1:${tls}/?tls=true&tlsCAFile=/gone.pem`;
       const cannot = (port: number | undefined, why: string) =>
-        `cannot reach MongoDB: 127.0.0.1:${port}: ${why}`;
+        expect.stringMatching(`127.0.0.1:${port}: ${why}`);
       await expectReasons([
         [good, "it serves"],
-        [
-          `${good}&tlsCertificateKeyFile=${ca}`,
-          expect.stringMatching(/: check tlsCertificateKeyFile$/),
-        ],
-        [gone, "tlsCAFile /gone.pem cannot be read (ENOENT)"],
+        [`${good}&tlsCertificateKeyFile=${ca}`, expect.stringContaining("DECODER routines")],
+        [gone, "ENOENT: no such file or directory, open '/gone.pem'"],
         [
           `mongodb://127.0.0.1:${tls}/?tls=true`,
-          cannot(
-            tls,
-            "its certificate is not trusted (UNABLE_TO_VERIFY_LEAF_SIGNATURE): check tlsCAFile",
-          ),
+          cannot(tls, "unable to verify the first certificate"),
         ],
         [
           `mongodb://127.0.0.2:${tls}/?tls=true&tlsCAFile=${ca}`,
           expect.stringContaining("127.0.0.2 is not in the cert's list"),
         ],
-        [
-          `mongodb://127.0.0.1:${tls}/`,
-          cannot(tls, "it closes connections: check its tls options"),
-        ],
-        [
-          `mongodb://127.0.0.1:${plain}/?tls=true`,
-          cannot(plain, "it does not speak TLS: check tls in the URL"),
-        ],
+        [`mongodb://127.0.0.1:${tls}/`, cannot(tls, "connection .* closed")],
+        [`mongodb://127.0.0.1:${plain}/?tls=true`, cannot(plain, ".*TLS")],
       ]);
     });
 
     it("a set that is not initiated", async () => {
       const host = `127.0.0.1:${await start({ replSet: "rs0" })}`;
-      const ghost = `no primary: ${host} is in no replica set, or in one that is not initiated`;
+      const ghost = expect.stringContaining(`${host}: RSGhost`);
       await expectReasons([
         [`mongodb://${host}/`, ghost],
         [`mongodb://${host}/?replicaSet=rs0`, ghost],
@@ -141,23 +131,17 @@ describeWithMongo("A set says so too:", "set of three", (mongo) => {
       [mongo.url(), "it serves"],
       [
         mongo.url().replace(/replicaSet=\w+/, "replicaSet=wrong"),
-        "no host of the URL is in the replica set: check hosts and replicaSet",
+        expect.stringMatching(/ReplicaSetNoPrimary wrong of no host of the URL$/),
       ],
-      [
-        `${direct}&replicaSet=wrong`,
-        `no primary: 127.0.0.1:${second?.port} is not in the set that replicaSet names`,
-      ],
-      [
-        direct,
-        "the server is not the primary: an election goes on, or the URL lacks its replicaSet or has directConnection",
-      ],
+      [`${direct}&replicaSet=wrong`, expect.stringContaining(`127.0.0.1:${second?.port}: Unknown`)],
+      [direct, "not primary (10107)"],
     ]);
     primary?.signal("SIGKILL");
     third?.signal("SIGKILL");
     const parts = [
-      /^no primary: /,
-      RegExp(`127.0.0.1:${second?.port} is a secondary`),
-      ...[primary, third].map((dead) => RegExp(`127.0.0.1:${dead?.port}: it refuses connections`)),
+      /ReplicaSetNoPrimary/,
+      RegExp(`127.0.0.1:${second?.port}: RSSecondary`),
+      ...[primary, third].map((dead) => RegExp(`127.0.0.1:${dead?.port}: connect ECONNREFUSED`)),
     ];
     // Connections to a server that was killed break before others are refused.
     const missing = async () => {

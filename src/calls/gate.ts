@@ -59,12 +59,11 @@ export function createGate(options: GateOptions) {
     const { method, http } = call.head;
     call.throwIfAborted();
     const principal = call.values.get(principalKey);
-    const name = call.caller?.name;
     const releases: (() => void)[] = [];
     try {
-      releases.push(slots.acquire(principal, name));
-      if (isList(method)) releases.push(lists.acquire(principal, name));
-      if (http?.isWholeList) releases.push(wholeLists.acquire(principal, name));
+      releases.push(slots.acquire(principal));
+      if (isList(method)) releases.push(lists.acquire(principal));
+      if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
     } catch (error) {
       for (const release of releases) release();
       throw error;

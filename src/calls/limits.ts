@@ -22,34 +22,13 @@ export const limits = {
   publicRequestBytes: 4 * 1024,
 } as const;
 
-interface Holder {
-  readonly name: string;
-  count: number;
-}
-
-/** No slot is free, or the holder has its share. */
-export class LimitError extends Error {
-  readonly #holders: ReadonlyMap<string, Holder>;
-
-  constructor(holders: ReadonlyMap<string, Holder>) {
-    super("the limit is reached");
-    this.#holders = holders;
-  }
-
-  /** The name of the holder with the most slots now; undefined if unknown. Slow, so ask only when needed. */
-  get mostHeldBy(): string | undefined {
-    const [most] = [...this.#holders.values()].toSorted((a, b) => b.count - a.count);
-    return most?.name;
-  }
-}
-
 /**
  * Creates `count` slots, of which each holder gets at most `share`.
  *
  * @param what what the slots are for, in the plural; errors name it, and what `holds` them
  */
 export function createSlots(what: string, count: number, share: number, holds = "caller") {
-  const holders = new Map<string, Holder>();
+  const holders = new Map<string, { count: number }>();
   let held = 0;
 
   return {
@@ -57,15 +36,12 @@ export function createSlots(what: string, count: number, share: number, holds = 
      * Acquires a slot. The returned function releases it; call it once.
      *
      * @param id the holder; empty if unknown, which may hold all slots
-     * @param name the holder's name in the log
      * @throws {ConnectError} OVERLOADED, if no slot is free or the holder has its share
      */
-    acquire(id: string, name = id): () => void {
-      const holder = holders.get(id) ?? { name, count: 0 };
-      if (held >= count) throw overloaded(what, new LimitError(holders));
-      if (holder.count >= share) {
-        throw overloaded(`${what} of one ${holds}`, new LimitError(holders));
-      }
+    acquire(id: string): () => void {
+      const holder = holders.get(id) ?? { count: 0 };
+      if (held >= count) throw overloaded(what);
+      if (holder.count >= share) throw overloaded(`${what} of one ${holds}`);
       held += 1;
       holder.count += 1;
       if (id !== "") holders.set(id, holder);

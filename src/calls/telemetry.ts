@@ -10,7 +10,6 @@ import { OutcomeUnknownError, type StoreObserver, StoreUnavailableError } from "
 import { readBuild } from "../version.ts";
 import type { Call } from "./call.ts";
 import { methodNameOf } from "./call-head.ts";
-import { LimitError } from "./limits.ts";
 
 /** The logging of calls and the metrics, for operators. */
 export type Telemetry = ReturnType<typeof createTelemetry>;
@@ -159,10 +158,6 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       traceId: call.id,
       cause: causeOf(failure),
       limit,
-      // Computed only if the line is written.
-      get mostHeldBy() {
-        return mostHolderOf(failure);
-      },
     };
     // Records that may have been stored are always logged, however many other calls fail.
     const isOutcome = logCalls && touched?.attempted !== undefined && reason !== notStored;
@@ -196,8 +191,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       const reason = reasonOf(error);
       if (!refusals.has(reason ?? "")) return;
       const limit = countOverload(error);
-      const mostHeldBy = mostHolderOf(error);
-      logRefusal(logUnauthenticated, { peer, reason, cause: causeOf(error), limit, mostHeldBy });
+      logRefusal(logUnauthenticated, { peer, reason, cause: causeOf(error), limit });
     },
     observeStore(...[operation, durationMs, batchSize]: Parameters<StoreObserver>): void {
       storeDurations.observe({ operation }, durationMs / 1_000);
@@ -256,12 +250,6 @@ function causeOf(failure: unknown): string | undefined {
   const cause = failure instanceof ConnectError ? failure.cause : undefined;
   const safe = [StoreUnavailableError, OutcomeUnknownError, InvalidCredentialsError];
   return safe.some((each) => cause instanceof each) ? (cause as Error).message : undefined;
-}
-
-/** Who holds most of the limit that an OVERLOADED call met, if known. */
-function mostHolderOf(failure: unknown): string | undefined {
-  const cause = failure instanceof ConnectError ? failure.cause : undefined;
-  return cause instanceof LimitError ? cause.mostHeldBy : undefined;
 }
 
 /** Log levels of calls, by code: faults matter to operators, clients' mistakes do not. */

@@ -42,7 +42,7 @@ export function createWebPages(
   async function sendMetrics(req: HttpRequest, res: HttpResponse, connection: Connection) {
     const closed = new Promise<void>((resolve) => res.once("close", resolve));
     const caller = await gate.authenticate(connection, req.headers);
-    const release = metricsSlots.acquire(caller?.principal ?? "", caller?.name);
+    const release = metricsSlots.acquire(caller?.principal ?? "");
     void closed.then(release);
     // Concurrent requests share one text.
     rendering ??= telemetry.metrics().finally(() => {

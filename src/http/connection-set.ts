@@ -1,4 +1,3 @@
-import { existsSync, readFileSync } from "node:fs";
 import type { ServerHttp2Session } from "node:http2";
 import type { Server, Socket } from "node:net";
 import { Connection, keyOf, type OnEnd } from "./connection.ts";
@@ -20,28 +19,6 @@ const certificateNoticeMs = 60_000;
 
 /** How long connections whose certificates were checked against earlier CAs stay, in milliseconds. */
 const distrustMs = 10_000;
-
-/** File descriptors that the process needs besides those of connections. */
-const otherDescriptors = 50;
-
-/**
- * Caps the number of connections by the limit of file descriptors, where /proc shows it: without a
- * free descriptor, a new connection could not even be accepted to replace another.
- *
- * @param max the number wanted
- * @param onWarning called if fewer are possible
- */
-export function withinDescriptors(max: number, onWarning: (message: string) => void): number {
-  const file = "/proc/self/limits";
-  const limits = existsSync(file) ? readFileSync(file, "utf8") : "";
-  const descriptors = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity);
-  const allowed = Math.max(1, descriptors - otherDescriptors);
-  if (allowed >= max) return max;
-  onWarning(
-    `the limit of ${descriptors} file descriptors allows ${allowed} connections, not the ${max} of --max-connections`,
-  );
-  return allowed;
-}
 
 /** All connections of a server. */
 export type Connections = ReturnType<typeof createConnections>;

@@ -22,8 +22,6 @@ interface ListenerOptions {
   /** TLS; plain text if absent. */
   tls?: Tls | undefined;
   host: string;
-  /** Lets other processes listen on the port too. */
-  reusePort?: boolean;
   /** Timeout of a call, including the arrival of its request, in milliseconds. */
   requestTimeoutMs: number;
   connections: Connections;
@@ -157,7 +155,7 @@ function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
 async function listen(
   server: HttpServer | Http2Server | Http2SecureServer,
   port: number,
-  { tls, host, reusePort, connections }: ListenerOptions,
+  { tls, host, connections }: ListenerOptions,
 ) {
   connections.follow(server);
   if ("setSecureContext" in server) {
@@ -166,12 +164,10 @@ async function listen(
       if (areCasNew) connections.distrustCertificates();
     });
   }
-  await once(server.listen({ port, host, reusePort }), "listening").catch(
-    (error: NodeJS.ErrnoException) => {
-      const { code = "", message } = error;
-      throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
-    },
-  );
+  await once(server.listen({ port, host }), "listening").catch((error: NodeJS.ErrnoException) => {
+    const { code = "", message } = error;
+    throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
+  });
   // Such as a connection that was gone before it was accepted.
   server.on("error", ignore);
   return {

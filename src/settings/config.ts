@@ -1,6 +1,7 @@
+import { existsSync, readFileSync } from "node:fs";
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
-import { databaseUrlFault, databaseUrls, sqlitePathOf } from "../store/database-url.ts";
+import { databaseUrlFault, databaseUrls } from "../store/database-url.ts";
 import { readTraceSettings } from "./traces.ts";
 import { age, duration, host, integer, isLoopback, isSecureUrl, origins, text } from "./values.ts";
 
@@ -15,7 +16,7 @@ export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
 
 /** What commander parses the {@link settings} into. Without a default, an unset one is absent. */
 interface Values
-  extends Record<"databaseUrl" | "host" | "reusePort" | "allowInsecure" | "logCalls", string>,
+  extends Record<"databaseUrl" | "host" | "allowInsecure" | "logCalls", string>,
     Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
     Partial<Record<"authTokensFile" | "oidcIssuer" | "oidcAudience", string>>,
     Record<"grpcPort" | "httpPort" | "maxInFlight" | "maxConnections", number>,
@@ -32,13 +33,16 @@ export class ConfigError extends Error {
 
 const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
 
+/** File descriptors that the process needs besides those of connections. */
+const otherDescriptors = 50;
+
 const port = integer(0, 65_535);
 const count = integer(1, 1_000_000);
 
 export const settings: readonly Option[] = [
   // URLs may contain passwords, so they are checked later: commander repeats values that it rejects.
   setting("--database-url <url>", String, "sqlite:data/investors.db", databaseUrls),
-  setting("--database-url-file <file>", text, "", "file with the URL, which is read again"),
+  setting("--database-url-file <file>", text, "", "file with the URL, which is read at startup"),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
   setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
   setting(
@@ -47,7 +51,6 @@ export const settings: readonly Option[] = [
     "8080",
     "port for JSON, Connect, gRPC-Web, with TLS also gRPC; 0: a free one",
   ),
-  flag("--reuse-port", "share both ports with other processes, on Linux and with MongoDB"),
   setting("--tls-cert <file>", text, "", "PEM file of the server's certificate chain"),
   setting("--tls-key <file>", text, "", "PEM file of its private key, without a passphrase"),
   setting("--tls-client-ca <file>", text, "", "PEM file of the CAs of client certificates"),
@@ -106,11 +109,6 @@ export function readConfig(command: Command) {
   if (grpcPort === httpPort && httpPort !== 0) {
     throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
-  const reusePort = values.reusePort === "true";
-  if (!databaseUrlFile) expectShareable(databaseUrl, reusePort);
-  if (reusePort && process.platform !== "linux") {
-    throw new ConfigError("--reuse-port needs Linux, which spreads connections over processes");
-  }
   if (tlsClientCa && !tlsCert) {
     throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
   }
@@ -118,6 +116,7 @@ export function readConfig(command: Command) {
   if (logCalls && !["trace", "debug", "info"].includes(values.logLevel)) {
     throw new ConfigError(`--log-calls needs --log-level info or lower, not ${values.logLevel}`);
   }
+  expectDescriptors(values.maxConnections);
   const isAuthenticated = authTokensFile || oidcIssuer || tlsClientCa;
   const lacking = [
     !tlsCert && "encrypted (--tls-cert, --tls-key)",
@@ -133,7 +132,7 @@ export function readConfig(command: Command) {
     databaseUrl,
     /** The file that holds the database URL; if set, `databaseUrl` is not used. */
     databaseUrlFile: databaseUrlFile || undefined,
-    listen: { host, grpcPort, httpPort, reusePort },
+    listen: { host, grpcPort, httpPort },
     /** TLS; plain text if absent. */
     tls:
       tlsCert && tlsKey
@@ -162,11 +161,21 @@ export function readConfig(command: Command) {
   };
 }
 
-/** @throws {ConfigError} the ports are shared with other processes, but the database cannot be */
-export function expectShareable(databaseUrl: string, reusePort: boolean): void {
-  if (reusePort && sqlitePathOf(databaseUrl) !== undefined) {
-    throw new ConfigError("--reuse-port needs MongoDB: on SQLite, processes wait for each other");
-  }
+/**
+ * Without a free file descriptor, a connection cannot even be accepted to replace another.
+ *
+ * @throws {ConfigError} their limit, where /proc shows it, leaves fewer than the connections may need
+ */
+function expectDescriptors(maxConnections: number): void {
+  const file = "/proc/self/limits";
+  const limits = existsSync(file) ? readFileSync(file, "utf8") : "";
+  const limit = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Number.POSITIVE_INFINITY);
+  const needed = maxConnections + otherDescriptors;
+  if (limit >= needed) return;
+  throw new ConfigError(
+    `--max-connections ${maxConnections} needs ${needed} file descriptors, of a limit of ${limit}: ` +
+      "raise it (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of Docker)",
+  );
 }
 
 /** Names each setting in a message by its flag or, if that is how it was set, by its variable. */

@@ -7,11 +7,12 @@ export const databaseUrls =
 /** Forms that other programs accept after `sqlite:` but that would be part of the file's name here. */
 const pathFaults: [RegExp, string][] = [
   [/^\/\/(?!\/)/, "what follows two slashes would be a host"],
-  [/^:|^file:/i, "it names a file, not a database in memory"],
+  [/(^|\/)(:|file:)/i, "it names a file, not a database in memory"],
+  [/^\/\.\.?\//, "after three slashes it is absolute"],
   [/\/$/, "it names a file, not a folder"],
   [/[?#]/, "it takes no options after ? or #"],
   [/%[0-9a-f]{2}/i, "it is not decoded, so write a space for %20"],
-  [/^~|\$\{|(^|\/)\$[A-Z]/, "~ and variables are not expanded"],
+  [/(^|\/)~|\$\{|(^|\/)\$[A-Z]/, "~ and variables are not expanded"],
   [/\ufffd/, "it must be UTF-8"],
   [/^\s|\s$|^["']|["']$/, "it takes no quotes or spaces around it"],
 ];

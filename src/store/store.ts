@@ -18,6 +18,7 @@ export interface Store {
    * record survives a crash of the process and power loss.
    *
    * @throws {DuplicateIdError} the id is taken; nothing was written
+   * @throws {RecordRefusedError} the database refuses this record for good; nothing was written
    * @throws {StoreUnavailableError} surely not written
    * @throws {OutcomeUnknownError} it may have been written, or may still be written later
    */
@@ -47,17 +48,6 @@ export interface Store {
    */
   ping(signal?: AbortSignal): Promise<void>;
 
-  /** The certificate and key files used for connections. */
-  readonly files?: string[];
-
-  /**
-   * Reconnects with these files as they are now, without interrupting calls.
-   *
-   * @param url a new URL of the same database, to use from now on
-   * @throws {Error} for operators, if connecting fails; the old files and URL stay in use
-   */
-  reload?(url?: string): Promise<void>;
-
   /**
    * Finishes accepted inserts and releases everything. Later calls of other methods reject with
    * {@link StoreClosedError}; calling it again returns the outcome of the first call.
@@ -72,8 +62,6 @@ export interface StoreOptions {
   /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   observe: StoreObserver;
-  /** Re-reads the database URL, and calls {@link Store.reload} if it has changed; absent if it cannot change. */
-  rereadUrl?: (() => Promise<void>) | undefined;
   /** Called after each batch of inserts: without an error if it stored a record, with one if the database refused all. */
   onWritable?(refusal?: Error): void;
   /** Called by SQLite with the WAL's size in bytes, on each {@link Store.ping}. */
@@ -85,7 +73,7 @@ export interface StoreOptions {
   /**
    * Called once if the store can no longer be used and its process has to end: a commit with an
    * unknown outcome, a file that was moved, a lock that SQLite waited for in vain, a writer thread that
-   * died, or another program's collection.
+   * died, another program's collection, or mixed-up replies.
    */
   onFatal(error: Error): void;
 }
@@ -159,6 +147,9 @@ export class DuplicateIdError extends StoreError {
 
 /** The store cannot be reached, cannot write, or refuses the record; the call changed nothing. */
 export class StoreUnavailableError extends StoreError {}
+
+/** The database refuses this record for good, as an index of another program does; the call changed nothing. */
+export class RecordRefusedError extends StoreError {}
 
 /** The store was closed or has died: no later call will succeed. */
 export class StoreClosedError extends StoreUnavailableError {

@@ -13,7 +13,7 @@ import { describe, expect, it } from "vitest";
 import { root } from "../support/clone.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { createManifestReader } from "../support/manifest-reader.ts";
-import { readBlocks, readPage } from "../support/markdown.ts";
+import { readBlocks } from "../support/markdown.ts";
 import { readVariables } from "../support/settings.ts";
 import { needs } from "../support/tools.ts";
 
@@ -295,15 +295,12 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     const [dropIn] = readBlocks("docs/data.md").filter(({ language }) => language === "ini");
     const lines = dropIn?.text ?? "";
     expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
-    const [, group] = /^SupplementaryGroups=(.*)$/m.exec(lines) ?? [];
-    // With a group of the dynamic user's name, systemd starts nothing unless there is such a user, too.
-    expect(group).not.toBe("investor-records");
-    expect(readPage("docs/data.md")).toContain(`groupadd -r ${group}`);
     const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
     const own = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
     const unit = /^Environment=(DATABASE_URL)=(.*)$/m.exec(text("investor-records.service")) ?? [];
     const { databaseUrlFile } = readVariables({ [unit[1] ?? ""]: unit[2] ?? "", ...own });
-    expect(databaseUrlFile).toBe("/etc/investor-records/database-url");
+    const [, credential] = /^LoadCredential=([\w-]+):/m.exec(lines) ?? [];
+    expect(databaseUrlFile).toBe(`%d/${credential}`);
   });
 
   it("takes its keys from credentials, as docs/install.md says", () => {

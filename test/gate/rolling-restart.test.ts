@@ -5,12 +5,12 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { expect, it, onTestFinished } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { buildGo, findPythonCallers, startCallers, toLine } from "../support/callers/callers.ts";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { temporaryFile, temporaryFolder } from "../support/folder.ts";
-import { connectTo, describeWithMongo } from "../support/mongodb.ts";
+import { connectTo, describeWithMongo, needsMongo, startWithUsers } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
 import { type Service, startService } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
@@ -169,4 +169,27 @@ describeWithMongo("a rolling restart of two services under load", "standalone", 
       await expectNothingLost(all, callers);
     },
   );
+});
+
+describe("a rolling restart to another user of MongoDB", needsMongo(), () => {
+  it("loses no call", needs("Go", "Python"), async () => {
+    const { db, root, urlOf } = await startWithUsers();
+    const createUser = (name: string) =>
+      db.command({ createUser: name, pwd: name, roles: ["readWrite"] });
+    await createUser("first");
+    const file = temporaryFile(urlOf("first", "first"));
+    const env = { DATABASE_URL_FILE: file, REQUEST_TIMEOUT: "30s" };
+    const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
+    const services = await Promise.all([startService(env), startService(env)]);
+    const all = root.db("investors").collection("investors");
+    const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
+    const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
+    await createUser("second");
+    writeFileSync(file, urlOf("second", "second"));
+    for (const i of [0, 1]) await restart(services, i, env, all);
+    await db.command({ dropUser: "first" });
+    const before = await all.countDocuments();
+    await expect.poll(() => all.countDocuments()).toBeGreaterThan(before + 200);
+    await expectNothingLost(all, callers);
+  });
 });

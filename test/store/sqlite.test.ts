@@ -21,6 +21,7 @@ import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import {
   DuplicateIdError,
   FilesGoneError,
+  RecordRefusedError,
   type StoreObserver,
   StoreUnavailableError,
 } from "../../src/store/store.ts";
@@ -420,6 +421,31 @@ describe("SQLite", () => {
     await expect(store.insert(record)).rejects.toThrow(DuplicateIdError);
     expect(told).toEqual([expect.any(StoreUnavailableError), undefined]);
   });
+
+  it.each([
+    [
+      "CREATE UNIQUE INDEX own ON investors (last_name, zip_code)",
+      "SQLite 2067: UNIQUE constraint failed: investors.last_name, investors.zip_code",
+    ],
+    [
+      "CREATE UNIQUE INDEX own ON investors (lower(last_name))",
+      "SQLite 2067: UNIQUE constraint failed: index 'own'",
+    ],
+  ])(
+    "refuses one record at once and for good, where an index rejects it: %s",
+    async (index, why) => {
+      const path = join(temporaryFolder(), "investors.db");
+      const told: (Error | undefined)[] = [];
+      const { store } = await open(path, undefined, (refusal) => told.push(refusal));
+      await store.insert(anInvestor({ lastName: "first" }));
+      runSql(path, index);
+      await expect(store.insert(anInvestor({ lastName: "first" }))).rejects.toThrow(
+        new RecordRefusedError(why),
+      );
+      await store.insert(anInvestor({ lastName: "second" }));
+      expect(told).toEqual([undefined, undefined]);
+    },
+  );
 
   it("refuses a path through a file", async () => {
     const path = join(temporaryFolder(), "file");

@@ -1,3 +1,4 @@
+import { unescape as decode } from "node:querystring";
 import {
   type Document,
   MongoClient,
@@ -6,23 +7,11 @@ import {
 } from "mongodb";
 import { DatabaseUrlError } from "../store.ts";
 
-/** The options that a URL may have. The driver has more: deprecated ones, and ones for code. */
-const supported = `appName authMechanism authMechanismProperties authSource compressors
-  connectTimeoutMS directConnection heartbeatFrequencyMS journal localThresholdMS maxConnecting
-  maxIdleTimeMS maxPoolSize minPoolSize readConcernLevel readPreference
-  readPreferenceTags replicaSet retryReads retryWrites serverMonitoringMode
-  serverSelectionTimeoutMS socketTimeoutMS srvMaxHosts srvServiceName ssl tls
-  tlsAllowInvalidCertificates tlsAllowInvalidHostnames tlsCAFile tlsCertificateKeyFile
-  tlsCertificateKeyFilePassword tlsCRLFile tlsInsecure w waitQueueTimeoutMS wtimeoutMS
-  zlibCompressionLevel`;
-
-const supportedNames = new Set(supported.toLowerCase().split(/\s+/));
-
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
 
 /** The driver's options of a command, and a timeout for its whole reply, in milliseconds. */
-export type RunOptions = Pick<RunCommandOptions, "raw" | "session"> & { timeoutMs?: number };
+export type RunOptions = Pick<RunCommandOptions, "raw"> & { timeoutMs?: number };
 
 /** Runs a command on the database of a store. The default timeout is that of one attempt. */
 export type Run = (command: Document, options?: RunOptions) => Promise<Document>;
@@ -34,19 +23,11 @@ export type Run = (command: Document, options?: RunOptions) => Promise<Document>
  * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
 export function createMongoClient(url: string, attemptMs: number) {
-  if (url.includes("#")) throw wrongUrl("write %23 for #");
-  // Anything before an @ is part of a password.
-  const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
-  const options = [...new URLSearchParams(query)];
-  const names = [...new Set(options.map(([name]) => name))];
-  const others = names.filter((name) => !supportedNames.has(name.toLowerCase()));
-  if (others.length > 0) throw wrongUrl(`unknown or unsupported option ${others.join(", ")}`);
-  const mechanism = options.find(([name]) => name.toLowerCase() === "authmechanism")?.[1];
-  if (/^(GSSAPI|MONGODB-AWS)$/i.test(mechanism ?? "")) {
-    throw wrongUrl("authMechanism can be neither GSSAPI nor MONGODB-AWS, which need other modules");
-  }
   // The server gives up after `attemptMs`; the margin lets its error arrive.
   const replyMs = attemptMs * 1.25;
+  // Anything before an @ is part of a password.
+  const [, query = ""] = /^[^?]*\?([^@]*)$/s.exec(url) ?? [];
+  const names = [...new URLSearchParams(query).keys()];
   const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
@@ -58,18 +39,14 @@ export function createMongoClient(url: string, attemptMs: number) {
     socketTimeoutMS: replyMs,
     heartbeatFrequencyMS: Math.max(attemptMs, minHeartbeatMs),
   });
-  const { tls, minPoolSize, maxPoolSize, compressors, srvHost, hosts } = client.options;
-  const { tlsCAFile, tlsCRLFile, tlsCertificateKeyFile } = client.options;
-  const files = Object.entries({ tlsCAFile, tlsCRLFile, tlsCertificateKeyFile });
+  // The driver would connect in plain text.
   const ofTls = names.find((name) => /^tls./i.test(name));
-  if (ofTls && !tls) throw wrongUrl(`${ofTls} needs tls=true`);
-  if (maxPoolSize > 0 && minPoolSize > maxPoolSize) throw wrongUrl("minPoolSize > maxPoolSize");
-  if (compressors.includes("snappy")) throw wrongUrl("compressors can be zlib and zstd");
+  if (ofTls && !client.options.tls) throw wrongUrl(`${ofTls} needs tls=true`);
   const [, path = ""] = /^mongodb(?:\+srv)?:\/\/[^/?]*\/([^?]*)/.exec(url) ?? [];
-  const database = decodeURIComponent(path) || "investors";
-  // `config` is MongoDB's own; `local` is not replicated.
-  if (/[/\\. "$&;=\0]|^(local|config)$/.test(database) || Buffer.byteLength(database) > 63) {
-    throw wrongUrl('its database has over 63 bytes or one of /\\. "$&;=, or is local or config');
+  const database = decode(path) || "investors";
+  // `config` is MongoDB's own; `local` is not replicated. The rest is a mistake before an option, such as & for ?.
+  if (/[/\\. "$&;=#\0]|^(local|config)$/.test(database)) {
+    throw wrongUrl('its database has one of /\\. "$&;=#, or is local or config');
   }
   let primary: string | undefined;
   let isKnown = false;
@@ -87,8 +64,6 @@ export function createMongoClient(url: string, attemptMs: number) {
   return {
     client,
     db,
-    /** Hosts and database: equal for two URLs of the same database. */
-    target: `${srvHost ?? hosts.map(String).sort()}/${database}`,
     /**
      * Runs a command, and closes its connection if the whole reply has not arrived in time: the
      * driver's own timeouts restart with each byte. A new primary aborts it as well, since a frozen
@@ -108,15 +83,6 @@ export function createMongoClient(url: string, attemptMs: number) {
         running.delete(control);
       }
     },
-    /** The certificate and key files that are read on connecting. */
-    files: files.flatMap(([, file]) => file ?? []),
-    /** @throws {Error} the server cannot be reached or rejects the user, or a file cannot be read */
-    async connect(): Promise<void> {
-      await client.connect().catch((error) => {
-        const [option] = files.find(([, file]) => file && file === error.path) ?? [];
-        throw option ? new Error(`${option} ${error.path} cannot be read (${error.code})`) : error;
-      });
-    },
   };
 }
 
@@ -124,12 +90,13 @@ function open(url: string, names: string[], options: MongoClientOptions): MongoC
   try {
     return new MongoClient(url, options);
   } catch (error) {
-    // The rest of the driver's message can contain values of the URL.
-    const words: string[] = (error as Error).message.toLowerCase().match(/\w+/g) ?? [];
-    const causes = names.filter((name) => words.includes(name.toLowerCase()));
-    if (causes.length > 0) throw wrongUrl(`check its option ${causes.join(", ")}`);
-    const others = names.length > 0 ? ` and its option ${names.join(", ")}` : "";
-    throw wrongUrl(`check its hosts${others}, and percent-encode its user, password and database`);
+    const { message } = error as Error;
+    const forms = [url, decode(url), decode(url.replaceAll("+", " "))];
+    const parts = forms.flatMap((form) => form.split(/[:/?@&=,#]+/).slice(1));
+    const isTelling = parts.some((part) => part && !names.includes(part) && message.includes(part));
+    if (!isTelling) throw wrongUrl(message);
+    const option = names.length > 0 ? `, its option ${names.join(", ")}` : "";
+    throw wrongUrl(`check its hosts${option}, and percent-encode its user, password and database`);
   }
 }
 

@@ -5,30 +5,48 @@ import {
   MongoServerError,
   MongoServerSelectionError,
   MongoWriteConcernError,
-  type ServerDescription,
 } from "mongodb";
-import { DuplicateIdError, OutcomeUnknownError, StoreUnavailableError } from "../store.ts";
+import {
+  DuplicateIdError,
+  OutcomeUnknownError,
+  RecordRefusedError,
+  StoreUnavailableError,
+} from "../store.ts";
 
-/** Codes with which a server rejects a record before writing it, and all others until somebody intervenes. */
-const refusalCode = {
+/** Codes of MongoDB's errors. */
+export const code = {
+  badValue: 2,
   unauthorized: 13,
   documentValidationFailure: 121,
   viewNotWritable: 166,
   userWritesBlocked: 371,
   overQuota: 8_000,
+  notWritablePrimary: 10_107,
+  duplicateKey: 11_000,
   databaseDifferCase: 13_297,
   diskFull: 14_031,
 };
-const refusals: unknown[] = Object.values(refusalCode);
 
-/** Codes of MongoDB's errors. */
-export const code = {
-  ...refusalCode,
-  authenticationFailed: 18,
-  notWritablePrimary: 10_107,
-  duplicateKey: 11_000,
-  notPrimaryNoSecondaryOk: 13_435,
-};
+/** Codes with which a server rejects a record before writing it, and all others until somebody intervenes. */
+const refusals: unknown[] = [
+  code.unauthorized,
+  code.documentValidationFailure,
+  code.viewNotWritable,
+  code.userWritesBlocked,
+  code.overQuota,
+  code.databaseDifferCase,
+  code.diskFull,
+];
+
+/**
+ * Codes of errors that a retry can settle: of members that step down or shut down, timeouts, interruptions,
+ * conflicts, and of shards that a router could not reach, or whose reply it did not get
+ * (https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md).
+ */
+const passing: unknown[] = [
+  6, 7, 24, 50, 89, 91, 112, 133, 189, 202, 262, 365, 9_001, 10_107, 11_600, 11_601, 11_602, 13_435,
+  13_436,
+];
 
 /** Whether a server rejected a write for a reason that lasts. */
 export function isRefusal(error: unknown): boolean {
@@ -50,23 +68,20 @@ function isSurelyNotWritten(error: unknown): boolean {
   );
 }
 
-/** Whether a server rejected the user of a new connection, so that no command was sent. */
-export function isUserRefused(error: unknown): boolean {
-  if (error instanceof MongoServerError) return error.code === code.authenticationFailed;
-  // Commands waiting for a connection that another one was opening get this error.
-  const isOfPool = error instanceof Error && error.name === "MongoPoolClearedError";
-  return isOfPool && isUserRefused(error.cause);
-}
-
-/** Converts the failure of one record of an insert. */
+/** Converts the failure of one record of an insert. The server's message can contain the record. */
 export function toInsertError(failure: Document): Error {
-  if (refusals.includes(failure.code)) return unavailable(new MongoServerError(failure));
-  // A deposed primary, or a shard that did not reply, can cause any other code.
-  if (failure.code !== code.duplicateKey) return outcomeUnknown(new MongoServerError(failure));
-  // The server's message contains the key, and so part of the record.
-  return "_id" in (failure.keyPattern ?? { _id: 1 })
-    ? new DuplicateIdError()
-    : new Error("a unique index other than that of _id rejects it");
+  const { code: number, keyPattern = { _id: 1 } } = failure;
+  const error = new MongoServerError(failure);
+  if (refusals.includes(number)) return unavailable(error);
+  if (passing.includes(number)) return outcomeUnknown(error);
+  if (number !== code.duplicateKey) {
+    const where = "see the collection's indexes";
+    return new RecordRefusedError(`MongoDB rejects it with the error ${number}: ${where}`);
+  }
+  if ("_id" in keyPattern) return new DuplicateIdError();
+  return new RecordRefusedError(
+    `the unique index of ${Object.keys(keyPattern).join(", ")} rejects it`,
+  );
 }
 
 /** The error for a write that failed as a whole. */
@@ -87,61 +102,20 @@ export function unavailable(error: Error): StoreUnavailableError {
   return new StoreUnavailableError(explain(error));
 }
 
-/** Says in one line, for operators, which setting or state is wrong, without data of any record. */
-export function explain(error: Error): string {
+/** Says in one line, for operators, what failed, without data of any record. */
+function explain(error: Error): string {
+  const text = error.message.replaceAll(/\s+/g, " ");
   if (error instanceof MongoServerSelectionError) {
-    const servers: ServerDescription[] = [...(error.reason?.servers.values() ?? [])];
-    // The driver drops members of another set.
-    if (servers.length === 0)
-      return "no host of the URL is in the replica set: check hosts and replicaSet";
-    const isReached = servers.some((server) => server.error === null);
-    const states = servers.map((server) => explainServer(server, error.reason?.setName));
-    return `${isReached ? "no primary" : "cannot reach MongoDB"}: ${states.join("; ")}`;
+    const { type = "", setName = "", servers = new Map() } = error.reason ?? {};
+    const states = Array.from(servers.values(), (each) => {
+      return `${each.address}: ${each.error?.message ?? each.type}`;
+    });
+    return `${text}; ${type} ${setName ?? ""} of ${states.join(", ") || "no host of the URL"}`;
   }
-  switch (error instanceof MongoServerError && error.code) {
-    case code.unauthorized:
-      // The server's message contains the command, and so records.
-      return "MongoDB does not authorize this: check the user in the URL and its roles";
-    case code.userWritesBlocked:
-      return "MongoDB blocks writes";
-    case code.documentValidationFailure:
-      return "a validator of the collection refuses the record";
-    case code.authenticationFailed:
-      return "MongoDB refuses the user: check user, password and authSource in the URL";
-    case code.notWritablePrimary:
-    case code.notPrimaryNoSecondaryOk:
-      return "the server is not the primary: an election goes on, or the URL lacks its replicaSet or has directConnection";
-  }
+  if (!(error instanceof MongoServerError)) return text;
+  // The server's message contains the command, and so records.
+  if (error.code === code.unauthorized)
+    return "MongoDB does not authorize this: check the user in the URL and its roles";
   // Some servers use the same words for several codes.
-  if (error instanceof MongoServerError)
-    return `${error.message} (${error.codeName ?? error.code})`;
-  return explainConnection(error);
-}
-
-function explainServer({ address, type, error }: ServerDescription, setName?: string | null) {
-  if (error) return `${address}: ${explainConnection(error)}`;
-  const states: Record<string, string> = {
-    RSSecondary: "is a secondary",
-    RSGhost: "is in no replica set, or in one that is not initiated",
-    Unknown: setName ? "is not in the set that replicaSet names" : "does not reply",
-  };
-  return `${address} ${states[type] ?? `is ${type}`}`;
-}
-
-function explainConnection(error: Error & { code?: unknown; syscall?: string }): string {
-  const { cause, message, syscall = "" } = error;
-  // The driver wraps the socket's error, and repeats its message.
-  if (cause instanceof Error && message.includes(cause.message)) return explainConnection(cause);
-  const text = message.replaceAll(/\s+/g, " ");
-  if (syscall.startsWith("query")) return `the DNS look-up of mongodb+srv fails: ${text}`;
-  if (syscall === "getaddrinfo") return `the DNS look-up of this host fails: ${text}`;
-  const name = String(error.code);
-  if (name === "ECONNREFUSED") return "it refuses connections (ECONNREFUSED)";
-  if (/SELF_SIGNED|SIGNATURE|GET_ISSUER_CERT/.test(name))
-    return `its certificate is not trusted (${name}): check tlsCAFile`;
-  if (/^ERR_OSSL_|TOO_(SMALL|WEAK)$/.test(name)) return `${text}: check tlsCertificateKeyFile`;
-  if (name.startsWith("ERR_SSL_") || text.includes("before secure TLS"))
-    return "it does not speak TLS: check tls in the URL";
-  if (/^connection .* closed$/.test(text)) return "it closes connections: check its tls options";
-  return text;
+  return `${text} (${error.codeName ?? error.code})`;
 }

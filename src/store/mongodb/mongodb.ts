@@ -3,7 +3,7 @@ import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import type { Range } from "../../investor/paging.ts";
 import { createBatcher } from "../batcher.ts";
 import {
-  expectOrder,
+  DuplicateIdError,
   noteOutcomes,
   OutcomeUnknownError,
   raceWithSignal,
@@ -12,11 +12,14 @@ import {
   type StoreOptions,
   StoreUnavailableError,
 } from "../store.ts";
+import { createMongoClient } from "./client.ts";
 import { whyUnusable } from "./collection.ts";
 import { collectionName, type Query, queryOf, queryOfRange, toDocument } from "./documents.ts";
 import { isRefusal, toInsertError, toWriteError, unavailable } from "./errors.ts";
 import { createReads, retryOnce } from "./reads.ts";
-import { createReplaceableClient } from "./replaceable-client.ts";
+
+/** How often to look at the collection again, in milliseconds. */
+const lookIntervalMs = 60_000;
 
 type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "observe">;
 
@@ -26,47 +29,71 @@ type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "
  * connection, opening one, and each command get a quarter of the timeout each, inserts twice that.
  *
  * @param url a connection string; its database is used, or `investors`
- * @param isSource whether records are only read, so that capped collections and a missing journal are fine
+ * @param isSource whether records are only read, so that a capped collection is fine
  * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
 export function createMongoStore(url: string, options: Options, isSource = false): Store {
   const { requestTimeoutMs, observe, onWritable, onFatal } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
-  const client = createReplaceableClient(url, attemptMs, options);
+  const { client, db, run } = createMongoClient(url, attemptMs);
   let connecting: Promise<void> | undefined;
+  /** Why no further call can succeed. */
+  let fault: StoreUnavailableError | undefined;
   let closing: Promise<unknown> | undefined;
   /** The server's operation time of the last insert. */
   let lastTime: Timestamp | undefined;
-  /** Whether a connection has delivered the reply of an earlier command. */
-  let isMixedUp = false;
-  const { run } = client;
+  /** When the collection was last found usable, by performance.now(). */
+  let lookedAt = Number.NEGATIVE_INFINITY;
   const reads = createReads(run);
 
   /** Connects once: the driver reconnects by itself, but not if its first attempt fails. */
-  function connect(): Promise<void> {
+  async function connect(): Promise<void> {
+    if (fault) throw fault;
     connecting ??= begin();
     return connecting;
   }
 
   async function begin(): Promise<void> {
-    let fault: string | undefined;
     try {
-      await client.connect();
+      await client.connect().catch((error) => {
+        throw unavailable(error);
+      });
       await retryOnce(reads.learnElection);
-      fault = await retryOnce(() => whyUnusable(run, isSource, reads.isStandalone));
+      await look();
     } catch (error) {
       connecting = undefined;
       throw error;
     }
-    // The collection cannot be used until somebody intervenes.
-    if (fault !== undefined) {
-      const name = `${collectionName} of the database ${client.current.db.databaseName}`;
-      const error = new StoreUnavailableError(
-        `the collection ${name} cannot be used, since ${fault}: name another one in the URL`,
-      );
-      onFatal?.(error);
-      throw error;
-    }
+  }
+
+  /** Fails all further calls, and ends the process. */
+  function die(error: StoreUnavailableError): void {
+    if (fault) return;
+    fault = error;
+    onFatal?.(error);
+  }
+
+  /** Looks whether the collection can be used; if not, nothing helps until somebody intervenes. */
+  async function look(): Promise<void> {
+    const why = await retryOnce(() => whyUnusable(run, isSource));
+    lookedAt = performance.now();
+    if (why === undefined) return;
+    const name = `${collectionName} of the database ${db.databaseName}`;
+    const error = new StoreUnavailableError(
+      `the collection ${name} cannot be used, since ${why}: name another one in the URL`,
+    );
+    die(error);
+    throw error;
+  }
+
+  /**
+   * Ends the store, since a connection has delivered the reply of another command, as one behind a faulty
+   * proxy does: all its later replies would be wrong too.
+   */
+  function failMixedUp(what: string): Error {
+    const error = new StoreClosedError(`MongoDB's replies are mixed up, as by a proxy: ${what}`);
+    die(error);
+    return new Error(error.message);
   }
 
   async function insertAll(investors: Investor[]): Promise<(Error | undefined)[]> {
@@ -81,6 +108,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
     // certain too: before replying, the server waited for everything in its oplog. A longer timeout
     // than for reads: a read can be retried, an insert's outcome would be unknown.
     const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
+      lookedAt = Number.NEGATIVE_INFINITY;
       const failure = toWriteError(error);
       if (isRefusal(error)) onWritable?.(failure);
       throw failure;
@@ -88,36 +116,34 @@ export function createMongoStore(url: string, options: Options, isSource = false
     const { n, opTime, writeErrors = [] } = reply;
     // If a proxy delivers a reply twice, the next command gets the copy: the driver does not compare ids.
     const isOld = n > 0 && lastTime && !opTime?.ts?.greaterThan(lastTime);
-    isMixedUp = isOld || n !== investors.length - writeErrors.length;
-    if (isMixedUp) throw new OutcomeUnknownError("MongoDB's reply does not belong to this insert");
+    if (isOld || n !== investors.length - writeErrors.length) {
+      throw new OutcomeUnknownError(failMixedUp("one does not belong to its insert").message);
+    }
     lastTime = opTime?.ts;
     const outcomes = new Array<Error | undefined>(investors.length).fill(undefined);
     for (const failure of writeErrors) outcomes[failure.index] = toInsertError(failure);
+    if (outcomes.some((each) => each && !(each instanceof DuplicateIdError))) {
+      lookedAt = Number.NEGATIVE_INFINITY;
+    }
     noteOutcomes(outcomes, onWritable);
     return outcomes;
   }
 
-  async function connectAnew(): Promise<void> {
-    await connect();
-    if (!isMixedUp) return;
-    await client.replace().catch((error) => {
-      throw unavailable(error);
-    });
-    lastTime = undefined;
-    isMixedUp = false;
-  }
-
-  const inserts = createBatcher("insert", observe, insertAll, connectAnew);
-  const finds = createBatcher("find", observe, findBy(reads.find), connect);
+  const inserts = createBatcher("insert", observe, insertAll, connect);
+  const finds = createBatcher("find", observe, findBy(reads.find, failMixedUp), connect);
   // Separate from `finds`, so that hits do not wait for the second read that each miss needs.
-  const misses = createBatcher("find", observe, findBy(reads.findAll));
+  const misses = createBatcher("find", observe, findBy(reads.findAll, failMixedUp));
 
   async function list(range: Range, operation: "list" | "check", read = reads.findAll) {
     await connect();
     const start = performance.now();
     try {
       const page = await retryOnce(() => read(queryOfRange(range)));
-      expectOrder(page, range.after);
+      let last = range.after ?? "";
+      for (const { id } of page) {
+        if (id <= last) throw failMixedUp("a page is not in order");
+        last = id;
+      }
       return page;
     } finally {
       observe(operation, performance.now() - start);
@@ -141,26 +167,28 @@ export function createMongoStore(url: string, options: Options, isSource = false
         // Each linearizable read would write to the oplog.
         await list({ limit: 1 }, "check", reads.find);
         await retryOnce(reads.expectPrimary);
+        if (performance.now() - lookedAt > lookIntervalMs) await look();
       }, signal),
-
-    get files() {
-      return client.current.files;
-    },
-    reload: client.replace,
 
     async close() {
       const batchers = [inserts, finds, misses];
-      closing ??= Promise.all(batchers.map((each) => each.close())).then(client.close);
+      closing ??= Promise.all(batchers.map((each) => each.close())).then(() => client.close());
       await closing;
     },
   };
 }
 
-/** Creates a batch lookup by id; its results are undefined where there is no record. */
-function findBy(read: (query: Query) => Promise<Investor[]>) {
+/**
+ * Creates a batch lookup by id; its results are undefined where there is no record.
+ *
+ * @param failMixedUp returns the error for a record that was not asked for
+ */
+function findBy(read: (query: Query) => Promise<Investor[]>, failMixedUp: (what: string) => Error) {
   return async (ids: string[]) => {
     const found = await retryOnce(() => read(queryOf(ids)));
     const byId = new Map(found.map((investor) => [investor.id, investor]));
+    const wanted = new Set(ids);
+    if (found.some(({ id }) => !wanted.has(id))) throw failMixedUp("a record was not asked for");
     return ids.map((id) => byId.get(id));
   };
 }

@@ -82,17 +82,10 @@ export function createReads(run: Run) {
   return {
     learnElection,
     expectPrimary,
-    /** Whether the server is in neither a replica set nor a cluster. */
-    get isStandalone(): boolean {
-      return settled === standalone;
-    },
     find: (query: Query) => find(query, "majority"),
     findAll,
   };
 }
-
-/** Stands for the election id of a standalone server. */
-const standalone = "standalone";
 
 /**
  * The election since which a `majority` read misses nothing, if this reply to `hello` shows one:
@@ -110,7 +103,7 @@ function settledElection(hello: Document): string | undefined {
   const { msg, setName, hosts, isWritablePrimary, electionId, lastWrite } = hello;
   // A router of a sharded cluster.
   if (msg === "isdbgrid") return undefined;
-  if (setName === undefined) return standalone;
+  if (setName === undefined) return "standalone";
   const isSettled =
     isWritablePrimary &&
     hosts?.length === 1 &&

@@ -1,4 +1,4 @@
-import { StoreUnavailableError } from "../store.ts";
+import { RecordRefusedError, StoreUnavailableError } from "../store.ts";
 
 /** Result codes of SQLite, primary and extended (https://www.sqlite.org/rescode.html). */
 export const resultCode = {
@@ -14,6 +14,7 @@ export const resultCode = {
   notADatabase: 26,
   writeError: 778,
   syncError: 1034,
+  triggerConstraint: 1811,
   folderSyncError: 1290,
   indexSizeError: 4874,
 };
@@ -38,10 +39,15 @@ export function toFailure(error: unknown): Failure {
 
 /** The error for callers of the store. */
 export function toStoreError(failure: Failure): Error {
-  // Our statements are correct, so `error` means a changed table, and `constraint` another program's rule.
-  const { error, busy, readOnly, ioError, full, cannotOpen, protocol, constraint } = resultCode;
-  const refusals = [error, busy, readOnly, ioError, full, cannotOpen, protocol, constraint];
-  return hasCode(failure, ...refusals)
+  // An index or a check refuses just this record; triggers can refuse all.
+  const isOfTrigger = hasCode(failure, resultCode.triggerConstraint);
+  if (hasCode(failure, resultCode.constraint) && !isOfTrigger) {
+    return new RecordRefusedError(failure.message);
+  }
+  // Our statements are correct, so `error` means a changed table.
+  const { error, busy, readOnly, ioError, full, cannotOpen, protocol } = resultCode;
+  const refusals = [error, busy, readOnly, ioError, full, cannotOpen, protocol];
+  return isOfTrigger || hasCode(failure, ...refusals)
     ? new StoreUnavailableError(failure.message)
     : new Error(failure.message);
 }

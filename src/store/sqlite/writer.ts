@@ -86,7 +86,7 @@ function write(rows: Row[]): Outcome[] {
 function insertRow(row: Row): Outcome {
   if (insert.run(...row).changes === 1) return "written";
   if (hasId.get(row[0] ?? null)) return "duplicate";
-  return { message: "a trigger leaves the record out", errcode: resultCode.constraint };
+  return { message: "a trigger leaves the record out", errcode: resultCode.triggerConstraint };
 }
 
 /**
