@@ -5,7 +5,7 @@ import { backup, DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 
 const service = await import(pathToFileURL(resolve("dist/deploy.js")));
-const { beginCount, explainError, openSqliteFileToRead, refuseDamage } = service;
+const { beginCount, explainError, openSqliteFileToRead, parseDatabaseUrl, refuseDamage } = service;
 
 export const { syncPath } = service;
 
@@ -23,10 +23,8 @@ for (const signal of ["SIGINT", "SIGTERM"])
 /** The SQLite file at DATABASE_URL. */
 export function databasePath() {
   const url = process.env.DATABASE_URL || "sqlite:data/investors.db";
-  const fault = service.databaseUrlFault(url, service.databaseUrls);
-  if (fault) throw new Error(`DATABASE_URL ${fault}`);
-  const path = service.sqlitePathOf(url);
-  if (path !== undefined) return path;
+  const database = parseDatabaseUrl("DATABASE_URL", url);
+  if (database.kind === "sqlite") return database.path;
   throw new Error("DATABASE_URL is of MongoDB: use mongodump and mongorestore (docs/backup.md)");
 }
 

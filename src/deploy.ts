@@ -1,6 +1,6 @@
 /** What the programs in `deploy/` use of the service. */
 export { refuseDamage } from "./copy/damage.ts";
-export { databaseUrlFault, databaseUrls, sqlitePathOf } from "./store/database-url.ts";
+export { parseDatabaseUrl } from "./store/database-url.ts";
 export { beginCount } from "./store/sqlite/commit-count.ts";
 export { explainError } from "./store/sqlite/errors.ts";
 export { openSqliteFileToRead } from "./store/sqlite/file.ts";

@@ -1,7 +1,6 @@
-import { databaseNames, readVariable } from "./copy/source-and-target.ts";
+import { readArgument } from "./copy/source-and-target.ts";
 import { isUuid } from "./investor/ids.ts";
 import { ConfigError } from "./settings/config.ts";
-import { databaseUrlFault, sqlitePathOf, withoutSecrets } from "./store/database-url.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
 import { toWriteError } from "./store/mongodb/errors.ts";
@@ -26,18 +25,14 @@ interface RemoveOptions extends RemovalOptions {
  */
 export async function runRemove(options: RemoveOptions): Promise<boolean> {
   const { environment, say } = options;
-  const url = readVariable("DATABASE", options.database, environment);
-  // Does not repeat the value, which may contain a password.
-  const fault = databaseUrlFault(url, databaseNames);
-  if (fault) throw new ConfigError(`DATABASE ${fault}`);
+  const database = readArgument("DATABASE", options.database, environment);
   if (!isUuid(options.id)) throw new ConfigError("ID must be a UUID");
   const id = options.id.toLowerCase();
-  const name = withoutSecrets(url);
-  const path = sqlitePathOf(url);
+  const { name } = database;
   try {
-    if (path !== undefined) await removeFromSqlite(path, id, options);
+    if (database.kind === "sqlite") await removeFromSqlite(database.path, id, options);
     else {
-      const isRemoved = await removeFromMongo(url, id);
+      const isRemoved = await removeFromMongo(database.url, id);
       say(isRemoved ? `removed ${id} from ${name}` : `${name} has no record ${id}`);
     }
     say("a retry of its create would store it again");

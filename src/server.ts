@@ -11,10 +11,10 @@ import { readTls } from "./http/tls.ts";
 import { refusalOf } from "./protocols/problem.ts";
 import { createRoutes } from "./routes.ts";
 import { type Config, ConfigError } from "./settings/config.ts";
-import { readDatabaseUrl } from "./settings/database-url-file.ts";
+import { findDatabase } from "./settings/database-url-file.ts";
 import { createReload, followFiles } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
-import { openStore, withoutSecrets } from "./store/database-url.ts";
+import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
 
 /** A server that accepts calls. */
@@ -61,7 +61,7 @@ export async function startServer(
   const certificateFiles = await followFiles([certFile, keyFile, clientCaFile]);
   const tokenFiles = await followFiles([config.authentication?.tokensFile]);
   const onWarning = (message: string) => log.warn(message);
-  const databaseUrl = await readDatabaseUrl(config);
+  const database = await findDatabase(config);
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
@@ -110,7 +110,7 @@ export async function startServer(
     // Before opening the database, which can take long: probes are served meanwhile.
     listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
     listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
-    const opened = await openStore(databaseUrl, {
+    const opened = await openStore(database, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
       onWritable: telemetry.noteWritable,
@@ -143,7 +143,7 @@ export async function startServer(
     grpcPort,
     httpPort,
     /** The database URL, without secrets. */
-    database: withoutSecrets(databaseUrl),
+    database: database.name,
     /** Re-reads certificates and tokens, without dropping a call. */
     reload: createReload([
       { name: "tokens", files: tokenFiles, reload: authentication?.reload },

@@ -1,7 +1,7 @@
 import { Command, CommanderError } from "commander";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { addSettings, ConfigError, nameAsGiven, readConfig } from "../src/settings/config.ts";
-import { sqlitePathOf, withoutSecrets } from "../src/store/database-url.ts";
+import { parseDatabaseUrl } from "../src/store/database-url.ts";
 import { readSettings } from "./support/settings.ts";
 
 const tls = { "--tls-cert": "a.crt", "--tls-key": "a.key" };
@@ -27,7 +27,7 @@ describe("the settings", () => {
       "--cors-origin": "https://a.example, http://b:1",
     };
     expect(readSettings(flags)).toEqual({
-      databaseUrl: "sqlite:data/investors.db",
+      database: { kind: "sqlite", path: "data/investors.db", name: "sqlite:data/investors.db" },
       listen: { host: "127.0.0.1", grpcPort: 50_051, httpPort: 8_080 },
       tls: undefined,
       authentication: undefined,
@@ -191,7 +191,7 @@ it.each([
   ["sqlite:////x.db", "/x.db"],
   ["sqlite:Müller & Søn's/100% a~b@$c.db", "Müller & Søn's/100% a~b@$c.db"],
 ])("the database URL %j names the file %j", (url, path) => {
-  expect(sqlitePathOf(readSettings({ "--database-url": url }).databaseUrl)).toBe(path);
+  expect(parseDatabaseUrl("it", url)).toEqual({ kind: "sqlite", path, name: url });
 });
 
 it.each([
@@ -206,5 +206,5 @@ it.each([
   ["mongodb://[::1]:27017,h2", "mongodb://[::1]:27017,h2"],
   ["mongodb://user:s3/cret@host/db", "mongodb://…"],
 ])("the database URL %s is shown without its secrets", (url, shown) => {
-  expect(withoutSecrets(url)).toBe(shown);
+  expect(parseDatabaseUrl("it", url).name).toBe(shown);
 });

@@ -8,7 +8,7 @@ import { describeWithMongo, findMembers, startServer } from "./support/mongodb.t
 
 /** Why a store over this URL cannot serve. */
 async function reasonOf(url: string): Promise<string> {
-  const store = createMongoStore(url, { requestTimeoutMs: 4_000, observe() {} });
+  const store = createMongoStore(url, { requestTimeoutMs: 4_000, observe() {}, onFatal() {} });
   onTestFinished(() => store.close());
   return store.ping().then(
     () => "it serves",

@@ -11,7 +11,7 @@ import { readSide, type Side, type Source, type Tally, type Target } from "./sou
 const progressIntervalMs = 5_000;
 
 /** The target of a copy that only checks its source. */
-const nowhere: Side = { name: "nowhere" };
+const nowhere = { kind: "nowhere", name: "nowhere" } as const;
 
 /** How many of the records that are left out to name. */
 const maxNamed = 100;
@@ -50,7 +50,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     source = await raceWithSignal(reading(openSource(from, tally)), signal);
     const opening = writing(openTarget(to, warn));
     // Opening a file takes no time; interrupted, it would leave the file behind.
-    target = await (to.url === undefined ? opening : raceWithSignal(opening, signal));
+    target = await (to.kind === "file" ? opening : raceWithSignal(opening, signal));
     await copyRecords(source, target);
     await raceWithSignal(writing(target.finish()), signal);
   } catch (error) {
@@ -58,7 +58,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
     const why = signal.aborted
       ? `stopped by ${signal.reason}`
       : `error: ${(error as Error).message}`;
-    const next = to.url && countAll(tally) > 0 && "the same command goes on from there";
+    const isStore = to.kind === "sqlite" || to.kind === "mongodb";
+    const next = isStore && countAll(tally) > 0 && "the same command goes on from there";
     const rest = [why, target && describeRest(), next];
     say(rest.filter(Boolean).join("; "));
     return false;
@@ -113,8 +114,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   }
 
   function describeRest(): string {
-    if (to === nowhere || to.url !== undefined) return describe();
-    if (to.path === undefined) return `wrote ${countOf(tally.copied)}`;
+    if (to.kind === "standard") return `wrote ${countOf(tally.copied)}`;
+    if (to.kind !== "file") return describe();
     return `${to.name} ${existsSync(to.path) ? "is there" : "was not made"}`;
   }
 }
@@ -130,16 +131,18 @@ function failAs(what: string) {
     });
 }
 
-async function openSource({ url, path }: Side, tally: Tally): Promise<Source> {
-  if (url !== undefined) return openStoreSource(url, tally);
-  if (path === undefined) return readRecords(process.stdin, tally);
-  return openNdjsonSource(path, tally);
+async function openSource(from: Side, tally: Tally): Promise<Source> {
+  if (from.kind === "standard") return readRecords(process.stdin, tally);
+  return from.kind === "file" ? openNdjsonSource(from.path, tally) : openStoreSource(from, tally);
 }
 
-async function openTarget(to: Side, warn: (message: string) => void): Promise<Target> {
-  if (to === nowhere) return createCounter();
-  if (to.url !== undefined) return openStoreTarget(to.url, warn);
-  return to.path === undefined ? openStdoutTarget() : openNdjsonTarget(to.path);
+async function openTarget(
+  to: Side | typeof nowhere,
+  warn: (message: string) => void,
+): Promise<Target> {
+  if (to.kind === "nowhere") return createCounter();
+  if (to.kind === "standard") return openStdoutTarget();
+  return to.kind === "file" ? openNdjsonTarget(to.path) : openStoreTarget(to, warn);
 }
 
 function createCounter(): Target {

@@ -4,7 +4,7 @@ import { findViolations, textFields } from "../investor/investor.ts";
 import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
-import { openStore, sqlitePathOf } from "../store/database-url.ts";
+import { type Database, openStore } from "../store/database-url.ts";
 import { createMongoStore } from "../store/mongodb/mongodb.ts";
 import { bringInWal } from "../store/sqlite/checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite/file.ts";
@@ -20,6 +20,9 @@ import { describeViolations, type Source, type Tally, type Target } from "./sour
  */
 const requestTimeoutMs = 60_000;
 const attemptMs = requestTimeoutMs / 4;
+
+/** A fatal error also fails the call that causes it. */
+const options = { requestTimeoutMs, observe() {}, onFatal() {} };
 
 /** How long to wait for other processes that keep the target's WAL in use, in milliseconds. */
 const walTimeoutMs = 30_000;
@@ -41,9 +44,9 @@ interface Reader {
  * @param tally told of each record that breaks the rules
  * @throws {Error} if it cannot be used; if MongoDB has no records, or documents that are not records
  */
-export async function openStoreSource(url: string, tally: Tally): Promise<Source> {
-  const path = sqlitePathOf(url);
-  const reader = path === undefined ? await openMongo(url) : openSqlite(path);
+export async function openStoreSource(database: Database, tally: Tally): Promise<Source> {
+  const isMongo = database.kind === "mongodb";
+  const reader = isMongo ? await openMongo(database.url) : openSqlite(database.path);
 
   async function* read() {
     try {
@@ -95,7 +98,7 @@ function openSqlite(path: string): Reader {
 }
 
 async function openMongo(url: string): Promise<Reader> {
-  const store = createMongoStore(url, { requestTimeoutMs, observe() {} }, true);
+  const store = createMongoStore(url, { ...options, isSource: true });
   try {
     await store.ping();
     // MongoDB creates a database only on the first write, so an empty one may be a wrong name.
@@ -114,12 +117,10 @@ async function openMongo(url: string): Promise<Reader> {
  * @throws {Error} for operators, if it cannot be used
  */
 export async function openStoreTarget(
-  url: string,
+  database: Database,
   onWarning: (message: string) => void,
 ): Promise<Target> {
-  const path = sqlitePathOf(url);
-  // A fatal error also fails the write that causes it.
-  const store = await openStore(url, { requestTimeoutMs, observe() {}, onWarning, onFatal() {} });
+  const store = await openStore(database, { ...options, onWarning });
   // A MongoDB store is not connected yet.
   await store.ping();
 
@@ -130,12 +131,12 @@ export async function openStoreTarget(
       await Promise.all(writes);
     },
     async finish() {
-      if (path === undefined) return store.close();
+      if (database.kind === "mongodb") return store.close();
       // Fails if the file that was written is no longer at this path.
       await store.ping();
       // The file has to be complete without its WAL; `bringInWal` retries the checkpoint that closing makes.
       await store.close().catch(() => {});
-      await bringInWal(path, walTimeoutMs);
+      await bringInWal(database.path, walTimeoutMs);
     },
     close: () => store.close(),
   };

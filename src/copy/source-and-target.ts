@@ -1,12 +1,7 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../investor/investor.ts";
-import { ConfigError } from "../settings/config.ts";
-import {
-  databaseUrlFault,
-  databaseUrls,
-  sqlitePathOf,
-  withoutSecrets,
-} from "../store/database-url.ts";
+import { ConfigError, readDatabase } from "../settings/config.ts";
+import type { Database } from "../store/database-url.ts";
 
 /**
  * Batches of records; ones added meanwhile may be missing. Ending the iteration releases the source.
@@ -42,57 +37,55 @@ export interface Tally {
   leaveOut(which: string, why: string): void;
 }
 
-/** The source or target that an argument names. */
-export interface Side {
-  /** Its name in messages, without secrets of its URL. */
-  name: string;
-  /** The URL, if it is a database. */
-  url?: string;
-  /** The file; with neither URL nor path, it is standard input or output. */
-  path?: string | undefined;
-}
+/** What an argument names as source or target; `name` is for messages, without secrets. */
+export type Side =
+  | Database
+  | { kind: "file"; path: string; name: string }
+  | { kind: "standard"; name: string };
 
 /** Arguments that name a database. */
-export const databaseNames =
+const databaseNames =
   "sqlite:PATH, sqlite:///PATH for an absolute path, mongodb://HOST, mongodb+srv://HOST, " +
   "env:NAME of a variable that holds one of these";
 
 /**
- * Resolves an argument that may name an environment variable with a database URL: other users can see arguments.
+ * Parses an argument that names a database by its URL, or by an environment variable that holds one:
+ * other users can see arguments.
  *
  * @param argument the argument's name
- * @returns the URL in the variable, or the argument itself if it names none
- * @throws {ConfigError} the variable contains no valid URL
+ * @param others what else an error names as accepted
+ * @throws {ConfigError} it names no database; the message does not repeat it
  */
-export function readVariable(argument: string, text: string, environment: NodeJS.ProcessEnv) {
+export function readArgument(
+  argument: string,
+  text: string,
+  environment: NodeJS.ProcessEnv,
+  others = "",
+): Database {
   // Anything but a name may be a URL with a password.
   const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
-  if (name === undefined) return text;
+  if (name === undefined) return readDatabase(argument, text, databaseNames + others);
+  const variable = `${argument}: the environment variable ${name}`;
   const url = environment[name];
-  const fault = url ? databaseUrlFault(url, databaseUrls) : "is not set";
-  if (url && !fault) return url;
-  throw new ConfigError(`${argument}: the environment variable ${name} ${fault}`);
+  if (!url) throw new ConfigError(`${variable} is not set`);
+  return readDatabase(variable, url);
 }
 
 /**
- * Parses an argument.
+ * Parses an argument of a copy.
  *
  * @param argument the argument's name
  * @throws {ConfigError} it names nothing that can be copied from or to
  */
 export function readSide(argument: string, text: string, environment: NodeJS.ProcessEnv): Side {
-  const value = readVariable(argument, text, environment);
-  const fault = databaseUrlFault(value, `${databaseNames}, a file PATH.ndjson, or -`);
-  if (fault === undefined) {
-    return { name: withoutSecrets(value), url: value, path: sqlitePathOf(value) };
+  if (text === "-") {
+    return { kind: "standard", name: `standard ${argument === "FROM" ? "input" : "output"}` };
   }
-  if (value === "-") return { name: argument === "FROM" ? "standard input" : "standard output" };
   // Anything that starts like a URL is not meant as a file.
-  if (value.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:)/i.test(value)) {
-    return { name: value, path: value };
+  if (text.endsWith(".ndjson") && !/^([a-z0-9+.-]+:\/\/|sqlite:|env:)/i.test(text)) {
+    return { kind: "file", path: text, name: text };
   }
-  // Does not repeat the value, which may contain a password.
-  throw new ConfigError(`${argument} ${fault}`);
+  return readArgument(argument, text, environment, ", a file PATH.ndjson, or -");
 }
 
 /** Lists all rules that a record breaks, without any of its values. */

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
-import { databaseUrlFault, databaseUrls } from "../store/database-url.ts";
+import { type Database, databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
 import { readTraceSettings } from "./traces.ts";
 import { age, duration, host, integer, isLoopback, isSecureUrl, origins, text } from "./values.ts";
 
@@ -29,6 +29,19 @@ interface Values
 /** A setting has an invalid value; the message names its flag and the accepted values. */
 export class ConfigError extends Error {
   override name = "ConfigError";
+}
+
+/**
+ * Like {@link parseDatabaseUrl}, for what is given on the command line.
+ *
+ * @throws {ConfigError} it is wrong
+ */
+export function readDatabase(...args: Parameters<typeof parseDatabaseUrl>): Database {
+  try {
+    return parseDatabaseUrl(...args);
+  } catch (error) {
+    throw new ConfigError((error as Error).message);
+  }
 }
 
 const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
@@ -90,11 +103,9 @@ export function addSettings(command: Command): void {
  */
 export function readConfig(command: Command) {
   const values = command.opts<Values>();
-  const { databaseUrl, databaseUrlFile, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } =
-    values;
+  const { databaseUrlFile, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } = values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
-  const databaseFault = databaseUrlFault(databaseUrl, databaseUrls);
-  if (databaseFault) throw new ConfigError(`--database-url ${databaseFault}`);
+  const database = readDatabase("--database-url", values.databaseUrl);
   if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
     throw new ConfigError("only one of --database-url and --database-url-file may be set");
   }
@@ -129,8 +140,8 @@ export function readConfig(command: Command) {
     );
   }
   return {
-    databaseUrl,
-    /** The file that holds the database URL; if set, `databaseUrl` is not used. */
+    database,
+    /** The file that holds the database URL; if set, `database` is not used. */
     databaseUrlFile: databaseUrlFile || undefined,
     listen: { host, grpcPort, httpPort },
     /** TLS; plain text if absent. */

@@ -1,4 +1,12 @@
-import type { Store, StoreOptions } from "./store.ts";
+import type { MongoOptions } from "./mongodb/mongodb.ts";
+import type { SqliteOptions } from "./sqlite/sqlite.ts";
+import { DatabaseUrlError, type Store } from "./store.ts";
+
+/** A database, as a URL names it. */
+export type Database = ({ kind: "sqlite"; path: string } | { kind: "mongodb"; url: string }) & {
+  /** The URL without its secrets, for messages. */
+  name: string;
+};
 
 /** The forms of a database URL. */
 export const databaseUrls =
@@ -18,47 +26,51 @@ const pathFaults: [RegExp, string][] = [
 ];
 
 /**
- * Says what is wrong with a database URL, without repeating it; undefined if nothing is.
+ * Parses the database URL of a setting or an argument.
  *
- * @param accepted the forms that the message names as accepted
+ * @param setting its name in errors
+ * @param accepted the forms that an error names as accepted
+ * @throws {DatabaseUrlError} what it must be; the URL, which may contain a password, is not repeated
  */
-export function databaseUrlFault(text: string, accepted: string): string | undefined {
-  const path = sqlitePathOf(text);
+export function parseDatabaseUrl(setting: string, url: string, accepted = databaseUrls): Database {
+  const [, path] = /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(url) ?? [];
   const [, fault] = pathFaults.find(([pattern]) => path && pattern.test(path)) ?? [];
-  if (fault) return `must be sqlite:PATH or sqlite:///PATH with the path as it is: ${fault}`;
-  const isKnown = /^(?!.*\p{Cc})(sqlite:.|mongodb(\+srv)?:\/\/[^/?]+)/su.test(text);
-  return isKnown ? undefined : `must be ${accepted}`;
+  if (fault) {
+    const forms = "sqlite:PATH or sqlite:///PATH with the path as it is";
+    throw new DatabaseUrlError(`${setting} must be ${forms}: ${fault}`);
+  }
+  if (!/^(?!.*\p{Cc})(sqlite:.|mongodb(\+srv)?:\/\/[^/?]+)/su.test(url)) {
+    throw new DatabaseUrlError(`${setting} must be ${accepted}`);
+  }
+  if (path !== undefined) return { kind: "sqlite", path, name: url };
+  return { kind: "mongodb", url, name: withoutSecrets(url) };
 }
 
-/** The path in an SQLite URL; undefined for other URLs. */
-export function sqlitePathOf(databaseUrl: string): string | undefined {
-  return /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(databaseUrl)?.[1];
-}
-
-/** A database URL without its secrets. */
-export function withoutSecrets(databaseUrl: string): string {
-  if (!databaseUrl.startsWith("mongodb")) return databaseUrl;
+/** A URL of MongoDB without its secrets. */
+export function withoutSecrets(url: string): string {
   // Anything before an @ can be an unencoded password.
   const hosts = /(?:[^@/?:[\]]|:\d+(?=[,/?]|$)|\[[^@/?[\]]*\])+(?:\/[^@?]*)?/.source;
   const parts = new RegExp(
     `^(mongodb(?:\\+srv)?://)(?:[^/?]*@(${hosts})(?:\\?.*)?|(${hosts})(?:\\?[^@]*)?)$`,
   );
-  const [, scheme = "mongodb://", known, anonymous = "…"] = parts.exec(databaseUrl) ?? [];
+  const [, scheme = "mongodb://", known, anonymous = "…"] = parts.exec(url) ?? [];
   return scheme + (known ?? anonymous);
 }
 
 /**
- * Opens the store that a database URL names.
+ * Opens the store of a database.
  *
- * @throws {DatabaseUrlError} the URL is malformed
+ * @throws {DatabaseUrlError} MongoDB's driver does not take the URL
  * @throws {Error} for operators, if the store cannot be used
  */
-export async function openStore(databaseUrl: string, options: StoreOptions): Promise<Store> {
-  const path = sqlitePathOf(databaseUrl);
-  if (path === undefined) {
+export async function openStore(
+  database: Database,
+  options: MongoOptions & SqliteOptions,
+): Promise<Store> {
+  if (database.kind === "mongodb") {
     const { createMongoStore } = await import("./mongodb/mongodb.ts");
-    return createMongoStore(databaseUrl, options);
+    return createMongoStore(database.url, options);
   }
   const { createSqliteStore } = await import("./sqlite/sqlite.ts");
-  return createSqliteStore(path, options);
+  return createSqliteStore(database.path, options);
 }

@@ -57,19 +57,11 @@ export interface Store {
   close(): Promise<void>;
 }
 
-/** What a store needs, and the callbacks through which it reports. */
+/** The callbacks through which any store reports. */
 export interface StoreOptions {
-  /** Timeout of a call, in milliseconds. */
-  requestTimeoutMs: number;
   observe: StoreObserver;
   /** Called after each batch of inserts: without an error if it stored a record, with one if the database refused all. */
   onWritable?(refusal?: Error): void;
-  /** Called by SQLite with the WAL's size in bytes, on each {@link Store.ping}. */
-  onWalSize?(bytes: number): void;
-  /** Called with warnings that operators should act on. */
-  onWarning(message: string): void;
-  /** Called by SQLite if it created the file, or found it empty: there are no records. */
-  onNew?(path: string): void;
   /**
    * Called once if the store can no longer be used and its process has to end: a commit with an
    * unknown outcome, a file that was moved, a lock that SQLite waited for in vain, a writer thread that
@@ -135,7 +127,7 @@ class StoreError extends Error {
   override name = this.constructor.name;
 }
 
-/** A malformed database URL; the message does not repeat the URL. */
+/** A wrong database URL; the message does not repeat it. */
 export class DatabaseUrlError extends StoreError {}
 
 /** A record with this id exists. */

@@ -53,13 +53,13 @@ describe("the manifests", needs("Go"), () => {
       );
       expect(hasOidc).toBe(access === "oidc");
       expect(JSON.stringify(find("NetworkPolicy")).includes('"port":443')).toBe(hasOidc);
-      const { databaseUrl, databaseUrlFile, tls, authentication, listen, drain } = readVariables({
+      const { database, databaseUrlFile, tls, authentication, listen, drain } = readVariables({
         HOST: "::",
         DATABASE_URL: databaseOfImage,
         ...Object.fromEntries(own),
         ...find("ConfigMap").data,
       });
-      if (name === "sqlite") expect(databaseUrl).toBe("sqlite:///data/investors.db");
+      if (name === "sqlite") expect(database.name).toBe("sqlite:///data/investors.db");
       else expect(databaseUrlFile).toBe(`${mountOf("database").mountPath}/DATABASE_URL`);
       expect(tls).toBeDefined();
       expect(authentication).toMatchObject({ tokensFile: expect.anything() });
@@ -205,7 +205,8 @@ describe("the manifests", needs("Go"), () => {
     const [{ services }] = read("compose", join(deploy, "compose.yaml"));
     const { environment, stop_grace_period: grace, ports } = services["investor-records"];
     const config = readVariables({ HOST: "::", ...environment });
-    expect(config.databaseUrl).toContain("replicaSet=rs0");
+    const url = expect.stringContaining("replicaSet=rs0");
+    expect(config.database).toMatchObject({ kind: "mongodb", url });
     expect(grace).toBe("30s");
     expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
     for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
@@ -243,8 +244,8 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     const environment = Object.fromEntries(
       Array.from(unit.matchAll(/^Environment=(\w+)=(.*)$/gm), ([, name, value]) => [name, value]),
     );
-    const { drain, databaseUrl } = readVariables(environment);
-    expect(databaseUrl).toBe("sqlite:///var/lib/investor-records/investors.db");
+    const { drain, database } = readVariables(environment);
+    expect(database.name).toBe("sqlite:///var/lib/investor-records/investors.db");
     const [, seconds] = /^TimeoutStopSec=(\d+)s$/m.exec(unit) ?? [];
     expect(drain.delayMs + drain.timeoutMs + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
   });

@@ -38,7 +38,12 @@ import { listen } from "../support/tcp.ts";
 import { describeStoreContract } from "./contract.ts";
 
 const open = (url: string, requestTimeoutMs = 600_000, callbacks = {}) => {
-  const store = createMongoStore(url, { requestTimeoutMs, observe() {}, ...callbacks });
+  const store = createMongoStore(url, {
+    requestTimeoutMs,
+    observe() {},
+    onFatal() {},
+    ...callbacks,
+  });
   onTestFinished(() => store.close());
   return store;
 };

@@ -21,7 +21,12 @@ import { createReads, retryOnce } from "./reads.ts";
 /** How often to look at the collection again, in milliseconds. */
 const lookIntervalMs = 60_000;
 
-type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "observe">;
+export interface MongoOptions extends StoreOptions {
+  /** Timeout of a call, in milliseconds. */
+  requestTimeoutMs: number;
+  /** Whether records are only read, so that a capped collection is fine. */
+  isSource?: boolean;
+}
 
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set, or a cluster sharded on
@@ -29,11 +34,10 @@ type Options = Partial<StoreOptions> & Pick<StoreOptions, "requestTimeoutMs" | "
  * connection, opening one, and each command get a quarter of the timeout each, inserts twice that.
  *
  * @param url a connection string; its database is used, or `investors`
- * @param isSource whether records are only read, so that a capped collection is fine
  * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
-export function createMongoStore(url: string, options: Options, isSource = false): Store {
-  const { requestTimeoutMs, observe, onWritable, onFatal } = options;
+export function createMongoStore(url: string, options: MongoOptions): Store {
+  const { requestTimeoutMs, observe, onWritable, onFatal, isSource = false } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   const { client, db, run } = createMongoClient(url, attemptMs);
   let connecting: Promise<void> | undefined;
@@ -70,7 +74,7 @@ export function createMongoStore(url: string, options: Options, isSource = false
   function die(error: StoreUnavailableError): void {
     if (fault) return;
     fault = error;
-    onFatal?.(error);
+    onFatal(error);
   }
 
   /** Looks whether the collection can be used; if not, nothing helps until somebody intervenes. */

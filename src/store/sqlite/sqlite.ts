@@ -21,7 +21,14 @@ import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
 import type { Outcome, Started } from "./writer.ts";
 
-type Options = Omit<StoreOptions, "requestTimeoutMs">;
+export interface SqliteOptions extends StoreOptions {
+  /** Called with the WAL's size in bytes, on each {@link Store.ping}. */
+  onWalSize?(bytes: number): void;
+  /** Called with warnings that operators should act on. */
+  onWarning(message: string): void;
+  /** Called if the file was created, or found empty: there are no records. */
+  onNew?(path: string): void;
+}
 
 /**
  * The page cache for lookups, in KiB. SQLite's default of 2 MiB cannot hold the interior pages of a
@@ -36,7 +43,7 @@ const lookupCacheKib = 16 * 1024;
  * @param path the file; it and its folder are created if missing
  * @throws {Error} for operators, if the file cannot be used
  */
-export async function createSqliteStore(path: string, options: Options): Promise<Store> {
+export async function createSqliteStore(path: string, options: SqliteOptions): Promise<Store> {
   const { observe, onWritable, onWalSize } = options;
   const { writer, connections, reader } = await openFile(path, options).catch((error) => {
     const message = explainError(error);
@@ -107,7 +114,7 @@ export async function createSqliteStore(path: string, options: Options): Promise
 }
 
 /** Opens the file in the writer thread first, then for reads on this one. */
-async function openFile(path: string, options: Options) {
+async function openFile(path: string, options: SqliteOptions) {
   const { observe, onWarning, onNew } = options;
   makeSqliteFile(path);
   const writer = await startWriter(path, options);
@@ -134,7 +141,7 @@ async function openFile(path: string, options: Options) {
 }
 
 /** Starts the writer thread and waits until it is ready. */
-async function startWriter(path: string, options: Options) {
+async function startWriter(path: string, options: SqliteOptions) {
   const { onWarning, onFatal } = options;
   // The thread's file is `.ts` when running from source, `.js` once built.
   const file = new URL(`./writer${extname(import.meta.url)}`, import.meta.url);
