@@ -87,7 +87,7 @@ const table: Record<string, Record<Change, Cell>> = {
     gone: replacements,
     replaced: replacements,
     "expired or refused": "start: says that it may not write its file%s, after %s",
-    "full or slow": "start: says that its disk has no inodes beyond %d",
+    "full or slow": "store/sqlite: says at the start that the disk is full",
     "back again": {
       words: "has its records",
       async run() {

@@ -4,10 +4,9 @@ import { chmodSync, chownSync, existsSync, mkdirSync, rmSync, writeFileSync } fr
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, inject, it, onTestFinished } from "vitest";
-import { root } from "./support/clone.ts";
 import { makeSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
+import { temporaryFolder } from "./support/folder.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import {
   end,
@@ -175,17 +174,4 @@ it.each([
   expect(await exited).toBe(1);
   expect(output()).toMatch(/EACCES: .*investors.db|cannot be opened or written: check rights/);
   chmodSync(data, 0o700);
-});
-
-it.each([1, 2])("says that its disk has no inodes beyond %d", needs("mount"), async (files) => {
-  const folder = temporaryFolder();
-  const disk = temporaryDisk(join(folder, "disk"), 2);
-  if (files === 1) writeFileSync(join(disk, "other"), "");
-  const url = `sqlite:${disk}/a.db`;
-  const env = { DATABASE_URL: url };
-  for (const args of [[], ["copy", join(root, "examples/investors.ndjson"), url]]) {
-    const { exited, output } = run(args, env, folder);
-    expect(await exited).toBe(1);
-    expect(output()).toMatch(/ENOSPC|cannot be opened or written: check rights, inodes/);
-  }
 });

@@ -56,6 +56,7 @@ export async function createSqliteStore(path: string, options: SqliteOptions): P
   });
 
   let closing: Promise<void> | undefined;
+
   function toReadError(error: unknown): Error {
     if (error instanceof FilesGoneError) writer.die(error);
     const failure = toFailure(error);
