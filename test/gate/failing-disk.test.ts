@@ -122,7 +122,7 @@ describe("an error of the disk", needs("cc"), () => {
     ["read .db =1 EIO", "its disk "],
     ["read .db 1 EIO", "its disk "],
     ["read -wal 1 EIO", "its disk "],
-    ["write -wal 1 EDQUOT", "(errno 122)"],
+    ["write -wal 1 EDQUOT", "system error -122"],
     ["open .db 1 EMFILE", "check rights, inodes and open files"],
     ["open -wal 1 EIO", "cannot be opened or written"],
     ["sync -wal 1 EIO", "EIO: i/o error"],

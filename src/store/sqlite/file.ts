@@ -67,6 +67,8 @@ export async function openSqliteFile(
     let isNew = false;
     await whenFree(() => {
       isNew = makeTable(db) || isNew;
+      // Throws if SQLite could open the file only for reads, as without a free descriptor.
+      db.exec("DELETE FROM investors WHERE 0");
     }, end);
     db.exec("PRAGMA journal_size_limit = 67108864");
     // Overwrites deleted and moved content where that costs no extra write.

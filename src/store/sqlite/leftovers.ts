@@ -40,7 +40,7 @@ export function refuseLeftovers(path: string): void {
  * Closing the WAL drops no locks, since SQLite has none on it.
  */
 export async function rewriteWal(db: DatabaseSync, wal: string): Promise<void> {
-  // Other processes must not write meanwhile. Fails where SQLite could open the file only for reads.
+  // Other processes must not write meanwhile.
   db.exec("BEGIN IMMEDIATE");
   try {
     const bytes = createReadStream(wal, { highWaterMark: 1024 * 1024 });
