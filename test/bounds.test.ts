@@ -19,6 +19,7 @@ import {
   openStream,
   sendData,
 } from "./support/http2-frames.ts";
+import { startIssuer } from "./support/issuer.ts";
 import {
   frame,
   messages,
@@ -557,6 +558,55 @@ describe("a connection of HTTP/2", () => {
     openWire(service.grpcPort, Buffer.concat([clientPreface, ...calls.flat()]));
     await expect.poll(() => countGets(service)).toBe(100);
   });
+});
+
+describe("requests of strangers", () => {
+  /** Creates without credentials that get none of their refusals, on so many streams each of connections. */
+  const leaveUnread = async (port: number, connections: number, streams: number) => {
+    const sessions = Array.from({ length: connections }, () => unreadSession(port));
+    const isWeb = { "content-type": "application/grpc-web" };
+    for (const session of sessions) {
+      for (let i = 0; i < streams; i += 1) openCall(session, create, isWeb);
+      await untilArrived(session);
+    }
+    return sessions.map((session) => once(session, "goaway"));
+  };
+
+  it.each(["token", "OIDC"])(
+    "are 2,048 open, and a hundred first calls by %s are served beside them",
+    async (way) => {
+      const issuer = way === "OIDC" ? await startIssuer() : undefined;
+      const settings: Record<string, string> = issuer
+        ? { OIDC_ISSUER: issuer.url, OIDC_AUDIENCE: "investors" }
+        : { AUTH_TOKENS_FILE: temporaryFile("modest t0ken-of-a-modest-caller\n") };
+      const authorization = issuer
+        ? `Bearer ${await issuer.sign({ scope: "investors:read" })}`
+        : modest;
+      const service = { ...(await startHere({ ...patient, ...settings })), authorization };
+      const { grpcPort } = service;
+      const callAll = () => {
+        const session = rawConnection(grpcPort);
+        const calls = Array.from({ length: 100 }, () =>
+          rawCall(session, get, empty, { authorization }),
+        );
+        return Promise.all(calls);
+      };
+      const served = Array(100).fill({ status: 3, reason: "INVALID_FIELDS" });
+      const closed = "investor_records_connections_closed_total";
+      const reason = '{reason="unadmitted_requests"}';
+      const [oldest] = await leaveUnread(grpcPort, 19, 100);
+      expect(await callAll()).toEqual(served);
+      expect(await metric(service, closed, reason)).toBe(0);
+      // Those who have been there for a second make room.
+      await delay(1_100);
+      await leaveUnread(grpcPort, 2, 100);
+      expect(await callAll()).toEqual(served);
+      const [code] = (await oldest) ?? [];
+      expect(code).toBe(constants.NGHTTP2_ENHANCE_YOUR_CALM);
+      expect(await metric(service, closed, reason)).toBeGreaterThan(0);
+      expect(service.lines.map(({ reason }) => reason)).toContain("unadmitted_requests");
+    },
+  );
 });
 
 describe("requests by HTTP/1.1", () => {

@@ -70,6 +70,7 @@ export function createGate(options: GateOptions) {
     }
     for (const release of releases) call.onClose(release);
     call.useConnection();
+    call.head.connection.recognise();
   }
 
   function admitPublic(call: Call): void {

@@ -4,6 +4,7 @@ import { Connection, keyOf, type OnEnd } from "./connection.ts";
 import { createPace, guardSession } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";
 import { ignore } from "./reply.ts";
+import { createStrangers } from "./strangers.ts";
 
 /** Random spread of connection ages, so that connections do not all end at once. */
 const ageSpread = 0.1;
@@ -43,6 +44,7 @@ export function createConnections(options: ConnectionOptions) {
   const { max, maxAgeMs = Infinity, graceMs, refusalOf, onEnd } = options;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
+  const strangers = createStrangers();
   let closesAfterReply = false;
   let isRetiring = false;
   const ageTimer = setInterval(checkAges, ageCheckMs).unref();
@@ -55,7 +57,7 @@ export function createConnections(options: ConnectionOptions) {
       return;
     }
     const lifeMs = maxAgeMs * (1 + ageSpread * (2 * Math.random() - 1));
-    const connection = new Connection(socket, performance.now() + lifeMs, onEnd);
+    const connection = new Connection(socket, performance.now() + lifeMs, strangers, onEnd);
     if (all.size >= max && !makeRoom()) {
       connection.end("refused");
       return;

@@ -1,7 +1,9 @@
+import type { EventEmitter } from "node:events";
 import type { ServerResponse } from "node:http";
 import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { describePeer, type Peer } from "./peer.ts";
+import type { Strangers } from "./strangers.ts";
 
 /** Grace period before the minimum read rate applies, in milliseconds. */
 const pauseMs = 30_000;
@@ -38,6 +40,7 @@ export type EndReason =
   | "unfinished_request"
   | "pipelining"
   | "too_many_streams"
+  | "unadmitted_requests"
   | "http1_error"
   | "http2_error"
   | "http2_idle_error"
@@ -66,6 +69,8 @@ export class Connection {
   retiresAt: number;
   readonly #openedAt = performance.now();
   readonly #onEnd: OnEnd;
+  /** Absent once it has carried an admitted call. */
+  #strangers: Strangers | undefined;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
   #readBy = Number.NEGATIVE_INFINITY;
@@ -77,14 +82,16 @@ export class Connection {
   #hasLastReply = false;
 
   /**
+   * @param strangers counts its requests until it has carried an admitted call
    * @param onEnd called once if the server ends the connection
    */
-  constructor(socket: Socket, retiresAt: number, onEnd: OnEnd) {
+  constructor(socket: Socket, retiresAt: number, strangers: Strangers, onEnd: OnEnd) {
     this.socket = socket;
     this.key = keyOf(socket);
     this.host = socket.remoteAddress ?? "";
     this.peer = describePeer(socket);
     this.retiresAt = retiresAt;
+    this.#strangers = strangers;
     this.#onEnd = onEnd;
   }
 
@@ -93,6 +100,22 @@ export class Connection {
     if (this.#isReported) return;
     this.#isReported = true;
     this.#onEnd(reason, this.peer.address, cause);
+  }
+
+  /**
+   * Follows a request until its response or stream closes.
+   *
+   * @returns false if the connection is ending, so that nobody waits for a reply
+   */
+  followRequest(response: EventEmitter): boolean {
+    if (!this.#isEnding) this.#strangers?.follow(this, response);
+    return !this.#isEnding;
+  }
+
+  /** Notes that it carries an admitted call, so that its client is known from now on. */
+  recognise(): void {
+    this.#strangers?.forget(this);
+    this.#strangers = undefined;
   }
 
   /** Gives the client time to read the sent part of a reply before later replies count as late. */
@@ -223,7 +246,10 @@ export class Connection {
       this.destroy();
       return;
     }
-    this.session.goaway(constants.NGHTTP2_NO_ERROR);
+    const isFlood = reason === "too_many_streams" || reason === "unadmitted_requests";
+    this.session.goaway(constants[isFlood ? "NGHTTP2_ENHANCE_YOUR_CALM" : "NGHTTP2_NO_ERROR"]);
+    // At once: Node.js would still create the streams that it has read.
+    if (isFlood) this.session.destroy();
     setImmediate(() => this.destroy());
   }
 

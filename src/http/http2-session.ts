@@ -1,4 +1,4 @@
-import { constants, type ServerHttp2Session } from "node:http2";
+import type { ServerHttp2Session } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
 import { createTurns } from "../event-loop.ts";
 import type { Connection, EndReason } from "./connection.ts";
@@ -84,8 +84,7 @@ export function createPace() {
       own += ofSession.get(session) ?? 0;
       ofSession.set(session, own);
       if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
-        if (!session.destroyed) connection.report("too_many_streams");
-        session.destroy(undefined, constants.NGHTTP2_ENHANCE_YOUR_CALM);
+        connection.end("too_many_streams");
         return;
       }
     }

@@ -14,7 +14,7 @@ import { type AddressInfo, Server as NetServer } from "node:net";
 import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
 import { maxStreams } from "./http2-session.ts";
-import { type HttpResponse, ignore } from "./reply.ts";
+import { type HttpResponse, ignore, outputOf } from "./reply.ts";
 import type { HttpRequest } from "./request.ts";
 import type { Tls } from "./tls.ts";
 
@@ -86,7 +86,7 @@ export async function listenForHttp2(
   server.on("stream", (stream: ServerHttp2Stream, headers, _flags, rawHeaders: string[]) => {
     stream.on("error", ignore);
     const connection = connections.of(stream.session?.socket);
-    if (connection === undefined) return;
+    if (!connection?.followRequest(stream)) return;
     let serveNow = streamServer(connection, stream, headers);
     if (serveNow === undefined) {
       // Created at once: created later, it would miss the end of an empty body.
@@ -121,7 +121,7 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
   const take = (req: HttpRequest, res: HttpResponse) => {
     continueWhenRead(req, res);
     const connection = connections.of("stream" in req ? req.stream.session?.socket : req.socket);
-    if (connection === undefined) return;
+    if (!connection?.followRequest(outputOf(res))) return;
     const serveNow = () => serve(connection, req, res);
     if ("stream" in req) {
       const { stream } = req;
