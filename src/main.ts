@@ -166,14 +166,14 @@ function keepReloaded(server: RunningServer, log: Logger): void {
   let last = Promise.resolve();
 
   /** In sequence, so that the last reading is the one in use. */
-  function reloadNext(onlyChanged: boolean): void {
+  function reloadNext(isPeriodic: boolean): void {
     last = last.then(async () => {
-      const { reloaded, errors } = await server.reload(onlyChanged);
+      const { reloaded, errors } = await server.reload(isPeriodic);
       for (const { message } of errors) {
         log.error(`${nameAsGiven(message, serve)}; the previous one stays in use`);
       }
       if (reloaded.length > 0) log.info(`reloaded ${reloaded.join(" and ")}`);
-      else if (errors.length === 0 && !onlyChanged) log.info("nothing to reload");
+      else if (errors.length === 0 && !isPeriodic) log.info("nothing to reload");
     });
   }
 

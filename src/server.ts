@@ -12,7 +12,7 @@ import { refusalOf } from "./protocols/problem.ts";
 import { createRoutes } from "./routes.ts";
 import { type Config, ConfigError } from "./settings/config.ts";
 import { findDatabase } from "./settings/database-url-file.ts";
-import { createReload, followFiles } from "./settings/reloaded-files.ts";
+import { createReload } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
@@ -56,10 +56,6 @@ export async function startServer(
   const { listen, corsOrigins, limits, drain } = config;
   const { host } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
-  const { certFile, keyFile, clientCaFile } = config.tls ?? {};
-  // Before the files are read, so that no change is missed.
-  const certificateFiles = await followFiles([certFile, keyFile, clientCaFile]);
-  const tokenFiles = await followFiles([config.authentication?.tokensFile]);
   const onWarning = (message: string) => log.warn(message);
   const database = await findDatabase(config);
   const tls = config.tls && (await readTls(config.tls, onWarning));
@@ -76,9 +72,7 @@ export async function startServer(
   }
   let startSpan = createTracing();
   let stopTraces = async () => {};
-  // Only our own SDK is subject to these warnings.
-  if (!startSpan) for (const warning of config.traces.warnings) log.warn(warning);
-  if (!startSpan && config.traces.areExported) {
+  if (!startSpan && config.exportsSpans) {
     const { startTraceExport } = await import("./calls/trace-export.ts");
     stopTraces = startTraceExport(log);
     startSpan = createTracing();
@@ -145,10 +139,7 @@ export async function startServer(
     /** The database URL, without secrets. */
     database: database.name,
     /** Re-reads certificates and tokens, without dropping a call. */
-    reload: createReload([
-      { name: "tokens", files: tokenFiles, reload: authentication?.reload },
-      { name: "certificates", files: certificateFiles, reload: tls?.reload },
-    ]),
+    reload: createReload({ tokens: authentication?.reload, certificates: tls?.reload }),
     /**
      * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
      * calls in flight finish or are cut off by the drain timeout, the store is closed.

@@ -1,9 +1,9 @@
 /** Who may call, and what they may do. */
-import { chmodSync, writeFileSync } from "node:fs";
+import { chmodSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { readTokensFile } from "../src/auth/tokens-file.ts";
+import { readTokens } from "../src/auth/tokens-file.ts";
 import { deriveId } from "../src/investor/ids.ts";
 import { ConfigError } from "../src/settings/config.ts";
 import { clientsOf, type Ports } from "./support/clients.ts";
@@ -158,7 +158,7 @@ describe("a file of tokens", () => {
     ["has a token twice", "a 0123456789abcdef\n\nb 0123456789abcdef\n", ", line 3: "],
   ])("is refused if it %s, and nothing of it is repeated", async (_, text, fault) => {
     const file = temporaryFile(text);
-    const error = await readTokensFile(file, () => {}).catch((reason) => reason);
+    const error = await startInProcess({ "--auth-tokens-file": file }).catch((reason) => reason);
     expect(error).toBeInstanceOf(ConfigError);
     expect(error.message).toContain(`--auth-tokens-file ${file}${fault}`);
     expect(error.message).not.toMatch(/0123456789|tökén/);
@@ -167,7 +167,7 @@ describe("a file of tokens", () => {
   it("may have 16 MiB", async () => {
     const line = "a 0123456789abcdef\n";
     const file = temporaryFile(`#${"x".repeat(16 * 1024 ** 2 - line.length - 2)}\n${line}`);
-    expect((await readTokensFile(file, () => {})).size).toBe(1);
+    await startInProcess({ "--auth-tokens-file": file });
   });
 
   it("warns if others than its owner may change it or read it", async () => {
@@ -176,7 +176,7 @@ describe("a file of tokens", () => {
     const warnings: string[] = [];
     for (const mode of [0o600, 0o640, 0o620, 0o604]) {
       chmodSync(file, mode);
-      await readTokensFile(file, () => warnings.push(mode.toString(8)));
+      await readTokens(file, readFileSync(file), () => warnings.push(mode.toString(8)));
     }
     expect(warnings).toEqual(["620", "604"]);
   });

@@ -41,7 +41,7 @@ describe("the settings", () => {
       drain: { delayMs: 1_500, timeoutMs: 20_000 },
       logLevel: "info",
       logCalls: false,
-      traces: { areExported: false, warnings: [] },
+      exportsSpans: false,
     });
   });
 

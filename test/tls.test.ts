@@ -214,7 +214,7 @@ describe("TLS", () => {
   });
 
   it("has forward secrecy and authenticated encryption, also once it was renewed", async () => {
-    const { ca, ports, reload } = await start();
+    const { ca, ports, reload, files, authority } = await start();
     const refused = [
       { ciphers: "AES128-GCM-SHA256", maxVersion: "TLSv1.2" },
       { ciphers: "ECDHE-RSA-AES128-SHA", maxVersion: "TLSv1.2" },
@@ -234,7 +234,8 @@ describe("TLS", () => {
       for (const options of accepted) {
         expect((await handshake(port, { ca, ...options })).cipher).toMatch(/^(ECDHE|TLS)/);
       }
-      await reload();
+      await writeServerFiles(files, authority);
+      expect((await reload()).reloaded).toEqual(["certificates"]);
     }
   });
 
@@ -345,6 +346,7 @@ describe("a client certificate", () => {
     const held = openSession(server.grpcPort, { ca, ...own });
     const call = openCall(held, paths.create);
     await untilArrived(held);
+    await writeServerFiles(server.files, server.authority);
     await server.reload();
     await delay(lookMs);
     expect(await callAll(opened)).toEqual([true, true, true]);

@@ -2,8 +2,9 @@ import type { IncomingHttpHeaders } from "node:http";
 import { credentialsInvalid, credentialsMissing } from "../errors.ts";
 import type { Peer, PeerCertificate } from "../http/peer.ts";
 import type { AuthenticationSources } from "../settings/config.ts";
+import { useFiles } from "../settings/reloaded-files.ts";
 import { allScopes, type Caller, InvalidCredentialsError } from "./caller.ts";
-import { digestOf, readTokensFile } from "./tokens-file.ts";
+import { digestOf, readTokens } from "./tokens-file.ts";
 
 /**
  * Authenticates the caller of a request: by its bearer token (RFC 6750) or, without one, by the
@@ -33,13 +34,6 @@ export async function createAuthentication(
   ].join(" or ");
   let tokens: Map<string, Caller> | undefined;
 
-  /** Re-reads the tokens file. If it throws a ConfigError, the previous content stays in force. */
-  const reload = tokensFile
-    ? async () => {
-        tokens = await readTokensFile(tokensFile, onWarning);
-      }
-    : undefined;
-
   async function byToken(authorization: string): Promise<Caller> {
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
     if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
@@ -62,8 +56,12 @@ export async function createAuthentication(
     throw credentialsMissing(needed);
   };
 
-  await reload?.();
-  return { authenticate, reload };
+  const reload =
+    tokensFile &&
+    (await useFiles([["--auth-tokens-file", tokensFile]], async ([content = Buffer.of()]) => {
+      tokens = await readTokens(tokensFile, content, onWarning);
+    }));
+  return { authenticate, reload: reload || undefined };
 }
 
 function byCertificate({ holder, validFrom, validTo, isTrusted }: PeerCertificate): Caller {

@@ -2,7 +2,6 @@ import { hash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import { setImmediate } from "node:timers/promises";
 import { ConfigError } from "../settings/config.ts";
-import { readSettingFile } from "../settings/reloaded-files.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
 /** The shortest token, in characters; shorter ones could be guessed. */
@@ -23,17 +22,21 @@ export function digestOf(token: string): string {
 }
 
 /**
- * Reads a file of bearer tokens. Each line has a name, a token and the caller's scopes: both scopes if
+ * Reads the content of a file of bearer tokens. Each line has a name, a token and the caller's scopes: both scopes if
  * none is given, neither if the only word is `metrics`. A lone token is its own name. Empty lines and
  * lines that start with # are ignored. Several lines may have the same name, so that a token can be
  * rotated.
  *
  * @param onWarning called if users other than the owner may access the file
  * @returns the callers by the digests of their tokens
- * @throws {ConfigError} the file cannot be read, or has a wrong line or no token; no token is repeated
+ * @throws {ConfigError} the file has a wrong line or no token; no token is repeated
  */
-export async function readTokensFile(path: string, onWarning: (message: string) => void) {
-  const text = String(await readSettingFile("--auth-tokens-file", path));
+export async function readTokens(
+  path: string,
+  content: Buffer,
+  onWarning: (message: string) => void,
+) {
+  const text = String(content);
   const callers = new Map<string, Caller>();
   for (let i = 0, start = 0, end = 0; start < text.length; i += 1, start = end + 1) {
     // A large file takes long; calls are served meanwhile.

@@ -1,7 +1,7 @@
 import { constants, X509Certificate } from "node:crypto";
 import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
 import { ConfigError, type TlsFiles } from "../settings/config.ts";
-import { readSettingFile } from "../settings/reloaded-files.ts";
+import { useFiles } from "../settings/reloaded-files.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;
@@ -17,7 +17,7 @@ type ReloadListener = (context: SecureContextOptions, areCasNew: boolean) => voi
  */
 export async function readTls(files: TlsFiles, onWarning: (message: string) => void) {
   const listeners: ReloadListener[] = [];
-  let context = await readContext(files);
+  let context: SecureContextOptions = {};
   const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
   const warnIfExpired = () => {
     const date = expiresAt();
@@ -25,7 +25,20 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
       onWarning(`${files.certFile} expired at ${date.toISOString()}: clients will refuse it`);
     }
   };
-  warnIfExpired();
+  const { certFile, keyFile, clientCaFile } = files;
+  const paths: [flag: string, path: string][] = [
+    ["--tls-cert", certFile],
+    ["--tls-key", keyFile],
+  ];
+  if (clientCaFile !== undefined) paths.push(["--tls-client-ca", clientCaFile]);
+  /** For new connections; if the files cannot be used, nothing changes. */
+  const reload = await useFiles(paths, (contents) => {
+    const { ca } = context;
+    context = toContext(files, contents);
+    const areCasNew = String(context.ca) !== String(ca);
+    for (const listener of listeners) listener(context, areCasNew);
+    warnIfExpired();
+  });
   return {
     /** Options to start a TLS server with. */
     options: (): TlsOptions => ({
@@ -36,18 +49,7 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
     }),
     /** Calls back after each {@link Tls.reload}. */
     onReload: (listener: ReloadListener) => void listeners.push(listener),
-    /**
-     * Re-reads the files, for new connections; if they cannot be used, nothing changes.
-     *
-     * @throws {ConfigError} a file cannot be read or used
-     */
-    async reload() {
-      const { ca } = context;
-      context = await readContext(files);
-      const areCasNew = String(context.ca) !== String(ca);
-      for (const listener of listeners) listener(context, areCasNew);
-      warnIfExpired();
-    },
+    reload,
     expiresAt,
   };
 }
@@ -64,16 +66,16 @@ const ciphers = [
 /** Key exchange groups, without slow ones such as P-521, which take milliseconds. */
 const groups = "X25519MLKEM768:X25519:P-256:P-384";
 
-async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
+/** @throws {ConfigError} a file cannot be used */
+function toContext(files: TlsFiles, [cert, key, ca]: Buffer[]): SecureContextOptions {
   const { certFile, keyFile, clientCaFile } = files;
   const context: SecureContextOptions = {
     minVersion: "TLSv1.2",
     ciphers,
     ecdhCurve: groups,
-    cert: await readSettingFile("--tls-cert", certFile),
-    key: await readSettingFile("--tls-key", keyFile),
+    cert,
+    key,
   };
-  const { cert, key } = context;
   check(`--tls-cert ${certFile} is not a usable certificate in PEM`, () =>
     createSecureContext({ cert }),
   );
@@ -83,9 +85,9 @@ async function readContext(files: TlsFiles): Promise<SecureContextOptions> {
   if (clientCaFile !== undefined) {
     // No session resumption, which would keep the earlier certificate and its verification result.
     context.secureOptions = constants.SSL_OP_NO_TICKET;
-    context.ca = await readSettingFile("--tls-client-ca", clientCaFile);
+    context.ca = ca;
     // Checked here, since Node.js skips blocks that are not certificates.
-    const blocks = String(context.ca).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [""];
+    const blocks = String(ca).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [""];
     check(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`, () =>
       blocks.map((each) => new X509Certificate(each)),
     );

@@ -2,7 +2,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
 import { type Database, databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
-import { readTraceSettings } from "./traces.ts";
+import { areSpansExported } from "./traces.ts";
 import { age, duration, host, integer, isLoopback, isSecureUrl, origins, text } from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
@@ -168,7 +168,7 @@ export function readConfig(command: Command) {
     drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
     logLevel: values.logLevel,
     logCalls,
-    traces: readTraceSettings(process.env),
+    exportsSpans: areSpansExported(process.env),
   };
 }
 

@@ -3,7 +3,7 @@ import { stat } from "node:fs/promises";
 import { buffer } from "node:stream/consumers";
 import { ConfigError } from "./config.ts";
 
-/** Interval of checks for changed files, in milliseconds. */
+/** Interval of reading files again, in milliseconds. */
 export const reloadIntervalMs = 30_000;
 
 /** More than any certificates or tokens need, and little memory for a server. */
@@ -24,77 +24,64 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
   throw new ConfigError(`${flag} ${path} holds more than ${maxMb} MiB`);
 }
 
-/** Settings that a server has read from files and can re-read. */
-export interface Source {
-  /** The name in the log. */
-  name: string;
-  files: Awaited<ReturnType<typeof followFiles>>;
-  /**
-   * Re-reads the files; absent if there are none.
-   *
-   * @throws {Error} they cannot be used; the previous content stays in use
-   */
-  reload?: (() => Promise<void>) | undefined;
+/**
+ * Reads files again that a server has read; resolves with whether their content was new. FIFOs and the
+ * like, which could block, are not read again.
+ *
+ * @throws {ConfigError} they cannot be used; the previous content stays in use
+ */
+export type Reload = () => Promise<boolean>;
+
+/**
+ * Reads files that settings name, and uses them.
+ *
+ * @param files the flags and paths
+ * @param use takes the contents, now and whenever they differ from the last that it could use
+ * @throws {ConfigError} they cannot be read or used
+ */
+export async function useFiles(
+  files: [flag: string, path: string][],
+  use: (contents: Buffer[]) => void | Promise<void>,
+): Promise<Reload> {
+  const read = () => Promise.all(files.map(([flag, path]) => readSettingFile(flag, path)));
+  let used = await read();
+  await use(used);
+  return async () => {
+    const areSpecial = await Promise.all(files.map(([, path]) => isSpecial(path)));
+    if (areSpecial.includes(true)) return false;
+    const contents = await read();
+    if (contents.every((each, i) => used[i]?.equals(each))) return false;
+    await use(contents);
+    used = contents;
+    return true;
+  };
+}
+
+async function isSpecial(path: string): Promise<boolean> {
+  // Reading it says what is wrong with it.
+  const found = await stat(path).catch(() => undefined);
+  return found !== undefined && !found.isFile() && !found.isDirectory();
 }
 
 /**
- * Creates a function that re-reads all sources or, with `onlyChanged`, those that have changed or failed
- * before. With `onlyChanged`, it reports each error once. A source that fails keeps its previous content.
+ * Creates a function that calls all reloads, by their names in the log. With `isPeriodic`, it reports
+ * each error once.
  */
-export function createReload(sources: Source[]) {
-  const faults = new Map<Source, string>();
-  return async (onlyChanged = false) => {
+export function createReload(reloads: Record<string, Reload | undefined>) {
+  const faults = new Map<string, string>();
+  return async (isPeriodic = false) => {
     const reloaded: string[] = [];
     const errors: Error[] = [];
-    for (const source of sources) {
-      if (source.reload === undefined) continue;
-      const hasChanged = await source.files.haveChanged();
-      const fault = faults.get(source);
-      if (onlyChanged && !hasChanged && fault === undefined) continue;
+    for (const [name, reload] of Object.entries(reloads)) {
       try {
-        source.files.expectRegular();
-        await source.reload();
-        faults.delete(source);
-        reloaded.push(source.name);
+        if (await reload?.()) reloaded.push(name);
+        faults.delete(name);
       } catch (error) {
         const { message } = error as Error;
-        faults.set(source, message);
-        if (!onlyChanged || message !== fault) errors.push(error as Error);
+        if (!isPeriodic || message !== faults.get(name)) errors.push(error as Error);
+        faults.set(name, message);
       }
     }
     return { reloaded, errors };
-  };
-}
-
-/** Starts to watch files for changes, including changed targets of symbolic links. */
-export async function followFiles(paths: (string | undefined)[]) {
-  let special: string | undefined;
-  const lookAt = async (path = "") => {
-    const found = await stat(path, { bigint: true });
-    if (found.isFile() || found.isDirectory()) {
-      return [found.dev, found.ino, found.size, found.mtimeNs].join();
-    }
-    special = path;
-    return "special";
-  };
-  const look = () => Promise.all(paths.map((path) => lookAt(path).catch(({ code }) => code)));
-  let seen = String(await look());
-  return {
-    /** Checks whether any file has changed since the last check. */
-    async haveChanged(): Promise<boolean> {
-      const before = seen;
-      special = undefined;
-      seen = String(await look());
-      return seen !== before;
-    },
-    /**
-     * Checks that all files were regular at the last check.
-     *
-     * @throws {Error} one is a FIFO or the like, and reading it could block
-     */
-    expectRegular(): void {
-      if (special === undefined) return;
-      throw new Error(`${special} is not a regular file, and only those are read again`);
-    },
   };
 }
