@@ -360,20 +360,20 @@ it("requests for metrics above their limit are in the log and the metrics, as ca
 it("a public call above its limit is in the log and the metrics, and no other is", async () => {
   const service = await startInProcess({ "--log-level": "debug", "--log-calls": "true" });
   const session = rawConnection(service.grpcPort);
-  for (let i = 0; i < 64; i += 1) openCall(session, paths.check);
-  const rejected = await rawCall(session, paths.check, messages.empty);
+  for (let i = 0; i < 64; i += 1) openCall(session, paths.reflect);
+  const rejected = await rawCall(session, paths.reflect, messages.empty);
   expect(rejected.reason).toBe("OVERLOADED");
-  const limit = "health checks of one connection";
+  const limit = "reflection streams";
   const name = "investor_records_overloaded_total";
   await expect.poll(() => metric(service, name, `{limit="${limit}"}`)).toBe(1);
   session.destroy();
   const other = rawConnection(service.grpcPort);
   expect((await rawCall(other, paths.check, messages.empty)).status).toBe(0);
-  const method = "grpc.health.v1.Health/Check";
+  const method = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
   const peer = expect.stringMatching(/^127\.0\.0\.1:\d+$/);
   const line = { level: 40, msg: "refused", reason: "OVERLOADED", limit, method, peer };
   expect(calls(service)).toEqual([expect.objectContaining(line)]);
-  expect(await readMetrics(service)).not.toContain(method);
+  expect(await readMetrics(service)).not.toContain("grpc.");
 });
 
 it("refusals that are below the level of the log are counted", async () => {

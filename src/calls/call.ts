@@ -29,9 +29,6 @@ export interface CallOptions {
 /** The maximum of a Node.js timer, in milliseconds: about 24 days. */
 const maxTimerMs = 2 ** 31 - 1;
 
-/** How long a call that gives way may take to send its last status, in milliseconds. */
-const lastStatusMs = 1_000;
-
 // Shared by all calls, since an error's stack is costly.
 const clientLeft = cancelled("nobody waits for the reply");
 const deadlinePassed = deadlineExceeded("nothing was written");
@@ -107,13 +104,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     this.#stopTimer = connection.endUnlessRead(response, sentBytes, () => {
       this.failure ??= replyNotRead;
     });
-  }
-
-  /** Ends the call early, to make room for others. A reply that has begun gets a second to be read. */
-  giveWay(reason: ConnectError): void {
-    this.#abort(reason);
-    const { response } = this.head;
-    if (response.headersSent) setTimeout(() => response.destroy(), lastStatusMs).unref();
   }
 
   /**

@@ -11,7 +11,6 @@ import { principalKey } from "../service/context.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./call-head.ts";
 import { createSlots, limits } from "./limits.ts";
-import { createPublicCalls } from "./public-calls.ts";
 import type { Telemetry } from "./telemetry.ts";
 
 /** See {@link createGate}. */
@@ -39,9 +38,7 @@ export function createGate(options: GateOptions) {
   const lists = createSlots("lists", limits.lists, limits.listsOfCaller);
   const beginPage = createQueue(limits.pagesAtOnce);
   const wholeLists = createSlots("whole lists", limits.wholeLists, limits.wholeListsOfCaller);
-  // Separate limits, so that one kind cannot keep out another.
-  const checks = createPublicCalls("health checks", limits.checks, "oldest");
-  const reflections = createSlots("reflection streams", limits.reflections, limits.reflections);
+  const reflections = createSlots("reflection streams", limits.reflections);
   let admitting = 0;
 
   async function authorise(call: Call, authenticate: Authenticate): Promise<void> {
@@ -74,8 +71,8 @@ export function createGate(options: GateOptions) {
   }
 
   function admitPublic(call: Call): void {
-    if (call.head.method.methodKind === "bidi_streaming") call.onClose(reflections.acquire(""));
-    else checks.add(call);
+    const isReflection = call.head.method.methodKind === "bidi_streaming";
+    if (isReflection) call.onClose(reflections.acquire(""));
   }
 
   return {
@@ -87,7 +84,7 @@ export function createGate(options: GateOptions) {
     },
     /**
      * Admits a call: authenticates and authorizes its caller, and takes a slot until its reply has
-     * closed. Anybody may make a public call, within the limits of its kind.
+     * closed. Anybody may make a public call; only reflection has a limit.
      *
      * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
      * SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more

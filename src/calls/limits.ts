@@ -9,9 +9,6 @@ export const limits = {
   wholeListsOfCaller: 6,
   /** Pages being read. With more, records would live long enough to reach V8's old generation. */
   pagesAtOnce: 8,
-  checks: 512,
-  /** Health checks of one connection. */
-  publicCallsOfConnection: 64,
   /** Reflection streams, of all strangers together: one can keep the others from reflection. */
   reflections: 64,
   metrics: 16,
@@ -25,11 +22,18 @@ export const limits = {
 /**
  * Creates `count` slots, of which each holder gets at most `share`.
  *
- * @param what what the slots are for, in the plural; errors name it, and what `holds` them
+ * @param what what the slots are for, in the plural; errors name it
  */
-export function createSlots(what: string, count: number, share: number, holds = "caller") {
-  const holders = new Map<string, { count: number }>();
+export function createSlots(what: string, count: number, share = count) {
+  const heldBy = new Map<string, number>();
   let held = 0;
+
+  function add(id: string, change: 1 | -1): void {
+    held += change;
+    const own = (heldBy.get(id) ?? 0) + change;
+    if (own === 0) heldBy.delete(id);
+    else if (id !== "") heldBy.set(id, own);
+  }
 
   return {
     /**
@@ -39,19 +43,11 @@ export function createSlots(what: string, count: number, share: number, holds = 
      * @throws {ConnectError} OVERLOADED, if no slot is free or the holder has its share
      */
     acquire(id: string): () => void {
-      const holder = holders.get(id) ?? { count: 0 };
       if (held >= count) throw overloaded(what);
-      if (holder.count >= share) throw overloaded(`${what} of one ${holds}`);
-      held += 1;
-      holder.count += 1;
-      if (id !== "") holders.set(id, holder);
-      return () => {
-        held -= 1;
-        holder.count -= 1;
-        if (holder.count === 0) holders.delete(id);
-      };
+      if ((heldBy.get(id) ?? 0) >= share) throw overloaded(`${what} of one caller`);
+      add(id, 1);
+      return () => add(id, -1);
     },
-    heldBy: (id: string) => holders.get(id)?.count ?? 0,
     get held(): number {
       return held;
     },

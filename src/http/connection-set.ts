@@ -199,9 +199,3 @@ export function createConnections(options: ConnectionOptions) {
     },
   };
 }
-
-/** The items that share the most frequent key; empty if there are none. */
-export function largestGroup<T>(items: Iterable<T>, keyOf: (item: T) => string): T[] {
-  const groups = Array.from(Map.groupBy(items, keyOf).values());
-  return groups.reduce((most, each) => (each.length > most.length ? each : most), []);
-}

@@ -60,7 +60,6 @@ export class Connection {
   /** The TLS socket if any, else the TCP socket: Node.js can crash if a TCP socket below TLS closes first. */
   socket: Socket;
   readonly key: string;
-  readonly host: string;
   /** The HTTP/2 session, if any. */
   session: ServerHttp2Session | undefined;
   /** The client; its certificate is known after the TLS handshake. */
@@ -88,7 +87,6 @@ export class Connection {
   constructor(socket: Socket, retiresAt: number, strangers: Strangers, onEnd: OnEnd) {
     this.socket = socket;
     this.key = keyOf(socket);
-    this.host = socket.remoteAddress ?? "";
     this.peer = describePeer(socket);
     this.retiresAt = retiresAt;
     this.#strangers = strangers;
