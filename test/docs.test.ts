@@ -2,6 +2,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import { expect, it } from "vitest";
+import { limits } from "../src/calls/limits.ts";
 import { maxTextLength } from "../src/investor/investor.ts";
 import { failures } from "./service/failures.ts";
 import { root } from "./support/clone.ts";
@@ -110,6 +111,26 @@ it("docs/operation.md has the settings of --help, in its order, with their defau
   const rows = readPage("docs/operation.md").matchAll(/^\| `(--[\w-]+)` +\| (?:`(.*?)`)? +\|/gm);
   expect(Array.from(rows, ([, flag, fallback = ""]) => [flag, fallback])).toEqual(settings);
   expect(settings.length).toBeGreaterThan(15);
+});
+
+/** A limit as the page says it. */
+function say([name, value]: [string, number]): string {
+  if (name.endsWith("Bytes")) return `${value / 1024} KiB`;
+  if (name.endsWith("Ms"))
+    return value % 60_000 === 0 ? `${value / 60_000} min` : `${value / 1_000} s`;
+  return value < 1 ? `${value * 8}/8` : value.toLocaleString("en");
+}
+
+it("docs/security.md has every limit, in its order, in at most ten rows", () => {
+  const [, table = ""] = /## Limits\n[^|]*((?:\|.*\n)+)/.exec(readPage("docs/security.md")) ?? [];
+  const rows = Array.from(table.matchAll(/^\|[^|]*\|(.*)\|$/gm), ([, limit = ""]) => limit).slice(
+    2,
+  );
+  const told = rows.flatMap(
+    (row) => row.replaceAll(/`.*?`/g, "").match(/\d+(,\d{3})*(\/\d)?( (KiB|min|s)\b)?/g) ?? [],
+  );
+  expect(told).toEqual(Object.entries(limits).map(say));
+  expect(rows.length).toBeLessThanOrEqual(10);
 });
 
 it.each(["README.md", "proto/investor/v1/investor.proto", "proto/investor/v1/openapi.json"])(

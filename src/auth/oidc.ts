@@ -11,13 +11,11 @@ import {
   type JWTVerifyGetKey,
   jwtVerify,
 } from "jose";
+import { limits } from "../calls/limits.ts";
 import { issuerUnavailable, overloaded } from "../errors.ts";
 import type { OidcOptions } from "../settings/config.ts";
 import { isSecureUrl } from "../settings/values.ts";
 import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
-
-/** How many tokens to check at once; each check can wait for the issuer. */
-const maxChecks = 256;
 
 /** How long a verified token is cached, in milliseconds, and how many are. */
 const rememberedMs = 60_000;
@@ -75,7 +73,7 @@ export function createOidcVerifier(
     const known = remembered.get(digest);
     const isRemembered = known !== undefined && performance.now() < known.until;
     if (isRemembered && Date.now() < known.expiresAt) return known.caller;
-    if (checks >= maxChecks) throw overloaded("checks of credentials");
+    if (checks >= limits.tokenChecks) throw overloaded("checks of credentials");
     checks += 1;
     try {
       return await check(token, digest);

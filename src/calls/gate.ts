@@ -10,7 +10,8 @@ import type { Connection } from "../http/connection.ts";
 import { principalKey } from "../service/context.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./call-head.ts";
-import { createSlots, limits } from "./limits.ts";
+import { limits } from "./limits.ts";
+import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
 /** See {@link createGate}. */
@@ -31,8 +32,8 @@ interface GateOptions extends CallOptions {
  */
 export function createGate(options: GateOptions) {
   const { maxInFlight, authenticate, telemetry } = options;
-  // One caller cannot take all slots.
-  const slots = createSlots("calls in flight", maxInFlight, Math.ceil((maxInFlight * 7) / 8));
+  const share = Math.ceil(maxInFlight * limits.shareOfCaller);
+  const slots = createSlots("calls in flight", maxInFlight, share);
   const inFlight = "investor_records_rpc_server_calls_in_flight";
   telemetry.show(inFlight, "Calls in flight.", () => slots.held);
   const lists = createSlots("lists", limits.lists, limits.listsOfCaller);

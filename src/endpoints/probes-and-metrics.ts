@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { Gate } from "../calls/gate.ts";
-import { createSlots, limits } from "../calls/limits.ts";
+import { limits } from "../calls/limits.ts";
+import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Connection } from "../http/connection.ts";
 import { followReply, type HttpResponse, send } from "../http/reply.ts";

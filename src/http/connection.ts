@@ -2,14 +2,12 @@ import type { EventEmitter } from "node:events";
 import type { ServerResponse } from "node:http";
 import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
+import { limits } from "../calls/limits.ts";
 import { describePeer, type Peer } from "./peer.ts";
 import type { Strangers } from "./strangers.ts";
 
-/** Grace period before the minimum read rate applies, in milliseconds. */
-const pauseMs = 30_000;
-
 /** Minimum read rate after the grace period, in bytes per millisecond. */
-const slowestRead = 16;
+const slowestRead = limits.slowestReadBytes / 1_000;
 
 /** The most of a reply that Linux buffers; progress shows only once a third of that has been read. */
 const maxSystemBuffer = 4 * 1024 * 1024;
@@ -20,11 +18,8 @@ const arrivalMs = 1_000;
 /** How long a client has to read the reply to a request that could not be parsed, in milliseconds. */
 const refusalMs = 5_000;
 
-/** The most unanswered requests on an HTTP/1.1 connection (pipelining). */
-const maxUnanswered = 16;
-
 /** How long a client may take to read bytes that the system has buffered, in milliseconds. */
-function readTimeoutMs(sentBytes: number, graceMs = pauseMs): number {
+function readTimeoutMs(sentBytes: number, graceMs: number = limits.unreadMs): number {
   return graceMs + Math.min(sentBytes, maxSystemBuffer) / slowestRead;
 }
 
@@ -196,7 +191,7 @@ export class Connection {
   followResponse(response: ServerResponse): boolean {
     this.#responses.add(response);
     response.once("close", () => this.#responses.delete(response));
-    if (this.#responses.size > maxUnanswered) this.end("pipelining");
+    if (this.#responses.size > limits.unanswered) this.end("pipelining");
     if (this.#hasLastReply) return false;
     if (this.#closesAfterReply) this.#makeLast(response);
     return true;

@@ -1,31 +1,16 @@
 import type { ServerHttp2Session } from "node:http2";
 import { setTimeout as delay } from "node:timers/promises";
+import { limits } from "../calls/limits.ts";
 import { createTurns } from "../event-loop.ts";
 import type { Connection, EndReason } from "./connection.ts";
-
-/** How long a session may take to send its settings and, after it has ended, to close its socket, in milliseconds. */
-const sessionTimeoutMs = 10_000;
 
 /** Interval of HTTP/2 pings, and the deadline of their replies, in milliseconds. */
 const pingIntervalMs = 60_000;
 const pingTimeoutMs = 30_000;
 
-/** How long an HTTP/2 connection may be idle before it is retired, in milliseconds. */
-const idleTimeoutMs = 5 * 60_000;
-
-/** The most concurrent streams of an HTTP/2 connection; clients assume no fewer. */
-export const maxStreams = 100;
-
 /** How many new requests to serve per turn of the event loop, in all and per session; the others wait. */
 const maxServedAtOnce = 64;
 const maxServedOfSession = 32;
-
-/**
- * The most new streams per turn, including those already reset: of a session, and of all together.
- * A session above its limit ends only if the total is above its limit too.
- */
-const maxNewStreams = 192;
-const maxNewStreamsOfAll = 2_048;
 
 /** Guards an HTTP/2 connection against clients that stall, or are gone. */
 export function guardSession(session: ServerHttp2Session, connection: Connection): void {
@@ -41,12 +26,13 @@ export function guardSession(session: ServerHttp2Session, connection: Connection
   };
   const checkClient = async () => {
     const { idleSince = performance.now() } = connection;
-    if (performance.now() - idleSince >= idleTimeoutMs) connection.retire();
+    if (performance.now() - idleSince >= limits.idleMs) connection.retire();
     // Calls have their own deadlines, and a ping queues behind their replies.
     else if (!(await isAnswered(session)) && !connection.isBusy) connection.end("no_ping_reply");
   };
   const timers = [
-    setInterval(checkEnds, sessionTimeoutMs).unref(),
+    // Also for how long the socket may take to close after the session.
+    setInterval(checkEnds, limits.beginMs).unref(),
     setInterval(checkClient, pingIntervalMs).unref(),
   ];
   // The session can end long before its socket closes.
@@ -83,7 +69,7 @@ export function createPace() {
     if (session) {
       own += ofSession.get(session) ?? 0;
       ofSession.set(session, own);
-      if (own > maxNewStreams && ofAll > maxNewStreamsOfAll) {
+      if (own > limits.newStreams && ofAll > limits.newStreamsOfAll) {
         connection.end("too_many_streams");
         return;
       }

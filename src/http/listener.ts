@@ -11,9 +11,9 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import { type AddressInfo, Server as NetServer } from "node:net";
+import { limits } from "../calls/limits.ts";
 import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
-import { maxStreams } from "./http2-session.ts";
 import { type HttpResponse, ignore, outputOf } from "./reply.ts";
 import type { HttpRequest } from "./request.ts";
 import type { Tls } from "./tls.ts";
@@ -40,18 +40,10 @@ const listenFaults: Record<string, string> = {
   ENOTFOUND: "the name in --host is not known",
 };
 
-const maxHeaderBytes = 16 * 1024;
-
-/** Deadline of request headers, and of TLS handshakes, in milliseconds. */
-const maxHeadersMs = 10_000;
-
-/** Longer than load balancers usually keep idle connections, so that they never use one that is closing. */
-const keepAliveTimeoutMs = 75_000;
-
 const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
 
 const http2Options = {
-  settings: { maxConcurrentStreams: maxStreams, maxHeaderListSize: maxHeaderBytes },
+  settings: { maxConcurrentStreams: limits.streams, maxHeaderListSize: limits.headerBytes },
   // No limit: Node.js never subtracts the unsent bytes of reset streams, and would reject all
   // further calls of the connection.
   maxSessionMemory: 2 ** 32 - 1,
@@ -59,8 +51,8 @@ const http2Options = {
   maxSessionRejectedStreams: 1_000,
   // Callers with short deadlines share a connection, and on a busy machine many time out at once.
   // With Node.js's default of 33 a second, the others' calls would end with them.
-  streamResetBurst: 2_000,
-  streamResetRate: 1_500,
+  streamResetBurst: limits.resets,
+  streamResetRate: limits.resetsASecond,
 };
 
 /**
@@ -109,11 +101,11 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
   const { tls, requestTimeoutMs, connections, serve } = options;
   const http1Options = {
     connectionsCheckingInterval: 1_000,
-    headersTimeout: Math.min(maxHeadersMs, requestTimeoutMs),
+    headersTimeout: Math.min(limits.beginMs, requestTimeoutMs),
     // Off, as it would reset slow requests that were already rejected. Our own limits apply instead.
     requestTimeout: 0,
-    keepAliveTimeout: keepAliveTimeoutMs,
-    maxHeaderSize: maxHeaderBytes,
+    keepAliveTimeout: limits.keepAliveMs,
+    maxHeaderSize: limits.headerBytes,
   };
   const server = tls
     ? createSecureServer({ ...secure(tls), ...http2Options, ...http1Options, allowHTTP1: true })
@@ -141,7 +133,7 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
 }
 
 function secure(tls: Tls) {
-  return { ...tls.options(), ...socketOptions, handshakeTimeout: maxHeadersMs };
+  return { ...tls.options(), ...socketOptions, handshakeTimeout: limits.beginMs };
 }
 
 /** Sends 100 Continue when the body is first read, so that a rejected client never sends its body. */

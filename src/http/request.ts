@@ -1,18 +1,12 @@
 import type { IncomingMessage } from "node:http";
 import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import type { Readable } from "node:stream";
+import { limits } from "../calls/limits.ts";
 import { messageTooLarge } from "../errors.ts";
 import type { Connection } from "./connection.ts";
 
 /** A request as Node.js hands it over. */
 export type HttpRequest = IncomingMessage | Http2ServerRequest;
-
-/**
- * How long a client may go on sending after the reply, and how long it may pause, in milliseconds:
- * many clients read the reply only after sending everything.
- */
-const restTimeoutMs = 180_000;
-const restPauseMs = 5_000;
 
 /** The path of a request, without its query. */
 export function pathOf({ url = "" }: HttpRequest): string {
@@ -77,7 +71,7 @@ export function readBody(request: Readable, maxBytes: number, overhead: number):
 export function dropRest(
   request: HttpRequest | ServerHttp2Stream,
   connection: Connection,
-  goesOnMs = restTimeoutMs,
+  goesOnMs: number = limits.restMs,
 ): void {
   const isWhole = () => ("complete" in request ? request.complete : request.readableEnded);
   if (isWhole()) return;
@@ -89,7 +83,7 @@ export function dropRest(
     else connection.end("unfinished_request");
   };
   // Data that arrived during a long turn of the event loop is read first.
-  const timer = setTimeout(() => setImmediate(cutOff), restPauseMs).unref();
+  const timer = setTimeout(() => setImmediate(cutOff), limits.restPauseMs).unref();
   const end = performance.now() + goesOnMs;
   request.on("data", () => {
     if (performance.now() < end) timer.refresh();

@@ -1,13 +1,5 @@
 import type { EventEmitter } from "node:events";
-
-/**
- * The most requests that strangers have open, in all. With 15 KB of headers, each takes some 50 KB
- * until its reply has been read.
- */
-const maxOpen = 2_048;
-
-/** How long a stranger may have several requests open before it makes room for others, in milliseconds. */
-const safeMs = 1_000;
+import { limits } from "../calls/limits.ts";
 
 /** A connection that has never carried an admitted call. */
 interface Stranger {
@@ -48,7 +40,7 @@ export function createStrangers() {
   function closeOne(newest: Stranger): void {
     const [[oldest, since] = [newest, 0]] = severalSince;
     // Once per turn of the event loop: Node.js frees what it held only after that.
-    const makesRoom = performance.now() - since > safeMs && !hasMadeRoom;
+    const makesRoom = performance.now() - since > limits.strangerSafeMs && !hasMadeRoom;
     const chosen = makesRoom ? oldest : newest;
     if (!severalSince.has(chosen)) return;
     forget(chosen);
@@ -67,7 +59,7 @@ export function createStrangers() {
       response.once("close", () => {
         if (openOf.has(stranger)) change(stranger, -1);
       });
-      if (open > maxOpen) closeOne(stranger);
+      if (open > limits.strangerRequests) closeOne(stranger);
     },
     forget,
   };
