@@ -7,7 +7,7 @@ import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { root } from "../support/clone.ts";
 import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
-import { aCreate } from "../support/records.ts";
+import { aCreate, everyText } from "../support/records.ts";
 import { end, grpcClient, type Service, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
@@ -30,6 +30,9 @@ function unpack(commit: string): string {
   return program;
 }
 
+/** A request with every text, which older versions require, and which is not sent if it is empty. */
+const aNewCreate = () => aCreate({ ...everyText, requestId: v7() });
+
 /** A request, and the record that was acknowledged. */
 type Created = { request: ReturnType<typeof aCreate>; investor: Investor };
 
@@ -39,7 +42,7 @@ async function createAndKill(service: Service): Promise<Created[]> {
   const created: Created[] = [];
   const callers = Array.from({ length: 8 }, async () => {
     for (;;) {
-      const request = aCreate({ requestId: v7() });
+      const request = aNewCreate();
       created.push({ request, investor: await client.createInvestor(request) });
       if (created.length >= 100) service.child.kill("SIGKILL");
     }
@@ -87,7 +90,7 @@ describeWithMongo("MongoDB", "set of one", (mongo) => {
       const startOld = () => startService(env, temporaryFolder(), program);
       const startCurrent = () => startService(env);
       const [older, newer] = [await startOld(), await startCurrent()];
-      const request = aCreate({ requestId: v7() });
+      const request = aNewCreate();
       const [investor, same] = await Promise.all(
         [older, newer].map((service) => grpcClient(service).createInvestor(request)),
       );
