@@ -176,6 +176,24 @@ describe("a source", () => {
 });
 
 describe("a record that is wrong", () => {
+  it("is named and left out where an index of TO rejects it, and the others are copied", async () => {
+    const { folder, investors } = await prepare(3);
+    await makeSqlite(folder, "b.db", 0);
+    runSql(join(folder, "b.db"), "CREATE UNIQUE INDEX own ON investors (last_name)");
+    const change =
+      "UPDATE investors SET last_name = iif(id = (SELECT max(id) FROM investors), 'other', 'same')";
+    runSql(join(folder, "a.db"), change);
+    const { code, told } = await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder });
+    const ids = investors.map(({ id }) => id);
+    const why = "SQLite 2067: UNIQUE constraint failed: investors.last_name";
+    expect(told).toMatch(
+      new RegExp(
+        `^error: record (${ids.join("|")}): ${why}\nerror: left out 1 record; copied 2 records, `,
+      ),
+    );
+    expect(code).toBe(1);
+  });
+
   it.each([
     ["UTF-8", "London\xff"],
     // Half of a character.

@@ -10,7 +10,13 @@ import { bringInWal } from "../store/sqlite/checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite/file.ts";
 import { createSqliteReader } from "../store/sqlite/reader.ts";
 import { selected } from "../store/sqlite/schema.ts";
-import { DuplicateIdError, maxListed, OutcomeUnknownError, type Store } from "../store/store.ts";
+import {
+  DuplicateIdError,
+  maxListed,
+  OutcomeUnknownError,
+  RecordRefusedError,
+  type Store,
+} from "../store/store.ts";
 import { refuseDamage } from "./damage.ts";
 import { describeViolations, type Source, type Tally, type Target } from "./source-and-target.ts";
 
@@ -147,6 +153,9 @@ async function write(store: Store, investor: Investor, tally: Tally): Promise<vo
     await store.insert(investor);
     tally.copied += 1;
   } catch (error) {
+    if (error instanceof RecordRefusedError) {
+      return tally.leaveOut(`record ${investor.id}`, error.message);
+    }
     const isOpen = error instanceof OutcomeUnknownError;
     if (!isOpen && !(error instanceof DuplicateIdError)) throw error;
     const { signal } = new AbortController();

@@ -31,7 +31,7 @@ export interface Tally {
   copied: number;
   /** Records that the target already had, with the same content. */
   present: number;
-  /** Wrong records and lines, and records that found another one under their id. */
+  /** Wrong records and lines, and records that TO refuses, as for another one under their id. */
   leftOut: number;
   /** Counts one of these, and says why, without any value. */
   leaveOut(which: string, why: string): void;

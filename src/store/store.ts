@@ -38,7 +38,7 @@ export interface Store {
    * the id `after`. Sees what {@link find} sees, and is as fast at the end as at the start.
    *
    * @throws {StoreUnavailableError} it could not be read
-   * @throws {Error} the database is damaged there: see {@link expectOrder}
+   * @throws {Error} the database is damaged there
    */
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 
@@ -85,26 +85,6 @@ export function noteOutcomes(
   const isStored = outcomes.includes(undefined);
   const refusal = outcomes.find((each) => each instanceof StoreUnavailableError);
   if (isStored || refusal) onWritable?.(isStored ? undefined : refusal);
-}
-
-/**
- * Refuses a list that the database returned in the wrong order, which could make paging endless,
- * and ids that are not UUIDs.
- *
- * @throws {Error} the ids do not ascend strictly beyond `after`, or one is not a UUID
- */
-export function expectOrder(page: Investor[], after: string | undefined): void {
-  let last = after ?? "";
-  for (const { id } of page) {
-    if (id <= last || id.length !== 36) throw damageAfter(last, new Error(`the next id is ${id}`));
-    last = id;
-  }
-}
-
-/** The error for a list that meets damage after the record with this id, or at the first record. */
-export function damageAfter(after: string | undefined, cause: unknown): Error {
-  const where = after ? `after the id ${after}` : "at the first record";
-  return new Error(`the database is damaged ${where}: ${(cause as Error).message}`, { cause });
 }
 
 /**

@@ -106,11 +106,12 @@ export function unavailable(error: Error): StoreUnavailableError {
 function explain(error: Error): string {
   const text = error.message.replaceAll(/\s+/g, " ");
   if (error instanceof MongoServerSelectionError) {
-    const { type = "", setName = "", servers = new Map() } = error.reason ?? {};
+    const { type, setName, servers = new Map() } = error.reason ?? {};
     const states = Array.from(servers.values(), (each) => {
       return `${each.address}: ${each.error?.message ?? each.type}`;
     });
-    return `${text}; ${type} ${setName ?? ""} of ${states.join(", ") || "no host of the URL"}`;
+    const topology = [type, setName].filter(Boolean).join(" ");
+    return `${text}; ${topology} of ${states.join(", ") || "no host of the URL"}`;
   }
   if (!(error instanceof MongoServerError)) return text;
   // The server's message contains the command, and so records.

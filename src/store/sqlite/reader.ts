@@ -2,7 +2,7 @@ import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../../investor/ids.ts";
 import type { Range } from "../../investor/paging.ts";
-import { damageAfter, expectOrder, type StoreObserver } from "../store.ts";
+import type { StoreObserver } from "../store.ts";
 import { hasCode, resultCode, toFailure } from "./errors.ts";
 import { selected, toInvestor } from "./schema.ts";
 
@@ -85,4 +85,23 @@ export function createSqliteReader(
       }
     },
   };
+}
+
+/**
+ * Refuses rows in the wrong order, which could make paging endless, and ids that are not UUIDs.
+ *
+ * @throws {Error} the ids do not ascend strictly beyond `after`, or one is not a UUID
+ */
+function expectOrder(page: Investor[], after: string | undefined): void {
+  let last = after ?? "";
+  for (const { id } of page) {
+    if (id <= last || id.length !== 36) throw damageAfter(last, new Error(`the next id is ${id}`));
+    last = id;
+  }
+}
+
+/** The error for a list that meets damage after the record with this id, or at the first record. */
+function damageAfter(after: string | undefined, cause: unknown): Error {
+  const where = after ? `after the id ${after}` : "at the first record";
+  return new Error(`the database is damaged ${where}: ${(cause as Error).message}`, { cause });
 }
