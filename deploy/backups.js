@@ -47,7 +47,7 @@ export function findBackups(folder) {
   return names.filter((name) => !isAhead(name)).toSorted();
 }
 
-/** Copies an SQLite file, which a service may be using, to a new one for its owner alone, and syncs it. */
+/** Copies an SQLite file, which a service may be using, to a new one for its owner alone, durably. */
 export async function copyFile(from, to) {
   // Closed last: this would drop the locks of SQLite on the file.
   const file = openSync(to, "wx", 0o600);
@@ -66,7 +66,6 @@ export async function copyFile(from, to) {
     beginCount(copy);
     copy.exec("COMMIT");
     refuseDamage(copy);
-    fsyncSync(file);
   } catch (error) {
     throw new Error(`cannot copy ${from}: ${explainError(error)}`);
   } finally {

@@ -80,6 +80,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   }
 
   function sayProgress(): void {
+    if (target === undefined) return;
     say(`${countOf(countAll(tally))}, ${rateOf(tally, performance.now() - start)}`);
   }
 

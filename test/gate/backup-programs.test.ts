@@ -156,6 +156,23 @@ describe("backup.js", () => {
     expect(names()).toEqual([]);
   });
 
+  it("makes a whole one or none on a small disk", needs("mount"), async () => {
+    const { folder, env } = await prepare(3_000);
+    const { size } = statSync(join(folder, "data/investors.db"));
+    const statuses = new Set<unknown>();
+    for (let room = 0.7; room < 3.6; room += 0.35) {
+      const name = `disk of ${room.toFixed(2)}`;
+      const disk = temporaryDisk(join(folder, name), 0, Math.ceil(room * size));
+      const { status, told } = runProgram("backup.js", disk, env);
+      statuses.add(status);
+      const made = readdirSync(disk);
+      expect(made.length, told).toBe(status === 0 ? 1 : 0);
+      for (const each of made)
+        expect(tableOf(disk, each), name).toEqual(tableOf(folder, "data/investors.db"));
+    }
+    expect([...statuses]).toEqual([1, 0]);
+  });
+
   it("does not warn of a disk of its own", needs("mount"), async () => {
     const { folder, env } = await prepare(1);
     const { status, told } = runProgram("backup.js", temporaryDisk(join(folder, "disk")), env);
@@ -218,6 +235,26 @@ describe("restore.js", () => {
     expect(rowsOf(folder, "data/investors.db")).toBe(5);
     expect(restore(join(backups, "pre-upgrade.db")).status).toBe(0);
     expect(rowsOf(folder, "data/investors.db")).toBe(2);
+  });
+
+  it("restores wholly or changes nothing on a small disk", needs("mount"), async () => {
+    const { folder, backups, backUp } = await prepare(3_000);
+    expect(backUp().status).toBe(0);
+    const { size } = statSync(join(folder, "data/investors.db"));
+    const statuses = new Set<unknown>();
+    for (let room = 1.1; room < 3.6; room += 0.3) {
+      const name = `disk of ${room.toFixed(1)}`;
+      const disk = temporaryDisk(join(folder, name), 0, Math.ceil(room * size));
+      copyFileSync(join(folder, "data/investors.db"), join(disk, "investors.db"));
+      const DATABASE_URL = `sqlite://${disk}/investors.db`;
+      const { status, told } = runProgram("restore.js", backups, { DATABASE_URL });
+      statuses.add(status);
+      if (status !== 0) expect(told).toMatch(/; nothing was changed$/m);
+      const moved = readdirSync(disk).filter((each) => each !== "investors.db");
+      expect(moved, told).toHaveLength(status === 0 ? 1 : 0);
+      expect(tableOf(disk, "investors.db")).toEqual(tableOf(folder, "data/investors.db"));
+    }
+    expect([...statuses]).toEqual([1, 0]);
   });
 
   it("refuses MongoDB, which has its own tools", async () => {

@@ -185,7 +185,10 @@ export function checkIdentity(path: string, identity: string): void {
 
 /** Refuses a file that other paths lead to, each with a WAL of its own beside it. */
 function refuseOtherNames(path: string): void {
-  if (statSync(path).nlink !== 1) throw new Error("it has other names too (hard links)");
+  if (statSync(path).nlink !== 1) {
+    const why = "a restore that was killed leaves one in a folder beside it, until it is repeated";
+    throw new Error(`it has other names too (hard links): ${why}`);
+  }
   const mounts = "/proc/self/mountinfo";
   if (!existsSync(mounts)) return;
   const file = realpathSync(path);
