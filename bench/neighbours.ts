@@ -104,9 +104,14 @@ async function measureOn(
   plan.say(`${store}: a lone caller beside a reload a second`);
   const file = join(plan.folder, "tokens");
   const others = Array.from({ length: tokens }, (_, i) => `caller-${i} t0ken-of-the-caller-${i}`);
-  writeFileSync(file, [`lone ${token}`, ...others].join("\n"), { mode: 0o600 });
+  const lines = [`lone ${token}`, ...others].join("\n");
+  writeFileSync(file, lines, { mode: 0o600 });
   const reloaded = await startService(url, "--auth-tokens-file", file);
-  const timer = setInterval(() => reloaded.signal("SIGHUP"), 1_000);
+  const timer = setInterval(() => {
+    // Only new content is used.
+    writeFileSync(file, `${lines}\n# ${Date.now()}`);
+    reloaded.signal("SIGHUP");
+  }, 1_000);
   const ofReload = await callAlone({ ...contestant, server: reloaded }, seconds, `Bearer ${token}`);
   clearInterval(timer);
   await reloaded.stop();

@@ -201,7 +201,8 @@ const table: Record<string, Record<Change, Cell>> = {
   },
   "the server's certificate": {
     gone: keptFiles,
-    replaced: "tls: is renewed without dropping a call",
+    replaced:
+      "tls: is renewed without dropping a call, as tokens are, whatever their files hold in between",
     "expired or refused": "renewal: a certificate that has expired is used, with a warning",
     "full or slow": fifo,
     "back again": keptFiles,

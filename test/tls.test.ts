@@ -198,16 +198,30 @@ describe("TLS", () => {
     }
   });
 
-  it("is renewed without dropping a call", async () => {
-    const { files, authority, ca, ports, ...server } = await start();
-    let isDone = false;
-    const calls = Object.values(clientsOf(server, { tls: { ca } })).map(async (client) => {
-      while (!isDone) await client.createInvestor(aCreate());
+  it("is renewed without dropping a call, as tokens are, whatever their files hold in between", async () => {
+    const tokens = temporaryFile("backend token-of-the-backend\n");
+    const { files, authority, ca, ports, ...server } = await start({
+      "--auth-tokens-file": tokens,
     });
-    await writeServerFiles(files, authority, "second.example");
-    await server.reload();
-    for (const port of ports) {
-      expect((await handshake(port, { ca })).subject).toContain("second.example");
+    const authorization = "Bearer token-of-the-backend";
+    let isDone = false;
+    const calls = Object.values(clientsOf(server, { tls: { ca }, authorization })).map(
+      async (client) => {
+        while (!isDone) await client.createInvestor(aCreate());
+      },
+    );
+    for (const name of ["second.example", "third.example"]) {
+      writeFileSync(tokens, "");
+      // Before its key.
+      writeFileSync(join(files, "server.crt"), (await authority.sign(name)).cert);
+      expect((await server.reload(true)).errors).toHaveLength(2);
+      expect(await server.reload(true)).toEqual({ errors: [], reloaded: [] });
+      await writeServerFiles(files, authority, name);
+      writeFileSync(tokens, `${name} token-of-another-one\nbackend token-of-the-backend\n`);
+      expect((await server.reload(true)).reloaded).toEqual(["tokens", "certificates"]);
+      for (const port of ports) {
+        expect((await handshake(port, { ca })).subject).toContain(name);
+      }
     }
     isDone = true;
     await Promise.all(calls);
