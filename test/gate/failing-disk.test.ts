@@ -168,6 +168,24 @@ describe("a removal", needs("cc"), () => {
   );
 });
 
+it("a disk that does not report its size has the WAL of a large one", needs("cc"), async () => {
+  const folder = temporaryFolder();
+  const library = join(folder, "statfs.so");
+  const input = `
+    #include <sys/vfs.h>
+    int statfs64(const char *path, struct statfs64 *result) {
+      *result = (struct statfs64){ .f_bsize = path ? 4096 : 0 };
+      return 0;
+    }`;
+  execFileSync("cc", ["-shared", "-fPIC", "-w", "-D_GNU_SOURCE", "-x", "c", "-o", library, "-"], {
+    input,
+  });
+  const service = await startService({ LD_PRELOAD: library }, folder);
+  const client = grpcClient(service);
+  for (let i = 0; i < 50; i += 1) await client.createInvestor(aCreate());
+  expect(statSync(join(folder, "data/investors.db-wal")).size).toBeGreaterThan(50 * 4_096);
+});
+
 it(
   "a small disk holds mostly records; once it is full, they can be read, also by a new start",
   needs("mount"),
