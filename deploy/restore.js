@@ -25,11 +25,13 @@ async function restore(from) {
   console.log(`restoring ${backup}, made ${ageOf(backup)} ago`);
 
   // Of runs that were killed before the backup got its place; what else these hold is still there.
-  for (const name of readdirSync(folder).filter((each) => each.startsWith(`${basename(path)}.`)))
-    if (existsSync(join(folder, name, "copy.db"))) rmSync(join(folder, name), { recursive: true });
+  const prefix = `${basename(path)}.`;
+  for (const name of readdirSync(folder).filter((each) => each.startsWith(prefix)))
+    if (timeOf(`${name.slice(prefix.length)}.db`) >= 0 && existsSync(join(folder, name, ".copy")))
+      rmSync(join(folder, name), { recursive: true });
   const old = `${path}.${new Date().toISOString().replaceAll(":", "-")}`;
   mkdirSync(old, { mode: 0o700 });
-  const copy = join(old, "copy.db");
+  const copy = join(old, ".copy");
   try {
     await copyFile(backup, copy);
     const { uid, gid } = statSync(folder);
