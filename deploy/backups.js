@@ -11,7 +11,7 @@ export const { syncPath } = service;
 
 export const dayMs = 86_400_000;
 
-/** How many pages to copy at once, and to sync: more would hold up the creates of the service. */
+/** How many pages to copy, and to sync, before a signal is looked for. */
 const pagesAtOnce = 1_000;
 
 let stoppedBy;
