@@ -451,6 +451,24 @@ describeWithMongo("MongoDB, a set of one", "set of one", (mongo) => {
     expect(await proofs()).toBe(before);
   });
 
+  it("knows each read that a deposed primary refuses as such", async () => {
+    const url = mongo.url();
+    const admin = (await connectTo(url)).db("admin");
+    const data = { failCommands: ["find"], errorCode: 10_107, appName: "investor-records" };
+    const fail = (mode: string) => admin.command({ configureFailPoint: "failCommand", mode, data });
+    onTestFinished(async () => void (await fail("off")));
+    const store = open(url, 20_000);
+    await store.insert(anInvestor());
+    await fail("alwaysOn");
+    const reads = Array.from({ length: 4 }, () => store.list({ limit: 1 }));
+    for (const outcome of await Promise.allSettled(reads)) {
+      const message = expect.stringContaining("(NotWritablePrimary)");
+      expect(outcome).toMatchObject({ status: "rejected", reason: { message } });
+    }
+    await fail("off");
+    expect(await store.list({ limit: 1 })).toHaveLength(1);
+  });
+
   it("takes a reply that comes twice for no proof of the next insert", async () => {
     const url = mongo.url();
     let next: "pass" | "repeat" | "lose" = "pass";

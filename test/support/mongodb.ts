@@ -117,7 +117,7 @@ async function startStandalone() {
 
 async function startReplicaSet(count: number) {
   const set = await MongoMemoryReplSet.create({
-    instanceOpts: Array.from({ length: count }, () => ({ launchTimeout })),
+    instanceOpts: Array.from({ length: count }, () => ({ launchTimeout, args })),
     replSet: {
       count,
       storageEngine: "wiredTiger",

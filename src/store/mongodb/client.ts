@@ -11,7 +11,7 @@ import { DatabaseUrlError } from "../store.ts";
 const minHeartbeatMs = 500;
 
 /** The driver's options of a command, and a timeout for its whole reply, in milliseconds. */
-export type RunOptions = Pick<RunCommandOptions, "raw"> & { timeoutMs?: number };
+export type RunOptions = Pick<RunCommandOptions, "fieldsAsRaw"> & { timeoutMs?: number };
 
 /** Runs a command on the database of a store. The default timeout is that of one attempt. */
 export type Run = (command: Document, options?: RunOptions) => Promise<Document>;

@@ -46,9 +46,10 @@ export function createReads(run: Run) {
       batchSize: query.limit + 1,
       readConcern: { level },
     };
-    // Raw, since the driver would decode many large documents in one turn.
-    const { cursor } = await run(command, { raw: true });
-    const { id, firstBatch } = BSON.deserialize(cursor, { fieldsAsRaw: { firstBatch: true } });
+    // Raw documents, since the driver would decode many large ones in one turn. Not a raw reply: the driver
+    // takes the state of the topology from errors, which it could not read.
+    const { cursor } = await run(command, { fieldsAsRaw: { firstBatch: true } });
+    const { id, firstBatch } = cursor;
     if (Number(id) !== 0) throw new CutReplyError();
     const investors: Investor[] = [];
     for (const [i, document] of (firstBatch as Uint8Array[]).entries()) {
