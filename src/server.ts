@@ -10,9 +10,8 @@ import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts
 import { readTls } from "./http/tls.ts";
 import { refusalOf } from "./protocols/problem.ts";
 import { createRoutes } from "./routes.ts";
-import { type Config, ConfigError } from "./settings/config.ts";
-import { findDatabase } from "./settings/database-url-file.ts";
-import { createReload } from "./settings/reloaded-files.ts";
+import { type Config, ConfigError, readDatabase } from "./settings/config.ts";
+import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
 import { openStore } from "./store/database-url.ts";
 import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
@@ -57,7 +56,15 @@ export async function startServer(
   const { host } = listen;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const onWarning = (message: string) => log.warn(message);
-  const database = await findDatabase(config);
+  const { databaseUrlFile: file } = config;
+  const flag = file === undefined ? "--database-url" : `--database-url-file ${file}`;
+  const database =
+    file === undefined
+      ? config.database
+      : readDatabase(
+          `${flag}: its URL`,
+          String(await readSettingFile("--database-url-file", file)).trim(),
+        );
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
@@ -125,8 +132,6 @@ export async function startServer(
   } catch (error) {
     for (const listener of listeners) listener.close();
     connections.destroy();
-    const { databaseUrlFile: file } = config;
-    const flag = file === undefined ? "--database-url" : `--database-url-file ${file}`;
     throw error instanceof DatabaseUrlError
       ? new ConfigError(`${flag} is ${error.message}`)
       : error;

@@ -1,7 +1,8 @@
 import { execFileSync } from "node:child_process";
 import { X509Certificate } from "node:crypto";
 import { once } from "node:events";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
 import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -225,6 +226,23 @@ describe("TLS", () => {
     }
     isDone = true;
     await Promise.all(calls);
+  });
+
+  it("is renewed for a key whose file is a FIFO, which is read once", needs("Linux"), async () => {
+    const { authority, flags } = await prepare();
+    const { "--tls-key": keyFile, "--tls-cert": certFile } = flags;
+    const key = readFileSync(keyFile);
+    rmSync(keyFile);
+    execFileSync("mkfifo", [keyFile]);
+    const [server] = await Promise.all([startInProcess(flags), writeFile(keyFile, key)]);
+    writeFileSync(certFile, readFileSync(certFile, "utf8") + authority.ca);
+    expect(await server.reload()).toEqual({ reloaded: ["certificates"], errors: [] });
+    writeFileSync(certFile, (await authority.sign("second.example")).cert);
+    const message = `--tls-key ${keyFile} is not the key of --tls-cert ${certFile} (ERR_`;
+    const { errors } = await server.reload();
+    expect(errors.map((error) => error.message)).toEqual([expect.stringContaining(message)]);
+    const { ca } = authority;
+    expect((await handshake(server.grpcPort, { ca })).subject).toContain("first.example");
   });
 
   it("has forward secrecy and authenticated encryption, also once it was renewed", async () => {

@@ -26,7 +26,7 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
 
 /**
  * Reads files again that a server has read; resolves with whether their content was new. FIFOs and the
- * like, which could block, are not read again.
+ * like, which could block, are not read again: what they held stays in use.
  *
  * @throws {ConfigError} they cannot be used; the previous content stays in use
  */
@@ -43,18 +43,20 @@ export async function useFiles(
   files: [flag: string, path: string][],
   use: (contents: Buffer[]) => void | Promise<void>,
 ): Promise<Reload> {
-  const read = () => Promise.all(files.map(([flag, path]) => readSettingFile(flag, path)));
-  let used = await read();
-  await use(used);
-  return async () => {
-    const areSpecial = await Promise.all(files.map(([, path]) => isSpecial(path)));
-    if (areSpecial.includes(true)) return false;
-    const contents = await read();
+  let used: Buffer[] = [];
+  const reload = async () => {
+    const reading = files.map(async ([flag, path], i) => {
+      const last = used[i];
+      return last && (await isSpecial(path)) ? last : readSettingFile(flag, path);
+    });
+    const contents = await Promise.all(reading);
     if (contents.every((each, i) => used[i]?.equals(each))) return false;
     await use(contents);
     used = contents;
     return true;
   };
+  await reload();
+  return reload;
 }
 
 async function isSpecial(path: string): Promise<boolean> {
