@@ -26,20 +26,38 @@ export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void
 
 /**
  * Creates a queue that lets at most `count` pieces of asynchronous work run at once; the others
- * wait in order. What it returns resolves with a function for the work to call once at its end.
+ * wait in order. What it returns resolves with a function for the work to call once at its end, and
+ * rejects with the reason of the signal if that aborts first.
  */
-export function createQueue(count: number): () => Promise<() => void> {
-  const waiting: (() => void)[] = [];
+export function createQueue(count: number): (signal?: AbortSignal) => Promise<() => void> {
+  const waiting = new Set<() => void>();
   let running = 0;
 
   function end(): void {
-    running -= 1;
-    waiting.shift()?.();
+    const [next] = waiting;
+    if (next === undefined) running -= 1;
+    else next();
   }
 
-  return async () => {
-    running += 1;
-    if (running > count) await new Promise<void>((resolve) => waiting.push(resolve));
+  async function wait(signal: AbortSignal | undefined): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const leave = () => {
+      waiting.delete(begin);
+      reject(signal?.reason);
+    };
+    const begin = () => {
+      waiting.delete(begin);
+      signal?.removeEventListener("abort", leave);
+      resolve();
+    };
+    waiting.add(begin);
+    signal?.addEventListener("abort", leave);
+    await promise;
+  }
+
+  return async (signal) => {
+    if (running < count) running += 1;
+    else await wait(signal);
     return end;
   };
 }

@@ -20,7 +20,7 @@ export function createRoutes(store: Store, options: RoutesOptions) {
   const maxMessageBytes = limits.requestBytes;
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
-    createInvestorService(store),
+    createInvestorService(store, limits.pagesAtOnce),
   );
   const health = createHealth([InvestorService.typeName]);
   telemetry.show(

@@ -8,7 +8,6 @@ import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { refusalOf } from "./protocols/problem.ts";
 import { createRoutes } from "./routes.ts";
 import { type Config, ConfigError, readDatabase } from "./settings/config.ts";
 import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
@@ -88,7 +87,6 @@ export async function startServer(
     max: maxConnections,
     maxAgeMs: maxConnectionAgeMs,
     graceMs: requestTimeoutMs,
-    refusalOf,
     onEnd: telemetry.noteEnd,
   });
   const gate = createGate({

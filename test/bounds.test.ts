@@ -204,7 +204,8 @@ describe("what is of no call", () => {
   });
 
   it("closes its connection, too, if it is a preflight that is not read", async () => {
-    const service = await startService({ ...fast, CORS_ORIGIN: "*" });
+    // Before the database gives up.
+    const service = await startService({ ...patient, NODE_OPTIONS: hurry(50), CORS_ORIGIN: "*" });
     lockDatabase(service);
     const preflight = { origin: "https://example.com", "access-control-request-method": "POST" };
     // Replies come in the order of their requests, and this one waits for the database.
@@ -300,19 +301,21 @@ describe("lists", () => {
 });
 
 describe("a reply that is not read", () => {
-  it("closes its connection after half a minute and more for its size, as the service's fault", async () => {
+  it("closes its connection after two minutes, as the service's fault, whatever else is read there", async () => {
     const service = await startService(fast, await makeFullFolder(130));
     const session = unreadSession(service.grpcPort);
     const closed = once(session, "close");
     const start = performance.now();
-    openCall(session, list).end(empty);
-    await untilInFlight(service, 1);
+    for (let i = 0; i < 60; i += 1) openCall(session, list).end(empty);
+    await untilInFlight(service, 60);
+    // Windows do not hold up the errors that these get.
+    while (!session.closed) await rawCall(session, get, empty).catch(() => {});
     await closed;
-    expect(performance.now() - start).toBeGreaterThan(2_500);
+    expect(performance.now() - start).toBeGreaterThan(11_000);
     await untilInFlight(service, 0);
     const labels = `{method="${list.slice(1)}",code="DEADLINE_EXCEEDED",transport="grpc"}`;
     const name = "investor_records_rpc_server_call_duration_seconds_count";
-    expect(await metric(service, name, labels)).toBe(1);
+    expect(await metric(service, name, labels)).toBeGreaterThan(0);
   });
 });
 
@@ -398,14 +401,13 @@ describe("connections", () => {
     expect(await metric(service, name, '{reason="idle_replaced"}')).toBeGreaterThan(0);
   });
 
-  it("are closed if they do not begin in ten seconds, or do not reply to a ping after a minute", async () => {
+  it("are closed if they do not begin in ten seconds", async () => {
     const files = await writeServerFiles(temporaryFolder(), await createAuthority());
     const { grpcPort, httpPort } = await startService(fast);
     const withTls = await startService({ ...fast, ...files });
     const wires = [grpcPort, httpPort].flatMap((port) =>
       ["", "PRI * HT"].map((beginning) => openWire(port, beginning)),
     );
-    wires.push(openWire(grpcPort, clientPreface));
     const handshakes = [withTls.grpcPort, withTls.httpPort].map((port) => openWire(port));
     const peers = handshakes.map(async ({ socket }) => {
       await once(socket, "connect");

@@ -17,6 +17,7 @@ import {
   InvestorService,
   ListInvestorsRequestSchema,
 } from "../gen/investor/v1/investor_pb.js";
+import { limits } from "../src/calls/limits.ts";
 import { createHealth } from "../src/endpoints/health.ts";
 import { createReflection } from "../src/endpoints/reflection.ts";
 import { readTls } from "../src/http/tls.ts";
@@ -153,14 +154,17 @@ async function start() {
   const store = await openSqlite(join(folder, "investors.db"));
   const investors = Array.from({ length: records }, () => anInvestor());
   await Promise.all(investors.map((investor) => store.insert(investor)));
-  const { createInvestor, getInvestor, listInvestors } = createInvestorService({
-    ...store,
-    list(range, signal) {
-      // A store reads nothing for a call that is over.
-      if (!signal?.aborted) meter.count("read");
-      return store.list(range, signal);
+  const { createInvestor, getInvestor, listInvestors } = createInvestorService(
+    {
+      ...store,
+      list(range, signal) {
+        // A store reads nothing for a call that is over.
+        if (!signal?.aborted) meter.count("read");
+        return store.list(range, signal);
+      },
     },
-  });
+    limits.pagesAtOnce,
+  );
   const service: ServiceImpl<typeof InvestorService> = {
     createInvestor(...call) {
       meter.count("call");

@@ -36,3 +36,8 @@ export interface HttpCall {
 export function methodNameOf({ parent, name }: DescMethod): string {
   return `${parent.typeName}/${name}`;
 }
+
+/** The trace id that a caller propagates (https://www.w3.org/TR/trace-context). */
+export function traceIdOf({ traceparent }: IncomingHttpHeaders): string | undefined {
+  return /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-/.exec(String(traceparent))?.[1];
+}

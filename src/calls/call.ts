@@ -9,12 +9,9 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Caller } from "../auth/caller.ts";
 import { cancelled, deadlineExceeded, internal } from "../errors.ts";
-import { outputOf } from "../http/reply.ts";
+import { outputOf, startReplyTimer } from "../http/reply.ts";
 import { deadlineKey } from "../service/context.ts";
-import type { CallHead } from "./call-head.ts";
-
-/** Starts a call's span, which ends when its reply has closed, and returns its trace id. */
-export type StartSpan = (call: Call) => string;
+import { type CallHead, traceIdOf } from "./call-head.ts";
 
 /** Options that all calls of a server share. */
 export interface CallOptions {
@@ -22,12 +19,9 @@ export interface CallOptions {
   requestTimeoutMs: number;
   /** Logs a fault under the id that the caller gets. */
   logFault(error: unknown, id: string): void;
-  /** Traces calls other than public ones; absent without tracing. */
-  startSpan?: StartSpan | undefined;
+  /** Starts the span of a call that is not public, until its reply has closed, and returns its trace id. */
+  startSpan?: ((call: Call) => string) | undefined;
 }
-
-/** The maximum of a Node.js timer, in milliseconds: about 24 days. */
-const maxTimerMs = 2 ** 31 - 1;
 
 // Shared by all calls, since an error's stack is costly.
 const clientLeft = cancelled("nobody waits for the reply");
@@ -50,16 +44,15 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   failure: ConnectError | undefined;
   /** Whether the call reached its implementation. */
   wasInvoked = false;
+  /** Whether the reply has been sent or abandoned. */
+  isClosed = false;
   readonly #options: CallOptions;
   readonly #closeListeners: (() => void)[] = [];
   #controller: AbortController | undefined;
   #abortReason: ConnectError | undefined;
   #onAbort: ((reason: ConnectError) => void) | undefined;
   #stopTimer = () => {};
-  #onRead: (() => void) | undefined;
-  #isClosed = false;
   #wasSent = false;
-  #sentBytes = 0;
   #id: string | undefined;
 
   constructor(head: CallHead, options: CallOptions) {
@@ -76,32 +69,23 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   setDeadline(ms = this.#options.requestTimeoutMs): void {
     const pass = () => {
       this.#abort(deadlinePassed);
-      this.startReplyTimeout();
+      this.startReplyTimer();
     };
     this.values.set(deadlineKey, performance.now() + ms);
     this.#stopTimer();
     // No timer: it would take at least a millisecond, in which a record can be stored.
     if (ms <= 0) pass();
-    else if (!this.#isClosed && ms <= maxTimerMs) {
+    else if (!this.isClosed) {
       const timer = setTimeout(pass, ms);
       this.#stopTimer = () => clearTimeout(timer);
     }
   }
 
-  /**
-   * Replaces the deadline by the time that the client has to read what is sent to it now, after
-   * earlier parts of whole lists on its connection. When that time is up, the connection is closed.
-   *
-   * @param sentBytes how much of the reply has already been sent
-   */
-  startReplyTimeout(sentBytes = 0): void {
-    const { connection, response } = this.head;
-    this.#sentBytes = sentBytes;
-    this.#endRead();
+  /** Replaces the deadline by the time that what is sent now may take to leave the process. */
+  startReplyTimer(): void {
     this.#stopTimer();
-    if (this.#isClosed) return;
-    if (sentBytes > 0) connection.awaitReader(sentBytes);
-    this.#stopTimer = connection.endUnlessRead(response, sentBytes, () => {
+    if (this.isClosed) return;
+    this.#stopTimer = startReplyTimer(this.head.connection, () => {
       this.failure ??= replyNotRead;
     });
   }
@@ -111,7 +95,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
    * fault of the service: INTERNAL with an id, under which the cause is logged and shown nowhere else.
    */
   recordFailure(error: unknown): ConnectError {
-    this.#endRead();
     const reply = this.#toReply(error);
     if (this.failure === undefined) {
       this.failure = reply;
@@ -123,20 +106,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
 
   /** Calls back once the reply has been sent or abandoned; at once if that has happened. */
   onClose(listener: () => void): void {
-    if (this.#isClosed) listener();
+    if (this.isClosed) listener();
     else this.#closeListeners.push(listener);
-  }
-
-  /** Calls back once the call's page has been read from the store, or will not be. */
-  onceRead(listener: () => void): void {
-    if (this.#isClosed || this.#abortReason) listener();
-    else this.#onRead = listener;
-  }
-
-  /** Protects the call's connection from being replaced by a new one until the call closes. */
-  useConnection(): void {
-    const release = this.head.connection.use();
-    this.onClose(() => release(this.#sentBytes));
   }
 
   /**
@@ -157,11 +128,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (this.#abortReason) throw this.#abortReason;
   }
 
-  /** Whether the reply has been sent or abandoned. */
-  get isClosed(): boolean {
-    return this.#isClosed;
-  }
-
   /** The name of the gRPC status code (https://grpc.io/docs/guides/status-codes), once the call has closed. */
   get code(): string {
     if (this.failure === undefined && this.#wasSent) return "OK";
@@ -169,16 +135,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
   }
 
-  /**
-   * The call's id in logs and errors: the trace id that its caller propagates
-   * (https://www.w3.org/TR/trace-context), or a random one.
-   */
+  /** The call's id in logs and errors: the trace id that its caller propagates, or a random one. */
   get id(): string {
-    if (this.#id === undefined) {
-      const traceparent = String(this.head.headers.traceparent);
-      const [, traceId] = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-/.exec(traceparent) ?? [];
-      this.#id = traceId ?? randomBytes(16).toString("hex");
-    }
+    this.#id ??= traceIdOf(this.head.headers) ?? randomBytes(16).toString("hex");
     return this.#id;
   }
 
@@ -191,16 +150,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return this.#controller.signal;
   }
 
-  #endRead(): void {
-    this.#onRead?.();
-    this.#onRead = undefined;
-  }
-
   #close(): void {
-    if (this.#isClosed) return;
-    this.#isClosed = true;
+    if (this.isClosed) return;
+    this.isClosed = true;
     this.#stopTimer();
-    this.#endRead();
     const { response } = this.head;
     const output = outputOf(response);
     // Node.js also finishes an HTTP/2 stream when it is reset, or its connection has ended.
@@ -223,7 +176,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     if (this.#abortReason) return this.#abortReason;
     // Node.js reports the reset of a stream only after a reply on it has failed.
     const { code } = Object(error) as NodeJS.ErrnoException;
-    if (this.#isClosed || code === "ERR_HTTP2_INVALID_STREAM") return clientLeft;
+    if (this.isClosed || code === "ERR_HTTP2_INVALID_STREAM") return clientLeft;
     this.#options.logFault(error, this.id);
     return internal(this.id, error);
   }

@@ -5,7 +5,6 @@ import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import type { Scope } from "../auth/caller.ts";
 import { scopeMissing } from "../errors.ts";
-import { createQueue } from "../event-loop.ts";
 import type { Connection } from "../http/connection.ts";
 import { principalKey } from "../service/context.ts";
 import { Call, type CallOptions } from "./call.ts";
@@ -37,7 +36,6 @@ export function createGate(options: GateOptions) {
   const inFlight = "investor_records_rpc_server_calls_in_flight";
   telemetry.show(inFlight, "Calls in flight.", () => slots.held);
   const lists = createSlots("lists", limits.lists, limits.listsOfCaller);
-  const beginPage = createQueue(limits.pagesAtOnce);
   const wholeLists = createSlots("whole lists", limits.wholeLists, limits.wholeListsOfCaller);
   const reflections = createSlots("reflection streams", limits.reflections);
   let admitting = 0;
@@ -67,8 +65,7 @@ export function createGate(options: GateOptions) {
       throw error;
     }
     for (const release of releases) call.onClose(release);
-    call.useConnection();
-    call.head.connection.recognise();
+    call.onClose(call.head.connection.use(true));
   }
 
   function admitPublic(call: Call): void {
@@ -94,7 +91,7 @@ export function createGate(options: GateOptions) {
       if (call.head.isPublic) return admitPublic(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
-      const release = call.head.connection.use();
+      const release = call.head.connection.use(false);
       return authorise(call, authenticate)
         .then(() => acquireSlots(call))
         .finally(() => {
@@ -103,22 +100,11 @@ export function createGate(options: GateOptions) {
         });
     },
     /**
-     * Makes a list wait until few other pages are being read. Resolves when its page can be read,
-     * until {@link Call.startReplyTimeout} or a failure; undefined for other calls.
-     *
-     * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
-     */
-    waitForPage(call: Call): Promise<void> | undefined {
-      return isList(call.head.method)
-        ? call.unlessAborted(beginPage().then((end) => call.onceRead(end)))
-        : undefined;
-    },
-    /**
      * Like {@link Authenticate}, for a request that is not a call, and undefined if anybody may call.
      * Takes no slot. Meanwhile the connection is not idle.
      */
     async authenticate(connection: Connection, headers: IncomingHttpHeaders) {
-      const release = connection.use();
+      const release = connection.use(false);
       try {
         return await authenticate?.(connection.peer, headers);
       } finally {

@@ -35,9 +35,11 @@ export const limits = {
   restMs: 180_000,
   /** How long it may pause. */
   restPauseMs: 5_000,
-  /** How long a reply may stay unread, and how many bytes of it have to be read a second after that. */
-  unreadMs: 30_000,
-  slowestReadBytes: 16 * 1024,
+  /** How long what is sent of a reply may take to leave the process; on a connection without an admitted call. */
+  unreadMs: 120_000,
+  strangerUnreadMs: 30_000,
+  /** How long a whole list may take in all. */
+  wholeListMs: 60 * 60_000,
   /** The share of the calls in flight that one caller can have. */
   shareOfCaller: 7 / 8,
   /** Lists in flight, of pages or whole. */

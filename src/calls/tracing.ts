@@ -11,7 +11,7 @@ import {
 } from "@opentelemetry/api";
 import { pathOf } from "../http/request.ts";
 import { isUuid } from "../investor/ids.ts";
-import type { Call, StartSpan } from "./call.ts";
+import type { Call, CallOptions } from "./call.ts";
 import { type CallHead, type HttpCall, methodNameOf } from "./call-head.ts";
 
 const tracerName = "investor-records";
@@ -32,7 +32,7 @@ const faults = new Set([
  * (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for REST, an HTTP span
  * (https://opentelemetry.io/docs/specs/semconv/http/http-spans).
  */
-export function createTracing(): StartSpan | undefined {
+export function createTracing(): CallOptions["startSpan"] {
   const provider = trace.getTracerProvider();
   // Without an SDK, this is the API's placeholder.
   if (provider instanceof ProxyTracerProvider && !provider.getDelegateTracer(tracerName)) {

@@ -1,5 +1,6 @@
 import type { ServerHttp2Session } from "node:http2";
 import type { Server, Socket } from "node:net";
+import { limits } from "../calls/limits.ts";
 import { Connection, keyOf, type OnEnd } from "./connection.ts";
 import { createPace, guardSession } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";
@@ -21,6 +22,9 @@ const certificateNoticeMs = 60_000;
 /** How long connections whose certificates were checked against earlier CAs stay, in milliseconds. */
 const distrustMs = 10_000;
 
+/** How long a shutdown waits for clients that may be reading their last replies, in milliseconds. */
+const arrivalMs = 5_000;
+
 /** All connections of a server. */
 export type Connections = ReturnType<typeof createConnections>;
 
@@ -31,8 +35,6 @@ interface ConnectionOptions {
   maxAgeMs?: number | undefined;
   /** How long calls may then take to end, in milliseconds. */
   graceMs: number;
-  /** The reply to an HTTP/1.1 request that cannot be parsed, by Node.js's error code. */
-  refusalOf(code: string): string;
   onEnd: OnEnd;
 }
 
@@ -41,7 +43,7 @@ interface ConnectionOptions {
  * longest. If all carry admitted calls, the new one is closed.
  */
 export function createConnections(options: ConnectionOptions) {
-  const { max, maxAgeMs = Infinity, graceMs, refusalOf, onEnd } = options;
+  const { max, maxAgeMs = Infinity, graceMs, onEnd } = options;
   const all = new Map<string, Connection>();
   const bySocket = new WeakMap<object, Connection>();
   const strangers = createStrangers();
@@ -77,7 +79,10 @@ export function createConnections(options: ConnectionOptions) {
     for (const connection of all.values()) {
       const overdueMs = performance.now() - connection.retiresAt;
       if (overdueMs >= 0) connection.retire();
-      if (overdueMs >= graceMs && !connection.isBusy) connection.end("age");
+      // The system resets a connection that is closed while its client reads, and drops the rest.
+      const isRead =
+        connection.idleSince !== undefined && !connection.hasRepliedWithin(limits.unreadMs);
+      if (overdueMs >= graceMs && isRead) connection.end("age");
     }
   }
 
@@ -145,7 +150,7 @@ export function createConnections(options: ConnectionOptions) {
         }
         if (code === "ERR_HTTP_REQUEST_TIMEOUT") connection.report("unfinished_request");
         else if (code.startsWith("HPE_")) connection.report("http1_error", code);
-        connection.refuse(error, refusalOf(code));
+        connection.refuse(error);
       });
       server.on("session", (session: ServerHttp2Session) => {
         const connection = find(session.socket);
@@ -186,9 +191,11 @@ export function createConnections(options: ConnectionOptions) {
       // Handshakes that have begun with the earlier CAs are over by then.
       setTimeout(end, distrustMs).unref();
     },
-    /** Whether any client may still be reading HTTP/2 replies, assuming that it does not pause. */
+    /** Whether any client may still be reading an HTTP/2 reply, which the system sends. */
     get mayBeReading() {
-      return Array.from(all.values()).some(({ mayBeReading }) => mayBeReading);
+      return Array.from(all.values()).some(
+        (each) => each.session !== undefined && each.hasRepliedWithin(arrivalMs),
+      );
     },
     get isEmpty() {
       return all.size === 0;

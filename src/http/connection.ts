@@ -1,27 +1,19 @@
 import type { EventEmitter } from "node:events";
-import type { ServerResponse } from "node:http";
+import { type ServerResponse, STATUS_CODES } from "node:http";
 import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { limits } from "../calls/limits.ts";
 import { describePeer, type Peer } from "./peer.ts";
 import type { Strangers } from "./strangers.ts";
 
-/** Minimum read rate after the grace period, in bytes per millisecond. */
-const slowestRead = limits.slowestReadBytes / 1_000;
-
-/** The most of a reply that Linux buffers; progress shows only once a third of that has been read. */
-const maxSystemBuffer = 4 * 1024 * 1024;
-
-/** How long a reply may take to reach a client that reads without pausing, in milliseconds. */
-const arrivalMs = 1_000;
-
 /** How long a client has to read the reply to a request that could not be parsed, in milliseconds. */
 const refusalMs = 5_000;
 
-/** How long a client may take to read bytes that the system has buffered, in milliseconds. */
-function readTimeoutMs(sentBytes: number, graceMs: number = limits.unreadMs): number {
-  return graceMs + Math.min(sentBytes, maxSystemBuffer) / slowestRead;
-}
+/** The status of that reply by Node.js's error code; 400 for any other. */
+const refusals: Record<string, number> = {
+  HPE_HEADER_OVERFLOW: 431,
+  ERR_HTTP_REQUEST_TIMEOUT: 408,
+};
 
 /** Why the server ends a connection, as the metric names it. */
 export type EndReason =
@@ -29,7 +21,6 @@ export type EndReason =
   | "refused"
   | "no_handshake"
   | "no_settings"
-  | "no_ping_reply"
   | "not_closed"
   | "unread_reply"
   | "unfinished_request"
@@ -67,8 +58,6 @@ export class Connection {
   #strangers: Strangers | undefined;
   #isReported = false;
   #repliedAt = Number.NEGATIVE_INFINITY;
-  #readBy = Number.NEGATIVE_INFINITY;
-  #arrivedBy = Number.NEGATIVE_INFINITY;
   #calls = 0;
   readonly #responses = new Set<ServerResponse>();
   #isEnding = false;
@@ -105,39 +94,9 @@ export class Connection {
     return !this.#isEnding;
   }
 
-  /** Notes that it carries an admitted call, so that its client is known from now on. */
-  recognise(): void {
-    this.#strangers?.forget(this);
-    this.#strangers = undefined;
-  }
-
-  /** Gives the client time to read the sent part of a reply before later replies count as late. */
-  awaitReader(sentBytes: number): void {
-    this.#readBy = Math.max(this.#readBy, performance.now() + readTimeoutMs(sentBytes));
-  }
-
-  /**
-   * Ends the connection if a reply is not read in time. Call it before writing the reply or its next part.
-   *
-   * @param sentBytes how much of the reply the system may have buffered by then
-   * @param onLate called before the connection ends
-   * @returns a function that cancels this
-   */
-  endUnlessRead(
-    reply: { readonly writableLength: number },
-    sentBytes: number,
-    onLate?: () => void,
-  ): () => void {
-    const end = () => {
-      onLate?.();
-      this.end("unread_reply");
-    };
-    let timer = setTimeout(() => {
-      // Over HTTP/2, sent parts of other replies are ahead of what waits in the process.
-      const othersMs = Math.max(0, this.#readBy - performance.now());
-      timer = setTimeout(end, othersMs + reply.writableLength / slowestRead);
-    }, readTimeoutMs(sentBytes));
-    return () => clearTimeout(timer);
+  /** Whether it has never carried an admitted call. */
+  get isStranger(): boolean {
+    return this.#strangers !== undefined;
   }
 
   /** When it became idle, by performance.now(); undefined while it carries a call. */
@@ -146,40 +105,25 @@ export class Connection {
     return Math.max(this.#openedAt, this.#repliedAt);
   }
 
-  /**
-   * Whether the client may still be reading an HTTP/2 reply. Its bytes must be read meanwhile:
-   * otherwise the system resets the connection on close, and drops what it has not sent yet.
-   */
-  get mayHaveUnreadReply(): boolean {
-    return this.session !== undefined && performance.now() < this.#readBy;
-  }
-
-  /** Like mayHaveUnreadReply, without the grace period: a vanished client delays a shutdown no longer than needed. */
-  get mayBeReading(): boolean {
-    return this.session !== undefined && performance.now() < this.#arrivedBy;
-  }
-
-  /** Whether closing now would cut off a call or a reply. */
-  get isBusy(): boolean {
-    return this.#calls > 0 || this.mayHaveUnreadReply;
+  /** Whether a call on it was replied to within this time in ms, so that its client may still be reading. */
+  hasRepliedWithin(ms: number): boolean {
+    return performance.now() - this.#repliedAt < ms;
   }
 
   /**
-   * Counts a call until the returned function is called with the number of bytes that the client may
-   * still have to read; absent if the call got no reply yet.
+   * Protects it from being replaced by a new one, until the returned function is called.
+   *
+   * @param isAdmitted whether it is for an admitted call, from which on its client is known
    */
-  use(): (sentBytes?: number) => void {
+  use(isAdmitted: boolean): () => void {
+    if (isAdmitted) {
+      this.#strangers?.forget(this);
+      this.#strangers = undefined;
+    }
     this.#calls += 1;
-    // Skipped for HTTP/1.1, which does not need it: reading the counter costs a fraction of a microsecond.
-    const written = () => (this.session ? this.socket.bytesWritten : 0);
-    const writtenBefore = written();
-    return (sentBytes) => {
+    return () => {
       this.#calls -= 1;
-      if (sentBytes === undefined) return;
-      this.#repliedAt = performance.now();
-      this.awaitReader(sentBytes);
-      const arrivesInMs = readTimeoutMs(written() - writtenBefore, arrivalMs);
-      this.#arrivedBy = Math.max(this.#arrivedBy, this.#repliedAt + arrivesInMs);
+      if (isAdmitted) this.#repliedAt = performance.now();
     };
   }
 
@@ -198,18 +142,20 @@ export class Connection {
   }
 
   /**
-   * Ends the connection, since its next HTTP/1.1 request cannot be parsed. The client gets this reply, and time to
-   * read it: an immediate close would become a reset if more bytes arrive. While an earlier request is unanswered,
-   * it gets no reply, as this would pass for that request's.
+   * Ends the connection, since its next HTTP/1.1 request cannot be parsed. The client gets a status, and time to read
+   * it: an immediate close would become a reset if more bytes arrive. While an earlier request is unanswered, it gets
+   * none, as this would pass for that request's.
    */
-  refuse(error: Error, reply: string): void {
+  refuse(error: NodeJS.ErrnoException): void {
     const { socket } = this;
     // Every byte after the unparsable ones causes another error.
     if (socket.writableEnded) return;
     const responses = [...this.#responses];
     // A request that is not complete is the one that cannot be parsed.
     const isAwaited = responses.some(({ headersSent, req }) => headersSent || req.complete);
-    if (socket.writable && !isAwaited) socket.end(reply);
+    const status = refusals[String(error.code)] ?? 400;
+    const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n`;
+    if (socket.writable && !isAwaited) socket.end(head);
     if (responses.length > 0) socket.destroy(error);
     else setTimeout(() => socket.destroy(), refusalMs).unref();
   }

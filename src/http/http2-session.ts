@@ -1,12 +1,7 @@
 import type { ServerHttp2Session } from "node:http2";
-import { setTimeout as delay } from "node:timers/promises";
 import { limits } from "../calls/limits.ts";
 import { createTurns } from "../event-loop.ts";
-import type { Connection, EndReason } from "./connection.ts";
-
-/** Interval of HTTP/2 pings, and the deadline of their replies, in milliseconds. */
-const pingIntervalMs = 60_000;
-const pingTimeoutMs = 30_000;
+import type { Connection } from "./connection.ts";
 
 /** How many new requests to serve per turn of the event loop, in all and per session; the others wait. */
 const maxServedAtOnce = 64;
@@ -14,36 +9,24 @@ const maxServedOfSession = 32;
 
 /** Guards an HTTP/2 connection against clients that stall, or are gone. */
 export function guardSession(session: ServerHttp2Session, connection: Connection): void {
-  let late: EndReason | undefined = "no_settings";
-  session.once("remoteSettings", () => {
-    late = undefined;
-  });
   // Node.js waits without limit for the first settings, and for the client to read the last bytes.
-  const checkEnds = () => {
-    if (late) connection.end(late);
-    const isOpen = session.destroyed && !connection.mayHaveUnreadReply;
-    late = isOpen ? "not_closed" : undefined;
+  const noSettings = () => connection.end("no_settings");
+  const settingsTimer = setTimeout(noSettings, limits.beginMs).unref();
+  session.once("remoteSettings", () => clearTimeout(settingsTimer));
+  let wasDestroyed = false;
+  const checkEnd = () => {
+    if (wasDestroyed) connection.end("not_closed");
+    wasDestroyed = session.destroyed;
   };
-  const checkClient = async () => {
-    const { idleSince = performance.now() } = connection;
-    if (performance.now() - idleSince >= limits.idleMs) connection.retire();
-    // Calls have their own deadlines, and a ping queues behind their replies.
-    else if (!(await isAnswered(session)) && !connection.isBusy) connection.end("no_ping_reply");
-  };
-  const timers = [
-    // Also for how long the socket may take to close after the session.
-    setInterval(checkEnds, limits.beginMs).unref(),
-    setInterval(checkClient, pingIntervalMs).unref(),
-  ];
+  const endTimer = setInterval(checkEnd, limits.unreadMs).unref();
   // The session can end long before its socket closes.
-  session.socket.once("close", () => timers.forEach(clearInterval));
-}
-
-/** Whether the client answers a ping in time, or the session has ended. */
-async function isAnswered(session: ServerHttp2Session): Promise<boolean> {
-  if (session.destroyed) return true;
-  const answered = new Promise<boolean>((resolve) => session.ping(() => resolve(true)));
-  return Promise.race([answered, delay(pingTimeoutMs, false, { ref: false })]);
+  session.socket.once("close", () => {
+    clearTimeout(settingsTimer);
+    clearInterval(endTimer);
+  });
+  session.setTimeout(limits.idleMs, () => {
+    if (connection.idleSince !== undefined) connection.retire();
+  });
 }
 
 /**

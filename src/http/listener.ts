@@ -84,7 +84,7 @@ export async function listenForHttp2(
       // Created at once: created later, it would miss the end of an empty body.
       const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
       const res = new Http2ServerResponse(stream);
-      continueWhenRead(req, res);
+      if (headers.expect?.toLowerCase() === "100-continue") res.writeContinue();
       serveNow = () => serve(connection, req, res);
     }
     connections.pace(connection, () => stream.closed, serveNow);
@@ -111,7 +111,6 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     ? createSecureServer({ ...secure(tls), ...http2Options, ...http1Options, allowHTTP1: true })
     : createServer({ ...http1Options, ...socketOptions });
   const take = (req: HttpRequest, res: HttpResponse) => {
-    continueWhenRead(req, res);
     const connection = connections.of("stream" in req ? req.stream.session?.socket : req.socket);
     if (!connection?.followRequest(outputOf(res))) return;
     const serveNow = () => serve(connection, req, res);
@@ -126,22 +125,13 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     if (!isOver && !isGone()) connections.pace(connection, isGone, serveNow);
   };
   server.on("request", take);
-  server.on("checkContinue", take);
-  // For unknown expectations, which may be ignored (RFC 9110, 10.1.1), and "100-Continue" over HTTP/2.
+  // For unknown expectations, which may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", take);
   return listen(server, port, options);
 }
 
 function secure(tls: Tls) {
   return { ...tls.options(), ...socketOptions, handshakeTimeout: limits.beginMs };
-}
-
-/** Sends 100 Continue when the body is first read, so that a rejected client never sends its body. */
-function continueWhenRead(req: HttpRequest, res: HttpResponse): void {
-  if (req.headers.expect?.toLowerCase() !== "100-continue") return;
-  req.once("resume", () => {
-    if (!res.headersSent) res.writeContinue();
-  });
 }
 
 async function listen(

@@ -1,5 +1,6 @@
 import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Http2ServerResponse, ServerHttp2Stream } from "node:http2";
+import { limits } from "../calls/limits.ts";
 import type { Connection } from "./connection.ts";
 import { dropRest, type HttpRequest } from "./request.ts";
 
@@ -11,20 +12,34 @@ export function outputOf(response: HttpResponse | ServerHttp2Stream) {
 }
 
 /**
- * Discards the rest of a request that is not a call, and ends the connection if a response of at
- * most `maxBytes` is not read in time. Call it before the reply or in the same turn of the event loop.
+ * Closes a connection whose client does not read, unless the returned function is called first: once all that is
+ * being sent of a reply has left the process. Each part of a whole list has a timer of its own.
+ *
+ * @param onLate called before the connection is closed
+ */
+export function startReplyTimer(connection: Connection, onLate?: () => void): () => void {
+  const end = () => {
+    onLate?.();
+    connection.end("unread_reply");
+  };
+  const timer = setTimeout(end, connection.isStranger ? limits.strangerUnreadMs : limits.unreadMs);
+  return () => clearTimeout(timer);
+}
+
+/**
+ * Discards the rest of a request that is not a call, and closes the connection if the reply is not read in time. Call
+ * it before the reply or in the same turn of the event loop.
  */
 export function followReply(
   connection: Connection,
   request: HttpRequest,
   response: HttpResponse,
-  maxBytes = 0,
 ): void {
   const output = outputOf(response);
   // The client has left; no event would follow.
   if (output.destroyed) return;
   dropRest(request, connection);
-  const stop = connection.endUnlessRead(output, maxBytes);
+  const stop = startReplyTimer(connection);
   for (const event of ["finish", "close"]) output.once(event, stop);
 }
 

@@ -58,7 +58,7 @@ export function createConnectRoutes(
       const call = values.get(callKey);
       return recordFailure(call, () => gate.admit(call));
     },
-    interceptors: [runCall(gate)],
+    interceptors: [runCall],
     acceptCompression,
     binaryOptions,
   });
@@ -205,26 +205,22 @@ function readTimeout({ transport, headers }: Pick<CallHead, "transport" | "heade
   return { timeoutHeader, ...read(headers[timeoutHeader]) };
 }
 
-const runCall =
-  (gate: Gate): Interceptor =>
-  (next) =>
-  async (req) => {
-    const call = req.contextValues.get(callKey);
-    call.wasInvoked = true;
-    const res = await recordFailure(call, async () => {
-      const { error } = readTimeout(call.head);
-      if (error) throw malformedRequest(error, "the timeout is not in the protocol's format");
-      if (!req.stream) refuseIdempotencyKey(call.head, req.message);
-      await gate.waitForPage(call);
-      call.throwIfAborted();
-      return next(req);
-    });
-    if (!res.stream) {
-      call.startReplyTimeout();
-      return res;
-    }
-    return { ...res, message: recordStreamFailure(res.message, call) };
-  };
+const runCall: Interceptor = (next) => async (req) => {
+  const call = req.contextValues.get(callKey);
+  call.wasInvoked = true;
+  const res = await recordFailure(call, async () => {
+    const { error } = readTimeout(call.head);
+    if (error) throw malformedRequest(error, "the timeout is not in the protocol's format");
+    if (!req.stream) refuseIdempotencyKey(call.head, req.message);
+    call.throwIfAborted();
+    return next(req);
+  });
+  if (!res.stream) {
+    call.startReplyTimer();
+    return res;
+  }
+  return { ...res, message: recordStreamFailure(res.message, call) };
+};
 
 /** Records failures of the work in its call; a fault becomes INTERNAL. */
 async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise<T> {

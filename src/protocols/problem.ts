@@ -25,9 +25,7 @@ const refusals = {
   403: ["CROSS_ORIGIN", Code.PermissionDenied],
   404: ["NOT_FOUND", Code.Unimplemented],
   405: ["METHOD_NOT_ALLOWED", Code.Unimplemented],
-  408: ["HEADERS_LATE", Code.DeadlineExceeded],
   415: ["UNSUPPORTED_MEDIA_TYPE", Code.InvalidArgument],
-  431: ["HEADERS_TOO_LARGE", Code.ResourceExhausted],
 } as const;
 
 const statusByReason = new Map<string, number>(
@@ -67,26 +65,6 @@ export function sendProblem(response: HttpResponse, error: ConnectError, locate?
     "cache-control": "no-store",
   };
   send(response, problem.status, headers, JSON.stringify(problem));
-}
-
-/** The raw reply to an HTTP/1.1 request that cannot be parsed, by Node.js's error code. */
-export function refusalOf(code: string): string {
-  const problem = toProblem(
-    code === "HPE_HEADER_OVERFLOW"
-      ? httpError(431, "the URL and the headers must be at most 16 KiB long")
-      : code === "ERR_HTTP_REQUEST_TIMEOUT"
-        ? httpError(408, "the headers did not arrive in time")
-        : httpError(400, "the request is not one of HTTP/1.1"),
-  );
-  const body = JSON.stringify(problem);
-  return [
-    `HTTP/1.1 ${problem.status} ${problem.title}`,
-    "Connection: close",
-    "Content-Type: application/problem+json",
-    "Cache-Control: no-store",
-    `Content-Length: ${Buffer.byteLength(body)}`,
-    `\r\n${body}`,
-  ].join("\r\n");
 }
 
 function toProblem(error: ConnectError, locate?: Locate) {

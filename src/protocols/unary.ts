@@ -110,16 +110,14 @@ export function createUnary(gate: Gate) {
       const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
       const input = codec.decode(method, body, request, call);
       refuseIdempotencyKey(head, input);
-      const turn = gate.waitForPage(call);
-      if (turn) await turn;
       call.throwIfAborted();
       // An implementation may return a plain object instead of a message.
       const output = create(method.output, await spec.impl(input, call));
-      call.startReplyTimeout();
+      call.startReplyTimer();
       await codec.reply(response, output, call, request);
     } catch (error) {
       const reply = call.recordFailure(error);
-      call.startReplyTimeout();
+      call.startReplyTimer();
       if (!call.isClosed) codec.fail(response, reply, call, request);
       // A body that missed its deadline is not waited for again.
       const goesOnMs = reply.code === Code.DeadlineExceeded ? 0 : undefined;

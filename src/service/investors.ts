@@ -16,7 +16,7 @@ import {
   requestIdReused,
   storeUnavailable,
 } from "../errors.ts";
-import { createTurns } from "../event-loop.ts";
+import { createQueue, createTurns } from "../event-loop.ts";
 import { deriveId, isUuid } from "../investor/ids.ts";
 import {
   checkStored,
@@ -50,10 +50,18 @@ const firstRead = 32;
 const minRead = 16;
 const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);
 
-/** The three operations on a store, as promised in proto/investor/v1/investor.proto. */
-export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
+/**
+ * The three operations on a store, as promised in proto/investor/v1/investor.proto.
+ *
+ * @param pagesAtOnce the most pages that are read at once; lists wait for their turn
+ */
+export function createInvestorService(
+  store: Store,
+  pagesAtOnce: number,
+): ServiceImpl<typeof InvestorService> {
   // Reading and sending a page takes milliseconds: other calls come in between.
   const takeTurn = createTurns();
+  const beginPage = createQueue(pagesAtOnce);
 
   /**
    * A page of at most `limit` records and bounded size, read in pieces of about {@link
@@ -136,9 +144,14 @@ export function createInvestorService(store: Store): ServiceImpl<typeof Investor
 
     async listInvestors(request, { signal, values }) {
       requireNone(findListViolations(request));
-      const page = await listPage(toRange(request), signal);
-      noteListed(values, page.investors);
-      return page;
+      const end = await beginPage(signal);
+      try {
+        const page = await listPage(toRange(request), signal);
+        noteListed(values, page.investors);
+        return page;
+      } finally {
+        end();
+      }
     },
   };
 }

@@ -6,7 +6,6 @@ import { createTracing } from "../../src/calls/tracing.ts";
 import { createConnections } from "../../src/http/connection-set.ts";
 import { listenForHttp, listenForHttp2 } from "../../src/http/listener.ts";
 import type { Tls } from "../../src/http/tls.ts";
-import { refusalOf } from "../../src/protocols/problem.ts";
 import { createRest } from "../../src/protocols/rest.ts";
 import { createRouter } from "../../src/protocols/router.ts";
 
@@ -42,7 +41,6 @@ export async function startEngine(options: EngineOptions) {
     max: 1_000,
     maxAgeMs: undefined,
     graceMs: requestTimeoutMs,
-    refusalOf,
     onEnd() {},
   });
   const telemetry = createTelemetry(pino({ level: "silent" }), false);

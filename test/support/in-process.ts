@@ -9,6 +9,7 @@ import {
 } from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { limits } from "../../src/calls/limits.ts";
 import { deadlineKey } from "../../src/service/context.ts";
 import { createInvestorService } from "../../src/service/investors.ts";
 import type { Store } from "../../src/store/store.ts";
@@ -33,7 +34,8 @@ export function serviceOver(
     return next(req);
   };
   const transport = createRouterTransport(
-    (router) => void router.service(InvestorService, createInvestorService(store)),
+    (router) =>
+      void router.service(InvestorService, createInvestorService(store, limits.pagesAtOnce)),
     { router: { interceptors: [setDeadline] } },
   );
   return createClient(InvestorService, transport);

@@ -1,6 +1,12 @@
 /** Clients that begin and do not go on, or do not read. */
 import { describe, expect, inject, it } from "vitest";
-import { clientPreface, closedWindows, type Fields } from "../../support/http2-frames.ts";
+import {
+  clientPreface,
+  closedWindows,
+  type Fields,
+  frameType,
+  http2Frame,
+} from "../../support/http2-frames.ts";
 import { createRandom } from "../../support/random.ts";
 import { messages, paths } from "../../support/raw-grpc.ts";
 import { needs } from "../../support/tools.ts";
@@ -29,8 +35,13 @@ const isAlone = process.env.ATTACK_MINUTES !== undefined;
 /** Connections that are kept for longer than others. */
 const idle: HalfWay[] = [
   { port: "http", first: http1("GET", "/healthz", {}), seconds: 80 },
-  // It does not reply to the ping that comes after a minute.
-  { port: "grpc", first: clientPreface, seconds: 90 },
+  { port: "grpc", first: clientPreface, seconds: 300 },
+  {
+    port: "grpc",
+    first: clientPreface,
+    drip: String(http2Frame(frameType.ping, 0, 0, Buffer.alloc(8))),
+    seconds: 300,
+  },
 ];
 
 /** Connections of a caller with these credentials that stop half-way. */
@@ -39,6 +50,17 @@ function halfWays(credentials: Fields): HalfWay[] {
     http1("POST", "/v1/investors", { ...credentials, ...json, ...fields });
   const page = http1("POST", paths.list, { ...credentials, ...json }, '{"pageSize":1000}');
   const pages = calls(8, paths.list, credentials, messages.fullPage, true);
+  const unread: HalfWay[] = [
+    { port: "grpc", first: Buffer.concat([clientPreface, closedWindows, ...pages]), seconds: 120 },
+    // Without reading, only writing shows the end; empty lines are skipped between requests.
+    {
+      port: "http",
+      first: Buffer.concat(Array(14).fill(page)),
+      drip: "\r\n",
+      isRead: false,
+      seconds: 120,
+    },
+  ];
   const nothing = Buffer.alloc(0);
   const ports: Port[] = ["grpc", "http"];
   return [
@@ -59,16 +81,7 @@ function halfWays(credentials: Fields): HalfWay[] {
       drip: "1\r\n \r\n",
       seconds: 12,
     },
-    { port: "grpc", first: Buffer.concat([clientPreface, closedWindows, ...pages]), seconds: 30 },
-    // Without reading, only writing shows the end; empty lines are skipped between requests.
-    {
-      port: "http",
-      first: Buffer.concat(Array(14).fill(page)),
-      drip: "\r\n",
-      isRead: false,
-      seconds: 30,
-    },
-    ...(isAlone ? idle : []),
+    ...(isAlone ? [...unread, ...idle] : []),
   ];
 }
 
