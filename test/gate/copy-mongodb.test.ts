@@ -151,8 +151,8 @@ it("says in one line, without secrets, that MongoDB cannot be reached", async ()
   const folder = temporaryFolder();
   await makeSqlite(folder, "a.db", 1);
   const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };
-  const refused = "cannot reach MongoDB: 127.0.0.1:1: it refuses connections (ECONNREFUSED)";
-  const why = `mongodb://127.0.0.1:1/x: ${refused}\n`;
+  const refused = "connect ECONNREFUSED 127.0.0.1:1";
+  const why = `mongodb://127.0.0.1:1/x: ${refused}; Unknown of 127.0.0.1:1: ${refused}\n`;
   expect(
     await Promise.all([
       copy(["env:GONE", "sqlite:b.db"], { folder, env }),

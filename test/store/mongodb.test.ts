@@ -410,7 +410,7 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       const { fail, url } = await openFailing();
       const clients = clientsOf(await startInProcess({ "--database-url": url }));
       await fail("alwaysOn", { closeConnection: true });
-      const timeoutMs = 2_000;
+      const timeoutMs = 4_000;
       const creates = Object.values(clients).map((client) =>
         failureOf(client.createInvestor(aCreate(), { timeoutMs })),
       );
