@@ -38,7 +38,7 @@ export interface Store {
    * the id `after`. Sees what {@link find} sees, and is as fast at the end as at the start.
    *
    * @throws {StoreUnavailableError} it could not be read
-   * @throws {Error} the database is damaged there
+   * @throws {Error} the database is damaged there, or its reply is not in order
    */
   list(range: Range, signal?: AbortSignal): Promise<Investor[]>;
 

@@ -31,6 +31,8 @@ export function createMongoClient(url: string, attemptMs: number) {
   const client = open(url, names, {
     appName: "investor-records",
     readPreference: "primary",
+    // Counts in replies are numbers.
+    promoteValues: true,
     // A hidden retry would hide whether the first attempt was written.
     retryWrites: false,
     serverSelectionTimeoutMS: attemptMs,
@@ -90,13 +92,11 @@ function open(url: string, names: string[], options: MongoClientOptions): MongoC
   try {
     return new MongoClient(url, options);
   } catch (error) {
-    const { message } = error as Error;
-    const forms = [url, decode(url), decode(url.replaceAll("+", " "))];
-    const parts = forms.flatMap((form) => form.split(/[:/?@&=,#]+/).slice(1));
-    const isTelling = parts.some((part) => part && !names.includes(part) && message.includes(part));
-    if (!isTelling) throw wrongUrl(message);
-    const option = names.length > 0 ? `, its option ${names.join(", ")}` : "";
-    throw wrongUrl(`check its hosts${option}, and percent-encode its user, password and database`);
+    // The driver's message can repeat any part of the URL, in any form.
+    const message = (error as Error).message.toLowerCase();
+    const named = names.filter((name) => message.includes(name.toLowerCase()));
+    const parts = [...named, "its options", "its hosts"].join(", ");
+    throw wrongUrl(`check ${parts}, and percent-encode its user, password and database`);
   }
 }
 

@@ -18,8 +18,8 @@ import { collectionName, type Query, queryOf, queryOfRange, toDocument } from ".
 import { isRefusal, toInsertError, toWriteError, unavailable } from "./errors.ts";
 import { createReads, retryOnce } from "./reads.ts";
 
-/** How often to look at the collection again, in milliseconds. */
-const lookIntervalMs = 60_000;
+/** How often to check the collection again, in milliseconds. */
+const checkIntervalMs = 60_000;
 
 export interface MongoOptions extends StoreOptions {
   /** Timeout of a call, in milliseconds. */
@@ -47,7 +47,7 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
   /** The server's operation time of the last insert. */
   let lastTime: Timestamp | undefined;
   /** When the collection was last found usable, by performance.now(). */
-  let lookedAt = Number.NEGATIVE_INFINITY;
+  let checkedAt = Number.NEGATIVE_INFINITY;
   const reads = createReads(run);
 
   /** Connects once: the driver reconnects by itself, but not if its first attempt fails. */
@@ -63,7 +63,7 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
         throw unavailable(error);
       });
       await retryOnce(reads.learnElection);
-      await look();
+      await checkCollection();
     } catch (error) {
       connecting = undefined;
       throw error;
@@ -77,10 +77,10 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
     onFatal(error);
   }
 
-  /** Looks whether the collection can be used; if not, nothing helps until somebody intervenes. */
-  async function look(): Promise<void> {
+  /** Checks that the collection can be used; if not, nothing helps until somebody intervenes. */
+  async function checkCollection(): Promise<void> {
     const why = await retryOnce(() => whyUnusable(run, isSource));
-    lookedAt = performance.now();
+    checkedAt = performance.now();
     if (why === undefined) return;
     const name = `${collectionName} of the database ${db.databaseName}`;
     const error = new StoreUnavailableError(
@@ -94,10 +94,10 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
    * Ends the store, since a connection has delivered the reply of another command, as one behind a faulty
    * proxy does: all its later replies would be wrong too.
    */
-  function failMixedUp(what: string): Error {
+  function failMixedUp(what: string, Failure: new (message: string) => Error = Error): never {
     const error = new StoreClosedError(`MongoDB's replies are mixed up, as by a proxy: ${what}`);
     die(error);
-    return new Error(error.message);
+    throw new Failure(error.message);
   }
 
   async function insertAll(investors: Investor[]): Promise<(Error | undefined)[]> {
@@ -112,7 +112,7 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
     // certain too: before replying, the server waited for everything in its oplog. A longer timeout
     // than for reads: a read can be retried, an insert's outcome would be unknown.
     const reply = await run(command, { timeoutMs: attemptMs * 2 }).catch((error) => {
-      lookedAt = Number.NEGATIVE_INFINITY;
+      checkedAt = Number.NEGATIVE_INFINITY;
       const failure = toWriteError(error);
       if (isRefusal(error)) onWritable?.(failure);
       throw failure;
@@ -121,13 +121,13 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
     // If a proxy delivers a reply twice, the next command gets the copy: the driver does not compare ids.
     const isOld = n > 0 && lastTime && !opTime?.ts?.greaterThan(lastTime);
     if (isOld || n !== investors.length - writeErrors.length) {
-      throw new OutcomeUnknownError(failMixedUp("one does not belong to its insert").message);
+      failMixedUp("one does not belong to its insert", OutcomeUnknownError);
     }
     lastTime = opTime?.ts;
     const outcomes = new Array<Error | undefined>(investors.length).fill(undefined);
     for (const failure of writeErrors) outcomes[failure.index] = toInsertError(failure);
     if (outcomes.some((each) => each && !(each instanceof DuplicateIdError))) {
-      lookedAt = Number.NEGATIVE_INFINITY;
+      checkedAt = Number.NEGATIVE_INFINITY;
     }
     noteOutcomes(outcomes, onWritable);
     return outcomes;
@@ -142,13 +142,13 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
     await connect();
     const start = performance.now();
     try {
-      const page = await retryOnce(() => read(queryOfRange(range)));
-      let last = range.after ?? "";
-      for (const { id } of page) {
-        if (id <= last) throw failMixedUp("a page is not in order");
-        last = id;
-      }
-      return page;
+      const readPage = () => retryOnce(() => read(queryOfRange(range)));
+      const page = await readPage();
+      const misplaced = misplacedIn(page, range);
+      if (misplaced === undefined) return page;
+      if (misplacedIn(await readPage(), range) !== misplaced) failMixedUp("a page is not in order");
+      const remedy = "shard the collection on _id alone, or rebuild its index";
+      throw new Error(`MongoDB lists the record ${misplaced} out of order: ${remedy}`);
     } finally {
       observe(operation, performance.now() - start);
     }
@@ -171,7 +171,7 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
         // Each linearizable read would write to the oplog.
         await list({ limit: 1 }, "check", reads.find);
         await retryOnce(reads.expectPrimary);
-        if (performance.now() - lookedAt > lookIntervalMs) await look();
+        if (performance.now() - checkedAt > checkIntervalMs) await checkCollection();
       }, signal),
 
     async close() {
@@ -182,17 +182,22 @@ export function createMongoStore(url: string, options: MongoOptions): Store {
   };
 }
 
+/** The id of the first record of a page that is not in order. */
+function misplacedIn(page: Investor[], { after = "" }: Range): string | undefined {
+  return page.find(({ id }, i) => id <= (page[i - 1]?.id ?? after))?.id;
+}
+
 /**
  * Creates a batch lookup by id; its results are undefined where there is no record.
  *
- * @param failMixedUp returns the error for a record that was not asked for
+ * @param failMixedUp throws the error for a record that was not asked for
  */
-function findBy(read: (query: Query) => Promise<Investor[]>, failMixedUp: (what: string) => Error) {
+function findBy(read: (query: Query) => Promise<Investor[]>, failMixedUp: (what: string) => never) {
   return async (ids: string[]) => {
     const found = await retryOnce(() => read(queryOf(ids)));
     const byId = new Map(found.map((investor) => [investor.id, investor]));
     const wanted = new Set(ids);
-    if (found.some(({ id }) => !wanted.has(id))) throw failMixedUp("a record was not asked for");
+    if (found.some(({ id }) => !wanted.has(id))) failMixedUp("a record was not asked for");
     return ids.map((id) => byId.get(id));
   };
 }

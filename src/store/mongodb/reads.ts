@@ -12,7 +12,7 @@ const decodedAtOnce = 128;
 /** A reply reached MongoDB's limit of 16 MiB, so records are missing from it. */
 class CutReplyError extends Error {
   constructor() {
-    super("MongoDB's reply is full: another program has made records larger than allowed");
+    super("MongoDB's reply is full: records of another program exceed the limit");
   }
 }
 
