@@ -11,7 +11,7 @@ import { DatabaseUrlError, OutcomeUnknownError } from "./store/store.ts";
 /** Deadline for connecting to MongoDB, and for making the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
 
-interface RemoveOptions extends RemovalOptions {
+interface RemoveOptions extends Omit<RemovalOptions, "onDeleted"> {
   database: string;
   id: string;
   environment: NodeJS.ProcessEnv;
@@ -29,18 +29,19 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   if (!isUuid(options.id)) throw new ConfigError("ID must be a UUID");
   const id = options.id.toLowerCase();
   const { name } = database;
+  let failed = "cannot remove from";
+  const onDeleted = (wasThere: boolean) => {
+    say(wasThere ? `removed ${id} from ${name}` : `${name} has no record ${id}`);
+    failed = "a copy may be left in";
+  };
   try {
-    if (database.kind === "sqlite") await removeFromSqlite(database.path, id, options);
-    else {
-      const isRemoved = await removeFromMongo(database.url, id);
-      say(isRemoved ? `removed ${id} from ${name}` : `${name} has no record ${id}`);
-    }
+    if (database.kind === "mongodb") onDeleted(await removeFromMongo(database.url, id));
+    else await removeFromSqlite(database.path, id, { ...options, onDeleted });
     say("a retry of its create would store it again");
     return true;
   } catch (error) {
-    const isOpen = error instanceof OutcomeUnknownError;
-    const what = isOpen ? `${id} may or may not be removed from` : "cannot remove from";
-    const message = `${what} ${name}: ${explainError(error).replaceAll(/\s+/g, " ")}`;
+    if (error instanceof OutcomeUnknownError) failed = `${id} may or may not be removed from`;
+    const message = `${failed} ${name}: ${explainError(error).replaceAll(/\s+/g, " ")}`;
     if (error instanceof DatabaseUrlError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;

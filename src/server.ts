@@ -165,17 +165,17 @@ export async function startServer(
         return performance.now() - lastCallAt > flushMs && !connections.mayBeReading;
       };
       while (!isDone() && performance.now() < end) await delay(10);
-      let unfinished = gate.inFlight === 0 ? undefined : "cut calls in flight";
+      const unfinished = gate.inFlight === 0 ? [] : ["cut calls in flight"];
       connections.destroy();
       const closeStore = store.close().catch((error: Error) => {
-        unfinished ??= error.message;
+        unfinished.push(error.message);
       });
       const closed = Promise.all([closeStore, stopTraces()]);
       const timeUp = delay(closeMs, "time is up" as const, { ref: false });
       if ((await Promise.race([closed, timeUp])) === "time is up") {
-        unfinished ??= "could not close the database in time";
+        unfinished.push("could not close the database in time");
       }
-      return unfinished;
+      return unfinished.join(", and ") || undefined;
     },
   };
 }

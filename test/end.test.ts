@@ -119,7 +119,9 @@ describe("a disk that hangs", needs("cc"), () => {
     const creating = grpcClient(service).createInvestor(aCreate());
     await Promise.race([creating, untilWritten(service, "hang")]);
     expect(await end(service)).toBe(1);
-    expect(lastMessage(service)).toBe("stopped, and cut calls in flight");
+    expect(lastMessage(service)).toBe(
+      "stopped, and cut calls in flight, and could not close the database in time",
+    );
     await expect(creating).rejects.toThrow();
   });
 

@@ -18,9 +18,10 @@ import {
   run,
   runGroup,
   startService,
+  untilInFlight,
   waitFor,
 } from "./support/service.ts";
-import { freePort } from "./support/tcp.ts";
+import { freePort, http1, openWire } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 /** A folder whose database has a record, and a service on it that another program keeps from starting. */
@@ -87,16 +88,22 @@ it("starts beside a reader that stays, warns, and shows the WAL that grows", asy
   await grpcClient(first).createInvestor(aCreate());
   await end(first, "SIGKILL");
 
-  const service = await startService({}, folder);
-  expect(service.output()).toMatch(/"level":40.*another process reads .*investors.db/);
+  const service = await startService({ DRAIN_TIMEOUT: "0s" }, folder);
+  expect(service.output()).toMatch(
+    /"level":40.*investors.db cannot .* grows: another process reads/,
+  );
   const client = grpcClient(service);
   expect((await client.listInvestors({})).investors).toHaveLength(2);
   const size = () => metric(service, "investor_records_sqlite_log_bytes");
   const before = await size();
   for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
   await waitFor(async () => (await size()) > before);
+  const json = { "content-type": "application/json" };
+  openWire(service.httpPort, http1("POST", "/v1/investors", { ...json, "content-length": 9 }, "{"));
+  await untilInFlight(service, 1);
   expect(await end(service)).toBe(1);
-  expect(service.output()).toMatch(/"level":40.*stopped, and left its latest records in/);
+  const said = /"level":40.*stopped, and cut calls in flight, and left its latest records in/;
+  expect(service.output()).toMatch(said);
 });
 
 it("warns of each new file that it makes, and of no other", async () => {

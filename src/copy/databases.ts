@@ -6,7 +6,7 @@ import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
 import { type Database, openStore } from "../store/database-url.ts";
 import { createMongoStore } from "../store/mongodb/mongodb.ts";
-import { bringInWal } from "../store/sqlite/checkpoint.ts";
+import { mergeWal } from "../store/sqlite/checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite/file.ts";
 import { createSqliteReader } from "../store/sqlite/reader.ts";
 import { selected } from "../store/sqlite/schema.ts";
@@ -140,9 +140,8 @@ export async function openStoreTarget(
       if (database.kind === "mongodb") return store.close();
       // Fails if the file that was written is no longer at this path.
       await store.ping();
-      // The file has to be complete without its WAL; `bringInWal` retries the checkpoint that closing makes.
-      await store.close().catch(() => {});
-      await bringInWal(database.path, walTimeoutMs);
+      // Rejects if the file is not complete without its WAL.
+      await store.close().catch(() => mergeWal(database.path, walTimeoutMs));
     },
     close: () => store.close(),
   };
@@ -153,18 +152,20 @@ async function write(store: Store, investor: Investor, tally: Tally): Promise<vo
     await store.insert(investor);
     tally.copied += 1;
   } catch (error) {
-    if (error instanceof RecordRefusedError) {
-      return tally.leaveOut(`record ${investor.id}`, error.message);
-    }
-    const isOpen = error instanceof OutcomeUnknownError;
-    if (!isOpen && !(error instanceof DuplicateIdError)) throw error;
+    const isUnknown = error instanceof OutcomeUnknownError;
     const { signal } = new AbortController();
     const replayUntil = performance.now() + requestTimeoutMs - attemptMs;
-    const stored = await settleInsert(store, investor, error, replayUntil, signal);
-    if (stored instanceof Error) throw stored;
-    if (!equals(InvestorSchema, stored, investor)) {
+    const stored =
+      isUnknown || error instanceof DuplicateIdError
+        ? await settleInsert(store, investor, error, replayUntil, signal)
+        : (error as Error);
+    if (stored instanceof RecordRefusedError) {
+      tally.leaveOut(`record ${investor.id}`, stored.message);
+    } else if (stored instanceof Error) {
+      throw stored;
+    } else if (!equals(InvestorSchema, stored, investor)) {
       tally.leaveOut(`record ${investor.id}`, "TO has another one under this id, which stays");
-    } else if (isOpen) {
+    } else if (isUnknown) {
       tally.copied += 1;
     } else {
       tally.present += 1;

@@ -71,9 +71,9 @@ export function createBatcher<Item, Result>(
         const cause: unknown = signal?.reason;
         const index = queue.indexOf(entry);
         if (index !== -1) queue.splice(index, 1);
-        const isOpen = index === -1 && operation === "insert";
+        const isUnknown = index === -1 && operation === "insert";
         entry.reject(
-          isOpen ? new OutcomeUnknownError("the caller stopped waiting", { cause }) : cause,
+          isUnknown ? new OutcomeUnknownError("the caller stopped waiting", { cause }) : cause,
         );
       };
       signal?.addEventListener("abort", onAbort);

@@ -4,7 +4,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { pragma } from "./commit-count.ts";
 import { explainError } from "./errors.ts";
 import { openSqliteFile } from "./file.ts";
-import { sizeOf } from "./paths.ts";
 
 /** WAL frames that trigger a checkpoint; the same as SQLite's default. */
 const maxFrames = 1_000;
@@ -30,19 +29,19 @@ export function createCheckpoints(
 ): () => void {
   db.exec("PRAGMA wal_autocheckpoint = 0");
   const pageSize = pragma(db, "page_size");
-  const look = db.prepare("PRAGMA wal_checkpoint(NOOP)");
+  const walState = db.prepare("PRAGMA wal_checkpoint(NOOP)");
   const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
 
   /** On a small disk, a WAL of the usual size would leave the file no room to grow. */
   function framesOfDisk(): number {
     const { blocks, bsize } = statfsSync(path);
     // Some file systems do not report their size.
-    return Math.min(maxFrames, ((blocks || Infinity) * bsize * maxPart) / pageSize);
+    return Math.min(maxFrames, ((blocks * bsize || Infinity) * maxPart) / pageSize);
   }
 
   let frames = framesOfDisk();
   return () => {
-    if (Number(look.get()?.log) < frames) return;
+    if (Number(walState.get()?.log) < frames) return;
     try {
       checkpoint.get();
       frames = framesOfDisk();
@@ -72,16 +71,12 @@ export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boo
 }
 
 /**
- * Makes sure that a file which this process has closed is complete without its WAL. SQLite
- * checkpoints when the last connection closes, but fails silently.
+ * Moves the WAL of a file that this process has closed into it.
  *
  * @param timeoutMs how long to wait for other processes
  * @throws {Error} for operators, if the file still needs its WAL
  */
-export async function bringInWal(path: string, timeoutMs: number): Promise<void> {
-  const wal = `${realpathSync(path)}-wal`;
-  // SQLite truncates or deletes the WAL only after writing all of it to the file and syncing.
-  if (sizeOf(wal) === 0) return;
+export async function mergeWal(path: string, timeoutMs: number): Promise<void> {
   let why = "another process reads the file; end it and repeat the command";
   try {
     const { db } = await openSqliteFile(path, () => {}, timeoutMs);
@@ -89,5 +84,7 @@ export async function bringInWal(path: string, timeoutMs: number): Promise<void>
   } catch (error) {
     why = explainError(error);
   }
-  throw new Error(`it is complete only with ${wal}, which cannot be checkpointed: ${why}`);
+  throw new Error(
+    `it is complete only with ${realpathSync(path)}-wal, which cannot be checkpointed: ${why}`,
+  );
 }

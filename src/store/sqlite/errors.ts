@@ -14,8 +14,8 @@ export const resultCode = {
   notADatabase: 26,
   writeError: 778,
   syncError: 1034,
-  triggerConstraint: 1811,
   folderSyncError: 1290,
+  triggerConstraint: 1811,
   indexSizeError: 4874,
 };
 

@@ -55,17 +55,17 @@ export async function openSqliteFile(
 ): Promise<{ db: DatabaseSync; isNew: boolean }> {
   // Checked again, since a link can lead to a file that was just created.
   refuseLeftovers(path);
-  // SQLite opens a read-only file too, and then fails checkpoints as if the disk were full.
+  // Names the reason, such as a read-only file system, which SQLite does not.
   accessSync(path, constants.R_OK | constants.W_OK);
   const file = realpathSync(path);
   const end = performance.now() + timeoutMs;
   const lockTimeoutMs = Math.min(busyTimeoutMs, timeoutMs);
-  await whenFree(() => refuseForeignWal(path, lockTimeoutMs), end);
+  await retryWhileBusy(() => refuseForeignWal(path, lockTimeoutMs), end);
   const db = new DatabaseSync(path, { timeout: lockTimeoutMs });
   try {
     refuseOtherNames(path);
     let isNew = false;
-    await whenFree(() => {
+    await retryWhileBusy(() => {
       isNew = makeTable(db) || isNew;
       // Throws if SQLite could open the file only for reads, as without a free descriptor.
       db.exec("DELETE FROM investors WHERE 0");
@@ -73,8 +73,9 @@ export async function openSqliteFile(
     db.exec("PRAGMA journal_size_limit = 67108864");
     // Overwrites deleted and moved content where that costs no extra write.
     db.exec("PRAGMA secure_delete = FAST");
-    await whenFree(() => rewriteWal(db, `${file}-wal`), end);
-    checkpointNow(db, file, onWarning);
+    await retryWhileBusy(() => rewriteWal(db, `${file}-wal`), end);
+    const why = checkpoint(db);
+    if (why) onWarning(`the WAL of ${file} cannot be checkpointed, and grows: ${why}`);
     // SQLite itself reads the missing end of a page as zeros.
     if (statSync(path).size % pragma(db, "page_size") !== 0) {
       throw new Error("it is damaged: its end is missing");
@@ -88,7 +89,7 @@ export async function openSqliteFile(
 }
 
 /** Retries while another process locks the file, for example to recover a large WAL. */
-async function whenFree(step: () => void | Promise<void>, end: number): Promise<void> {
+async function retryWhileBusy(step: () => void | Promise<void>, end: number): Promise<void> {
   for (;;) {
     try {
       return await step();
@@ -139,7 +140,8 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
   refuseForeignWal(path, busyTimeoutMs);
   const db = new DatabaseSync(path, { readOnly: true, timeout: busyTimeoutMs });
   try {
-    refuseOtherNames(path);
+    // Without WAL mode, all that a file has is in it, such as a backup's.
+    if (db.prepare("PRAGMA journal_mode").get()?.journal_mode === "wal") refuseOtherNames(path);
     db.exec("PRAGMA cell_size_check = ON");
     if (isEmpty(db)) throw new Error("it is empty: start the service on it once");
     return db;
@@ -183,11 +185,11 @@ export function checkIdentity(path: string, identity: string): void {
   throw new FilesGoneError(`${path} or a file beside it was moved, deleted or replaced`, { cause });
 }
 
-/** Refuses a file that other paths lead to, each with a WAL of its own beside it. */
+/** Refuses a file that other paths lead to, each of which would have a WAL of its own. */
 function refuseOtherNames(path: string): void {
   if (statSync(path).nlink !== 1) {
     const why = "a restore that was killed leaves one in a folder beside it, until it is repeated";
-    throw new Error(`it has other names too (hard links): ${why}`);
+    throw new Error(`it has other hard links: ${why}`);
   }
   const mounts = "/proc/self/mountinfo";
   if (!existsSync(mounts)) return;
@@ -198,7 +200,7 @@ function refuseOtherNames(path: string): void {
       .split(" ")[4]
       ?.replaceAll(/\\([0-7]{3})/g, (_, octal) => String.fromCharCode(parseInt(octal, 8)));
     if (point === file)
-      throw new Error("it is mounted by itself, without its WAL: mount its folder");
+      throw new Error("it is itself a mount point, without its WAL: mount its folder");
   }
 }
 
@@ -214,15 +216,19 @@ export function commit<T>(db: DatabaseSync, write: () => T): T {
   }
 }
 
-/** Checkpoints without waiting: what stays in the WAL is durable and readable too. */
-function checkpointNow(db: DatabaseSync, file: string, onWarning: (message: string) => void): void {
+/**
+ * Checkpoints without waiting: what stays in the WAL is durable and readable too.
+ *
+ * @returns why something stays, if it does
+ * @throws {Error} neither a reader nor the disk is the reason
+ */
+export function checkpoint(db: DatabaseSync): string | undefined {
   try {
     const result = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
-    if (result?.checkpointed !== result?.log) {
-      onWarning(`another process reads ${file}: until it ends, the WAL grows beside it`);
-    }
+    const isWhole = result?.busy === 0 && result.checkpointed === result.log;
+    return isWhole ? undefined : "another process reads the file, or its locks fail";
   } catch (error) {
     if (!hasCode(error, resultCode.full, resultCode.ioError)) throw error;
-    onWarning(`the WAL of ${file} cannot be checkpointed, and grows: ${explainError(error)}`);
+    return explainError(error);
   }
 }

@@ -1,7 +1,8 @@
-import { createReadStream, createWriteStream, existsSync, realpathSync } from "node:fs";
+import { existsSync, realpathSync } from "node:fs";
+import { open } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
-import { pipeline } from "node:stream/promises";
+import { setTimeout as delay } from "node:timers/promises";
 import { sizeOf } from "./paths.ts";
 
 /**
@@ -40,12 +41,18 @@ export function refuseLeftovers(path: string): void {
  * Closing the WAL drops no locks, since SQLite has none on it.
  */
 export async function rewriteWal(db: DatabaseSync, wal: string): Promise<void> {
-  // Other processes must not write meanwhile.
-  db.exec("BEGIN IMMEDIATE");
-  try {
-    const bytes = createReadStream(wal, { highWaterMark: 1024 * 1024 });
-    await pipeline(bytes, createWriteStream(wal, { flags: "r+", start: 0, flush: true }));
-  } finally {
-    db.exec("ROLLBACK");
+  await using file = await open(wal, "r+");
+  const chunk = Buffer.alloc(1024 * 1024);
+  for (let at = 0, size = 1; size > 0; at += size) {
+    // Locked chunk by chunk, and the pause lets other processes commit in between.
+    db.exec("BEGIN IMMEDIATE");
+    try {
+      const { bytesRead } = await file.read(chunk, 0, chunk.length, at);
+      size = (await file.write(chunk, 0, bytesRead, at)).bytesWritten;
+    } finally {
+      db.exec("ROLLBACK");
+    }
+    await delay(1);
   }
+  await file.sync();
 }

@@ -14,6 +14,8 @@ export interface RemovalOptions {
   vacuum: boolean;
   /** Prints progress and findings. */
   say(line: string): void;
+  /** Called once the record is deleted, or was not there, but its file or WAL may still hold copies. */
+  onDeleted(wasThere: boolean): void;
 }
 
 /**
@@ -25,7 +27,7 @@ export interface RemovalOptions {
 export async function removeFromSqlite(
   path: string,
   id: string,
-  { waitMs, vacuum, say }: RemovalOptions,
+  { waitMs, vacuum, say, onDeleted }: RemovalOptions,
 ): Promise<void> {
   // Refuses a missing or foreign file before changing anything.
   openSqliteFileToRead(path).close();
@@ -38,15 +40,14 @@ export async function removeFromSqlite(
       countCommit(db);
       return db.prepare("DELETE FROM investors WHERE id = ?").run(uuidToBytes(id));
     });
-    say(changes === 1 ? `removed ${id} from ${path}` : `${path} has no record ${id}`);
+    onDeleted(changes === 1);
     if (vacuum) {
       say("rewriting the whole file");
       db.exec("VACUUM");
     }
     if (!(await emptyWal(db, waitMs))) {
       throw new Error(
-        "another process reads the file, and so keeps its WAL, which may hold a copy of the record: " +
-          "end it and repeat the command, or raise --wait",
+        "another process reads the file, and so keeps its WAL: end it and repeat the command, or raise --wait",
       );
     }
   } finally {

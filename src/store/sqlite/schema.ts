@@ -68,13 +68,13 @@ export function isEmpty(db: DatabaseSync): boolean {
   if (id === 0 && !hasTable) return true;
   const query = `SELECT type, name, sql FROM sqlite_schema WHERE tbl_name = 'investors' COLLATE NOCASE
     AND type IN ('table', 'view', 'trigger') ORDER BY type = 'trigger'`;
-  const [made, trigger] = db.prepare(query).all();
-  const hasOurs = isOurs(String(made?.sql));
+  const [object, trigger] = db.prepare(query).all();
+  const isDeclaredLikeOurs = isOurs(String(object?.sql));
   // A file made from the output of SQLite's .dump has no mark.
-  const isMarked = id === applicationId || (id === 0 && hasOurs);
+  const isMarked = id === applicationId || (id === 0 && isDeclaredLikeOurs);
   if (!isMarked) throw new Error("it belongs to another program");
-  if (!hasOurs) {
-    const what = made ? `its investors is a foreign ${made.type}` : "it has no table investors";
+  if (!isDeclaredLikeOurs) {
+    const what = object ? `its investors is a foreign ${object.type}` : "it has no table investors";
     throw new Error(`${what}: another program has changed it`);
   }
   if (trigger) {

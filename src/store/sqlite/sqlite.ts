@@ -19,7 +19,7 @@ import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
-import type { Outcome, Started } from "./writer.ts";
+import type { Closed, Outcome, Started } from "./writer.ts";
 
 export interface SqliteOptions extends StoreOptions {
   /** Called with the WAL's size in bytes, on each {@link Store.ping}. */
@@ -102,12 +102,11 @@ export async function createSqliteStore(path: string, options: SqliteOptions): P
         // Accepted lookups run in the next turn.
         await nextTurn();
         for (const db of connections) db.close();
-        // The last connection to close checkpoints the WAL, so it is the thread's.
-        await writer.close();
-        if (sizeOf(writer.wal) === 0) return;
-        throw new Error(
-          `left its latest records in ${writer.wal}: another process has the file open, or its disk or locks fail`,
-        );
+        // The last connection to close deletes the WAL, so it is the thread's.
+        const left = await writer.close();
+        if (left && sizeOf(writer.wal) > 0) {
+          throw new Error(`left its latest records in ${writer.wal}: ${left}`);
+        }
       });
       return closing;
     },
@@ -155,10 +154,12 @@ async function startWriter(path: string, options: SqliteOptions) {
   const pending: PromiseWithResolvers<Outcome[]>[] = [];
   /** Why the thread accepts no more batches: it died, its file was moved, or the store is closing. */
   let unusable: Error | undefined;
+  let left: Closed["left"];
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
-    worker.on("message", (message: Outcome[] | Started | string) => {
+    worker.on("message", (message: Outcome[] | Started | Closed | string) => {
       if (Array.isArray(message)) pending.shift()?.resolve(message);
       else if (typeof message === "string") onWarning(message);
+      else if ("left" in message) left = message.left;
       else resolve(message);
     });
     void exited.then(() => reject(cause));
@@ -205,10 +206,11 @@ async function startWriter(path: string, options: SqliteOptions) {
       worker.postMessage(rows);
       return reply.promise;
     },
-    async close(): Promise<void> {
+    async close(): Promise<Closed["left"]> {
       unusable ??= new Error("the store is closed");
       worker.postMessage("close");
       await exited;
+      return left;
     },
   };
 }

@@ -6,8 +6,8 @@
 import { parentPort, workerData } from "node:worker_threads";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import { type Failure, hasCode, resultCode, toFailure } from "./errors.ts";
-import { identify, openSqliteFile } from "./file.ts";
+import { explainError, type Failure, hasCode, resultCode, toFailure } from "./errors.ts";
+import { checkpoint, identify, openSqliteFile } from "./file.ts";
 import { insertSql, type Row } from "./schema.ts";
 
 /** Sent once ready: the file's {@link identify identity}, and whether it was empty. */
@@ -15,6 +15,9 @@ export interface Started {
   identity: string;
   isNew: boolean;
 }
+
+/** Sent at the end: why the WAL has records that the file lacks, if it does. */
+export type Closed = { left: string | undefined };
 
 /** The outcome of a row: written, its id taken, or another failure. */
 export type Outcome = "written" | "duplicate" | Failure;
@@ -39,8 +42,7 @@ const hasId = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?, '-')");
 
 port.on("message", (message: Row[] | "close") => {
   if (message === "close") {
-    // As the last connection, this checkpoints the WAL and deletes it.
-    db.close();
+    port.postMessage({ left: close() } satisfies Closed);
     port.close();
   } else {
     port.postMessage(write(message));
@@ -49,6 +51,17 @@ port.on("message", (message: Row[] | "close") => {
 });
 
 port.postMessage({ identity: identify(path), isNew } satisfies Started);
+
+/** Closes the file; the last connection also deletes the WAL, but says nothing if it fails. */
+function close(): Closed["left"] {
+  try {
+    return checkpoint(db);
+  } catch (error) {
+    return explainError(error);
+  } finally {
+    db.close();
+  }
+}
 
 function warnRarely(kind: keyof typeof warnedAt, text: string): void {
   if (performance.now() - warnedAt[kind] < warningIntervalMs[kind]) return;
