@@ -8,7 +8,7 @@ import { copyFile, databasePath, dayMs, findBackups, nameOf, syncPath } from "./
 const keepDays = process.env.KEEP_DAYS || "14";
 
 /** How many of the last ones to keep, however old: the clock may be wrong. */
-const kept = 3;
+const minKept = 3;
 
 async function makeBackup(folder) {
   if (!folder) throw new Error("name the folder of the backups");
@@ -43,8 +43,8 @@ async function makeBackup(folder) {
         "records are missing; if none are, move the larger ones away",
     );
   const oldest = nameOf(Date.now() - Number(keepDays) * dayMs);
-  // A restore by an older version leaves two more.
-  for (const name of backups.slice(0, -kept).filter((each) => each < oldest))
+  // The restore of one that is in WAL mode, as `remove` leaves it, leaves two more.
+  for (const name of backups.slice(0, -minKept).filter((each) => each < oldest))
     for (const suffix of ["", "-shm", "-wal"]) rmSync(join(folder, name + suffix), { force: true });
 }
 

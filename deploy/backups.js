@@ -5,7 +5,8 @@ import { backup, DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 
 const service = await import(pathToFileURL(resolve("dist/deploy.js")));
-const { beginCount, explainError, openSqliteFileToRead, parseDatabaseUrl, refuseDamage } = service;
+const { beginCount, explainError, hasCode, openSqliteFileToRead, parseDatabaseUrl } = service;
+const { refuseDamage, resultCode } = service;
 
 export const { syncPath } = service;
 
@@ -67,7 +68,10 @@ export async function copyFile(from, to) {
     copy.exec("COMMIT");
     refuseDamage(copy);
   } catch (error) {
-    throw new Error(`cannot copy ${from}: ${explainError(error)}`);
+    // What is only read needs no room.
+    const isOfTarget = hasCode(error, resultCode.full, resultCode.writeError);
+    const what = isOfTarget ? `write ${to}` : `copy ${from} to ${to}`;
+    throw new Error(`cannot ${what}: ${explainError(error)}`);
   } finally {
     closeSync(file);
   }

@@ -535,7 +535,7 @@ it("names all of the first hundred lines that are wrong on a pipe that is read l
   expect(named?.map((line) => line.split(":")[1])).toEqual(
     Array.from({ length: 100 }, (_, i) => ` line ${i + 1}`),
   );
-  expect(stdout).toMatch(/left out 150 records, of which the first 100 are named above; copied 0/);
+  expect(stdout).toMatch(/left out 150 records, of which the first 100 are listed above; copied 0/);
 });
 
 it("says at intervals how far it is", async () => {

@@ -38,7 +38,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const { environment, signal, say } = options;
   const from = readSide("FROM", options.from, environment);
   const to = options.to === undefined ? nowhere : readSide("TO", options.to, environment);
-  const reading = failAs(`cannot read ${from.name}`);
+  const cannotRead = `cannot read ${from.name}`;
+  const reading = failAs(cannotRead);
   const writing = failAs(`cannot write to ${to.name}`);
   const tally: Tally = { copied: 0, present: 0, leftOut: 0, leaveOut };
   const warn = (message: string) => say(`warning: ${message}`);
@@ -59,7 +60,8 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       ? `stopped by ${signal.reason}`
       : `error: ${(error as Error).message}`;
     const isStore = to.kind === "sqlite" || to.kind === "mongodb";
-    const next = isStore && countAll(tally) > 0 && "the same command goes on from there";
+    const canGoOn = isStore && countAll(tally) > 0 && !why.includes(cannotRead);
+    const next = canGoOn && "the same command goes on from there";
     const rest = [why, target && describeRest(), next];
     say(rest.filter(Boolean).join("; "));
     return false;
@@ -108,7 +110,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
 
   function describe(): string {
     const { copied, present, leftOut } = tally;
-    const named = leftOut > maxNamed ? `, of which the first ${maxNamed} are named above` : "";
+    const named = leftOut > maxNamed ? `, of which the first ${maxNamed} are listed above` : "";
     const left = leftOut > 0 ? `left out ${countOf(leftOut)}${named}; ` : "";
     if (to === nowhere) return `${left}read ${countOf(copied)}`;
     return `${left}copied ${countOf(copied)}, and found ${formatNumber(present)} already there`;

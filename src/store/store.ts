@@ -18,7 +18,7 @@ export interface Store {
    * record survives a crash of the process and power loss.
    *
    * @throws {DuplicateIdError} the id is taken; nothing was written
-   * @throws {RecordRefusedError} the database refuses this record for good; nothing was written
+   * @throws {RecordRefusedError} the database rejects this record permanently; nothing was written
    * @throws {StoreUnavailableError} surely not written
    * @throws {OutcomeUnknownError} it may have been written, or may still be written later
    */
@@ -120,7 +120,7 @@ export class DuplicateIdError extends StoreError {
 /** The store cannot be reached, cannot write, or refuses the record; the call changed nothing. */
 export class StoreUnavailableError extends StoreError {}
 
-/** The database refuses this record for good, as an index of another program does; the call changed nothing. */
+/** The database rejects this record permanently, as an index of another program does; the call changed nothing. */
 export class RecordRefusedError extends StoreError {}
 
 /** The store was closed or has died: no later call will succeed. */

@@ -3,6 +3,7 @@ import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
   copyFileSync,
+  linkSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -165,6 +166,7 @@ describe("backup.js", () => {
       const disk = temporaryDisk(join(folder, name), 0, Math.ceil(room * size));
       const { status, told } = runProgram("backup.js", disk, env);
       statuses.add(status);
+      if (status !== 0) expect(told).toMatch(new RegExp(`^error: cannot .*${disk}`, "m"));
       const made = readdirSync(disk);
       expect(made.length, told).toBe(status === 0 ? 1 : 0);
       for (const each of made)
@@ -235,6 +237,14 @@ describe("restore.js", () => {
     expect(rowsOf(folder, "data/investors.db")).toBe(5);
     expect(restore(join(backups, "pre-upgrade.db")).status).toBe(0);
     expect(rowsOf(folder, "data/investors.db")).toBe(2);
+  });
+
+  it("takes a backup that has other hard links, as incremental copies of a folder have", async () => {
+    const { folder, backups, backUp, restore, names } = await prepare(10);
+    expect(backUp().status).toBe(0);
+    linkSync(join(backups, names()[0] ?? ""), join(folder, "link.db"));
+    const { status, told } = restore();
+    expect(status, told).toBe(0);
   });
 
   it("restores wholly or changes nothing on a small disk", needs("mount"), async () => {
