@@ -40,6 +40,7 @@ export function createQueue(count: number): (signal?: AbortSignal) => Promise<()
   }
 
   async function wait(signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const leave = () => {
       waiting.delete(begin);

@@ -1,8 +1,11 @@
 /** The limits of docs/operation.md, each reached. */
 import { once } from "node:events";
 import { connect as connectHttp2, constants } from "node:http2";
+import { get as getByHttps } from "node:https";
+import type { Readable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
+import { limits } from "../src/calls/limits.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { makeFullFolder } from "./support/copying.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
@@ -39,6 +42,7 @@ import {
   type Service,
   startService,
   untilInFlight,
+  untilWritten,
   waitFor,
 } from "./support/service.ts";
 import { http1, openWire, statusesIn } from "./support/tcp.ts";
@@ -287,6 +291,30 @@ describe("lists", () => {
     expect(await statusOf(greedy, "/v1/investors?pageSize=1")).toBe(200);
   });
 
+  it.each(["http/1.1", "h2"])(
+    "are cut off after an hour if they are whole ones, over %s",
+    async (protocol) => {
+      const files = await writeServerFiles(temporaryFolder(), await createAuthority());
+      // The clock alone, so that an hour is a second.
+      const clock = { REQUEST_TIMEOUT: "500h", NODE_OPTIONS: hurry(3_600, []) };
+      const service = await startService({ ...clock, ...files }, await makeFullFolder(1_000));
+      const url = `https://127.0.0.1:${service.httpPort}`;
+      const options = { rejectUnauthorized: false };
+      const path = "/v1/investors";
+      const session = protocol === "h2" ? connectHttp2(url, options) : undefined;
+      onTestFinished(() => session?.destroy());
+      const request = session?.request({ ":path": path }) ?? getByHttps(`${url}${path}`, options);
+      const [first] = await once(request, "response");
+      const reply: Readable = session ? request : first;
+      const closed = once(reply, "close").catch(() => {});
+      await delay(1_500);
+      reply.resume();
+      await closed;
+      expect(reply.readableEnded).toBe(false);
+      await untilWritten(service, "DEADLINE_EXCEEDED");
+    },
+  );
+
   it("that are cancelled unread leave their connection of use", async () => {
     const service = await startHere({}, await makeFullFolder(130));
     const session = unreadSession(service.grpcPort);
@@ -423,6 +451,23 @@ describe("connections", () => {
 });
 
 describe("a connection of HTTP/2", () => {
+  it("ends when it has been idle for five minutes, and not during a call that takes longer", async () => {
+    const own = limits as { idleMs: number };
+    const { idleMs } = own;
+    onTestFinished(() => {
+      own.idleMs = idleMs;
+    });
+    own.idleMs = 300;
+    const service = await startHere(patient);
+    const session = rawConnection(service.grpcPort);
+    const closed = once(session, "close");
+    const call = openCall(session, create);
+    await untilInFlight(service, 1);
+    await delay(1_000);
+    expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    await closed;
+  });
+
   /** Calls that are reset at once. */
   const resetCalls = (count: number, first = 1) =>
     Buffer.concat(

@@ -84,7 +84,7 @@ export async function listenForHttp2(
       // Created at once: created later, it would miss the end of an empty body.
       const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
       const res = new Http2ServerResponse(stream);
-      if (headers.expect?.toLowerCase() === "100-continue") res.writeContinue();
+      if (waitsForContinue(headers)) res.writeContinue();
       serveNow = () => serve(connection, req, res);
     }
     connections.pace(connection, () => stream.closed, serveNow);
@@ -125,9 +125,16 @@ export async function listenForHttp(port: number, options: ListenerOptions): Pro
     if (!isOver && !isGone()) connections.pace(connection, isGone, serveNow);
   };
   server.on("request", take);
-  // For unknown expectations, which may be ignored (RFC 9110, 10.1.1).
-  server.on("checkExpectation", take);
+  // For unknown expectations, which may be ignored (RFC 9110, 10.1.1), and over HTTP/2 "100-Continue".
+  server.on("checkExpectation", (req: HttpRequest, res: HttpResponse) => {
+    if (waitsForContinue(req.headers)) res.writeContinue();
+    take(req, res);
+  });
   return listen(server, port, options);
+}
+
+function waitsForContinue({ expect }: IncomingHttpHeaders): boolean {
+  return expect?.toLowerCase() === "100-continue";
 }
 
 function secure(tls: Tls) {

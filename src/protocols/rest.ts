@@ -106,8 +106,8 @@ const common = {
   reply: (response: HttpResponse, output: Message) =>
     send(response, 200, jsonHeaders, toJson(output as Investor)),
   fail(response, error, _, request) {
-    // Cut off, so that nobody mistakes part of the list for the whole.
-    if (response.headersSent) response.destroy();
+    // Cut off, so that nobody mistakes part of the list for the whole: over HTTP/2, by an error's code.
+    if (response.headersSent) response.destroy(error);
     else sendProblem(response, error, (field) => locate(request, field));
   },
 } satisfies Partial<RestCodec>;
