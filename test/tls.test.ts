@@ -355,7 +355,7 @@ describe("a client certificate", () => {
   });
 
   it.each(["that has expired", "of an unknown CA"])(
-    "%s is refused call by call, on a connection that stays",
+    "%s is refused call by call, on a connection that stays for a minute",
     async (which) => {
       const { ca, own, ...server } = await startWithClients();
       const unknown = await (await createAuthority("Others")).sign("backend.example");
@@ -365,6 +365,13 @@ describe("a client certificate", () => {
       expect(await callAll(opened)).toEqual([false, false, false]);
       await delay(lookMs);
       expect(await callAll(opened)).toEqual([false, false, false]);
+      if (!hasExpired) return;
+      const now = performance.now.bind(performance);
+      const clock = vi.spyOn(performance, "now").mockImplementation(() => now() + 60_000);
+      onTestFinished(() => clock.mockRestore());
+      await delay(lookMs);
+      expect(await callAll(opened.slice(2))).toEqual([false]);
+      for (const { closed } of opened) await closed;
     },
   );
 

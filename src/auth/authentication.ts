@@ -56,12 +56,12 @@ export async function createAuthentication(
     throw credentialsMissing(needed);
   };
 
-  const reload =
-    tokensFile &&
-    (await useFiles([["--auth-tokens-file", tokensFile]], async ([content = Buffer.of()]) => {
-      tokens = await readTokens(tokensFile, content, onWarning);
-    }));
-  return { authenticate, reload: reload || undefined };
+  const reload = tokensFile
+    ? await useFiles([["--auth-tokens-file", tokensFile]], async ([content = Buffer.of()]) => {
+        tokens = await readTokens(tokensFile, content, onWarning);
+      })
+    : undefined;
+  return { authenticate, reload };
 }
 
 function byCertificate({ holder, validFrom, validTo, isTrusted }: PeerCertificate): Caller {

@@ -86,13 +86,16 @@ export function createConnections(options: ConnectionOptions) {
     }
   }
 
-  /** Has a connection end before its client's certificate does. One that has expired is refused call by call. */
+  /**
+   * Has a connection end before its client's certificate does. One that has expired is refused call by call, and
+   * asked for a renewed one later.
+   */
   function endWithCertificate(connection: Connection): void {
     const { validTo = 0 } = connection.peer.certificate ?? {};
     const leftMs = validTo - Date.now();
-    if (leftMs <= 0) return;
-    const retiresAt = performance.now() + leftMs - Math.min(certificateNoticeMs, leftMs / 2);
-    connection.retiresAt = Math.min(connection.retiresAt, retiresAt);
+    const noticeMs = Math.min(certificateNoticeMs, leftMs / 2);
+    const endsInMs = leftMs > 0 ? leftMs - noticeMs : certificateNoticeMs;
+    connection.retiresAt = Math.min(connection.retiresAt, performance.now() + endsInMs);
   }
 
   /** Ends a connection for a new one, unless all carry calls. */

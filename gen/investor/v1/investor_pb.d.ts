@@ -117,7 +117,8 @@ export declare const InvestorSchema: GenMessage<Investor>;
  * at most 256 Unicode code points, no control characters, and is kept as sent.
  *
  * Names and numbers are those of Investor: the bytes of a record that was read are
- * a request for another one with its content, since its id is ignored.
+ * a request for another one with its content, since its id is ignored. JSON with an
+ * id is rejected.
  *
  * @generated from message investor.v1.CreateInvestorRequest
  */
