@@ -74,11 +74,14 @@ export function createConnections(options: ConnectionOptions) {
     });
   }
 
-  /** Retires old connections, and closes them after the grace period for their calls. */
+  /** Retires old connections and idle ones of HTTP/2; closes old ones after the grace period for their calls. */
   function checkAges(): void {
     for (const connection of all.values()) {
       const overdueMs = performance.now() - connection.retiresAt;
-      if (overdueMs >= 0) connection.retire();
+      // No timer of the session's own: Node.js keeps one, and all of the session, after the session's end.
+      const { session, idleSince = Infinity } = connection;
+      const isIdle = session !== undefined && performance.now() - idleSince >= limits.idleMs;
+      if (overdueMs >= 0 || isIdle) connection.retire();
       // The system resets a connection that is closed while its client reads, and drops the rest.
       const isRead =
         connection.idleSince !== undefined && !connection.hasRepliedWithin(limits.unreadMs);

@@ -24,11 +24,6 @@ export function guardSession(session: ServerHttp2Session, connection: Connection
     clearTimeout(settingsTimer);
     clearInterval(endTimer);
   });
-  session.setTimeout(limits.idleMs);
-  // Again after a call that took longer: a listener that is passed to setTimeout is called only once.
-  session.on("timeout", () => {
-    if (connection.idleSince !== undefined) connection.retire();
-  });
 }
 
 /**
