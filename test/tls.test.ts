@@ -361,17 +361,18 @@ describe("a client certificate", () => {
       const unknown = await (await createAuthority("Others")).sign("backend.example");
       const hasExpired = which === "that has expired";
       if (hasExpired) setClock(new X509Certificate(own.cert).validToDate.getTime() + 1_000);
+      const stranger = openSession(server.grpcPort, { ca });
       const opened = await openAll(server, { ca, ...(hasExpired ? own : unknown) });
       expect(await callAll(opened)).toEqual([false, false, false]);
       await delay(lookMs);
       expect(await callAll(opened)).toEqual([false, false, false]);
-      if (!hasExpired) return;
       const now = performance.now.bind(performance);
       const clock = vi.spyOn(performance, "now").mockImplementation(() => now() + 60_000);
       onTestFinished(() => clock.mockRestore());
       await delay(lookMs);
       expect(await callAll(opened.slice(2))).toEqual([false]);
       for (const { closed } of opened) await closed;
+      expect(stranger.closed).toBe(false);
     },
   );
 

@@ -90,14 +90,16 @@ export function createConnections(options: ConnectionOptions) {
   }
 
   /**
-   * Has a connection end before its client's certificate does. One that has expired is refused call by call, and
-   * asked for a renewed one later.
+   * Has a connection end before its client's certificate does. One whose certificate is not valid is refused call by
+   * call, and asked for another one later.
    */
   function endWithCertificate(connection: Connection): void {
-    const { validTo = 0 } = connection.peer.certificate ?? {};
-    const leftMs = validTo - Date.now();
+    const { certificate } = connection.peer;
+    if (certificate === undefined) return;
+    const leftMs = certificate.validTo - Date.now();
+    const isValid = certificate.isTrusted && leftMs > 0;
     const noticeMs = Math.min(certificateNoticeMs, leftMs / 2);
-    const endsInMs = leftMs > 0 ? leftMs - noticeMs : certificateNoticeMs;
+    const endsInMs = isValid ? leftMs - noticeMs : certificateNoticeMs;
     connection.retiresAt = Math.min(connection.retiresAt, performance.now() + endsInMs);
   }
 

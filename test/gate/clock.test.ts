@@ -134,8 +134,7 @@ describe("a clock that is set while the service runs", needs("cc"), () => {
     set(0);
     await create(token);
     await create(by(`Bearer ${await sign(0)}`));
-    // A connection whose certificate was not accepted is closed within a minute.
-    set(61);
+    // A connection whose certificate was not valid is retired after a minute.
     for (const client of [certificate, again]) {
       await waitFor(async () => !(await refusalOf(client.listInvestors({}))));
       await create(client);
