@@ -5,6 +5,7 @@ import {
   chownSync,
   existsSync,
   linkSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   realpathSync,
@@ -20,15 +21,16 @@ async function restore(from) {
   if (!from) throw new Error("name the backup, or the folder of the backups");
   const named = databasePath();
   const backup = findBackup(from);
-  const path = existsSync(named) ? realpathSync(named) : named;
+  // A link to what is not there, as on a disk that is not mounted, is an error.
+  const path = lstatSync(named, { throwIfNoEntry: false }) ? realpathSync(named) : named;
   const folder = dirname(path);
   console.log(`restoring ${backup}, made ${ageOf(backup)} ago`);
 
-  // Of runs that were killed before the backup got its place; what else these hold is still there.
+  // Of runs that were killed before the backup got its place.
   const prefix = `${basename(path)}.`;
   for (const name of readdirSync(folder).filter((each) => each.startsWith(prefix)))
     if (timeOf(`${name.slice(prefix.length)}.db`) >= 0 && existsSync(join(folder, name, ".copy")))
-      rmSync(join(folder, name), { recursive: true });
+      clearUp(join(folder, name));
   const old = `${path}.${new Date().toISOString().replaceAll(":", "-")}`;
   mkdirSync(old, { mode: 0o700 });
   const copy = join(old, ".copy");
@@ -52,6 +54,15 @@ async function restore(from) {
   else syncPath(old);
   syncPath(folder);
   console.log(`restored ${backup}${isEmpty ? "" : `; what was there before is in ${old}`}`);
+}
+
+/** Removes a copy that was begun, and the second names of files; those without another name stay. */
+function clearUp(folder) {
+  for (const name of readdirSync(folder)) {
+    const file = join(folder, name);
+    if (name.startsWith(".copy") || statSync(file).nlink > 1) rmSync(file);
+  }
+  if (readdirSync(folder).length === 0) rmdirSync(folder);
 }
 
 /** The file itself, or the newest backup in a folder. */

@@ -4,14 +4,17 @@ import { once } from "node:events";
 import {
   copyFileSync,
   linkSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  renameSync,
   statSync,
+  symlinkSync,
   truncateSync,
   writeFileSync,
 } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
 import { sizeOf } from "../../src/store/sqlite/paths.ts";
 import { root } from "../support/clone.ts";
@@ -265,6 +268,30 @@ describe("restore.js", () => {
       expect(tableOf(disk, "investors.db")).toEqual(tableOf(folder, "data/investors.db"));
     }
     expect([...statuses]).toEqual([1, 0]);
+  });
+
+  it("leaves what a killed run was about to move, if it is nowhere else any more", async () => {
+    const { folder, backUp, restore, moved } = await prepare(10);
+    backUp();
+    const data = join(folder, "data");
+    const old = join(data, `investors.db.${nameAt(Date.now() - 60_000).slice(0, -".db".length)}`);
+    mkdirSync(old);
+    writeFileSync(join(old, ".copy"), "begun");
+    renameSync(join(data, "investors.db"), join(old, "investors.db"));
+    const { status, told } = restore();
+    expect(status, told).toBe(0);
+    expect(moved()).toContain(basename(old));
+    expect(readdirSync(old)).toEqual(["investors.db"]);
+  });
+
+  it("refuses a link to a file that is not there", async () => {
+    const { folder, backUp, restore } = await prepare(1);
+    backUp();
+    const link = join(folder, "link.db");
+    symlinkSync(join(folder, "unmounted/investors.db"), link);
+    const { status, told } = restore(undefined, { DATABASE_URL: `sqlite:${link}` });
+    expect({ status, told }).toEqual({ status: 1, told: expect.stringContaining("ENOENT") });
+    expect(lstatSync(link).isSymbolicLink()).toBe(true);
   });
 
   it("refuses MongoDB, which has its own tools", async () => {
