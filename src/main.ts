@@ -39,7 +39,11 @@ const program = new Command("investor-records")
   .version(commit ? `${version} (${commit})` : version)
   .configureOutput({
     outputError: (text) =>
-      complain(text.replaceAll(/mongodb(\+srv)?:\/\/\S+/g, withoutSecrets).trim()),
+      complain(
+        text
+          .replaceAll(/mongodb(\+srv)?:\/\/[^'"]+|\w+:\/\/[^'"]+@[^'"]+/gi, withoutSecrets)
+          .trim(),
+      ),
   })
   .exitOverride((error) => (error.exitCode === 0 ? process.exit(0) : exit(2)));
 

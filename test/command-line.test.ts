@@ -30,6 +30,9 @@ describe("the command line", () => {
     [["serve", "mongodb://u:s3cret@h/db"], {}, /too many arguments.* mongodb:\/\/h\/db/],
     [["mongodb://u:s3cret@h/db"], {}, /unknown command "mongodb:\/\/h\/db/],
     [["--database-ur=mongodb://u:s3cret"], {}, /unknown option '--database-ur=mongodb:\/\/…/],
+    [["--database-ur=MONGODB://u:s3cret@h/db"], {}, /unknown option '--database-ur=mongodb:\/\/…/],
+    [["--database-ur=mongodb://u:a s3cret@h/db"], {}, /unknown option '--database-ur=mongodb:/],
+    [["postgres://u:s3cret@h/db"], {}, /unknown command "mongodb:\/\/…"/],
     [["--auth-tokens-file", "gone"], {}, /--auth-tokens-file gone cannot be read \(ENOENT\)/],
     [["--database-url", "mongodb://h/?no=1"], {}, /--database-url is not a MongoDB connection/],
     [

@@ -616,6 +616,7 @@ it("names what is wrong with a URL, and never repeats the password in it", () =>
     ["mongodb://u:p@host/?replicaset2=s3cret", "check replicaset2, its options, its hosts"],
     ["mongodb://host/?foo=s3cret&tls=true&bar=s3cret", "check foo, bar, its options, its hosts"],
     ["mongodb://host/?tls=s3cret", "check tls, its options, its hosts"],
+    ["mongodb://host/?tlsCertificateKeyFilePassword=a&s3cret=", "check its options, its hosts"],
     ["mongodb://host/?maxpoolsize=s3cret&tls=true", "check maxpoolsize, its options, its hosts"],
     ["mongodb://a.b,c.d/?directConnection=true", "check directConnection, its options, its hosts"],
     ["mongodb://host/?compressors=s3cret", "check its options, its hosts"],

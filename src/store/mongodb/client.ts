@@ -94,7 +94,9 @@ function open(url: string, names: string[], options: MongoClientOptions): MongoC
   } catch (error) {
     // The driver's message can repeat any part of the URL, in any form.
     const message = (error as Error).message.toLowerCase();
-    const named = names.filter((name) => message.includes(name.toLowerCase()));
+    // An & in a secret makes a name of what follows.
+    const mayBeSecret = names.some((name) => /password|properties/i.test(name));
+    const named = names.filter((name) => !mayBeSecret && message.includes(name.toLowerCase()));
     const parts = [...named, "its options", "its hosts"].join(", ");
     throw wrongUrl(`check ${parts}, and percent-encode its user, password and database`);
   }

@@ -40,22 +40,23 @@ const refusals: unknown[] = [
 
 /**
  * Codes of errors that a retry can settle: of members that step down or shut down, timeouts, interruptions,
- * conflicts, and of shards that a router could not reach, or whose reply it did not get
+ * conflicts, databases that are being dropped, and of shards that a router could not reach, or whose reply it did not get
  * (https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md).
  */
 const passing: unknown[] = [
-  6, 7, 24, 50, 89, 91, 112, 133, 189, 202, 262, 365, 9_001, 10_107, 11_600, 11_601, 11_602, 13_435,
-  13_436,
+  6, 7, 24, 46, 50, 63, 82, 89, 91, 112, 117, 133, 150, 189, 202, 209, 215, 246, 262, 365, 9_001,
+  10_107, 11_600, 11_601, 11_602, 13_388, 13_435, 13_436,
 ];
 
 /** Whether a server rejected a write for a reason that lasts. */
 export function isRefusal(error: unknown): boolean {
-  return error instanceof MongoServerError && refusals.includes(error.code);
+  // The code of a write concern error says what ended the wait for a majority, which comes after the write.
+  const isOfWrite = error instanceof MongoServerError && !(error instanceof MongoWriteConcernError);
+  return isOfWrite && refusals.includes(error.code);
 }
 
 /** Whether a command that failed as a whole surely wrote nothing; if false, it may have. */
 function isSurelyNotWritten(error: unknown): boolean {
-  // Its code says what ended the wait for a majority, which comes after the write.
   if (error instanceof MongoWriteConcernError) return false;
   return (
     // The driver could not open or authenticate a connection.
