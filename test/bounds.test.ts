@@ -5,7 +5,7 @@ import { get as getByHttps } from "node:https";
 import type { Readable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
-import { limits } from "../src/calls/limits.ts";
+import { limits } from "../src/limits.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { makeFullFolder } from "./support/copying.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";

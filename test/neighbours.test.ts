@@ -17,10 +17,10 @@ import {
   InvestorService,
   ListInvestorsRequestSchema,
 } from "../gen/investor/v1/investor_pb.js";
-import { limits } from "../src/calls/limits.ts";
 import { createHealth } from "../src/endpoints/health.ts";
 import { createReflection } from "../src/endpoints/reflection.ts";
 import { readTls } from "../src/http/tls.ts";
+import { limits } from "../src/limits.ts";
 import { createInvestorService } from "../src/service/investors.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { openSqlite } from "./support/copying.ts";

@@ -11,8 +11,8 @@ import {
   type JWTVerifyGetKey,
   jwtVerify,
 } from "jose";
-import { limits } from "../calls/limits.ts";
 import { issuerUnavailable, overloaded } from "../errors.ts";
+import { limits } from "../limits.ts";
 import type { OidcOptions } from "../settings/config.ts";
 import { isSecureUrl } from "../settings/values.ts";
 import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";

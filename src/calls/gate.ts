@@ -6,10 +6,10 @@ import type { Authenticate } from "../auth/authentication.ts";
 import type { Scope } from "../auth/caller.ts";
 import { scopeMissing } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
+import { limits } from "../limits.ts";
 import { principalKey } from "../service/context.ts";
 import { Call, type CallOptions } from "./call.ts";
 import type { CallHead } from "./call-head.ts";
-import { limits } from "./limits.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 

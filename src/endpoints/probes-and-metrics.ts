@@ -1,11 +1,11 @@
 import { readFileSync } from "node:fs";
 import type { Gate } from "../calls/gate.ts";
-import { limits } from "../calls/limits.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Connection } from "../http/connection.ts";
 import { followReply, type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
+import { limits } from "../limits.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
 import type { Handler } from "../protocols/router.ts";
 import { packageFolder } from "../version.ts";

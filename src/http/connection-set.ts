@@ -1,6 +1,6 @@
 import type { ServerHttp2Session } from "node:http2";
 import type { Server, Socket } from "node:net";
-import { limits } from "../calls/limits.ts";
+import { limits } from "../limits.ts";
 import { Connection, keyOf, type OnEnd } from "./connection.ts";
 import { createPace, guardSession } from "./http2-session.ts";
 import { describePeer } from "./peer.ts";

@@ -2,7 +2,7 @@ import type { EventEmitter } from "node:events";
 import { type ServerResponse, STATUS_CODES } from "node:http";
 import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
-import { limits } from "../calls/limits.ts";
+import { limits } from "../limits.ts";
 import { describePeer, type Peer } from "./peer.ts";
 import type { Strangers } from "./strangers.ts";
 

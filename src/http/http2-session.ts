@@ -1,6 +1,6 @@
 import type { ServerHttp2Session } from "node:http2";
-import { limits } from "../calls/limits.ts";
 import { createTurns } from "../event-loop.ts";
+import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 
 /** How many new requests to serve per turn of the event loop, in all and per session; the others wait. */

@@ -11,7 +11,7 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import { type AddressInfo, Server as NetServer } from "node:net";
-import { limits } from "../calls/limits.ts";
+import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
 import { type HttpResponse, ignore, outputOf } from "./reply.ts";

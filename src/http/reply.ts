@@ -1,6 +1,6 @@
 import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Http2ServerResponse, ServerHttp2Stream } from "node:http2";
-import { limits } from "../calls/limits.ts";
+import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 import { dropRest, type HttpRequest } from "./request.ts";
 

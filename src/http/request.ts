@@ -1,8 +1,8 @@
 import type { IncomingMessage } from "node:http";
 import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import type { Readable } from "node:stream";
-import { limits } from "../calls/limits.ts";
 import { messageTooLarge } from "../errors.ts";
+import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 
 /** A request as Node.js hands it over. */

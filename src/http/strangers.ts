@@ -1,5 +1,5 @@
 import type { EventEmitter } from "node:events";
-import { limits } from "../calls/limits.ts";
+import { limits } from "../limits.ts";
 
 /** A connection that has never carried an admitted call. */
 interface Stranger {

@@ -8,12 +8,12 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { HttpCall } from "../calls/call-head.ts";
-import { limits } from "../calls/limits.ts";
 import { deadlineExceeded } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { toJson } from "../investor/json.ts";
+import { limits } from "../limits.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
 import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";

@@ -9,7 +9,7 @@ import {
 } from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { limits } from "../../src/calls/limits.ts";
+import { limits } from "../../src/limits.ts";
 import { deadlineKey } from "../../src/service/context.ts";
 import { createInvestorService } from "../../src/service/investors.ts";
 import type { Store } from "../../src/store/store.ts";
