@@ -123,7 +123,7 @@ describe("a file that is none", () => {
       Array.from({ length: 100 }, (_, i) => `error: line ${i + 1}: is not valid JSON`),
     );
     expect(lines.at(-1)).toBe(
-      "error: cannot read a.ndjson: it holds no records; left out 129 records, of which the first 100 are named above; copied 0 records, and found 0 already there",
+      "error: cannot read a.ndjson: it holds no records; left out 129 records, of which the first 100 are listed above; copied 0 records, and found 0 already there",
     );
     expect({ code, stored }).toEqual({ code: 1, stored: [] });
   });
