@@ -151,6 +151,7 @@ export async function startServer(
      */
     async stop(): Promise<string | undefined> {
       stopFollowing();
+      authentication?.stop?.();
       routes.setReady(false);
       connections.closeAfterReplies();
       await delay(Math.max(drain.delayMs, minDrainDelayMs));

@@ -248,15 +248,16 @@ const table: Record<string, Record<Change, Cell>> = {
     replaced: "oidc: are not taken if that would be wrong: %s",
     "expired or refused":
       "oidc: is the credential of its subject until it expires, also if it was just verified",
-    "full or slow":
-      "authentication: hold no slot while their issuer is slow, and are checked 256 at once",
-    "back again": "oidc: are asked for at most once a second while that fails",
+    "full or slow": "authentication: hold no slot while their issuer is slow",
+    "back again":
+      "authentication: are taken as soon as their issuer, which was down at the start, is up",
   },
   "its keys": {
-    gone: "oidc: are fetched again after ten minutes, and a withdrawn one is refused, with the clock set back by %i",
-    replaced: newKeys,
+    gone: "oidc: are fetched every ten minutes, and a withdrawn one ends within eleven, with the clock set back by %i",
+    replaced: "oidc: are found where the metadata says now",
     "expired or refused": "oidc: that are too weak are named in the log",
-    "full or slow": "oidc: are not taken from %s",
+    "full or slow":
+      "oidc: are waited for by 256 tokens that name others, and by one after a failure; others go on",
     "back again": newKeys,
   },
   "the reader of the log": {

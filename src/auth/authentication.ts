@@ -26,7 +26,7 @@ export async function createAuthentication(
   onWarning: (message: string) => void,
 ) {
   // Loaded only where OIDC is configured.
-  const verify = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc, onWarning);
+  const verifier = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc, onWarning);
   const takesTokens = tokensFile !== undefined || oidc !== undefined;
   const needed = [
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
@@ -38,7 +38,7 @@ export async function createAuthentication(
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
     if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
     const digest = digestOf(token);
-    const caller = tokens?.get(digest) ?? (await verify?.(token, digest));
+    const caller = tokens?.get(digest) ?? (await verifier?.verify(token, digest));
     if (caller === undefined)
       throw new InvalidCredentialsError("the tokens file has no such token");
     return caller;
@@ -61,7 +61,7 @@ export async function createAuthentication(
         tokens = await readTokens(tokensFile, content, onWarning);
       })
     : undefined;
-  return { authenticate, reload };
+  return { authenticate, reload, stop: verifier?.stop };
 }
 
 function byCertificate({ holder, validFrom, validTo, isTrusted }: PeerCertificate): Caller {

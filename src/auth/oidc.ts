@@ -1,11 +1,9 @@
 import { ConnectError } from "@connectrpc/connect";
 import {
-  createLocalJWKSet,
   createRemoteJWKSet,
   customFetch,
   errors,
   type FetchImplementation,
-  type JSONWebKeySet,
   type JWTHeaderParameters,
   type JWTPayload,
   type JWTVerifyGetKey,
@@ -31,22 +29,16 @@ const algorithms = [
 ];
 
 /**
- * Creates a function that verifies an access token, passed with its digest, and returns its caller.
- * The token must come from the issuer, for the audience, and be unexpired. Accepts RFC 9068 tokens,
- * and those that common issuers use instead.
+ * Verifies access tokens, and keeps the keys of their issuer until stopped.
  *
  * @param onWarning called when the issuer's keys can no longer be fetched
- * @throws {InvalidCredentialsError} the token is not valid
- * @throws {ConnectError} ISSUER_UNAVAILABLE, if the token's key cannot be fetched now; OVERLOADED,
- * if too many tokens are being checked
  */
 export function createOidcVerifier(
   { issuer, audience }: OidcOptions,
   onWarning: (message: string) => void,
 ) {
-  const findKey = createIssuerKeys(issuer, onWarning);
+  const { findKey, stop } = createIssuerKeys(issuer, onWarning);
   const remembered = new Map<string, { caller: Caller; expiresAt: number; until: number }>();
-  let checks = 0;
 
   async function check(token: string, digest: string): Promise<Caller> {
     const options = { issuer, audience, algorithms, clockTolerance };
@@ -69,12 +61,19 @@ export function createOidcVerifier(
     return caller;
   }
 
-  return async (token: string, digest: string): Promise<Caller> => {
+  /**
+   * Verifies an access token, passed with its digest, and returns its caller. The token must come from
+   * the issuer, for the audience, and be unexpired. Accepts RFC 9068 tokens, and those that common
+   * issuers use instead.
+   *
+   * @throws {InvalidCredentialsError} the token is not valid
+   * @throws {ConnectError} ISSUER_UNAVAILABLE, if the token's key cannot be fetched now; OVERLOADED,
+   * if too many tokens wait for theirs
+   */
+  async function verify(token: string, digest: string): Promise<Caller> {
     const known = remembered.get(digest);
     const isRemembered = known !== undefined && performance.now() < known.until;
     if (isRemembered && Date.now() < known.expiresAt) return known.caller;
-    if (checks >= limits.tokenChecks) throw overloaded("checks of credentials");
-    checks += 1;
     try {
       return await check(token, digest);
     } catch (error) {
@@ -84,10 +83,10 @@ export function createOidcVerifier(
       // A bad key of the issuer, such as RSA with 1,024 bits, is not the caller's mistake.
       const fault = `a key of the issuer cannot be used: ${(error as Error).message}`;
       throw issuerUnavailable(new InvalidCredentialsError(fault));
-    } finally {
-      checks -= 1;
     }
-  };
+  }
+
+  return { verify, stop };
 }
 
 /** Says what is wrong with a token. The error's own message may repeat its content. */
@@ -118,103 +117,83 @@ function scopesOf({ scope, scp, roles }: JWTPayload): Set<string> {
   return new Set(scopeNames.filter((name) => granted.includes(name)));
 }
 
-/** The largest reply of the issuer, unpacked, in bytes. */
-const maxReplyBytes = 1024 * 1024;
-
-/** The age at which the issuer's keys are fetched again, in milliseconds. */
+/** Interval of fetching the issuer's keys, in milliseconds. */
 const refreshMs = 10 * 60_000;
 
 /**
- * Minimum interval of fetches, in milliseconds: short enough to find a new key soon, long enough
- * that tokens with unknown keys cannot flood the issuer.
+ * Minimum interval of fetches for tokens, in milliseconds: short enough to find a new key soon, long
+ * enough that tokens with unknown keys cannot flood the issuer.
  */
 const cooldownMs = 1_000;
 
 /**
- * Finds the keys of an issuer (OpenID Connect Discovery 1.0, RFC 7517). Fetches them for the first
- * token, every ten minutes while tokens arrive, and when a token names an unknown key.
+ * Keeps the keys of an issuer (OpenID Connect Discovery 1.0, RFC 7517). Fetches them now, every ten
+ * minutes, and when a token names an unknown key.
  *
- * @returns a function that throws a JOSEError if the issuer has no such key, or ISSUER_UNAVAILABLE
- * if it cannot be asked now
+ * @returns `findKey`, which throws a JOSEError if the issuer has no such key, ISSUER_UNAVAILABLE if it
+ * cannot be asked now, or OVERLOADED if too many tokens wait for its reply; and `stop`
  */
-function createIssuerKeys(issuer: string, onWarning: (message: string) => void): JWTVerifyGetKey {
+function createIssuerKeys(issuer: string, onWarning: (message: string) => void) {
   const metadataUrl = `${issuer.replace(/\/$/, "")}/.well-known/openid-configuration`;
-  let triedAt = Number.NEGATIVE_INFINITY;
   let failure: unknown;
+  let askedAt = Number.NEGATIVE_INFINITY;
+  let waiting = 0;
 
+  /** Reads the metadata each time, since the keys may move. */
   const fetchKeys: FetchImplementation = async (url, init) => {
-    if (failure && performance.now() - triedAt < cooldownMs) throw failure;
-    triedAt = performance.now();
-    try {
-      const metadata = (await fetchJson(url, init)) as Record<string, unknown> | null;
-      if (metadata?.issuer !== issuer) {
-        const other = JSON.stringify(metadata?.issuer)?.slice(0, 256);
-        throw new Error(`${url} names another issuer: ${other}`);
-      }
-      const keysUrl = metadata.jwks_uri;
-      if (typeof keysUrl !== "string" || !isSecureUrl(keysUrl)) {
-        throw new Error(`the jwks_uri of ${url} is not an https URL`);
-      }
-      const keys = (await fetchJson(keysUrl, init)) as JSONWebKeySet;
-      // Throws if it is not a key set.
-      createLocalJWKSet(keys);
-      failure = undefined;
-      return Response.json(keys);
-    } catch (error) {
-      const { message, cause = message } = error as Error;
-      if (!failure) onWarning(`the keys of --oidc-issuer ${issuer} cannot be fetched: ${cause}`);
-      failure = error;
-      throw error;
+    const response = await fetch(url, init);
+    if (response.status !== 200) throw new Error(`${url} replied with ${response.status}`);
+    const metadata = (await response.json()) as Record<string, unknown> | null;
+    if (metadata?.issuer !== issuer) {
+      throw new Error(`${url} names another issuer: ${JSON.stringify(metadata?.issuer)}`);
     }
+    const keysUrl = metadata.jwks_uri;
+    if (typeof keysUrl !== "string" || !isSecureUrl(keysUrl)) {
+      throw new Error(`the jwks_uri of ${url} is not an https URL`);
+    }
+    return fetch(keysUrl, init);
   };
 
   const keys = createRemoteJWKSet(new URL(metadataUrl), {
     [customFetch]: fetchKeys,
     // While the issuer is down, its last keys are used for a day.
     cacheMaxAge: 24 * 60 * 60_000,
-    // Replaced by our cooldown: jose's uses the wall clock, which would block fetches if set back.
+    // jose's uses the wall clock, which would block fetches if set back, and does not count failures.
     cooldownDuration: Infinity,
-    timeoutDuration: 5_000,
   });
 
-  return async (header, token) => {
-    const currentKeys = keys.fresh && keys.reloading ? keys.jwks() : undefined;
+  /** Fetches the keys, or waits for the fetch that is under way; never fails. */
+  async function refresh(): Promise<void> {
     try {
-      // No wait while a slow issuer is asked: waiting tokens would use up the checks of all others.
-      if (currentKeys) return await createLocalJWKSet(currentKeys)(header, token);
-      if (keys.fresh && performance.now() - triedAt > refreshMs) {
-        await keys.reload().catch(() => {});
-      }
-      return await keys(header, token).catch(async (error) => {
-        const isNew = error instanceof errors.JWKSNoMatchingKey;
-        if (!isNew || performance.now() - triedAt < cooldownMs) throw error;
-        await keys.reload();
-        return keys(header, token);
-      });
+      await keys.reload();
+      failure = undefined;
     } catch (error) {
-      const isOfToken =
-        (error instanceof errors.JWKSNoMatchingKey && !currentKeys) ||
-        error instanceof errors.JWKSMultipleMatchingKeys ||
-        error instanceof errors.JOSENotSupported;
-      throw isOfToken ? error : issuerUnavailable(error);
+      const { message, cause = message } = error as Error;
+      if (!failure) onWarning(`the keys of --oidc-issuer ${issuer} cannot be fetched: ${cause}`);
+      failure = error;
     }
-  };
-}
+  }
 
-async function fetchJson(url: string, init: RequestInit): Promise<unknown> {
-  const response = await fetch(url, init);
-  if (response.status !== 200) {
-    // An unread body would keep the connection open.
-    await response.body?.cancel();
-    throw new Error(`${url} replied with ${response.status}`);
-  }
-  const parts: Uint8Array[] = [];
-  let bytes = 0;
-  // Throwing here closes the connection too.
-  for await (const part of response.body ?? []) {
-    bytes += part.length;
-    if (bytes > maxReplyBytes) throw new Error(`${url} replied with more than 1 MiB`);
-    parts.push(part);
-  }
-  return JSON.parse(Buffer.concat(parts).toString());
+  const findKey: JWTVerifyGetKey = async (header, token) => {
+    try {
+      if (keys.fresh) return await keys(header, token);
+    } catch (error) {
+      if (!(error instanceof errors.JWKSNoMatchingKey)) throw error;
+    }
+    const isDue = !keys.reloading && performance.now() - askedAt >= cooldownMs;
+    if (isDue) askedAt = performance.now();
+    // After a failure, only the call that asks again waits.
+    if (isDue || (keys.reloading && !failure)) {
+      if (waiting >= limits.tokenChecks) throw overloaded("checks of credentials");
+      waiting += 1;
+      await refresh();
+      waiting -= 1;
+    }
+    if (failure) throw issuerUnavailable(failure);
+    return keys(header, token);
+  };
+
+  refresh();
+  const timer = setInterval(refresh, refreshMs).unref();
+  return { findKey, stop: () => clearInterval(timer) };
 }

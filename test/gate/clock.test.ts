@@ -117,7 +117,6 @@ describe("a clock that is set while the service runs", needs("cc"), () => {
     unlock();
 
     await create(token);
-    // The keys of the issuer are others now, and those that the service has are older than a second.
     await issuer.rotate();
     await create(by(`Bearer ${await sign(seconds)}`));
     const again = clientsOf(service, { tls }).gRPC;

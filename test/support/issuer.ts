@@ -1,4 +1,4 @@
-import { createServer, type ServerResponse } from "node:http";
+import { createServer } from "node:http";
 import {
   exportJWK,
   generateKeyPair,
@@ -15,8 +15,8 @@ type Header = { crit?: string[]; [name: string]: unknown };
 /** An issuer of access tokens, as OpenID Connect Discovery has it. */
 export interface Issuer {
   readonly url: string;
-  /** What it replies with by path: a document, a status alone, or what writes a reply. */
-  readonly replies: Record<string, object | number | ((res: ServerResponse) => void)>;
+  /** What it replies with by path: a document, or a status alone. */
+  readonly replies: Record<string, object | number>;
   /** Whether it replies so, and not always with 500. */
   isAvailable: boolean;
   /** Signs a token that is good for the audience `investors`, with these changes. */
@@ -41,8 +41,7 @@ export async function startIssuer(): Promise<Issuer> {
     requests.push(url);
     await held;
     const reply = issuer.isAvailable ? (issuer.replies[url] ?? 404) : 500;
-    if (typeof reply === "function") reply(res);
-    else if (typeof reply === "number") res.writeHead(reply, { location: "/elsewhere" }).end();
+    if (typeof reply === "number") res.writeHead(reply, { location: "/elsewhere" }).end();
     else res.end(JSON.stringify(reply));
   });
   const url = `http://127.0.0.1:${await listen(server)}`;
