@@ -70,7 +70,8 @@ export async function fillSqlite(path: string, records: number): Promise<void> {
   const insert = db.prepare(`
     WITH RECURSIVE numbers (n) AS
       (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :records)
-    INSERT INTO investors SELECT
+    INSERT INTO investors (id, type, first_name, middle_name, last_name, address_line1, address_line2, city, state,
+      zip_code, country, language) SELECT
       -- A UUIDv7: its time, sixteen of them in each millisecond, and random bits.
       unhex(printf('%012x7%03x8%.15s', :start + n / 16, n % 16, hex(randomblob(8)))),
       1, substr('filled.' || n || :padding, 1, :length), ${Object.keys(others).map((key) => `:${key}`)}

@@ -5,7 +5,15 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { copy, makeSqlite, removeHere, runSql, startWriters, tableOf } from "./support/copying.ts";
+import {
+  copy,
+  insertInto,
+  makeSqlite,
+  removeHere,
+  runSql,
+  startWriters,
+  tableOf,
+} from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { connectTo, describeWithMongo } from "./support/mongodb.ts";
@@ -51,7 +59,7 @@ async function makeSplit(folder: string): Promise<string[]> {
   using db = new DatabaseSync(path);
   db.exec(`PRAGMA secure_delete = OFF;
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${rows})
-    INSERT INTO investors SELECT randomblob(16), 1, 'Ada ' || hex(randomblob(8)), '', 'Lovelace',
+    ${insertInto} SELECT randomblob(16), 1, 'Ada ' || hex(randomblob(8)), '', 'Lovelace',
       '12 St James''s Square', '', 'London', '', 'SW1Y 4JH', 'gb', 'en' FROM n;
     PRAGMA wal_checkpoint(TRUNCATE)`);
   const bytes = readFileSync(path);

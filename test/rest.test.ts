@@ -3,7 +3,7 @@ import { request, STATUS_CODES } from "node:http";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import type { Reason } from "../src/errors.ts";
-import { textFields } from "../src/investor/investor.ts";
+import { firstFields } from "../src/investor/investor.ts";
 import { failures } from "./service/failures.ts";
 import type { EngineOptions } from "./support/engine.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
@@ -148,7 +148,7 @@ describe("REST", () => {
         .map((name) => `#/${name}`)
         .sort(),
     );
-    const pointers = ["type", ...textFields].map((name) => `#/${name}`);
+    const pointers = ["type", ...firstFields].map((name) => `#/${name}`);
     expect((await post({})).body.errors?.map(({ pointer }) => pointer)).toEqual(pointers);
     const unknown = Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`x${i}`, ""]));
     expect((await post({ ...content(), ...unknown })).body.errors).toHaveLength(100);

@@ -9,7 +9,7 @@ import { createMongoStore } from "../store/mongodb/mongodb.ts";
 import { mergeWal } from "../store/sqlite/checkpoint.ts";
 import { openSqliteFileToRead } from "../store/sqlite/file.ts";
 import { createSqliteReader } from "../store/sqlite/reader.ts";
-import { selected } from "../store/sqlite/schema.ts";
+import { selectedFrom } from "../store/sqlite/schema.ts";
 import {
   DuplicateIdError,
   maxListed,
@@ -83,19 +83,23 @@ export async function openStoreSource(database: Database, tally: Tally): Promise
 
 function openSqlite(path: string): Reader {
   const db = openSqliteFileToRead(path);
-  const compare = db.prepare(
-    `SELECT CAST(concat_ws('', ${selected}) AS BLOB) = CAST(? AS BLOB) AS isSame
-      FROM investors WHERE id = unhex(?, '-')`,
-  );
-  const { list } = createSqliteReader(db, db, () => {});
-
   return {
-    list,
+    list(range) {
+      // Opened for each page, since a service may have added columns after the last one.
+      db.exec("BEGIN");
+      try {
+        return createSqliteReader(db, db, () => {}).list(range);
+      } finally {
+        if (db.isTransaction) db.exec("ROLLBACK");
+      }
+    },
     faultOf(investor) {
       const text = textFields.map((field) => investor[field]).join("");
       // The driver's replacement for bytes that are not text.
       if (!text.includes("\ufffd")) return undefined;
-      const isSame = compare.get(investor.type + text, investor.id)?.isSame !== 0;
+      const same = `SELECT CAST(concat_ws('', ${selectedFrom(db)}) AS BLOB) = CAST(? AS BLOB) AS isSame
+        FROM investors WHERE id = unhex(?, '-')`;
+      const isSame = db.prepare(same).get(investor.type + text, investor.id)?.isSame !== 0;
       return isSame ? undefined : "its text is not valid Unicode";
     },
     refuseDamage: () => refuseDamage(db),

@@ -8,8 +8,8 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { isUuid, maxUuid, nilUuid } from "./ids.ts";
 
-/** The text fields of a record, except its id, in the order of the contract. */
-export const textFields = [
+/** The text fields of the first release, which plain JSON has to name. */
+export const firstFields = [
   "firstName",
   "middleName",
   "lastName",
@@ -21,6 +21,12 @@ export const textFields = [
   "country",
   "language",
 ] as const satisfies (keyof Investor)[];
+
+/** Text fields that were added later, oldest first: optional, and empty in records that lack them. */
+export const laterFields = [] as const satisfies (keyof Investor)[];
+
+/** The text fields of a record, except its id, in the order of the contract. */
+export const textFields = [...firstFields, ...laterFields] as const;
 
 export type TextField = (typeof textFields)[number];
 
@@ -86,6 +92,7 @@ export function findViolations(request: Content): Violation[] {
   note("type", wrongType(request.type));
   for (const key of textFields) {
     const value = request[key];
+    if ((value ?? "") === "" && isLater(key)) continue;
     if (value === undefined) note(key, "is required");
     // Possible in a record that another program has stored.
     else if (typeof value !== "string") note(key, "must be a string");
@@ -93,6 +100,10 @@ export function findViolations(request: Content): Violation[] {
   }
   if (request.requestId) note("requestId", wrongRequestId(request.requestId));
   return violations;
+}
+
+function isLater(key: string): boolean {
+  return laterFields.some((field) => field === key);
 }
 
 function wrongType(type: InvestorType = InvestorType.UNSPECIFIED): string | undefined {

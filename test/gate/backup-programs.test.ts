@@ -18,7 +18,15 @@ import { basename, dirname, join } from "node:path";
 import { describe, expect, inject, it } from "vitest";
 import { sizeOf } from "../../src/store/sqlite/paths.ts";
 import { root } from "../support/clone.ts";
-import { idOf, idsIn, makeSqlite, rowsOf, runSql, tableOf } from "../support/copying.ts";
+import {
+  idOf,
+  idsIn,
+  insertInto,
+  makeSqlite,
+  rowsOf,
+  runSql,
+  tableOf,
+} from "../support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
 import { end, grpcClient, startService, waitFor } from "../support/service.ts";
@@ -145,7 +153,7 @@ describe("backup.js", () => {
     runSql(
       join(folder, "data/investors.db"),
       `WITH RECURSIVE every (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM every WHERE x < 400000)
-      INSERT INTO investors SELECT unhex(printf('%032x', x)), type, first_name, middle_name, last_name,
+      ${insertInto} SELECT unhex(printf('%032x', x)), type, first_name, middle_name, last_name,
         address_line1, address_line2, city, state, zip_code, country, language FROM investors, every`,
     );
     const args = [join(root, "deploy/backup.js"), backups];

@@ -76,8 +76,8 @@ describe("create", () => {
     const { client } = await openService();
     const wrong = Object.assign({}, ...refusedChanges.map(([, change]) => change));
     const failure = await failureOf(client.createInvestor(aCreate(wrong)));
-    const names = (["type", ...textFields, "requestId"] as const).map(nameOf);
-    expect(Object.keys(failure.violations)).toEqual(names);
+    const names = (["type", ...textFields, "requestId"] as const).filter((key) => key in wrong);
+    expect(Object.keys(failure.violations)).toEqual(names.map(nameOf));
   });
 
   it("keeps text exactly as it was sent, up to the most code points", async () => {

@@ -29,6 +29,7 @@ import {
 } from "../../src/store/store.ts";
 import {
   copyHere,
+  insertInto,
   makeSqlite,
   olderTable,
   outside,
@@ -346,7 +347,7 @@ describe("SQLite", () => {
     runSql(
       path,
       `PRAGMA ignore_check_constraints = ON;
-      INSERT INTO investors VALUES (x'800001', 1${", ''".repeat(10)})`,
+      ${insertInto} VALUES (x'800001', 1${", ''".repeat(10)})`,
     );
     const damage = `damaged after the id ${ids[0]}`;
     const again = (await open(path)).store;

@@ -122,7 +122,10 @@ export async function makeFullFolder(count: number): Promise<string> {
 const olderTexts =
   "first_name,middle_name,last_name,address_line1,address_line2,city,state,zip_code,country,language";
 
-/** The table as versions 0.3 and 0.4 make it, whose columns stay those whatever later ones add. */
+/** How other programs add rows that have the columns of the first release. */
+export const insertInto = `INSERT INTO investors (id, type, ${olderTexts})`;
+
+/** The table of the first release, whose columns stay those whatever later ones add. */
 export const olderTable = `CREATE TABLE investors (
   id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
   type INTEGER NOT NULL,

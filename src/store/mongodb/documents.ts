@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { Binary, type Document } from "mongodb";
 import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
 import { maxUuid, nilUuid, uuidFromHex, uuidToBytes } from "../../investor/ids.ts";
-import { textFields, typeNamed, typeNames } from "../../investor/investor.ts";
+import { laterFields, textFields, typeNamed, typeNames } from "../../investor/investor.ts";
 import type { Range } from "../../investor/paging.ts";
 
 export const collectionName = "investors";
@@ -23,11 +23,14 @@ export function toDocument(investor: Investor): Document {
   return document;
 }
 
+/** What stands for the fields that documents of an older version lack. */
+const lacking: Document = Object.fromEntries(laterFields.map((field) => [field, ""]));
+
 export function fromDocument(document: Document): Investor {
   const investor = create(InvestorSchema);
   investor.id = uuidFromHex(document._id.toString("hex"));
   investor.type = typeNamed(document.type);
-  for (const field of textFields) investor[field] = document[field];
+  for (const field of textFields) investor[field] = document[field] ?? lacking[field];
   return investor;
 }
 

@@ -17,7 +17,7 @@ import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.
 import { explainError, hasCode, resultCode } from "./errors.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, syncPath } from "./paths.ts";
-import { createTable, isEmpty } from "./schema.ts";
+import { completeTable, isComplete, isEmpty } from "./schema.ts";
 
 /** Error codes that mean that the path no longer leads to the open file. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
@@ -102,7 +102,7 @@ async function retryWhileBusy(step: () => void | Promise<void>, end: number): Pr
 }
 
 /**
- * Puts the file in WAL mode, counts its commits and creates its table, without ever writing a journal
+ * Puts the file in WAL mode, counts its commits and completes its table, without ever writing a journal
  * beside it: if a kill left one, SQLite would roll it back into a backup restored later. The count and WAL
  * mode come first, both on page 1; the table goes through the WAL, which thereby matches the file.
  *
@@ -111,7 +111,7 @@ async function retryWhileBusy(step: () => void | Promise<void>, end: number): Pr
 function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses another program's file before changing it.
-  const wasEmpty = isEmpty(db);
+  const wasComplete = isComplete(db);
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   // Only page 1 changes, and in an existing file only its first bytes. If that write is cut short,
   // either the old or the new state is valid, so no journal on disk is needed to undo it.
@@ -119,12 +119,7 @@ function makeTable(db: DatabaseSync): boolean {
   if (!isCounted(db)) commit(db, () => isCounted(db) || beginCount(db));
   // FULL syncs the WAL at every commit, so a commit is on disk when it returns.
   db.exec("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL");
-  if (!wasEmpty) return false;
-  return commit(db, () => {
-    const isStillEmpty = isEmpty(db);
-    if (isStillEmpty) createTable(db);
-    return isStillEmpty;
-  });
+  return !wasComplete && commit(db, () => completeTable(db));
 }
 
 /**

@@ -4,7 +4,7 @@ import { uuidFromHex } from "../../investor/ids.ts";
 import type { Range } from "../../investor/paging.ts";
 import type { StoreObserver } from "../store.ts";
 import { hasCode, resultCode, toFailure } from "./errors.ts";
-import { selected, toInvestor } from "./schema.ts";
+import { selectedFrom, toInvestor } from "./schema.ts";
 
 interface Lookup {
   id: string;
@@ -26,6 +26,7 @@ export function createSqliteReader(
 ) {
   const begin = lookups.prepare("BEGIN");
   const rollback = lookups.prepare("ROLLBACK");
+  const selected = selectedFrom(lists);
   // Ids are passed as text: a small buffer per id is slow to create and collect.
   const findRow = lookups.prepare(`SELECT ${selected} FROM investors WHERE id = unhex(?, '-')`);
   const listRows = lists.prepare(

@@ -5,29 +5,26 @@
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
-import { type TextField, textFields } from "../../investor/investor.ts";
+import { firstFields, laterFields, type TextField, textFields } from "../../investor/investor.ts";
 import { countCommit, pragma } from "./commit-count.ts";
+import { explainError, hasCode, resultCode } from "./errors.ts";
 
 /** Marks a file as ours: "INRE" (PRAGMA application_id). */
 const applicationId = 0x494e5245;
 
-/** The columns of a record, in the table's order: name and declaration. */
-const columns = [
-  ["id", "BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16)"],
-  ["type", "INTEGER NOT NULL"],
-  ...textFields.map((field) => [toSnakeCase(field), "TEXT NOT NULL"]),
-] as const;
-const names = columns.map(([name]) => name);
+/** The declaration of the table in every version, but for the columns that later ones add. */
 const head = `CREATE TABLE investors (
-  ${columns.map((column) => column.join(" ")).join(",\n  ")}`;
+  id BLOB PRIMARY KEY NOT NULL CHECK (length(id) = 16),
+  type INTEGER NOT NULL,
+  ${firstFields.map((field) => `${toSnakeCase(field)} TEXT NOT NULL`).join(",\n  ")}`;
 const options = ") STRICT, WITHOUT ROWID";
 
-/** The columns to SELECT for {@link toInvestor}. */
-export const selected = names.slice(1).join(", ");
+/** The columns after the id. */
+const columns = ["type", ...textFields.map(toSnakeCase)];
 
 /** Inserts a {@link Row}, unless its id is taken. */
-export const insertSql = `INSERT INTO investors (${names.join(", ")})
-  VALUES (unhex(?, '-')${", ?".repeat(columns.length - 1)}) ON CONFLICT (id) DO NOTHING`;
+export const insertSql = `INSERT INTO investors (id, ${columns.join(", ")})
+  VALUES (unhex(?, '-')${", ?".repeat(columns.length)}) ON CONFLICT (id) DO NOTHING`;
 
 /**
  * The parameters of {@link insertSql}. The id is text: a small Buffer is a view of a pool of 64
@@ -39,7 +36,13 @@ export function toRow(investor: Investor): Row {
   return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
 }
 
-/** Converts a row that starts with the {@link selected} columns. */
+/** The columns to SELECT for {@link toInvestor}: empty text for those that an older table lacks. */
+export function selectedFrom(db: DatabaseSync): string {
+  const lacking = lackingColumns(db);
+  return columns.map((name) => (lacking.includes(name) ? "''" : name)).join(", ");
+}
+
+/** Converts a row that starts with the columns of {@link selectedFrom}. */
 export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   const investor = create(InvestorSchema);
   investor.id = id;
@@ -50,10 +53,47 @@ export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
   return investor;
 }
 
-/** Creates the table in an empty file, marks the file as ours and counts the commit. Needs a transaction. */
-export function createTable(db: DatabaseSync): void {
-  db.exec(`${head}${options}; PRAGMA application_id = ${applicationId}`);
+/**
+ * Creates the table in an empty file and marks the file as ours, adds the columns that an older table
+ * lacks, and counts the commit. Needs a transaction.
+ *
+ * @returns whether the file was empty
+ * @throws {Error} a column cannot be added, as in a damaged file
+ */
+export function completeTable(db: DatabaseSync): boolean {
+  const wasEmpty = isEmpty(db);
+  if (wasEmpty) db.exec(`${head}${options}; PRAGMA application_id = ${applicationId}`);
+  for (const name of lackingColumns(db)) addColumn(db, name);
   countCommit(db);
+  return wasEmpty;
+}
+
+/** Older versions go on writing, without naming the column. */
+function addColumn(db: DatabaseSync, name: string): void {
+  try {
+    db.exec(`ALTER TABLE investors ADD COLUMN ${name} TEXT NOT NULL DEFAULT ''`);
+  } catch (error) {
+    // SQLite reads the whole table first.
+    if (!hasCode(error, resultCode.corrupt, resultCode.error)) throw error;
+    const remedy = "copy it to a new file, and start the service on that";
+    throw new Error(`it cannot get the column ${name}: ${explainError(error)}; ${remedy}`);
+  }
+}
+
+/** The columns of later fields that the table lacks, or that another program has declared otherwise. */
+function lackingColumns(db: DatabaseSync): string[] {
+  const find = db.prepare(`SELECT 1 FROM pragma_table_info('investors')
+    WHERE name = ? AND type = 'TEXT' AND "notnull" AND dflt_value = quote('')`);
+  return laterFields.map(toSnakeCase).filter((name) => find.get(name) === undefined);
+}
+
+/**
+ * Whether the file has the table with all of its columns.
+ *
+ * @throws {Error} this service cannot use the file
+ */
+export function isComplete(db: DatabaseSync): boolean {
+  return !isEmpty(db) && lackingColumns(db).length === 0;
 }
 
 /**

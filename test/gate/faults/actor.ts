@@ -13,7 +13,7 @@ import { runCopy } from "../../../src/copy/copy.ts";
 import { maxTextLength } from "../../../src/investor/investor.ts";
 import { runRemove } from "../../../src/remove.ts";
 import type { Store } from "../../../src/store/store.ts";
-import { openSqlite } from "../../support/copying.ts";
+import { insertInto, openSqlite } from "../../support/copying.ts";
 import { createRandom } from "../../support/random.ts";
 import { anInvestor } from "../../support/records.ts";
 
@@ -85,7 +85,7 @@ const roles: Record<string, () => unknown> = {
 
   writer() {
     const values = `unhex(?, '-'), 1, ?${", ''".repeat(10)}`;
-    const insert = openPlain().prepare(`INSERT INTO investors VALUES (${values})`);
+    const insert = openPlain().prepare(`${insertInto} VALUES (${values})`);
     for (const { id, firstName } of requestRecords()) {
       insert.run(id, firstName);
       note(`+${id}`);

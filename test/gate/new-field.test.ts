@@ -1,0 +1,233 @@
+import { copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { v4 } from "uuid";
+import { beforeAll, describe, expect, it } from "vitest";
+import { root } from "../support/clone.ts";
+import { lineOf, makeSqlite, rowsOf, runSql, startWriters, tableOf } from "../support/copying.ts";
+import { failureOf } from "../support/errors.ts";
+import { sharedFolder, temporaryFolder } from "../support/folder.ts";
+import { connectTo, describeWithMongo } from "../support/mongodb.ts";
+import { addField, buildWithField, runIn, type Step, stepNames } from "../support/new-field.ts";
+import { aCreate, largest } from "../support/records.ts";
+import {
+  ask,
+  end,
+  grpcClient,
+  run,
+  type Service,
+  startService,
+  waitFor,
+} from "../support/service.ts";
+import { needs } from "../support/tools.ts";
+import { prepareDisks } from "./faults/failing-disk.ts";
+
+const parent = sharedFolder();
+let newer = "";
+beforeAll(() => {
+  newer = buildWithField(parent);
+});
+
+const email = "ada@example.com";
+
+/** A client that knows the field. */
+async function newerClient({ grpcPort }: Service) {
+  const path = join(parent, "gen/investor/v1/investor_pb.js");
+  const { InvestorService } = (await import(
+    path
+  )) as typeof import("../../gen/investor/v1/investor_pb.js");
+  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` });
+  return createClient(InvestorService, transport);
+}
+
+const list = async (service: Service) =>
+  (await ask(service, "/v1/investors")).json() as Promise<{ id: string; email: string }[]>;
+
+describe("the recipe", () => {
+  it("names the files that have to change", () => {
+    const text = readFileSync(join(root, "CONTRIBUTING.md"), "utf8");
+    const [, recipe = ""] = /\*\*A field of the record\.\*\*(.*?)\n\*\*/s.exec(text) ?? [];
+    for (const name of stepNames) expect(recipe).toContain(name);
+  });
+
+  /** What `npm run check` and `npm test` say of a copy of the product that is to have the field. */
+  function check(leftOut?: Step): string {
+    const folder = temporaryFolder();
+    addField(folder, leftOut, ["test", "vitest.config.ts", "bench"]);
+    try {
+      runIn(folder, "tsc");
+      const files = ["openapi", "service/investors", "contract"].map(
+        (name) => `test/${name}.test.ts`,
+      );
+      runIn(folder, "vitest", "run", "--project", "quick", ...files);
+      return "passed";
+    } catch (error) {
+      return String((error as { stdout?: string }).stdout);
+    }
+  }
+
+  it("is all that has to be done", () => {
+    expect(check()).toBe("passed");
+  });
+
+  it.each([
+    ["investor.proto", /investor\.ts.*error TS/],
+    ["investor.ts", /failed: .*keeps every field of the contract/],
+    ["openapi.json", /failed: .*has the members of the message/],
+  ] as const)("is checked: without %s, something fails", (leftOut, told) => {
+    expect(check(leftOut)).toMatch(told);
+  });
+});
+
+describe("an older SQLite file", () => {
+  it("gets the field beside an older service that writes, and a reader with a snapshot", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "data/investors.db", 20_000);
+    const older = await startService({}, folder);
+    const writers = startWriters(older);
+    await waitFor(() => writers.acknowledged.length > 100);
+    using reader = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
+    const rows = "SELECT count(*) AS rows FROM investors";
+    reader.exec("BEGIN");
+    const before = reader.prepare(rows).get();
+    const service = await startService({}, folder, newer);
+    const count = writers.acknowledged.length;
+    await waitFor(() => writers.acknowledged.length > count + 100);
+    expect(reader.prepare(rows).get()).toEqual(before);
+    const request = { ...aCreate({ requestId: v4() }), email };
+    const created = await (await newerClient(service)).createInvestor(request);
+    expect(created).toMatchObject({ email });
+    const acknowledged = await writers.stop();
+    // Each is killed, so that the next start has to match the file and its WAL.
+    await Promise.all([end(older, "SIGKILL"), end(service, "SIGKILL")]);
+    const again = await startService({}, folder, newer);
+    const found = new Map((await list(again)).map((each) => [each.id, each.email]));
+    expect(found.size).toBe(20_000 + acknowledged.length + 1);
+    for (const { id } of acknowledged) expect(found.get(id)).toBe("");
+    expect(found.get(created.id)).toBe(email);
+    expect(await (await newerClient(again)).createInvestor(request)).toEqual(created);
+    const downgraded = await startService({}, folder);
+    const { id } = await grpcClient(downgraded).createInvestor(aCreate());
+    expect(await grpcClient(again).getInvestor({ id })).toMatchObject({ id });
+  });
+
+  describe("at any of whose system calls the start is killed", needs("cc"), () => {
+    const createDisk = prepareDisks();
+
+    it("has all records, and gets the field at the next start", async () => {
+      const disk = createDisk();
+      const { DISK_DURABLE: _, ...env } = disk.env;
+      const source = temporaryFolder();
+      await makeSqlite(source, "investors.db", 1_000);
+      const path = join(disk.data, "investors.db");
+      writeFileSync(join(disk.folder, "one.ndjson"), lineOf({ email }));
+      const told: string[] = [];
+      for (let call = 1; ; call += 1) {
+        rmSync(disk.data, { recursive: true });
+        mkdirSync(disk.data);
+        copyFileSync(join(source, "investors.db"), path);
+        disk.setRules(`any * ${call} kill`);
+        const args = ["copy", "one.ndjson", `sqlite:${path}`];
+        const killed = run(args, env, disk.folder, newer);
+        const code = await killed.exited;
+        told.push(killed.output().trim());
+        const at = `call ${call}: ${told.at(-1)}`;
+        if (code !== 0) expect(code, at).toBe("SIGKILL");
+        disk.setRules("");
+        const next = run(args, {}, disk.folder, newer);
+        expect(await next.exited, `${at}\n${next.output()}`).toBe(0);
+        expect(tableOf(disk.data, "investors.db").rows, at).toBe(1_001);
+        using db = new DatabaseSync(path, { readOnly: true });
+        const query = "SELECT count(*) AS rows FROM investors WHERE email = ?";
+        expect(db.prepare(query).get(email), at).toEqual({ rows: 1 });
+        if (code === 0) break;
+      }
+      console.log(told.join("\n"));
+      expect(told.length).toBeGreaterThan(20);
+    });
+  });
+
+  it("is copied as it is at each page, while a service adds the field", async () => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "data/investors.db", 3_000, largest);
+    const copying = run(["copy", "sqlite:data/investors.db", "-"], {}, folder, newer);
+    // Its output is not read, so that it stands still soon.
+    copying.child.stdout?.pause();
+    await waitFor(() => (copying.child.stdout?.readableLength ?? 0) > 0);
+    const service = await startService({}, folder, newer);
+    const { id } = await (await newerClient(service)).createInvestor({
+      ...aCreate(),
+      email,
+    } as never);
+    copying.child.stdout?.resume();
+    expect(await copying.exited).toBe(0);
+    const lines = copying.written.stdout
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line));
+    expect(lines).toHaveLength(3_001);
+    expect(lines.at(-1)).toMatchObject({ id, email });
+    expect(lines[0]).toMatchObject({ email: "" });
+  });
+
+  it.each<[why: string, spoil: (path: string) => void]>([
+    [
+      "it is damaged, or its disk cannot be read (SQLite 11: database disk image is malformed)",
+      spoilLastPage,
+    ],
+    [
+      "SQLite 1: duplicate column name: email",
+      (path) => runSql(path, "ALTER TABLE investors ADD COLUMN email TEXT"),
+    ],
+  ])("that cannot get the field says what helps: %s", async (why, spoil) => {
+    const folder = temporaryFolder();
+    await makeSqlite(folder, "data/investors.db", 1_000);
+    const path = join(folder, "data/investors.db");
+    spoil(path);
+    const before = readFileSync(path);
+    const refused = run([], {}, folder, newer);
+    expect(await refused.exited).toBe(1);
+    expect(refused.output()).toContain(`it cannot get the column email: ${why}; copy it to a new`);
+    expect(readFileSync(path)).toEqual(before);
+    const copying = run(["copy", "sqlite:data/investors.db", "sqlite:new.db"], {}, folder, newer);
+    await copying.exited;
+    expect(rowsOf(folder, "new.db")).toBeGreaterThan(500);
+    const service = await startService({ DATABASE_URL: "sqlite:new.db" }, folder, newer);
+    expect((await list(service)).every((each) => each.email === "")).toBe(true);
+  });
+});
+
+/** Damages the last page of the table, which is in the order of the ids. */
+function spoilLastPage(path: string): void {
+  const bytes = readFileSync(path);
+  bytes.fill(0xff, bytes.length - 4_096);
+  writeFileSync(path, bytes);
+}
+
+describeWithMongo("MongoDB", "set of one", (mongo) => {
+  it("an older collection has the field empty, and no other that is missing", async () => {
+    const env = { DATABASE_URL: mongo.url() };
+    const older = await startService(env);
+    const service = await startService(env, temporaryFolder(), newer);
+    const client = await newerClient(service);
+    const { id } = await grpcClient(older).createInvestor(aCreate());
+    expect(await client.getInvestor({ id })).toMatchObject({ id, email: "" });
+    const created = await client.createInvestor({ ...aCreate(), email } as never);
+    expect(created).toMatchObject({ email });
+    expect(await grpcClient(older).getInvestor({ id: created.id })).toMatchObject({
+      id: created.id,
+    });
+    expect((await list(service)).map((each) => each.email)).toEqual(["", email]);
+
+    const records = (await connectTo(env.DATABASE_URL)).db().collection("investors");
+    await records.updateMany({ email: { $exists: false } }, { $unset: { city: "" } });
+    expect(await failureOf(client.getInvestor({ id }))).toMatchObject({ code: "Internal" });
+    const folder = temporaryFolder();
+    const copying = run(["copy", env.DATABASE_URL, "sqlite:copy.db"], {}, folder, newer);
+    expect(await copying.exited).toBe(1);
+    expect(copying.output()).toContain(`record ${id}: city is required`);
+    expect(copying.output()).toContain("copied 1 record");
+  });
+});
