@@ -38,8 +38,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const { environment, signal, say } = options;
   const from = readSide("FROM", options.from, environment);
   const to = options.to === undefined ? nowhere : readSide("TO", options.to, environment);
-  const cannotRead = `cannot read ${from.name}`;
-  const reading = failAs(cannotRead);
+  const reading = failAs(`cannot read ${from.name}`, ReadError);
   const writing = failAs(`cannot write to ${to.name}`);
   const tally: Tally = { copied: 0, present: 0, leftOut: 0, leaveOut };
   const warn = (message: string) => say(`warning: ${message}`);
@@ -60,7 +59,7 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
       ? `stopped by ${signal.reason}`
       : `error: ${(error as Error).message}`;
     const isStore = to.kind === "sqlite" || to.kind === "mongodb";
-    const canGoOn = isStore && countAll(tally) > 0 && !why.includes(cannotRead);
+    const canGoOn = isStore && countAll(tally) > 0 && !(error instanceof ReadError);
     const next = canGoOn && "the same command goes on from there";
     const rest = [why, target && describeRest(), next];
     say(rest.filter(Boolean).join("; "));
@@ -123,14 +122,17 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   }
 }
 
+/** A failure of FROM, which the same command would meet again. */
+class ReadError extends Error {}
+
 /** Prefixes errors with what has failed. */
-function failAs(what: string) {
+function failAs(what: string, Failure: typeof ReadError = Error) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
       const message = `${what}: ${explainError(cause).replaceAll(/\s+/g, " ")}`;
       throw cause instanceof DatabaseUrlError
         ? new ConfigError(message)
-        : new Error(message, { cause });
+        : new Failure(message, { cause });
     });
 }
 
