@@ -124,22 +124,6 @@ it("warns of each new file that it makes, and of no other", async () => {
   expect(await warns()).toBe(true);
 });
 
-it("two services on one file warn of each other", async () => {
-  const folder = temporaryFolder();
-  const services = [await startService({}, folder), await startService({}, folder)];
-  for (let i = 0; i < 3; i += 1) {
-    for (const service of services) await grpcClient(service).createInvestor(aCreate());
-  }
-  for (const { output } of services) {
-    await waitFor(() => output().includes("another process writes to"));
-    expect(
-      output().match(
-        /another process writes to .*: a second service, or a command such as copy or remove/g,
-      ),
-    ).toHaveLength(1);
-  }
-});
-
 it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"), async () => {
   const folder = temporaryFolder();
   const [{ id } = anInvestor()] = await makeSqlite(folder, "dumped.db", 1);
@@ -179,6 +163,6 @@ it.each([
   const args = [inject("bin")];
   const { output, exited } = runGroup(process.execPath, args, { cwd: folder, env, ...user });
   expect(await exited).toBe(1);
-  expect(output()).toMatch(/EACCES: .*investors.db|cannot be opened or written: check rights/);
+  expect(output()).toMatch(/cannot be opened or written: check rights/);
   chmodSync(data, 0o700);
 });

@@ -1,3 +1,4 @@
+import { addAbortListener } from "node:events";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { maxRecordBytes } from "../investor/investor.ts";
 import type { Range } from "../investor/paging.ts";
@@ -93,14 +94,8 @@ export function noteOutcomes(
  */
 export async function raceWithSignal<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise, reject } = Promise.withResolvers<never>();
-  const onAbort = () => reject(signal.reason);
-  signal.addEventListener("abort", onAbort);
-  if (signal.aborted) onAbort();
-  try {
-    return await Promise.race([work, promise]);
-  } finally {
-    signal.removeEventListener("abort", onAbort);
-  }
+  using _ = addAbortListener(signal, () => reject(signal.reason));
+  return await Promise.race([work, promise]);
 }
 
 class StoreError extends Error {

@@ -115,7 +115,9 @@ describe("an error of the disk", needs("cc"), () => {
     disk.setRules("open .db =1 EMFILE");
     const next = run([], disk.env, disk.folder);
     expect(await next.exited).toBe(1);
-    expect(next.output()).toContain("check rights, inodes and open files (SQLite 8: ");
+    expect(next.output()).toContain(
+      "check rights, read-only mounts, inodes and open files (SQLite 8: ",
+    );
   });
 
   it.each([
@@ -123,7 +125,7 @@ describe("an error of the disk", needs("cc"), () => {
     ["read .db 1 EIO", "its disk "],
     ["read -wal 1 EIO", "its disk "],
     ["write -wal 1 EDQUOT", "system error -122"],
-    ["open .db 1 EMFILE", "check rights, inodes and open files"],
+    ["open .db 1 EMFILE", "read-only mounts, inodes and open files"],
     ["open -wal 1 EIO", "cannot be opened or written"],
     ["sync -wal 1 EIO", "EIO: i/o error"],
   ])(

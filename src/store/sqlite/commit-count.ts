@@ -37,13 +37,9 @@ export function beginCount(db: DatabaseSync): void {
  * and raises the schema cookie instead.
  *
  * @param read a prepared statement that reads the count, for callers that commit often
- * @returns the count before and after
  */
-export function countCommit(db: DatabaseSync, read = db.prepare("PRAGMA user_version")) {
-  const before = Number(read.get()?.user_version);
-  const count = following(before);
-  db.exec(`PRAGMA user_version = ${count}`);
-  return { before, count };
+export function countCommit(db: DatabaseSync, read = db.prepare("PRAGMA user_version")): void {
+  db.exec(`PRAGMA user_version = ${following(Number(read.get()?.user_version))}`);
 }
 
 function following(count: number): number {

@@ -64,7 +64,7 @@ const meanings: [codes: number[], meaning: string][] = [
   [[resultCode.corrupt], "it is damaged, or its disk cannot be read"],
   [
     [resultCode.cannotOpen, resultCode.readOnly],
-    "it, its -wal, its -shm or their folder cannot be opened or written: check rights, inodes and open files",
+    "it, its -wal, its -shm or their folder cannot be opened or written: check rights, read-only mounts, inodes and open files",
   ],
   [
     [resultCode.full, resultCode.writeError, resultCode.indexSizeError],

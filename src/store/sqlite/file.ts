@@ -1,7 +1,5 @@
 import {
-  accessSync,
   closeSync,
-  constants,
   existsSync,
   lstatSync,
   openSync,
@@ -17,7 +15,7 @@ import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.
 import { explainError, hasCode, resultCode } from "./errors.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, syncPath } from "./paths.ts";
-import { completeTable, isComplete, isEmpty } from "./schema.ts";
+import { completeTable, isEmpty, lackingColumns } from "./schema.ts";
 
 /** Error codes that mean that the path no longer leads to the open file. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];
@@ -55,8 +53,6 @@ export async function openSqliteFile(
 ): Promise<{ db: DatabaseSync; isNew: boolean }> {
   // Checked again, since a link can lead to a file that was just created.
   refuseLeftovers(path);
-  // Names the reason, such as a read-only file system, which SQLite does not.
-  accessSync(path, constants.R_OK | constants.W_OK);
   const file = realpathSync(path);
   const end = performance.now() + timeoutMs;
   const lockTimeoutMs = Math.min(busyTimeoutMs, timeoutMs);
@@ -111,7 +107,7 @@ async function retryWhileBusy(step: () => void | Promise<void>, end: number): Pr
 function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses another program's file before changing it.
-  const wasComplete = isComplete(db);
+  const wasComplete = !isEmpty(db) && lackingColumns(db).length === 0;
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   // Only page 1 changes, and in an existing file only its first bytes. If that write is cut short,
   // either the old or the new state is valid, so no journal on disk is needed to undo it.

@@ -81,19 +81,10 @@ function addColumn(db: DatabaseSync, name: string): void {
 }
 
 /** The columns of later fields that the table lacks, or that another program has declared otherwise. */
-function lackingColumns(db: DatabaseSync): string[] {
+export function lackingColumns(db: DatabaseSync): string[] {
   const find = db.prepare(`SELECT 1 FROM pragma_table_info('investors')
     WHERE name = ? AND type = 'TEXT' AND "notnull" AND dflt_value = quote('')`);
   return laterFields.map(toSnakeCase).filter((name) => find.get(name) === undefined);
-}
-
-/**
- * Whether the file has the table with all of its columns.
- *
- * @throws {Error} this service cannot use the file
- */
-export function isComplete(db: DatabaseSync): boolean {
-  return !isEmpty(db) && lackingColumns(db).length === 0;
 }
 
 /**

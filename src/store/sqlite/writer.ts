@@ -5,7 +5,7 @@
  */
 import { parentPort, workerData } from "node:worker_threads";
 import { createCheckpoints } from "./checkpoint.ts";
-import { countCommit, pragma } from "./commit-count.ts";
+import { countCommit } from "./commit-count.ts";
 import { explainError, type Failure, hasCode, resultCode, toFailure } from "./errors.ts";
 import { checkpoint, identify, openSqliteFile } from "./file.ts";
 import { insertSql, type Row } from "./schema.ts";
@@ -22,8 +22,8 @@ export type Closed = { left: string | undefined };
 /** The outcome of a row: written, its id taken, or another failure. */
 export type Outcome = "written" | "duplicate" | Failure;
 
-/** Minimum interval of warnings of each kind, in milliseconds. */
-const warningIntervalMs = { checkpoint: 60_000, otherWriter: 3_600_000 };
+/** Minimum interval of warnings, in milliseconds. */
+const warningIntervalMs = 60_000;
 
 const port = parentPort;
 if (port === null) throw new Error("the writer runs as a thread only");
@@ -31,13 +31,13 @@ const path = workerData as string;
 const warn = (text: string) => port.postMessage(text);
 const { db, isNew } = await openSqliteFile(path, warn);
 const readCount = db.prepare("PRAGMA user_version");
-/** The commit count after the last commit that this process made, or found. */
-let lastCount = pragma(db, "user_version");
-const warnedAt = { checkpoint: -Infinity, otherWriter: -Infinity };
+let warnedAt = -Infinity;
 const insert = db.prepare(insertSql);
-const checkpointIfLarge = createCheckpoints(db, path, (why) =>
-  warnRarely("checkpoint", `the WAL of ${path} cannot be checkpointed, and grows: ${why}`),
-);
+const checkpointIfLarge = createCheckpoints(db, path, (why) => {
+  if (performance.now() - warnedAt < warningIntervalMs) return;
+  warnedAt = performance.now();
+  warn(`the WAL of ${path} cannot be checkpointed, and grows: ${why}`);
+});
 const hasId = db.prepare("SELECT 1 FROM investors WHERE id = unhex(?, '-')");
 
 port.on("message", (message: Row[] | "close") => {
@@ -63,21 +63,6 @@ function close(): Closed["left"] {
   }
 }
 
-function warnRarely(kind: keyof typeof warnedAt, text: string): void {
-  if (performance.now() - warnedAt[kind] < warningIntervalMs[kind]) return;
-  warnedAt[kind] = performance.now();
-  warn(text);
-}
-
-/** Warns if another process has committed since this one last did. */
-function followCount({ before, count }: { before: number; count: number }): void {
-  if (before !== lastCount) {
-    const others = "a second service, or a command such as copy or remove";
-    warnRarely("otherWriter", `another process writes to ${path} too: ${others}`);
-  }
-  lastCount = count;
-}
-
 /**
  * Commits rows together. If one meets a damaged page or another program's rule, commits each by
  * itself, so that only those rows fail.
@@ -85,12 +70,10 @@ function followCount({ before, count }: { before: number; count: number }): void
 function write(rows: Row[]): Outcome[] {
   const result = transact(() => {
     const outcomes = rows.map(insertRow);
-    return { outcomes, counts: outcomes.includes("written") && countCommit(db, readCount) };
+    if (outcomes.includes("written")) countCommit(db, readCount);
+    return outcomes;
   });
-  if (!(result instanceof Error)) {
-    if (result.counts) followCount(result.counts);
-    return result.outcomes;
-  }
+  if (!(result instanceof Error)) return result;
   const isOfRow = hasCode(result, resultCode.corrupt, resultCode.constraint);
   if (isOfRow && rows.length > 1) return rows.flatMap((row) => write([row]));
   return rows.map(() => toFailure(result));
