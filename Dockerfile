@@ -34,7 +34,7 @@ LABEL org.opencontainers.image.title="Investor Records" \
 USER 10001:10001
 ENV HOST=:: DATABASE_URL=sqlite:///data/investors.db
 VOLUME /data
-EXPOSE 50051 8080
+EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=40s CMD ["node", "healthcheck.js"]
 
 ENTRYPOINT ["node", "dist/bin.js"]

@@ -113,9 +113,9 @@ async function compareCalls(few: Contestant, many: Contestant, plan: Plan): Prom
  * @returns the time that it took, in seconds
  * @throws {Error} there were more or fewer
  */
-export async function list({ httpPort }: Server, records: number): Promise<number> {
+export async function list({ port }: Server, records: number): Promise<number> {
   const start = performance.now();
-  const response = await fetch(`http://127.0.0.1:${httpPort}/v1/investors`);
+  const response = await fetch(`http://127.0.0.1:${port}/v1/investors`);
   let found = 0;
   for await (const chunk of response.body ?? []) {
     let at = chunk.indexOf(openingBrace);

@@ -182,9 +182,9 @@ async function callAlone(
   };
 }
 
-async function startNeighbour(kind: string, { port, httpPort }: Server) {
+async function startNeighbour(kind: string, { port }: Server) {
   const file = join(import.meta.dirname, "load/neighbour.ts");
-  const args = [file, kind, String(port), String(httpPort)];
+  const args = [file, kind, String(port)];
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   await Promise.race([once(child.stdout, "data"), failOnExit(child, kind)]);
   return { stop: () => kill(child) };

@@ -6,10 +6,7 @@ import { promisify } from "node:util";
 /** A server that is measured, as a process of its own. */
 export interface Server {
   readonly name: string;
-  /** The port for gRPC, or the only one. */
   readonly port: number;
-  /** The port for HTTP/1.1, where it is another. */
-  readonly httpPort: number;
   /** From its start until it was ready, in milliseconds. */
   readonly startMs: number;
   /** The CPU time of all its threads so far, in microseconds; NaN except on Linux. */
@@ -34,9 +31,8 @@ export function runService(...args: string[]): Promise<unknown> {
 
 /** Starts the service on a database, with more settings if there are any. */
 export function startService(databaseUrl: string, ...more: string[]): Promise<Server> {
-  const options = ["--database-url", databaseUrl, "--grpc-port", "0", "--http-port", "0", ...more];
-  const ports = /grpc:\/\/[\d.]+:(\d+) and http:\/\/[\d.]+:(\d+)/;
-  return start("Investor Records", bin, ["serve", ...options], ports);
+  const options = ["--database-url", databaseUrl, "--port", "0", ...more];
+  return start("Investor Records", bin, ["serve", ...options], /http:\/\/[\d.]+:(\d+)/);
 }
 
 /** Starts a file of this folder, which prints the port that it serves on. */
@@ -73,13 +69,12 @@ async function start(
   const child = spawn(program, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"] });
   const kill = () => child.kill("SIGKILL");
   process.once("exit", kill);
-  const [, port, httpPort = port] = await waitForOutput(name, child, ports);
+  const [, port] = await waitForOutput(name, child, ports);
   const proc = (file: string) =>
     process.platform === "linux" ? readFileSync(`/proc/${child.pid}/${file}`, "utf8") : "";
   return {
     name,
     port: Number(port),
-    httpPort: Number(httpPort),
     startMs: performance.now() - begun,
     cpuTime() {
       const stat = proc("stat");

@@ -155,14 +155,11 @@ async function runServer(): Promise<void> {
     return exit(1);
   });
   keepReloaded(server, log);
-  const { host } = config.listen;
-  const at = host.includes(":") ? `[${host}]` : host;
-  const s = config.tls === undefined ? "" : "s";
-  const { grpcPort, httpPort } = server;
-  log.info(
-    { grpcPort, httpPort },
-    `serving ${server.database} on grpc${s}://${at}:${grpcPort} and http${s}://${at}:${httpPort}`,
-  );
+  const { ports } = server;
+  const host = config.host.includes(":") ? `[${config.host}]` : config.host;
+  const scheme = config.tls === undefined ? "http" : "https";
+  const urls = ports.map((port) => `${scheme}://${host}:${port}`);
+  log.info({ ports }, `serving ${server.database} on ${urls.join(" and ")}`);
 }
 
 /** Re-reads the files of settings when they change, and on SIGHUP. */

@@ -14,7 +14,7 @@ import type { Store } from "./store/store.ts";
 
 type RoutesOptions = Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts">;
 
-/** Creates the handlers of both ports; not ready at first. */
+/** Creates what the ports serve; not ready at first. */
 export function createRoutes(store: Store, options: RoutesOptions) {
   const { gate, telemetry } = options;
   const maxMessageBytes = limits.requestBytes;
@@ -29,7 +29,9 @@ export function createRoutes(store: Store, options: RoutesOptions) {
     () => Number(health.isServing()),
   );
   const reflection = createReflection();
-  const router = createRouter({
+  const webPages = createWebPages(health.isServing, gate, telemetry, options.hosts !== undefined);
+  const rest = createRest(service, { gate, maxMessageBytes });
+  const routerOptions = {
     ...options,
     maxMessageBytes,
     services: [service],
@@ -39,16 +41,9 @@ export function createRoutes(store: Store, options: RoutesOptions) {
       // Its messages differ only in their names.
       createServiceImplSpec<typeof ServerReflection>(ServerReflectionAlpha, reflection),
     ],
-  });
-  const webPages = createWebPages(health.isServing, gate, telemetry, options.hosts !== undefined);
-  const rest = createRest(service, { gate, maxMessageBytes });
+  };
   return {
-    /** The function to serve a common unary gRPC call on its stream; undefined for other requests. */
-    streamServer: router.streamServer,
-    /** Serves all other requests of the gRPC port. */
-    serveRpc: router.serveWith([]),
-    /** Serves the requests of the HTTP port. */
-    serveHttp: router.serveWith([webPages, rest]),
+    ...createRouter(routerOptions, [webPages, rest]),
     /** Sets what probes and health checks report. */
     setReady: health.setServing,
   };

@@ -6,7 +6,7 @@ import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";
 import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
-import { type Listener, listenForHttp, listenForHttp2 } from "./http/listener.ts";
+import { type Listener, listen } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createRoutes } from "./routes.ts";
 import { type Config, ConfigError, readDatabase } from "./settings/config.ts";
@@ -51,8 +51,7 @@ export async function startServer(
   onFatal: (error: Error) => void,
   droppedLines = () => 0,
 ) {
-  const { listen, corsOrigins, limits, drain } = config;
-  const { host } = listen;
+  const { host, ports, corsOrigins, limits, drain } = config;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const onWarning = (message: string) => log.warn(message);
   const { databaseUrlFile: file } = config;
@@ -86,7 +85,6 @@ export async function startServer(
   const connections = createConnections({
     max: maxConnections,
     maxAgeMs: maxConnectionAgeMs,
-    graceMs: requestTimeoutMs,
     onEnd: telemetry.noteEnd,
   });
   const gate = createGate({
@@ -100,15 +98,20 @@ export async function startServer(
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const store = createClosedStore();
   const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts });
-  const common = { tls, host, requestTimeoutMs, connections };
-  const listeners: Listener[] = [];
+  const { streamServer, serve } = routes;
+  let listener: Listener | undefined;
   let stopFollowing = () => {};
   try {
-    const { serveRpc, streamServer, serveHttp } = routes;
-    const grpc = { ...common, serve: serveRpc };
     // Before opening the database, which can take long: probes are served meanwhile.
-    listeners.push(await listenForHttp2(listen.grpcPort, grpc, streamServer));
-    listeners.push(await listenForHttp(listen.httpPort, { ...common, serve: serveHttp }));
+    listener = await listen({
+      host,
+      ports,
+      tls,
+      requestTimeoutMs,
+      connections,
+      streamServer,
+      serve,
+    });
     const opened = await openStore(database, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
@@ -128,17 +131,16 @@ export async function startServer(
     Object.assign(store, opened);
     stopFollowing = await followStore(store, log, routes.setReady);
   } catch (error) {
-    for (const listener of listeners) listener.close();
+    listener?.close();
     connections.destroy();
     throw error instanceof DatabaseUrlError
       ? new ConfigError(`${flag} is ${error.message}`)
       : error;
   }
-  const [grpcPort = 0, httpPort = 0] = listeners.map(({ port }) => port);
+  const { close } = listener;
 
   return {
-    grpcPort,
-    httpPort,
+    ports: listener.ports,
     /** The database URL, without secrets. */
     database: database.name,
     /** Re-reads certificates and tokens, without dropping a call. */
@@ -155,7 +157,7 @@ export async function startServer(
       routes.setReady(false);
       connections.closeAfterReplies();
       await delay(Math.max(drain.delayMs, minDrainDelayMs));
-      for (const listener of listeners) listener.close();
+      close();
       connections.retire();
       let lastCallAt = performance.now();
       const end = lastCallAt + drain.timeoutMs + flushMs;

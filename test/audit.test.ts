@@ -29,7 +29,7 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
       clientsOf(service, { authorization: `Bearer t0ken-of-the-${name}` }),
     ) as [ReturnType<typeof clientsOf>, ReturnType<typeof clientsOf>];
     const headers = { authorization: "Bearer t0ken-of-the-reports" };
-    const session = rawConnection(service.grpcPort);
+    const session = rawConnection(service.port);
     const stranger = () => rawCall(session, paths.get, messages.empty, { authorization: "none" });
     let strangers = 0;
     let isOver = false;

@@ -6,7 +6,7 @@ import { describe, expect, it } from "vitest";
 import { readTokens } from "../src/auth/tokens-file.ts";
 import { deriveId } from "../src/investor/ids.ts";
 import { ConfigError } from "../src/settings/config.ts";
-import { clientsOf, type Ports } from "./support/clients.ts";
+import { type Address, clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { type Issuer, startIssuer } from "./support/issuer.ts";
@@ -38,9 +38,10 @@ async function startWithTokens(flags: Record<string, string> = {}) {
   return { file, ...(await startInProcess({ "--auth-tokens-file": file, ...flags })) };
 }
 
-const clientOf = (ports: Ports, authorization: string) => clientsOf(ports, { authorization }).gRPC;
+const clientOf = (ports: Address, authorization: string) =>
+  clientsOf(ports, { authorization }).gRPC;
 
-const rest = (ports: Ports, authorization?: string, path = "/v1/investors") =>
+const rest = (ports: Address, authorization?: string, path = "/v1/investors") =>
   ask(ports, path, authorization === undefined ? {} : { headers: { authorization } });
 
 describe("bearer tokens", () => {
@@ -98,10 +99,10 @@ describe("bearer tokens", () => {
   });
 
   it("are asked for before a byte of the body is read", async () => {
-    const { httpPort } = await startWithTokens();
+    const { port } = await startWithTokens();
     for (const path of ["/investor.v1.InvestorService/CreateInvestor", "/v1/investors"]) {
       const headers = { "content-type": "application/json", "content-length": 100 };
-      const { received } = openWire(httpPort, http1("POST", path, headers));
+      const { received } = openWire(port, http1("POST", path, headers));
       await expect.poll(received).toMatch(/^HTTP\/1\.1 401/);
     }
   });
@@ -111,7 +112,7 @@ describe("bearer tokens", () => {
     for (const path of ["/healthz", "/readyz", "/openapi.json"]) {
       expect((await rest(service, undefined, path)).status, path).toBe(200);
     }
-    const check = rawCall(rawConnection(service.grpcPort), paths.check, messages.empty);
+    const check = rawCall(rawConnection(service.port), paths.check, messages.empty);
     expect((await check).status).toBe(0);
     const refused = await rest(service, undefined, "/metrics");
     expect(refused.status).toBe(401);
@@ -239,9 +240,9 @@ describe("OIDC access tokens", () => {
       const service = await start({ "--max-connections": "1" });
       const { authorization, isAsked, release } = await slowDown(service);
       const request = http1("GET", path, { authorization });
-      const { received, closed } = openWire(service.httpPort, request);
+      const { received, closed } = openWire(service.port, request);
       await expect.poll(isAsked).toBe(true);
-      await Promise.race([closed, openWire(service.httpPort).closed]);
+      await Promise.race([closed, openWire(service.port).closed]);
       release();
       await expect.poll(received).toContain("HTTP/1.1 200 ");
       // It carries no call any more.

@@ -6,7 +6,7 @@ import { readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { createAuthority, writeServerFlags } from "./support/certificates.ts";
-import { clientsOf, type Ports } from "./support/clients.ts";
+import { type Address, clientsOf } from "./support/clients.ts";
 import { root } from "./support/clone.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
@@ -30,7 +30,7 @@ async function check(cell: Cell): Promise<void> {
 }
 
 /** What a list by a token gets: a status of HTTP. */
-async function statusWith(ports: Ports, token: string): Promise<number> {
+async function statusWith(ports: Address, token: string): Promise<number> {
   const headers = { authorization: `Bearer ${token}` };
   return (await ask(ports, "/v1/investors", { headers })).status;
 }

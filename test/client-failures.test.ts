@@ -23,9 +23,9 @@ const get = (client: grpc.InvestorClient, options = {}) =>
 /** Serves HTTP/2 and HTTP/1.1 by one listener, as a proxy would: the clients over each transport. */
 async function clientsOfProxy(handle: RequestListener) {
   const http2 = createHttp2Server(handle as Parameters<typeof createHttp2Server>[0]);
-  const grpcPort = await listen(http2);
-  const httpPort = await listen(createServer(handle));
-  return Object.entries(investorClients({ grpcPort, httpPort }));
+  const port = await listen(http2);
+  const http1Port = await listen(createServer(handle));
+  return Object.entries(investorClients({ port, http1Port }));
 }
 
 /** A client over a transport of Connect's, and over HTTP/1.1 or gRPC by a URL. */
@@ -72,32 +72,33 @@ describe("what cannot heal is said at once", () => {
     const { ca } = authority;
     const tls = credentials.createSsl(Buffer.from(ca));
     await expectLasting([
-      overHttp1(`https://localhost:${server.httpPort}`),
-      overHttp2(`https://localhost:${server.grpcPort}`),
-      overHttp1(`https://localhost:${server.httpPort}`, { ca, servername: "elsewhere.example" }),
-      overHttp1(`https://localhost:${plain.httpPort}`, { ca }),
-      grpc.createInvestorClient(`localhost:${server.grpcPort}`, credentials.createSsl()),
-      grpc.createInvestorClient(`localhost:${plain.grpcPort}`, tls),
+      overHttp1(`https://localhost:${server.port}`),
+      overHttp2(`https://localhost:${server.port}`),
+      overHttp1(`https://localhost:${server.port}`, { ca, servername: "elsewhere.example" }),
+      overHttp1(`https://localhost:${plain.port}`, { ca }),
+      grpc.createInvestorClient(`localhost:${server.port}`, credentials.createSsl()),
+      grpc.createInvestorClient(`localhost:${plain.port}`, tls),
     ]);
   });
 
   it("a port that speaks another HTTP", async () => {
-    const { grpcPort, httpPort } = await startInProcess();
+    const port = await listen(createServer());
+    const http2Port = await listen(createHttp2Server());
     await expectLasting([
-      overHttp1(`http://localhost:${grpcPort}`),
-      overHttp2(`http://localhost:${httpPort}`),
-      grpc.createInvestorClient(`localhost:${httpPort}`, credentials.createInsecure()),
+      overHttp1(`http://localhost:${http2Port}`),
+      overHttp2(`http://localhost:${port}`),
+      grpc.createInvestorClient(`localhost:${port}`, credentials.createInsecure()),
     ]);
   });
 
   it("grpc-js over TLS to an IP address, with the option that helps", async () => {
     const authority = await createAuthority();
     const flags = await writeServerFlags(temporaryFolder(), authority);
-    const { grpcPort } = await startInProcess(flags);
+    const { port } = await startInProcess(flags);
     const open = (channelOptions = {}) => {
       const tls = credentials.createSsl(Buffer.from(authority.ca));
       const options = { channelOptions };
-      const client = grpc.createInvestorClient(`127.0.0.1:${grpcPort}`, tls, options);
+      const client = grpc.createInvestorClient(`127.0.0.1:${port}`, tls, options);
       onTestFinished(() => client.close());
       return client;
     };

@@ -20,8 +20,8 @@ import { startInProcess } from "./support/server.ts";
 import { listen } from "./support/tcp.ts";
 
 async function start(flags?: Record<string, string>) {
-  const { grpcPort } = await startInProcess(flags);
-  return overGrpc(`localhost:${grpcPort}`);
+  const { port } = await startInProcess(flags);
+  return overGrpc(`localhost:${port}`);
 }
 
 /** A server that handles GetInvestor, and knows nothing of the service: its address, and its calls so far. */
@@ -294,11 +294,11 @@ describe("the client repeats a call", () => {
 
   it("within its deadline, or else that of the client, over each transport", async () => {
     const silent = await listen(createServer((socket) => socket.on("error", () => {})));
-    const ports = { grpcPort: silent, httpPort: silent };
-    const withDefault = Object.values(investorClients(ports, { timeoutMs: 500 }));
+    const address = { port: silent };
+    const withDefault = Object.values(investorClients(address, { timeoutMs: 500 }));
     const calls = [
       ...withDefault.map((client) => get(client)),
-      ...Object.values(investorClients(ports)).map((client) => get(client, { timeoutMs: 500 })),
+      ...Object.values(investorClients(address)).map((client) => get(client, { timeoutMs: 500 })),
     ];
     for (const error of await Promise.all(calls.map(errorOf))) {
       expect(error).toMatchObject({ code: status.DEADLINE_EXCEEDED, reason: undefined });
@@ -306,7 +306,7 @@ describe("the client repeats a call", () => {
   });
 
   it("to a wrong address as often as any, and says so", async () => {
-    const nobody = { grpcPort: 1, httpPort: 1 };
+    const nobody = { port: 1 };
     const clients = [...Object.values(investorClients(nobody)), overGrpc("no name")];
     // No deadline, so that a busy machine may take its time.
     const options = { timeoutMs: Number.POSITIVE_INFINITY, retries: 2 };

@@ -6,8 +6,8 @@ import { describe, expect, inject, it } from "vitest";
 import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
+  anyPort,
   ask,
-  freePorts,
   hasEnded,
   preload,
   run,
@@ -23,8 +23,10 @@ const { engines } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"))
 
 describe("the command line", () => {
   it.each([
-    [["--grpc-port", "http"], { GRPC_PORT: "1" }, /--grpc-port .* must be a whole number/],
-    [[], { GRPC_PORT: "1\n2" }, /'1 2' from env 'GRPC_PORT' .* must be a whole number/],
+    [["--port", "http"], { PORT: "1" }, /--port .* must be a port/],
+    [[], { PORT: "1\n2" }, /'1 2' from env 'PORT' .* must be a port/],
+    [[], { GRPC_PORT: "50051" }, /GRPC_PORT no longer exists: PORT serves all protocols/],
+    [["--http-port", "8080"], {}, /--http-port no longer exists: PORT serves all protocols/],
     [["serv"], {}, /unknown command "serv"; the commands are serve, copy, remove and help/],
     [["serve", "now"], {}, /too many arguments/],
     [["serve", "mongodb://u:s3cret@h/db"], {}, /too many arguments.* mongodb:\/\/h\/db/],
@@ -100,8 +102,8 @@ describe("the command line", () => {
   it.each([
     ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: it is damaged"],
     ["a folder that is none", { DATABASE_URL: "sqlite:broken.db/x.db" }, "broken.db/x.db"],
-    ["a port that is taken", { GRPC_PORT: "taken" }, "another process uses the port; --grpc-port"],
-    ["another that is taken", { HTTP_PORT: "taken" }, "another process uses the port"],
+    ["a port that is taken", { PORT: "taken" }, "another process uses the port; --port"],
+    ["one of two that is taken", { PORT: "0,taken" }, "another process uses the port; --port"],
   ])("ends with status 1 and one line by %s", async (_, settings, fault) => {
     const folder = temporaryFolder();
     writeFileSync(join(folder, "broken.db"), "x".repeat(10_000));
@@ -121,20 +123,20 @@ describe("the command line", () => {
 
   it.each([
     [{ LOG_LEVEL: "debug" }, "<6>30 <4>40 <3>50 <7>20"],
-    [{ GRPC_PORT: "x" }, "<2>60"],
+    [{ PORT: "x" }, "<2>60"],
     [{ DATABASE_URL: "sqlite:/dev/null/a.db" }, "<2>60"],
   ])("gives journald priorities with %j", async (env, expected) => {
     // As systemd names what journald reads.
     const script = 'JOURNAL_STREAM=$(stat -L -c %d:%i /dev/fd/2) exec "$0" "$@"';
     const args = ["-c", script, process.execPath, inject("bin")];
     const { PATH } = process.env;
-    const own = { PATH, ...freePorts, ...env };
+    const own = { PATH, ...anyPort, ...env };
     const folder = temporaryFolder();
     const service = runGroup("sh", args, { cwd: folder, env: own });
     await untilWritten(service, '"msg":"serving');
     if (!hasEnded(service.child)) {
-      const [, httpPort] = /http:\/\/[^ "]*:(\d+)/.exec(service.output()) ?? [];
-      const get = (id: string) => ask({ httpPort: Number(httpPort) }, `/v1/investors/${id}`);
+      const [, port] = /http:\/\/[^ "]*:(\d+)/.exec(service.output()) ?? [];
+      const get = (id: string) => ask({ port: Number(port) }, `/v1/investors/${id}`);
       await get("none");
       await get(storeWrong({ folder }));
       await untilWritten(service, '"level":20');

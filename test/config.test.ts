@@ -28,7 +28,8 @@ describe("the settings", () => {
     };
     expect(readSettings(flags)).toEqual({
       database: { kind: "sqlite", path: "data/investors.db", name: "sqlite:data/investors.db" },
-      listen: { host: "127.0.0.1", grpcPort: 50_051, httpPort: 8_080 },
+      host: "127.0.0.1",
+      ports: [8_080],
       tls: undefined,
       authentication: undefined,
       corsOrigins: ["https://a.example", "http://b:1"],
@@ -46,8 +47,7 @@ describe("the settings", () => {
   });
 
   it.each([
-    ["--grpc-port", ["", "x", "-1", "65536", "1e3", "80.5", " 80"]],
-    ["--http-port", ["", "65536"]],
+    ["--port", ["", "x", "-1", "65536", "1e3", "80.5", "80,", "80;81", "80,81,80"]],
     ["--host", ["", "127.0.0.1:8080", "localhost:", "[::1]:80", "http://localhost", "a b", "a\0"]],
     ["--cors-origin", ["example.com", "https://a.example/path", "https://a,b", ","]],
     ["--cors-origin", ["https://*.example.com", "ftp://a.example"]],
@@ -95,11 +95,18 @@ describe("the settings", () => {
     expect(read).not.toThrow("s3cret");
   });
 
-  it("are refused if both ports are one", () => {
-    const read = () => readSettings({ "--grpc-port": "9000", "--http-port": "9000" });
-    expect(read).toThrow("--grpc-port and --http-port must differ (both are 9000)");
-    expect(readSettings({ "--grpc-port": "0", "--http-port": "0" }).listen.grpcPort).toBe(0);
+  it("have any number of ports", () => {
+    expect(readSettings({ "--port": "8080, 50051,0,0" }).ports).toEqual([8_080, 50_051, 0, 0]);
   });
+
+  it.each(["--grpc-port", "--http-port"])(
+    "of 0.5 such as %s are refused with what to set",
+    (flag) => {
+      expect(() => readSettings({ [flag]: "8080" })).toThrow(
+        `${flag} no longer exists: --port serves all protocols`,
+      );
+    },
+  );
 
   it.each([
     [{ "--tls-cert": "a.crt" }, "--tls-cert and --tls-key go together"],
@@ -123,20 +130,20 @@ describe("the settings", () => {
       ] as const) {
         const message = `--host ${host} is not a loopback address, and calls are not ${lacking} (--`;
         expect(() => read(flags)).toThrow(message);
-        expect(read({ ...flags, "--allow-insecure": "true" }).listen.host).toBe(host);
+        expect(read({ ...flags, "--allow-insecure": "true" }).host).toBe(host);
       }
-      expect(read({ ...tls, ...tokens }).listen.host).toBe(host);
+      expect(read({ ...tls, ...tokens }).host).toBe(host);
     },
   );
 
   it.each(["localhost", "127.0.0.1", "127.8.8.8", "::1"])("need no more for %s", (host) => {
-    expect(readSettings({ "--host": host }).listen.host).toBe(host);
+    expect(readSettings({ "--host": host }).host).toBe(host);
   });
 
   it("are taken from flags before the environment, of which an empty variable is none", () => {
-    const environment = { GRPC_PORT: "1", HTTP_PORT: "2", DRAIN_DELAY: "", TLS_CERT: "" };
-    const config = readConfig(parse(["--grpc-port", "3"], environment));
-    expect(config).toMatchObject({ listen: { grpcPort: 3, httpPort: 2 }, drain: { delayMs: 0 } });
+    const environment = { PORT: "1", HOST: "::1", DRAIN_DELAY: "", TLS_CERT: "", GRPC_PORT: "" };
+    const config = readConfig(parse(["--port", "3"], environment));
+    expect(config).toMatchObject({ host: "::1", ports: [3], drain: { delayMs: 0 } });
   });
 
   it("without a default are unset by an empty flag", () => {
@@ -146,13 +153,13 @@ describe("the settings", () => {
   });
 
   it("are named as they were given", () => {
-    const environment = { GRPC_PORT: "x", TLS_CERT: "a.crt", TLS_KEY: "b --tls-cert" };
-    const command = parse(["--grpc-port", "0"], environment);
+    const environment = { PORT: "x", TLS_CERT: "a.crt", TLS_KEY: "b --tls-cert" };
+    const command = parse(["--port", "0"], environment);
     const name = (message: string) => nameAsGiven(message, command);
     expect(name("--tls-cert and --tls-key go together")).toBe("TLS_CERT and TLS_KEY go together");
-    expect(name("--grpc-port must be even")).toBe("--grpc-port must be even");
+    expect(name("--port must be even")).toBe("--port must be even");
     expect(name("it is not encrypted (--tls-cert)")).toBe("it is not encrypted (TLS_CERT)");
-    expect(name('--http-port must be even, not "--tls-cert"')).toContain('not "--tls-cert"');
+    expect(name('--host must be even, not "--tls-cert"')).toContain('not "--tls-cert"');
   });
 });
 

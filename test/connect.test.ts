@@ -130,7 +130,7 @@ async function send(port: number, agent: Agent, { path, headers, body }: Sample)
 }
 
 it("a unary call by Connect is replied to as by connect-node itself, but for our reasons", async () => {
-  const { port: ours } = await serveMethods(echo, { kind: "http", maxMessageBytes });
+  const { port: ours } = await serveMethods(echo, { maxMessageBytes });
   const theirs = await serveByConnectNode();
   const agent = new Agent({ keepAlive: true });
   onTestFinished(() => agent.destroy());
@@ -163,8 +163,8 @@ it("a unary call by Connect is replied to as by connect-node itself, but for our
   for (const [what, times] of Object.entries(seen)) expect(times, what).toBeGreaterThan(1);
 });
 
-const post = (httpPort: number, type: string, body: string | Uint8Array, headers = {}) =>
-  fetch(`http://127.0.0.1:${httpPort}${service}/ListInvestors`, {
+const post = (port: number, type: string, body: string | Uint8Array, headers = {}) =>
+  fetch(`http://127.0.0.1:${port}${service}/ListInvestors`, {
     ...{ method: "POST", headers: { "content-type": type, ...headers } },
     body: new Uint8Array(Buffer.from(body)),
   });
@@ -174,25 +174,25 @@ describe("Connect and gRPC-Web", () => {
     ["gzip", gzipSync],
     ["br", brotliCompressSync],
   ] as const)("take %s, and no message that unpacks to 50 MB", async (encoding, pack) => {
-    const { httpPort } = await startInProcess();
+    const { port } = await startInProcess();
     const bomb = pack(`{"pageToken":"${"a".repeat(50_000_000)}"}`);
     const web = "application/grpc-web+json";
     const ofConnect = { "content-encoding": encoding };
     const ofWeb = { "grpc-encoding": encoding };
-    expect((await post(httpPort, json, pack("{}"), ofConnect)).status).toBe(200);
-    const good = await post(httpPort, web, frame(pack("{}"), true), ofWeb);
+    expect((await post(port, json, pack("{}"), ofConnect)).status).toBe(200);
+    const good = await post(port, web, frame(pack("{}"), true), ofWeb);
     expect(await good.text()).toContain("grpc-status: 0");
-    const tooLarge = await post(httpPort, json, bomb, ofConnect);
+    const tooLarge = await post(port, json, bomb, ofConnect);
     expect(await tooLarge.json()).toMatchObject({
       code: "resource_exhausted",
       details: [{ debug: { reason: "MESSAGE_TOO_LARGE" } }],
     });
-    const refused = await post(httpPort, web, frame(bomb, true), ofWeb);
+    const refused = await post(port, web, frame(bomb, true), ofWeb);
     expect(await refused.text()).toContain("grpc-status: 8");
   });
 
   it("refuse what they cannot read, by their own status", async () => {
-    const { httpPort, errors } = await startInProcess();
+    const { port, errors } = await startInProcess();
     for (const [type, headers, body, status] of [
       [json, { "connect-timeout-ms": "soon" }, "{}", 400],
       [json, { "content-encoding": "zip" }, "{}", 501],
@@ -202,7 +202,7 @@ describe("Connect and gRPC-Web", () => {
       ["application/grpc-web-text", {}, "", 415],
       ["text/plain", {}, "{}", 415],
     ] as const) {
-      const reply = await post(httpPort, type, body, headers);
+      const reply = await post(port, type, body, headers);
       expect(reply.status, type).toBe(status);
       const content = await reply.json();
       if (status === 415) expect(content, type).toMatchObject({ reason: "UNSUPPORTED_MEDIA_TYPE" });
@@ -214,7 +214,7 @@ describe("Connect and gRPC-Web", () => {
   });
 
   it("say what is wrong with JSON, and where", async () => {
-    const { httpPort } = await startInProcess();
+    const { port } = await startInProcess();
     for (const [body, message] of [
       ['{"pageToken":\n"s3cret}', "the body is not valid JSON at line 2, column 9"],
       ['{"pageToken":"s3cret"} {}', "the body is not valid JSON at column 24"],
@@ -227,7 +227,7 @@ describe("Connect and gRPC-Web", () => {
     ] as const) {
       // Of the common form, and of another.
       for (const type of [json, `${json}; charset=utf-8`]) {
-        const reply = await (await post(httpPort, type, body)).json();
+        const reply = await (await post(port, type, body)).json();
         const details = [{ debug: { reason: "MALFORMED_REQUEST" } }];
         expect(reply).toMatchObject({ message: expect.stringMatching(message), details });
       }
@@ -239,7 +239,7 @@ describe("Connect and gRPC-Web", () => {
       ["application/proto", "no gzip", gzip],
       [json, "no gzip", gzip],
     ] as const) {
-      const reply = await post(httpPort, type, body, headers);
+      const reply = await post(port, type, body, headers);
       const message = "the request is not a valid message of this method";
       const details = [{ debug: { reason: "MALFORMED_REQUEST" } }];
       expect(await reply.json()).toMatchObject({ code: "invalid_argument", message, details });
@@ -247,7 +247,7 @@ describe("Connect and gRPC-Web", () => {
   });
 
   it("take reads by GET, and no other method but POST", async () => {
-    const { httpPort, errors } = await startInProcess();
+    const { port, errors } = await startInProcess();
     for (const [method, path, status, allowed] of [
       ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B%7D", 200],
       ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CAE", 200],
@@ -259,7 +259,7 @@ describe("Connect and gRPC-Web", () => {
       ["GET", "CreateInvestor?connect=v1&encoding=json&message=%7B%7D", 405, ["POST"]],
       ["PUT", "GetInvestor", 405, ["GET", "POST"]],
     ] as const) {
-      const reply = await fetch(`http://127.0.0.1:${httpPort}${service}/${path}`, { method });
+      const reply = await fetch(`http://127.0.0.1:${port}${service}/${path}`, { method });
       expect(reply.status, path).toBe(status);
       expect(reply.headers.get("allow")?.split(", ").toSorted(), path).toEqual(allowed);
       expect(reply.headers.get("cache-control"), path).toBe("no-store");

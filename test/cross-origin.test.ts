@@ -35,8 +35,8 @@ describe("CORS", () => {
 
   it("lets the pages of the origins that are set call, and no others", async () => {
     const origins = "https://a.example,https://b.example";
-    const { httpPort } = await startInProcess({ ...open, "--cors-origin": origins });
-    const allowed = await preflight(httpPort, "https://b.example");
+    const { port } = await startInProcess({ ...open, "--cors-origin": origins });
+    const allowed = await preflight(port, "https://b.example");
     expect(allowed).toMatchObject({
       status: 204,
       headers: {
@@ -45,10 +45,10 @@ describe("CORS", () => {
         "access-control-allow-methods": "GET, HEAD, POST",
       },
     });
-    const refused = await preflight(httpPort, "https://c.example");
+    const refused = await preflight(port, "https://c.example");
     expect(refused.headers).not.toHaveProperty("access-control-allow-origin");
     for (const path of [rest, `${rest}/x`, rpc]) {
-      const { headers } = await send(httpPort, path, { headers: { origin: "https://a.example" } });
+      const { headers } = await send(port, path, { headers: { origin: "https://a.example" } });
       expect(headers["access-control-allow-origin"], path).toBe("https://a.example");
       expect(headers["access-control-expose-headers"], path).toMatch(/Link, Retry-After/);
       expect(headers.vary, path).toContain("Origin");
@@ -56,38 +56,38 @@ describe("CORS", () => {
   });
 
   it("says nothing unless it is set", async () => {
-    const { httpPort } = await startInProcess(open);
-    const { headers } = await preflight(httpPort, "https://a.example");
+    const { port } = await startInProcess(open);
+    const { headers } = await preflight(port, "https://a.example");
     expect(headers).not.toHaveProperty("access-control-allow-origin");
   });
 });
 
 describe("a service on loopback that asks for no credentials", () => {
   it("replies only to the names of this machine, and of the target in absolute form", async () => {
-    const { grpcPort, httpPort } = await startInProcess();
-    for (const host of ["localhost", `127.0.0.1:${httpPort}`, "[::1]:80", "LOCALHOST:1"]) {
-      expect(await statusOf(httpPort, rest, { host }), host).toBe(200);
-      expect(await statusOf(httpPort, `http://${host}${rest}`, { host: "evil.example" })).toBe(200);
+    const { port } = await startInProcess();
+    for (const host of ["localhost", `127.0.0.1:${port}`, "[::1]:80", "LOCALHOST:1"]) {
+      expect(await statusOf(port, rest, { host }), host).toBe(200);
+      expect(await statusOf(port, `http://${host}${rest}`, { host: "evil.example" })).toBe(200);
     }
     for (const host of ["evil.example", "localhost.evil.example", "10.0.0.1", "::1", "["]) {
-      expect(await statusOf(httpPort, rest, { host }), host).toBe(403);
-      expect(await statusOf(httpPort, rpc, { host }), host).toBe(403);
-      expect(await statusOf(httpPort, "/", { host }), host).toBe(403);
+      expect(await statusOf(port, rest, { host }), host).toBe(403);
+      expect(await statusOf(port, rpc, { host }), host).toBe(403);
+      expect(await statusOf(port, "/", { host }), host).toBe(403);
     }
     const authority = { ":authority": "evil.example" };
-    const call = rawCall(rawConnection(grpcPort), rpc, messages.empty, authority);
+    const call = rawCall(rawConnection(port), rpc, messages.empty, authority);
     expect((await call).reason).toBe("CROSS_ORIGIN");
     const target = `http://evil.example${rest}`;
-    expect(await statusOf(httpPort, target, { host: "localhost" })).toBe(403);
+    expect(await statusOf(port, target, { host: "localhost" })).toBe(403);
   });
 
   it("replies to probes that name no host, or any", async () => {
-    const { httpPort } = await startInProcess();
+    const { port } = await startInProcess();
     for (const path of ["/healthz", "/readyz"]) {
       // As HAProxy asks.
-      const { closed } = openWire(httpPort, `GET ${path} HTTP/1.0\r\n\r\n`);
+      const { closed } = openWire(port, `GET ${path} HTTP/1.0\r\n\r\n`);
       expect(statusesIn(await closed)).toEqual([200]);
-      expect(await statusOf(httpPort, path, { host: "10.1.2.3" })).toBe(200);
+      expect(await statusOf(port, path, { host: "10.1.2.3" })).toBe(200);
     }
   });
 
@@ -95,8 +95,8 @@ describe("a service on loopback that asks for no credentials", () => {
   it.each(["envoy_cluster", "cluster.v1.2"])(
     "replies to health checks and reflection under any authority, as %s",
     async (name) => {
-      const { grpcPort, httpPort } = await startInProcess();
-      const session = rawConnection(grpcPort);
+      const { port } = await startInProcess();
+      const session = rawConnection(port);
       const authority = { ":authority": name };
       const ofAny = (path: string) => rawCall(session, path, messages.empty, authority);
       expect((await ofAny(paths.check)).status).toBe(0);
@@ -105,28 +105,28 @@ describe("a service on loopback that asks for no credentials", () => {
       for (const type of [json["content-type"], `${json["content-type"]}; charset=utf-8`]) {
         const headers = { ...json, "content-type": type };
         const health = http1("POST", paths.check, headers, "{}");
-        await expect.poll(openWire(httpPort, health).received).toMatch(/^HTTP\/1\.1 200 /);
+        await expect.poll(openWire(port, health).received).toMatch(/^HTTP\/1\.1 200 /);
       }
-      expect(await statusOf(httpPort, rpc, { host: name })).toBe(403);
+      expect(await statusOf(port, rpc, { host: name })).toBe(403);
     },
   );
 
   it("replies to the address that it listens on", async () => {
-    const { httpPort } = await startInProcess({ "--host": "127.8.8.8" });
+    const { port } = await startInProcess({ "--host": "127.8.8.8" });
     for (const [host, status] of [
       ["127.8.8.8", 200],
-      [`127.8.8.8:${httpPort}`, 200],
+      [`127.8.8.8:${port}`, 200],
       ["localhost", 200],
       ["127.8.8.9", 403],
     ] as const) {
-      const reply = await send(httpPort, rest, { host: "127.8.8.8", headers: { host } });
+      const reply = await send(port, rest, { host: "127.8.8.8", headers: { host } });
       expect(reply.status, host).toBe(status);
     }
   });
 
   it("refuses the pages of other sites unless their origin is set", async () => {
-    const { httpPort } = await startInProcess({ "--cors-origin": "https://a.example" });
-    const own = `127.0.0.1:${httpPort}`;
+    const { port } = await startInProcess({ "--cors-origin": "https://a.example" });
+    const own = `127.0.0.1:${port}`;
     for (const [headers, status] of [
       [{ origin: `http://${own}`, host: own }, 200],
       [{ origin: "https://a.example" }, 200],
@@ -135,14 +135,14 @@ describe("a service on loopback that asks for no credentials", () => {
       [{ origin: "null" }, 403],
       [{ "sec-fetch-site": "cross-site" }, 403],
     ] as const) {
-      expect(await statusOf(httpPort, rest, headers), JSON.stringify(headers)).toBe(status);
+      expect(await statusOf(port, rest, headers), JSON.stringify(headers)).toBe(status);
     }
   });
 
   it("logs the origin of a page that it refuses, and no header that is none", async () => {
-    const { httpPort, lines } = await startInProcess();
-    expect(await statusOf(httpPort, rest, { origin: "https://evil.example" })).toBe(403);
-    expect(await statusOf(httpPort, rest, { origin: '{"lastName":"Lovelace"}' })).toBe(403);
+    const { port, lines } = await startInProcess();
+    expect(await statusOf(port, rest, { origin: "https://evil.example" })).toBe(403);
+    expect(await statusOf(port, rest, { origin: '{"lastName":"Lovelace"}' })).toBe(403);
     const refused = lines.filter(({ msg }) => msg === "refused");
     expect(refused).toMatchObject([
       { level: 40, reason: "CROSS_ORIGIN", origin: "https://evil.example" },

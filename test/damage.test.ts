@@ -218,7 +218,7 @@ describe("a damaged page", () => {
 
   it("is an internal error in the reply, the log and the metric of each list that meets it", async () => {
     const service = await serve(change((page) => page.fill(0xff)));
-    const url = `http://127.0.0.1:${service.httpPort}/v1/investors`;
+    const url = `http://127.0.0.1:${service.port}/v1/investors`;
     const { gRPC, Connect, "gRPC-Web": grpcWeb } = clientsOf(service);
 
     /** Lists by pages of REST; resolves with the id in the problem of the last. */
@@ -268,7 +268,7 @@ describe("a damaged page", () => {
     const path = change((page) => page.subarray(8, 16).swap32().swap16());
     const service = await serve(path);
     expect((await failureOf(listAll(grpcClient(service)))).reason).toBe("INTERNAL");
-    const reply = await fetch(`http://127.0.0.1:${service.httpPort}/v1/investors`);
+    const reply = await fetch(`http://127.0.0.1:${service.port}/v1/investors`);
     await expect(reply.text()).rejects.toThrow();
     const damage = /damaged after the id [0-9a-f-]{36}/;
     expect(JSON.stringify(service.errors)).toMatch(damage);

@@ -10,8 +10,8 @@ import { makeSqlite } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
 import {
+  anyPort,
   end,
-  freePorts,
   grpcClient,
   hurry,
   type Run,
@@ -141,7 +141,7 @@ describe("a disk that hangs", needs("cc"), () => {
 describe("process 1 of a container", needs("mount"), () => {
   async function start(DRAIN_DELAY = "0s") {
     const args = ["--pid", "--fork", "--kill-child", process.execPath, inject("bin")];
-    const env = { PATH: process.env.PATH, ...freePorts, DRAIN_DELAY };
+    const env = { PATH: process.env.PATH, ...anyPort, DRAIN_DELAY };
     const service = runGroup("unshare", args, { cwd: temporaryFolder(), env });
     await untilWritten(service, "serving");
     const children = `/proc/${service.child.pid}/task/${service.child.pid}/children`;

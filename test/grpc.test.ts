@@ -30,7 +30,7 @@ const { empty } = messages;
 async function serve(getInvestor: Required<Methods>["getInvestor"]) {
   const logged: string[] = [];
   const log = pino({ level: "error" }, { write: (line) => void logged.push(line) });
-  const { port } = await serveMethods({ getInvestor }, { kind: "grpc", log });
+  const { port } = await serveMethods({ getInvestor }, { log });
   return { port, logged, session: rawConnection(port) };
 }
 
@@ -113,8 +113,8 @@ it.each([
 );
 
 it("health by gRPC is that of the server and each service, and NOT_FOUND for others", async () => {
-  const { grpcPort } = await startInProcess();
-  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` });
+  const { port } = await startInProcess();
+  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${port}` });
   const client = createClient(Health, transport);
   for (const service of ["", InvestorService.typeName]) {
     expect((await client.check({ service })).status).toBe(Serving.SERVING);
@@ -148,8 +148,8 @@ it.each([
   ["gRPC-Web", createGrpcWebTransport],
   ["Connect", createConnectTransport],
 ])("watching health is unimplemented by %s, for which its protocol provides", async (_, create) => {
-  const { grpcPort } = await startInProcess();
-  const transport = create({ baseUrl: `http://127.0.0.1:${grpcPort}`, httpVersion: "2" });
+  const { port } = await startInProcess();
+  const transport = create({ baseUrl: `http://127.0.0.1:${port}`, httpVersion: "2" });
   const watch = createClient(Health, transport).watch({})[Symbol.asyncIterator]();
   expect((await failureOf(watch.next())).code).toBe("Unimplemented");
 });
@@ -177,8 +177,8 @@ os._exit(0)
 `;
 
 it("Python's clients of reflection and health work unaided", needs("Python"), async () => {
-  const { grpcPort } = await startInProcess();
-  expect(await runPython(pythonEndpoints, `127.0.0.1:${grpcPort}`)).toEqual([
+  const { port } = await startInProcess();
+  expect(await runPython(pythonEndpoints, `127.0.0.1:${port}`)).toEqual([
     ["grpc.health.v1.Health", "investor.v1.InvestorService"],
     ["CreateInvestor", "GetInvestor", "ListInvestors"],
     "google.rpc.ErrorInfo",

@@ -52,14 +52,14 @@ function toBytes(text: string): string {
 
 describe("a connection of HTTP/1.1", () => {
   it("stays unless its client closes it", async () => {
-    const { httpPort } = await startInProcess(anyHost);
+    const { port } = await startInProcess(anyHost);
     const finalIn = (text: string) => statusesIn(text).filter((each) => each >= 200);
     for (const [name, status, text] of closing) {
-      expect(finalIn(await openWire(httpPort, toBytes(text)).closed), name).toEqual([status]);
+      expect(finalIn(await openWire(port, toBytes(text)).closed), name).toEqual([status]);
     }
     for (const [name, status, text] of keeping) {
       const request = toBytes(text);
-      const { socket, received } = openWire(httpPort, request);
+      const { socket, received } = openWire(port, request);
       await expect.poll(() => finalIn(received()), { message: name }).toEqual([status]);
       socket.write(request);
       await expect.poll(() => finalIn(received()), { message: name }).toEqual([status, status]);
@@ -68,12 +68,12 @@ describe("a connection of HTTP/1.1", () => {
   });
 
   it("carries requests in chunks, sent without waiting for replies, in their order", async () => {
-    const { httpPort } = await startInProcess();
+    const { port } = await startInProcess();
     const chunks = `${Buffer.byteLength(record).toString(16)}\r\n${record}\r\n0\r\n\r\n`;
     const isChunked = { "content-length": undefined, "transfer-encoding": "chunked" };
     const chunked = http1("POST", rpc, { ...json, ...isChunked }) + chunks;
     const missing = http1("GET", "/nothing", {});
-    const { received } = openWire(httpPort, chunked + missing + chunked + alive);
+    const { received } = openWire(port, chunked + missing + chunked + alive);
     await expect.poll(() => statusesIn(received())).toEqual([200, 404, 200, 200]);
   });
 
@@ -82,15 +82,15 @@ describe("a connection of HTTP/1.1", () => {
     const release = lockDatabase(service);
     const creates = http1("POST", rpc, json, record).repeat(3);
     const connect = "CONNECT x HTTP/1.1\r\nhost: x\r\n\r\n";
-    await openWire(service.httpPort, creates + connect).closed;
+    await openWire(service.port, creates + connect).closed;
     release();
     await untilInFlight(service, 0);
   });
 
   it("takes the rest of a request that was refused for as long as it goes on arriving", async () => {
-    const { httpPort } = await startInProcess();
+    const { port } = await startInProcess();
     const head = http1("POST", "/nothing", { "content-length": 30 });
-    const { socket, received } = openWire(httpPort, head);
+    const { socket, received } = openWire(port, head);
     // For longer than it may pause.
     for (let i = 0; i < 10; i += 1) {
       await delay(600);
@@ -101,9 +101,9 @@ describe("a connection of HTTP/1.1", () => {
   });
 
   it("is closed if the rest of a request that was refused pauses for five seconds", async () => {
-    const { httpPort } = await startService({ NODE_OPTIONS: hurry(4) });
+    const { port } = await startService({ NODE_OPTIONS: hurry(4) });
     const head = http1("POST", "/nothing", { "content-length": 1_000 });
-    const { socket, received, closed } = openWire(httpPort, head);
+    const { socket, received, closed } = openWire(port, head);
     await expect.poll(() => statusesIn(received())).toEqual([404]);
     // Each pause is of seven seconds there.
     let sent = 0;
@@ -115,19 +115,11 @@ describe("a connection of HTTP/1.1", () => {
   });
 
   it("has / as the path of a target that has none", async () => {
-    const { httpPort } = await startInProcess();
+    const { port } = await startInProcess();
     for (const target of ["http://localhost", "http://localhost?", "HTTP://localhost/"]) {
-      const { received } = openWire(httpPort, http1("GET", target, {}));
+      const { received } = openWire(port, http1("GET", target, {}));
       await expect.poll(received, { message: target }).toMatch(/^HTTP\/1\.1 200 [\s\S]*<html/);
     }
-  });
-
-  it("is closed on the port for gRPC, which takes HTTP/2 alone", async () => {
-    const { grpcPort, errors } = await startInProcess();
-    for (const request of [alive, "PRI * HTTP/1.1\r\n\r\n", http1("POST", rpc, json, "{}")]) {
-      await openWire(grpcPort, request).closed;
-    }
-    expect(errors).toEqual([]);
   });
 });
 
@@ -154,7 +146,7 @@ describe("a request that is not well-formed", () => {
     async (length) => {
       const service = await startInProcess();
       const request = http1("GET", `${rest}?a=${"b".repeat(length)}`, {});
-      const { closed } = openWire(service.httpPort, request);
+      const { closed } = openWire(service.port, request);
       const head = "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close";
       expect(await closed).toBe(`${head}\r\nContent-Length: 0\r\n\r\n`);
       const name = "investor_records_connections_closed_total";
@@ -170,9 +162,9 @@ describe("a request that is not well-formed", () => {
     const badChunk = `${http1("POST", rpc, { ...json, ...isChunked })}nonsense\r\n`;
     const tooLarge = http1("GET", `${rest}?a=${"b".repeat(17_000)}`, {});
     for (const request of ["nonsense\r\n\r\n", tooLarge, badChunk]) {
-      expect(await openWire(service.httpPort, create + request).closed, request).toBe("");
+      expect(await openWire(service.port, create + request).closed, request).toBe("");
     }
-    expect(statusesIn(await openWire(service.httpPort, badChunk).closed)).toEqual([400]);
+    expect(statusesIn(await openWire(service.port, badChunk).closed)).toEqual([400]);
   });
 
   it.each([
@@ -181,11 +173,11 @@ describe("a request that is not well-formed", () => {
   ])(
     "is refused with a status of its own, and ends nothing else, where hosts are %s",
     async (_, flags) => {
-      const { httpPort, errors } = await startInProcess(flags);
+      const { port, errors } = await startInProcess(flags);
       for (const [message, request] of Object.entries(requests)) {
-        const { received } = openWire(httpPort, request);
+        const { received } = openWire(port, request);
         await expect.poll(received, { message }).toMatch(/^HTTP\/1\.1 4\d\d /);
-        await expect.poll(openWire(httpPort, alive).received, { message }).toContain("alive");
+        await expect.poll(openWire(port, alive).received, { message }).toContain("alive");
       }
       expect(errors).toEqual([]);
     },

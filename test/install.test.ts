@@ -7,14 +7,14 @@ import { join } from "node:path";
 import { expect, it, onTestFinished } from "vitest";
 import { copyClone, root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { freePorts, runGroup, untilWritten } from "./support/service.ts";
+import { anyPort, runGroup, untilWritten } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 it("npm start builds what it starts, though a file has npm run no scripts", async () => {
   const folder = temporaryFolder();
   copyClone(folder);
   writeFileSync(join(folder, ".npmrc"), "ignore-scripts=true\n");
-  const env = { PATH: process.env.PATH, ...freePorts };
+  const env = { PATH: process.env.PATH, ...anyPort };
   const service = runGroup("npm", ["start"], { cwd: folder, env });
   await untilWritten(service, "serving");
   expect(service.output()).toContain("serving sqlite:");
@@ -41,7 +41,7 @@ it.each([
   ["::", "127.0.0.1"],
   ["::", "::1"],
 ])(
-  "the health check asks the address that is served: with HOST=%s, on %s",
+  "the health check asks the address that is served, on the first port: with HOST=%s, on %s",
   needs("IPv6"),
   async (HOST, address) => {
     const server = createServer((req, res) =>
@@ -50,7 +50,7 @@ it.each([
     onTestFinished(() => void server.close());
     await once(server.listen(0, address), "listening");
     const { port } = server.address() as AddressInfo;
-    const env = { PATH: process.env.PATH, HOST, HTTP_PORT: String(port) };
+    const env = { PATH: process.env.PATH, HOST, PORT: `${port},1` };
     const check = () =>
       runGroup(process.execPath, ["deploy/healthcheck.js"], { cwd: root, env }).exited;
     expect(await check()).toBe(0);

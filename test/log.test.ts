@@ -112,13 +112,12 @@ describe.each(launchers)("%s that takes nothing", (kind, launcher, ...tools) => 
     "does not hold up the service, which counts and says what is lost",
     needs(...tools),
     async () => {
-      // Nothing says which ports the service would choose.
-      const [grpcPort, httpPort] = [await freePort(), await freePort()];
-      const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
-      const env = { PATH: process.env.PATH, ...ports, LOG_LEVEL: "debug" };
+      // Nothing says which port the service would choose.
+      const port = await freePort();
+      const env = { PATH: process.env.PATH, PORT: String(port), LOG_LEVEL: "debug" };
       const service = runUnread(launcher, [], { cwd: temporaryFolder(), env });
-      const client = grpcClient({ grpcPort });
-      const lost = () => metric({ httpPort }, "investor_records_log_lines_dropped_total");
+      const client = grpcClient({ port });
+      const lost = () => metric({ port }, "investor_records_log_lines_dropped_total");
       await waitFor(() => client.createInvestor(aCreate()).catch(() => undefined));
       await waitFor(async () => {
         await Promise.all(Array.from({ length: 100 }, () => client.createInvestor(aCreate())));

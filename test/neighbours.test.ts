@@ -199,11 +199,10 @@ async function start() {
   const { TLS_CERT: certFile, TLS_KEY: keyFile } = await writeServerFiles(folder, authority);
   const tls = await readTls({ certFile, keyFile, clientCaFile: undefined }, () => {});
   const ports = {
-    gRPC: await startEngine({ ...options, kind: "grpc" }),
-    "HTTP/1.1": await startEngine({ ...options, kind: "http" }),
-    TLS: await startEngine({ ...options, kind: "http", tls }),
+    plain: await startEngine(options),
+    TLS: await startEngine({ ...options, tls }),
   };
-  const baseUrl = `http://127.0.0.1:${ports.gRPC.port}`;
+  const baseUrl = `http://127.0.0.1:${ports.plain.port}`;
   const transport = createGrpcTransport({ baseUrl });
   const caller = createClient(InvestorService, transport);
   const checker = createClient(Health, createGrpcTransport({ baseUrl }));
@@ -212,8 +211,8 @@ async function start() {
     addresses: {
       ca: authority.ca,
       ports: {
-        gRPC: ports.gRPC.port,
-        "HTTP/1.1": ports["HTTP/1.1"].port,
+        gRPC: ports.plain.port,
+        "HTTP/1.1": ports.plain.port,
         HTTPS: ports.TLS.port,
         "HTTP/2": ports.TLS.port,
       },

@@ -140,11 +140,11 @@ describe("the keys of the issuer", () => {
     const { publicKey } = generateKeyPairSync("rsa", { modulusLength: 1_024 });
     issuer.replies[keysPath] = { keys: [{ ...publicKey.export({ format: "jwk" }), kid: "0" }] };
     const flags = { "--oidc-issuer": issuer.url, "--oidc-audience": "investors" };
-    const { httpPort, lines } = await startInProcess(flags);
+    const { port, lines } = await startInProcess(flags);
     const parts = [{ alg: "RS256", kid: "0" }, { iss: issuer.url }, {}];
     const token = parts.map((part) => Buffer.from(JSON.stringify(part)).toString("base64url"));
     const headers = { authorization: `Bearer ${token.join(".")}` };
-    await fetch(`http://127.0.0.1:${httpPort}/v1/investors`, { headers });
+    await fetch(`http://127.0.0.1:${port}/v1/investors`, { headers });
     const cause = expect.stringMatching(/^a key of the issuer cannot be used: .*2048 bits/);
     const refusal = expect.objectContaining({ reason: "ISSUER_UNAVAILABLE", cause });
     await expect.poll(() => lines).toContainEqual(refusal);

@@ -116,14 +116,14 @@ describe("the OpenAPI document", () => {
   });
 
   it("is served as it is, and has examples that a new service replies to as it says", async () => {
-    const { httpPort } = await startInProcess();
-    const served = await fetch(`http://localhost:${httpPort}/openapi.json`);
+    const { port } = await startInProcess();
+    const served = await fetch(`http://localhost:${port}/openapi.json`);
     expect(served.headers.get("content-type")).toBe("application/json");
     expect(Buffer.from(await served.arrayBuffer())).toEqual(openApiFile);
     // Clients that are generated resolve no relative URL.
     expect(openApi.servers).toMatchObject([{ url: "http://localhost:8080" }]);
     const ask = async (path: string, init?: RequestInit) => {
-      const response = await fetch(`http://localhost:${httpPort}/v1/investors${path}`, init);
+      const response = await fetch(`http://localhost:${port}/v1/investors${path}`, init);
       return [response.status, (await response.json()) as { id: string }] as const;
     };
     const content = createInvestor?.requestBody.content["application/json"]?.example;

@@ -57,13 +57,13 @@ const ofHttp2 = {
   gRPC: form("application/grpc", toFrame(proto), grpcTimeout),
   "gRPC, unusual": form("application/grpc+json", toFrame(json), grpcTimeout),
 };
-const { REST, ...rpcs } = ofHttp2;
+const { Connect, REST } = ofHttp2;
 const kinds = [
-  ["HTTP/1.1", "http", ofHttp1],
-  ["HTTP/2 on the gRPC port", "grpc", rpcs],
-  ["HTTP/2 with TLS", "TLS", { Connect: ofHttp2.Connect, REST }],
+  ["HTTP/1.1", ofHttp1],
+  ["HTTP/2", ofHttp2],
+  ["HTTP/2 with TLS", { Connect, REST }],
 ] as const;
-type Kind = (typeof kinds)[number][1];
+type Kind = (typeof kinds)[number][0];
 
 /** A call by one protocol over one kind of connection. */
 interface Case {
@@ -75,10 +75,10 @@ interface Case {
 /** Tests a rule by every protocol over every kind of connection, all or so many at once. */
 function everywhere(rule: string, test: (each: Case) => Promise<void>, atOnce = 64) {
   it(`a call ${rule}`, async () => {
-    const tests = kinds.flatMap(([connection, kind, forms]) =>
+    const tests = kinds.flatMap(([kind, forms]) =>
       Object.entries<Form>(forms).map(([name, form]) => async () => {
         await test({ name, kind, form }).catch((cause) => {
-          throw new Error(`by ${name} over ${connection}: ${cause.message}`, { cause });
+          throw new Error(`by ${name} over ${kind}: ${cause.message}`, { cause });
         });
       }),
     );
@@ -96,9 +96,8 @@ const hang: Methods = {
 const echo: Methods = { createInvestor: ({ lastName = "" }) => ({ lastName, type: 1 }) };
 
 async function serve(kind: Kind, methods: Methods, options: Partial<EngineOptions> = {}) {
-  const { ca, ...tls } = kind === "TLS" ? withTls : { ca: "" };
-  const ofKind = kind === "grpc" ? "grpc" : "http";
-  return { ...(await serveMethods(methods, { kind: ofKind, ...tls, ...options })), ca };
+  const { ca, ...tls } = kind === "HTTP/2 with TLS" ? withTls : { ca: "" };
+  return { ...(await serveMethods(methods, { ...tls, ...options })), ca };
 }
 
 const folder = sharedFolder();
@@ -145,9 +144,9 @@ interface WireCall {
 
 /** Opens a connection, and returns what begins a call on it: with its headers alone. */
 function open({ port, ca }: { port: number; ca: string }, kind: Kind, form: Form) {
-  if (kind === "http") return openHttp1(port, form);
+  if (kind === "HTTP/1.1") return openHttp1(port, form);
   const session =
-    kind === "grpc" ? rawConnection(port) : connectHttp2(`https://localhost:${port}`, { ca });
+    kind === "HTTP/2" ? rawConnection(port) : connectHttp2(`https://localhost:${port}`, { ca });
   onTestFinished(() => session.destroy());
   return openHttp2(session, form);
 }
@@ -369,8 +368,8 @@ everywhere(
 );
 
 it("a create may be what older clients send, or a record that was read", async () => {
-  const { httpPort } = await startInProcess();
-  const url = `http://127.0.0.1:${httpPort}${rpc}`;
+  const { port } = await startInProcess();
+  const url = `http://127.0.0.1:${port}${rpc}`;
   const post = async (type: string, body: Buffer | string | Uint8Array<ArrayBuffer>) => {
     const reply = await fetch(url, { method: "POST", headers: { "content-type": type }, body });
     expect(reply.status).toBe(200);

@@ -26,9 +26,9 @@ async function send(port: number, path: string, headers = {}, method = "GET") {
 }
 
 it("the files of the reference page are built, and sent on this machine", async () => {
-  const { httpPort } = await startService();
+  const { port } = await startService();
   for (const [path, type] of Object.entries(types)) {
-    const { status, headers, body } = await send(httpPort, path);
+    const { status, headers, body } = await send(port, path);
     expect(status, path).toBe(200);
     expect(headers).toMatchObject({
       "content-type": type,
@@ -37,9 +37,9 @@ it("the files of the reference page are built, and sent on this machine", async 
       "x-content-type-options": "nosniff",
       "referrer-policy": "no-referrer",
     });
-    const head = await send(httpPort, path, {}, "HEAD");
+    const head = await send(port, path, {}, "HEAD");
     expect([head.headers["content-length"], head.body.length]).toEqual([String(body.length), 0]);
-    const post = await send(httpPort, path, {}, "POST");
+    const post = await send(port, path, {}, "POST");
     expect([post.status, post.headers.allow]).toEqual([405, "GET, HEAD"]);
   }
   const licence = readFileSync(join(dirname(inject("bin")), "reference/LICENSE"), "utf8");
@@ -50,14 +50,14 @@ it.each([
   ["with authentication", () => ({ "--auth-tokens-file": temporaryFile(`backend ${token}\n`) })],
   ["beyond loopback", () => ({ "--host": "0.0.0.0", "--allow-insecure": "true" })],
 ])("the reference page is not there %s, and its document is", async (_, flagsOf) => {
-  const { httpPort } = await startInProcess(flagsOf());
-  for (const path of Object.keys(types)) expect((await send(httpPort, path)).status).toBe(404);
-  expect((await send(httpPort, "/openapi.json")).status).toBe(200);
+  const { port } = await startInProcess(flagsOf());
+  for (const path of Object.keys(types)) expect((await send(port, path)).status).toBe(404);
+  expect((await send(port, "/openapi.json")).status).toBe(200);
 });
 
 it("the reference page may load and run nothing but what the service sends", async () => {
-  const { httpPort } = await startInProcess();
-  const { headers, body } = await send(httpPort, "/");
+  const { port } = await startInProcess();
+  const { headers, body } = await send(port, "/");
   expect(String(headers["content-security-policy"]).split("; ").toSorted()).toEqual([
     "base-uri 'none'",
     "connect-src 'self'",
@@ -86,8 +86,8 @@ async function tryOut(page: Page) {
 }
 
 it("a browser shows the reference page, and calls by it", needs("Chromium"), async () => {
-  const { httpPort } = await startInProcess();
-  const base = `http://localhost:${httpPort}/`;
+  const { port } = await startInProcess();
+  const base = `http://localhost:${port}/`;
   const browser = await chromium.launch(chromiumOptions());
   onTestFinished(() => browser.close());
   const page = await browser.newPage();

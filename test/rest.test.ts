@@ -46,10 +46,10 @@ async function ask(url: string, init: RequestInit = {}): Promise<Reply> {
 }
 
 async function start() {
-  const { httpPort, grpcPort } = await startInProcess();
-  const base = `http://127.0.0.1:${httpPort}`;
+  const { port } = await startInProcess();
+  const base = `http://127.0.0.1:${port}`;
   return {
-    grpcPort,
+    port,
     ask: (path: string, init?: RequestInit) => ask(base + path, init),
     post: (body: unknown, headers = {}) =>
       ask(base + list, {
@@ -62,7 +62,7 @@ async function start() {
 
 describe("REST", () => {
   it("creates, gets and lists records with every field of the contract", async () => {
-    const { ask, post, grpcPort } = await start();
+    const { ask, post, port } = await start();
     const request = content(everyText);
     const created = await post(request);
     expect(created.status).toBe(200);
@@ -70,12 +70,12 @@ describe("REST", () => {
     const id = String(created.body.id);
     expect((await ask(`${list}/${id}`)).body).toEqual(created.body);
     expect((await ask(list)).body).toEqual([created.body]);
-    expect((await grpcClient({ grpcPort }).getInvestor({ id })).lastName).toBe(request.lastName);
+    expect((await grpcClient({ port }).getInvestor({ id })).lastName).toBe(request.lastName);
   });
 
   it("lists all records as one array, in order, and in pages that link to the next", async () => {
-    const { ask, grpcPort } = await start();
-    const client = grpcClient({ grpcPort });
+    const { ask, port } = await start();
+    const client = grpcClient({ port });
     expect((await ask(list)).body).toEqual([]);
     const created = await Promise.all(
       Array.from({ length: 250 }, () => client.createInvestor({ ...content(), type: 1 })),
@@ -107,11 +107,11 @@ describe("REST", () => {
     expect((await ask(`${list}/${v7()}`, { method: "HEAD" })).status).toBe(404);
   });
 
-  it("is not on the gRPC port, nor are probes, metrics and the reference", async () => {
-    const session = rawConnection((await start()).grpcPort);
+  it("is served over HTTP/2 too, as are probes, metrics and the reference", async () => {
+    const session = rawConnection((await start()).port);
     for (const path of [list, "/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
       const [headers] = await once(session.request({ ":path": path }), "response");
-      expect(headers[":status"], path).toBe(404);
+      expect(headers[":status"], path).toBe(200);
     }
   });
 
@@ -243,7 +243,7 @@ describe("REST", () => {
 });
 
 async function serve(methods: Methods, options: Partial<EngineOptions> = {}) {
-  const { port, gate } = await serveMethods(methods, { kind: "http", ...options });
+  const { port, gate } = await serveMethods(methods, options);
   return { url: `http://127.0.0.1:${port}${list}`, gate };
 }
 

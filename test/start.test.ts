@@ -9,8 +9,8 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import {
+  anyPort,
   end,
-  freePorts,
   grpcClient,
   lockDatabase,
   metric,
@@ -29,10 +29,9 @@ async function startLockedOut() {
   const folder = temporaryFolder();
   const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
   const release = lockDatabase({ folder });
-  const [grpcPort, httpPort] = [await freePort(), await freePort()];
-  const env = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
-  const service = { ...run([], env, folder), grpcPort, httpPort, folder };
-  const get = (path: string) => fetch(`http://127.0.0.1:${httpPort}${path}`);
+  const port = await freePort();
+  const service = { ...run([], { PORT: String(port) }, folder), port, folder };
+  const get = (path: string) => fetch(`http://127.0.0.1:${port}${path}`);
   await waitFor(() => get("/healthz").catch(() => undefined));
   return { service, get, release, id };
 }
@@ -99,7 +98,7 @@ it("starts beside a reader that stays, warns, and shows the WAL that grows", asy
   for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
   await waitFor(async () => (await size()) > before);
   const json = { "content-type": "application/json" };
-  openWire(service.httpPort, http1("POST", "/v1/investors", { ...json, "content-length": 9 }, "{"));
+  openWire(service.port, http1("POST", "/v1/investors", { ...json, "content-length": 9 }, "{"));
   await untilInFlight(service, 1);
   expect(await end(service)).toBe(1);
   const said = /"level":40.*stopped, and cut calls in flight, and left its latest records in/;
@@ -158,7 +157,7 @@ it.each([
   for (const path of paths) if (id && existsSync(path)) chownSync(path, id, id);
   if (denied === "folder") chmodSync(data, 0o500);
   else chmodSync(file + denied, 0o400);
-  const env = { ...process.env, ...freePorts };
+  const env = { ...process.env, ...anyPort };
   const user = id ? { uid: id, gid: id } : {};
   const args = [inject("bin")];
   const { output, exited } = runGroup(process.execPath, args, { cwd: folder, env, ...user });

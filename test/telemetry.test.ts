@@ -112,7 +112,7 @@ it("metrics tell when the certificate expires, also after it is replaced", async
 
 it("metrics count calls that are refused, and those that nobody waits for", async () => {
   const service = await startInProcess({ "--max-in-flight": "1", "--request-timeout": "10m" });
-  const { socket } = openWire(service.grpcPort, clientPreface);
+  const { socket } = openWire(service.port, clientPreface);
   // The client of Node.js would end the body of what it cancels.
   socket.write(openStream(1, fieldsOf(paths.create)));
   await untilInFlight(service, 1);
@@ -142,7 +142,7 @@ it("no mistake of a client is INTERNAL in the metrics or an error in the log", a
     const init = { method: "POST", headers, body: Buffer.from(body) };
     await ask(service, path, init);
   }
-  const session = rawConnection(service.grpcPort);
+  const session = rawConnection(service.port);
   const compressed = Uint8Array.of(1, ...garbage.slice(1));
   await rawCall(session, rpc, garbage);
   await rawCall(session, rpc, compressed);
@@ -165,9 +165,9 @@ it("nor is a connection that breaks before its replies are written, as after byt
   await Promise.all(Array.from({ length: 100 }, () => client.createInvestor(request)));
   const web = { "content-type": "application/grpc-web" };
   const list = http1("POST", paths.list, web, "\0".repeat(5));
-  await openWire(service.httpPort, `${list}no HTTP\r\n\r\n`).closed;
+  await openWire(service.port, `${list}no HTTP\r\n\r\n`).closed;
   await expect.poll(() => count(service, "ListInvestors", "CANCELLED", "grpc-web")).toBe(1);
-  const stream = openCall(rawConnection(service.grpcPort, { initialWindowSize: 0 }), paths.list);
+  const stream = openCall(rawConnection(service.port, { initialWindowSize: 0 }), paths.list);
   await once(stream.end(frame(new Uint8Array())), "response");
   stream.close();
   await expect.poll(() => count(service, "ListInvestors", "CANCELLED", "grpc")).toBe(1);
@@ -223,7 +223,7 @@ it("the log warns of no call whose client's own deadline has passed, however ear
     globalThis.setTimeout = (work, ms, ...args) => start(work, ms / 2, ...args);`;
   const service = await startService({ LOG_LEVEL: "debug", NODE_OPTIONS: preload(early) });
   lockDatabase(service);
-  const session = rawConnection(service.grpcPort);
+  const session = rawConnection(service.port);
   await rawCall(session, paths.create, createBody(), { "grpc-timeout": "1500m" });
   await untilWritten(service, "call failed");
   const line =
@@ -320,7 +320,7 @@ it("a caller has seven of eight calls, and one above a limit is told which, as t
     "--auth-tokens-file": temporaryFile(tokens.join("")),
     "--max-in-flight": "8",
   });
-  const session = rawConnection(service.grpcPort);
+  const session = rawConnection(service.port);
   const of = (name: string) => ({ authorization: `Bearer t0ken-of-the-${name}-caller` });
   const authorized = { ...service, ...of("modest") };
   // What has ended does not count, for or against its caller.
@@ -345,7 +345,7 @@ it("requests for metrics above their limit are in the log and the metrics, as ca
   const service = await startInProcess({ "--auth-tokens-file": tokens });
   const authorization = "Bearer t0ken-of-the-scraper";
   const request = http1("GET", "/metrics", { authorization });
-  const { socket, received } = openWire(service.httpPort, request.repeat(2));
+  const { socket, received } = openWire(service.port, request.repeat(2));
   await expect.poll(received).toContain("503 Service Unavailable");
   const limit = "requests for metrics of one caller";
   const name = "investor_records_overloaded_total";
@@ -359,7 +359,7 @@ it("requests for metrics above their limit are in the log and the metrics, as ca
 
 it("a public call above its limit is in the log and the metrics, and no other is", async () => {
   const service = await startInProcess({ "--log-level": "debug", "--log-calls": "true" });
-  const session = rawConnection(service.grpcPort);
+  const session = rawConnection(service.port);
   for (let i = 0; i < 64; i += 1) openCall(session, paths.reflect);
   const rejected = await rawCall(session, paths.reflect, messages.empty);
   expect(rejected.reason).toBe("OVERLOADED");
@@ -367,7 +367,7 @@ it("a public call above its limit is in the log and the metrics, and no other is
   const name = "investor_records_overloaded_total";
   await expect.poll(() => metric(service, name, `{limit="${limit}"}`)).toBe(1);
   session.destroy();
-  const other = rawConnection(service.grpcPort);
+  const other = rawConnection(service.port);
   expect((await rawCall(other, paths.check, messages.empty)).status).toBe(0);
   const method = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
   const peer = expect.stringMatching(/^127\.0\.0\.1:\d+$/);
@@ -402,7 +402,7 @@ it("the log has a fault under the trace of its call, whose caller gets it as an 
 
 it("the log names peers by IPv6 as URLs do", needs("IPv6"), async () => {
   const service = await startService({ HOST: "::1", LOG_CALLS: "true" });
-  const list = await fetch(`http://[::1]:${service.httpPort}/v1/investors`);
+  const list = await fetch(`http://[::1]:${service.port}/v1/investors`);
   await list.text();
   await untilWritten(service, '"peer"');
   expect(service.output()).toMatch(/"peer":"\[::1\]:\d+"/);

@@ -16,7 +16,7 @@ import {
   writeServerFiles,
   writeServerFlags,
 } from "./support/certificates.ts";
-import { clientsOf, type Ports } from "./support/clients.ts";
+import { type Address, clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { messages, openCall, paths, rawCall, replyOf, untilArrived } from "./support/raw-grpc.ts";
@@ -36,8 +36,8 @@ async function prepare() {
 async function start(more: Record<string, string> = {}) {
   const { folder, authority, flags } = await prepare();
   const server = await startInProcess({ ...flags, ...more });
-  const { grpcPort, httpPort } = server;
-  return { ...server, ports: [grpcPort, httpPort], files: folder, authority, ca: authority.ca };
+  const { port } = server;
+  return { ...server, ports: [port, port], files: folder, authority, ca: authority.ca };
 }
 
 /** Starts a service that knows an authority of clients, which has signed for one of them. */
@@ -130,13 +130,13 @@ async function openHttp1(port: number, options: ConnectionOptions): Promise<Open
 }
 
 /** Opens a connection of gRPC, one of HTTP/2, and one of HTTP/1.1. */
-async function openAll({ grpcPort, httpPort }: Ports, options: ConnectionOptions) {
+async function openAll({ port }: Address, options: ConnectionOptions) {
   return [
-    openHttp2(grpcPort, options, async (session) => {
+    openHttp2(port, options, async (session) => {
       return (await rawCall(session, paths.list, messages.empty)).status === 0;
     }),
-    openHttp2(httpPort, options, async (session) => (await get(session)) === 200),
-    await openHttp1(httpPort, options),
+    openHttp2(port, options, async (session) => (await get(session)) === 200),
+    await openHttp1(port, options),
   ];
 }
 
@@ -184,15 +184,15 @@ describe("TLS", () => {
       }
     }
     expect(JSON.parse(await getOverTls(server, "/v1/investors", { ca }))).toHaveLength(8);
-    await expect(fetch(`http://localhost:${server.httpPort}/healthz`)).rejects.toThrow();
+    await expect(fetch(`http://localhost:${server.port}/healthz`)).rejects.toThrow();
     await expect(clientsOf(server).gRPC.listInvestors({})).rejects.toThrow();
     expect(server.errors).toEqual([]);
   });
 
   it("has a reply for each call that is refused while its connection is being set up", async () => {
     const tokens = temporaryFile("backend token-of-the-backend\n");
-    const { grpcPort, ca } = await start({ "--auth-tokens-file": tokens });
-    const ask = () => rawCall(openSession(grpcPort, { ca }), paths.get, messages.empty);
+    const { port, ca } = await start({ "--auth-tokens-file": tokens });
+    const ask = () => rawCall(openSession(port, { ca }), paths.get, messages.empty);
     for (let i = 0; i < 10; i += 1) {
       const replies = await Promise.all(Array.from({ length: 10 }, ask));
       expect(replies).toMatchObject(Array(10).fill({ reason: "CREDENTIALS_MISSING" }));
@@ -242,7 +242,7 @@ describe("TLS", () => {
     const { errors } = await server.reload();
     expect(errors.map((error) => error.message)).toEqual([expect.stringContaining(message)]);
     const { ca } = authority;
-    expect((await handshake(server.grpcPort, { ca })).subject).toContain("first.example");
+    expect((await handshake(server.port, { ca })).subject).toContain("first.example");
   });
 
   it("has forward secrecy and authenticated encryption, also once it was renewed", async () => {
@@ -305,7 +305,7 @@ describe("a client certificate", () => {
       // Under another, a replay would make a second record.
       expect(id).toBe(deriveId("certificate CN=backend.example", requestId));
     }
-    expect(await get(openSession(server.httpPort, { ca, ...own }), "/metrics")).toBe(200);
+    expect(await get(openSession(server.port, { ca, ...own }), "/metrics")).toBe(200);
     const other = await (await createAuthority("Others")).sign("backend.example");
     for (const [tls, reason] of [
       [{ ca, ...other }, "CREDENTIALS_INVALID"],
@@ -315,9 +315,9 @@ describe("a client certificate", () => {
         const failure = await failureOf(client.listInvestors({}));
         expect(failure, protocol).toMatchObject({ code: "Unauthenticated", reason });
       }
-      const channel = openSession(server.grpcPort, tls);
+      const channel = openSession(server.port, tls);
       expect((await rawCall(channel, paths.check, messages.empty)).status).toBe(0);
-      const session = openSession(server.httpPort, tls);
+      const session = openSession(server.port, tls);
       expect(await get(session, "/readyz")).toBe(200);
       expect(await get(session)).toBe(401);
       expect(await get(session, "/metrics")).toBe(401);
@@ -327,7 +327,7 @@ describe("a client certificate", () => {
   it("is refused before it is valid, and taken then, on connections that are open", async () => {
     const { ca, own, ...server } = await startWithClients();
     const client = clientsOf(server, { tls: { ca, ...own } }).gRPC;
-    const session = openSession(server.httpPort, { ca, ...own });
+    const session = openSession(server.port, { ca, ...own });
     await client.createInvestor(aCreate());
     setClock(Date.now() - 2 * dayMs);
     const failure = await failureOf(client.createInvestor(aCreate()));
@@ -340,7 +340,7 @@ describe("a client certificate", () => {
   it("retires its connections when half of its last minute is left, and is refused once expired", async () => {
     const { ca, own, ...server } = await startWithClients();
     const endsAt = new X509Certificate(own.cert).validToDate.getTime();
-    const stranger = openSession(server.grpcPort, { ca });
+    const stranger = openSession(server.port, { ca });
     const early = await openAll(server, { ca, ...own });
     expect(await callAll(early)).toEqual([true, true, true]);
     setClock(endsAt - 3_000);
@@ -361,7 +361,7 @@ describe("a client certificate", () => {
       const unknown = await (await createAuthority("Others")).sign("backend.example");
       const hasExpired = which === "that has expired";
       if (hasExpired) setClock(new X509Certificate(own.cert).validToDate.getTime() + 1_000);
-      const stranger = openSession(server.grpcPort, { ca });
+      const stranger = openSession(server.port, { ca });
       const opened = await openAll(server, { ca, ...(hasExpired ? own : unknown) });
       expect(await callAll(opened)).toEqual([false, false, false]);
       await delay(lookMs);
@@ -380,10 +380,10 @@ describe("a client certificate", () => {
     const { ca, own, file, ...server } = await startWithClients();
     const next = await createAuthority("Next");
     const renewed = await next.sign("backend.example");
-    const stranger = openSession(server.grpcPort, { ca });
+    const stranger = openSession(server.port, { ca });
     const opened = await openAll(server, { ca, ...own });
-    const idle = await openHttp1(server.httpPort, { ca, ...own });
-    const held = openSession(server.grpcPort, { ca, ...own });
+    const idle = await openHttp1(server.port, { ca, ...own });
+    const held = openSession(server.port, { ca, ...own });
     const call = openCall(held, paths.create);
     await untilArrived(held);
     await writeServerFiles(server.files, server.authority);

@@ -124,7 +124,7 @@ describe("with an SDK in its process, the service", () => {
   it("tells TLS and HTTP/2 in a span of HTTP", async () => {
     const authority = await createAuthority();
     const server = await startInProcess(await writeServerFlags(temporaryFolder(), authority));
-    const session = connect(`https://localhost:${server.httpPort}`, { ca: authority.ca });
+    const session = connect(`https://localhost:${server.port}`, { ca: authority.ca });
     onTestFinished(() => session.destroy());
     session.request({ ":path": "/v1/investors" }).resume();
     expect((await takeSpan()).attributes).toMatchObject({
@@ -135,7 +135,7 @@ describe("with an SDK in its process, the service", () => {
 
   it("makes none of health checks and reflection", async () => {
     const server = await startInProcess();
-    const session = rawConnection(server.grpcPort);
+    const session = rawConnection(server.port);
     await rawCall(session, paths.check, messages.empty);
     await rawCall(session, paths.reflect, messages.listServices);
     await rawCall(session, paths.list, messages.empty);
@@ -144,7 +144,7 @@ describe("with an SDK in its process, the service", () => {
 
   it("cancels the span of a call that nobody waits for any more", async () => {
     const server = await startInProcess();
-    const session = rawConnection(server.grpcPort);
+    const session = rawConnection(server.port);
     openCall(session, `/${own}/CreateInvestor`);
     await untilInFlight(server, 1);
     session.destroy();

@@ -39,7 +39,7 @@ export async function putLoad(
 ): Promise<{ measured: Measured; calls: number }> {
   const sharing = grpcPath === undefined ? 1 : callersPerGrpcConnection;
   const connections = Array.from({ length: Math.ceil(callers / sharing) }, () =>
-    grpcPath === undefined ? openHttp1(server.httpPort) : openGrpc(server.port, grpcPath),
+    grpcPath === undefined ? openHttp1(server.port) : openGrpc(server.port, grpcPath),
   );
   const close = () => {
     for (const connection of connections) connection.close();

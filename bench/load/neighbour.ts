@@ -1,5 +1,5 @@
 /**
- * A caller that asks for much, in a process of its own: `neighbour.ts KIND GRPC_PORT HTTP_PORT`. It
+ * A caller that asks for much, in a process of its own: `neighbour.ts KIND PORT`. It
  * prints a line once the service is busy with it, and goes on until it is killed.
  */
 import { connect } from "node:net";
@@ -11,7 +11,7 @@ import { openHttp1 } from "./http1.ts";
 import { openGrpc } from "./http2.ts";
 
 const { listInvestors } = InvestorService.method;
-const [kind = "", grpcPort, httpPort] = process.argv.slice(2);
+const [kind = "", port] = process.argv.slice(2);
 const page = Buffer.from(
   toBinary(listInvestors.input, create(listInvestors.input, { pageSize: 1_000 })),
 );
@@ -27,7 +27,7 @@ function reportBusy(): void {
 /** Reads the whole list as fast as it comes, again and again. */
 async function readLists(): Promise<never> {
   for (;;) {
-    const socket = connect(Number(httpPort), "127.0.0.1");
+    const socket = connect(Number(port), "127.0.0.1");
     socket.write("GET /v1/investors HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     socket.once("data", reportBusy).resume();
     await new Promise((resolve) => socket.once("close", resolve));
@@ -35,7 +35,7 @@ async function readLists(): Promise<never> {
 }
 
 async function readPages(): Promise<never> {
-  const { call } = openGrpc(Number(grpcPort), toPath(listInvestors));
+  const { call } = openGrpc(Number(port), toPath(listInvestors));
   for (;;) {
     await call(page);
     reportBusy();
@@ -44,7 +44,7 @@ async function readPages(): Promise<never> {
 
 /** Pages in an encoding, by Connect. */
 async function readPacked(encoding: string): Promise<never> {
-  const { call } = openHttp1(Number(httpPort));
+  const { call } = openHttp1(Number(port));
   const head = [
     `POST ${toPath(listInvestors)} HTTP/1.1`,
     "host: localhost",
@@ -61,7 +61,7 @@ async function readPacked(encoding: string): Promise<never> {
 
 /** Begins calls, and resets them at once. */
 async function resetCalls(): Promise<never> {
-  const { reset } = openGrpc(Number(grpcPort), toPath(listInvestors));
+  const { reset } = openGrpc(Number(port), toPath(listInvestors));
   for (;;) {
     for (let n = 0; n < resetsASecond / 100; n += 1) reset(page);
     reportBusy();

@@ -34,7 +34,7 @@ const channelDefaults = {
 /**
  * Creates a client over grpc-js, which connects on its first call and reconnects when needed.
  *
- * @param address host and port, such as `localhost:50051`
+ * @param address host and port, such as `localhost:8080`
  * @param credentials those of grpc-js
  * @throws {Error} the address is malformed
  */

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	address := "localhost:50051"
+	address := "localhost:8080"
 	if len(os.Args) > 1 {
 		address = os.Args[1]
 	}

@@ -36,7 +36,7 @@ def ada(**changes):
     return CreateInvestorRequest(**{**content, **changes})
 
 
-def main(address="localhost:50051"):
+def main(address="localhost:8080"):
     options = [("grpc.service_config", CONFIG.read_text())]
     with grpc.insecure_channel(address, options) as channel:
         stub = InvestorServiceStub(channel)

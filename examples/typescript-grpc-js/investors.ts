@@ -3,7 +3,7 @@ import { InvestorType } from "investor-records-client";
 import { createInvestorClient, InvestorError } from "investor-records-client/grpc";
 import { v7 } from "uuid";
 
-const [address = "localhost:50051"] = process.argv.slice(2);
+const [address = "localhost:8080"] = process.argv.slice(2);
 // It repeats each call, which survives a restart of the service within its deadline of 30 seconds.
 const client = createInvestorClient(address, credentials.createInsecure());
 

@@ -30,7 +30,6 @@ export type EndReason =
   | "http1_error"
   | "http2_error"
   | "http2_idle_error"
-  | "age"
   | "certificate";
 
 /** Identifies a connection; the same for its TCP and its TLS socket. */
@@ -41,7 +40,7 @@ export function keyOf({ remoteAddress, remotePort, localAddress, localPort }: So
 /** Called with the reason why a connection ends, and its client's address. */
 export type OnEnd = (reason: EndReason, peer: string, cause?: string) => void;
 
-/** A client's connection to one of the ports. */
+/** A client's connection to the server. */
 export class Connection {
   /** The TLS socket if any, else the TCP socket: Node.js can crash if a TCP socket below TLS closes first. */
   socket: Socket;
@@ -52,12 +51,13 @@ export class Connection {
   peer: Peer;
   /** When the connection is too old, by performance.now(). */
   retiresAt: number;
-  readonly #openedAt = performance.now();
+  /** When its client is late, by performance.now(), and why the connection then ends. */
+  deadline: { at: number; reason: EndReason } | undefined;
   readonly #onEnd: OnEnd;
   /** Absent once it has carried an admitted call. */
   #strangers: Strangers | undefined;
   #isReported = false;
-  #repliedAt = Number.NEGATIVE_INFINITY;
+  #idleSince = performance.now();
   #calls = 0;
   readonly #responses = new Set<ServerResponse>();
   #isEnding = false;
@@ -101,13 +101,29 @@ export class Connection {
 
   /** When it became idle, by performance.now(); undefined while it carries a call. */
   get idleSince(): number | undefined {
-    if (this.#calls > 0) return undefined;
-    return Math.max(this.#openedAt, this.#repliedAt);
+    return this.#calls > 0 ? undefined : this.#idleSince;
   }
 
-  /** Whether a call on it was replied to within this time in ms, so that its client may still be reading. */
-  hasRepliedWithin(ms: number): boolean {
-    return performance.now() - this.#repliedAt < ms;
+  /** Ends it for this reason if its client takes longer than this time in ms; replaces any earlier deadline. */
+  expectWithin(ms: number, reason: EndReason): void {
+    this.deadline = { at: performance.now() + ms, reason };
+  }
+
+  /** Follows the HTTP/2 session that begins on it. */
+  followSession(session: ServerHttp2Session): void {
+    this.session = session;
+    // Node.js waits without limit for the first settings, and for the client to read the last bytes.
+    this.expectWithin(limits.beginMs, "no_settings");
+    session.once("remoteSettings", () => {
+      this.deadline = undefined;
+    });
+    session.once("close", () => this.expectWithin(limits.unreadMs, "not_closed"));
+    session.on("error", ({ code, message }: NodeJS.ErrnoException) => {
+      // Other errors come from the socket (such as a reset by the client) or a GOAWAY of the client.
+      if (!/^ERR_HTTP2_(?!SESSION_ERROR$)/.test(String(code))) return;
+      // nghttp2 reports the GOAWAY that Go clients send on closing as an error.
+      this.report(this.#calls === 0 ? "http2_idle_error" : "http2_error", message);
+    });
   }
 
   /**
@@ -123,7 +139,7 @@ export class Connection {
     this.#calls += 1;
     return () => {
       this.#calls -= 1;
-      if (isAdmitted) this.#repliedAt = performance.now();
+      if (isAdmitted) this.#idleSince = performance.now();
     };
   }
 
@@ -142,18 +158,21 @@ export class Connection {
   }
 
   /**
-   * Ends the connection, since its next HTTP/1.1 request cannot be parsed. The client gets a status, and time to read
-   * it: an immediate close would become a reset if more bytes arrive. While an earlier request is unanswered, it gets
-   * none, as this would pass for that request's.
+   * Ends the connection after an error of Node.js's HTTP/1.1: its next request cannot be parsed, or takes too long. The
+   * client gets a status, and time to read it: an immediate close would become a reset if more bytes arrive. While an
+   * earlier request is unanswered, it gets none, as this would pass for that request's.
    */
   refuse(error: NodeJS.ErrnoException): void {
     const { socket } = this;
+    const code = String(error.code);
+    if (code === "ERR_HTTP_REQUEST_TIMEOUT") this.report("unfinished_request");
+    else if (code.startsWith("HPE_")) this.report("http1_error", code);
     // Every byte after the unparsable ones causes another error.
     if (socket.writableEnded) return;
     const responses = [...this.#responses];
     // A request that is not complete is the one that cannot be parsed.
     const isAwaited = responses.some(({ headersSent, req }) => headersSent || req.complete);
-    const status = refusals[String(error.code)] ?? 400;
+    const status = refusals[code] ?? 400;
     const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n`;
     if (socket.writable && !isAwaited) socket.end(head);
     if (responses.length > 0) socket.destroy(error);

@@ -49,8 +49,12 @@ const probes = ["/healthz", "/readyz"];
 /** The start of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
 
-/** Creates the router, which replies to every request, even after unexpected errors. */
-export function createRouter(options: RouterOptions) {
+/**
+ * Creates the router, which replies to every request, even after unexpected errors.
+ *
+ * @param handlers serve what is no RPC; the first that does
+ */
+export function createRouter(options: RouterOptions, handlers: Handler[]) {
   const { gate, maxMessageBytes, services, publicServices, corsOrigins, hosts } = options;
   const rpcs = new Map<string, Rpc>();
   for (const service of [...services, ...publicServices]) {
@@ -82,7 +86,7 @@ export function createRouter(options: RouterOptions) {
     throw httpError(403, detail);
   }
 
-  function route(connection: Connection, req: HttpRequest, res: HttpResponse, handlers: Handler[]) {
+  function route(connection: Connection, req: HttpRequest, res: HttpResponse) {
     const { headers } = req;
     if (hasTwoHosts(req)) throw httpError(400, "the request has more than one Host");
     const [start, host] = absoluteForm.exec(req.url ?? "") ?? [];
@@ -136,19 +140,17 @@ export function createRouter(options: RouterOptions) {
   }
 
   return {
-    /** Creates the function that serves requests: RPCs itself, others through the handlers. */
-    serveWith:
-      (handlers: Handler[]) =>
-      (connection: Connection, req: HttpRequest, res: HttpResponse): void => {
-        req.on("error", ignore);
-        res.on("error", ignore);
-        const sendError = (error: ConnectError) => {
-          followReply(connection, req, res);
-          if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
-          else sendProblem(res, error);
-        };
-        guard(() => route(connection, req, res, handlers), res, sendError);
-      },
+    /** Serves a request: RPCs itself, others through the handlers. */
+    serve(connection: Connection, req: HttpRequest, res: HttpResponse): void {
+      req.on("error", ignore);
+      res.on("error", ignore);
+      const sendError = (error: ConnectError) => {
+        followReply(connection, req, res);
+        if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
+        else sendProblem(res, error);
+      };
+      guard(() => route(connection, req, res), res, sendError);
+    },
     /** The function to serve a common unary gRPC call on its stream; undefined for other streams. */
     streamServer(connection: Connection, stream: ServerHttp2Stream, headers: IncomingHttpHeaders) {
       const rpc = rpcs.get(String(headers[":path"]));

@@ -3,7 +3,17 @@ import { type Command, Option } from "commander";
 import type { Level } from "pino";
 import { type Database, databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
 import { areSpansExported } from "./traces.ts";
-import { age, duration, host, integer, isLoopback, isSecureUrl, origins, text } from "./values.ts";
+import {
+  age,
+  duration,
+  host,
+  integer,
+  isLoopback,
+  isSecureUrl,
+  origins,
+  ports,
+  text,
+} from "./values.ts";
 
 /** How a server runs; durations are in milliseconds. */
 export type Config = ReturnType<typeof readConfig>;
@@ -19,8 +29,10 @@ interface Values
   extends Record<"databaseUrl" | "host" | "allowInsecure" | "logCalls", string>,
     Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
     Partial<Record<"authTokensFile" | "oidcIssuer" | "oidcAudience", string>>,
-    Record<"grpcPort" | "httpPort" | "maxInFlight" | "maxConnections", number>,
+    Record<"maxInFlight" | "maxConnections", number>,
+    Partial<Record<"grpcPort" | "httpPort", string>>,
     Record<"requestTimeout" | "drainDelay" | "drainTimeout", number> {
+  port: number[];
   maxConnectionAge?: number | "";
   corsOrigin?: string[];
   logLevel: Level;
@@ -49,7 +61,6 @@ const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
 /** File descriptors that the process needs besides those of connections. */
 const otherDescriptors = 50;
 
-const port = integer(0, 65_535);
 const count = integer(1, 1_000_000);
 
 export const settings: readonly Option[] = [
@@ -57,13 +68,7 @@ export const settings: readonly Option[] = [
   setting("--database-url <url>", String, "sqlite:data/investors.db", databaseUrls),
   setting("--database-url-file <file>", text, "", "file with the URL, which is read at startup"),
   setting("--host <host>", host, "127.0.0.1", "address to listen on"),
-  setting("--grpc-port <port>", port, "50051", "port for gRPC, Connect, gRPC-Web; 0: a free one"),
-  setting(
-    "--http-port <port>",
-    port,
-    "8080",
-    "port for JSON, Connect, gRPC-Web, with TLS also gRPC; 0: a free one",
-  ),
+  setting("--port <ports>", ports, "8080", "port for all protocols, or several; 0: a free one"),
   setting("--tls-cert <file>", text, "", "PEM file of the server's certificate chain"),
   setting("--tls-key <file>", text, "", "PEM file of its private key, without a passphrase"),
   setting("--tls-client-ca <file>", text, "", "PEM file of the CAs of client certificates"),
@@ -87,9 +92,14 @@ export const settings: readonly Option[] = [
   flag("--log-calls", "log every call that succeeds, with the ids of its records, for audits"),
 ];
 
+/** Settings of 0.5, which still are in configurations: ignored, they would hide that nobody listens there. */
+const formerPorts = ["--grpc-port <port>", "--http-port <port>"].map((flags) =>
+  setting(flags, text, "", "").hideHelp(),
+);
+
 /** Adds the settings to a command. An empty environment variable counts as unset. */
 export function addSettings(command: Command): void {
-  for (const option of settings) {
+  for (const option of [...settings, ...formerPorts]) {
     const { envVar = "" } = option;
     if (process.env[envVar] === "") delete process.env[envVar];
     command.addOption(option);
@@ -103,8 +113,13 @@ export function addSettings(command: Command): void {
  */
 export function readConfig(command: Command) {
   const values = command.opts<Values>();
-  const { databaseUrlFile, host, grpcPort, httpPort, tlsCert, tlsKey, tlsClientCa } = values;
+  const { databaseUrlFile, host, port, tlsCert, tlsKey, tlsClientCa } = values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
+  for (const name of ["grpcPort", "httpPort"] as const) {
+    if (values[name] === undefined) continue;
+    const flag = name === "grpcPort" ? "--grpc-port" : "--http-port";
+    throw new ConfigError(`${flag} no longer exists: --port serves all protocols`);
+  }
   const database = readDatabase("--database-url", values.databaseUrl);
   if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
     throw new ConfigError("only one of --database-url and --database-url-file may be set");
@@ -116,9 +131,6 @@ export function readConfig(command: Command) {
   if (!tlsCert !== !tlsKey) throw new ConfigError("--tls-cert and --tls-key go together");
   if (!oidcIssuer !== !oidcAudience) {
     throw new ConfigError("--oidc-issuer and --oidc-audience go together");
-  }
-  if (grpcPort === httpPort && httpPort !== 0) {
-    throw new ConfigError(`--grpc-port and --http-port must differ (both are ${httpPort})`);
   }
   if (tlsClientCa && !tlsCert) {
     throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
@@ -143,7 +155,8 @@ export function readConfig(command: Command) {
     database,
     /** The file that holds the database URL; if set, `database` is not used. */
     databaseUrlFile: databaseUrlFile || undefined,
-    listen: { host, grpcPort, httpPort },
+    host,
+    ports: port,
     /** TLS; plain text if absent. */
     tls:
       tlsCert && tlsKey

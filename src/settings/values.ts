@@ -38,6 +38,14 @@ export function integer(min: number, max: number) {
   };
 }
 
+/** Ports to listen on, each once; 0 is any free one. */
+export function ports(value: string): number[] {
+  const all = value.split(",").map((each) => (/^ *\d{1,5} *$/.test(each) ? Number(each) : NaN));
+  const named = all.filter((each) => each !== 0);
+  if (all.every((each) => each <= 65_535) && new Set(named).size === named.length) return all;
+  throw wrongValue("a port from 0 to 65535, or several, each once, separated by commas");
+}
+
 /** Parses a duration to milliseconds, up to the maximum of a Node.js timer. */
 export function duration(min: 0 | 1) {
   const msByUnit: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };

@@ -41,9 +41,7 @@ export function toWholeContext(call: Call | HandlerContext): HandlerContext {
 
 function isCommon({ protocolName, requestMethod, values }: HandlerContext): boolean {
   const isGrpc = protocolName === "grpc";
-  // On the HTTP port, gRPC is served by Connect's own handlers.
-  if (protocolName === "grpc-web" || (isGrpc && !process.argv.includes("--grpc-port")))
-    return false;
+  if (protocolName === "grpc-web") return false;
   // Connect gets it without those of what was unpacked before.
   const { headers } = values.get(callKey).head;
   const encoding = headers[isGrpc ? "grpc-encoding" : "content-encoding"] ?? "identity";

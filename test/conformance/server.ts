@@ -47,8 +47,6 @@ function dropDetails(gate: Gate): void {
 }
 
 const { port } = await startEngine({
-  // The ports differ in what they take for HTTP, and in what no suite of RPCs asks for.
-  kind: process.argv.includes("--grpc-port") ? "grpc" : "http",
   services: [
     createServiceImplSpec<typeof ConformanceService>(ConformanceService, conformanceService),
   ],

@@ -26,7 +26,7 @@ it.each([
     const folder = temporaryFolder();
     const authority = await createAuthority();
     const clients = await createAuthority("Clients");
-    const { grpcPort, httpPort } = await startInProcess({
+    const { port } = await startInProcess({
       ...(await writeServerFlags(folder, authority)),
       "--tls-client-ca": temporaryFile(clients.ca),
     });
@@ -47,7 +47,7 @@ it.each([
     vi.useFakeTimers({ toFake: ["Date"] });
     setClock();
     onTestFinished(() => void vi.useRealTimers());
-    const target = protocol === "gRPC" ? `127.0.0.1:${grpcPort}` : `https://localhost:${httpPort}`;
+    const target = protocol === "gRPC" ? `127.0.0.1:${port}` : `https://localhost:${port}`;
     const args = [protocol === "gRPC" ? "grpc" : "connect", target, temporaryFile("{}")];
     const callers = startCallers([...command, ...args, temporaryFile(authority.ca), file]);
     const { input, created, failures, finished } = callers;

@@ -7,7 +7,7 @@ import { copyClone } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { pages, readBlocks } from "../support/markdown.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
-import { hasEnded, runGroup, waitFor } from "../support/service.ts";
+import { anyPort, hasEnded, runGroup, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
@@ -27,10 +27,9 @@ function createClone(mongoUrl: string) {
     CURL_HOME: folder,
     npm_config_cache: join(folder, ".npm"),
     npm_config_update_notifier: "false",
-    GRPC_PORT: "0",
-    HTTP_PORT: "0",
+    ...anyPort,
   };
-  let ports = ["", ""];
+  let port = "8080";
   let stop = async () => {};
 
   /** What stands on the page, for the ports and the database that there are. */
@@ -38,8 +37,7 @@ function createClone(mongoUrl: string) {
     const steps = text
       .replaceAll(/\bnpm ci( && |\n|$)/g, "")
       .replaceAll(database, mongoUrl)
-      .replaceAll("localhost:50051", `localhost:${ports[0]}`)
-      .replaceAll("localhost:8080", `localhost:${ports[1]}`);
+      .replaceAll("localhost:8080", `localhost:${port}`);
     if (/\bnpm (ci|i|install|add)\b/.test(steps)) throw new Error(`it changes the tools: ${text}`);
     return `. ${folder}/.exports\n${steps}\n${after}`;
   }
@@ -56,12 +54,11 @@ function createClone(mongoUrl: string) {
       await stop();
       const args = ["-euo", "pipefail", "-c", toScript(text)];
       const { child, output, exited } = runGroup("bash", args, { cwd: folder, env });
-      const [, pid, ...found] = await waitFor(async () => {
+      const [, pid, found = ""] = await waitFor(async () => {
         if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
-        const serving = /"pid":(\d+).*"serving .* on grpcs?:.*:(\d+) and https?:.*:(\d+)"/;
-        return serving.exec(output()) ?? undefined;
+        return /"pid":(\d+).*"serving .* on https?:.*:(\d+)"/.exec(output()) ?? undefined;
       });
-      ports = found;
+      port = found;
       stop = async () => {
         process.kill(Number(pid), "SIGTERM");
         expect(await exited, output()).toBe(0);

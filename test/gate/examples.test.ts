@@ -47,13 +47,10 @@ type Ended = Promise<{ stdout: string; code: number }>;
 const unanswered: Ended[] = [];
 
 /** Does the steps of an example in a clone, where they would change nothing of the tools that npm uses. */
-async function doSteps(language: string, { grpcPort, httpPort }: Service) {
+async function doSteps(language: string, { port }: Service) {
   const clone = mkdtempSync(join(clones, "clone-"));
   copyClone(clone);
-  const toScript = (steps: string) =>
-    steps
-      .replaceAll("localhost:50051", `localhost:${grpcPort}`)
-      .replaceAll("localhost:8080", `localhost:${httpPort}`);
+  const toScript = (steps: string) => steps.replaceAll("localhost:8080", `localhost:${port}`);
   const bash = (script: string) =>
     execute("bash", ["-euo", "pipefail", "-c", script], {
       cwd: clone,
@@ -169,8 +166,8 @@ it("examples/investors.ndjson is imported and served as it is", async () => {
   const file = join(root, "examples/investors.ndjson");
   const copied = await copy([file, "sqlite:investors.db"], { folder });
   expect(copied, copied.told).toMatchObject({ code: 0 });
-  const { httpPort } = await startService({ DATABASE_URL: "sqlite:investors.db" }, folder);
-  const response = await fetch(`http://localhost:${httpPort}/v1/investors`);
+  const { port } = await startService({ DATABASE_URL: "sqlite:investors.db" }, folder);
+  const response = await fetch(`http://localhost:${port}/v1/investors`);
   const records = readFileSync(file, "utf8").trim().split("\n");
   expect(await response.json()).toEqual(records.map((line) => JSON.parse(line)));
   expect(records).toHaveLength(20);

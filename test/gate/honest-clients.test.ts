@@ -4,7 +4,7 @@ import { promisify } from "node:util";
 import { Client, credentials, type ServiceError } from "@grpc/grpc-js";
 import { describe, expect, it, onTestFinished, type TestOptions } from "vitest";
 import { buildGo, startCallers, toLine } from "../support/callers/callers.ts";
-import { clientsOf, type Ports } from "../support/clients.ts";
+import { type Address, clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFile, temporaryFolder } from "../support/folder.ts";
 import { runPython } from "../support/python.ts";
@@ -27,8 +27,8 @@ for call in [create.future(bytes.fromhex("${createBody().subarray(5).toString("h
   print(json.dumps(error.code().name + (" ${reason}" if b"${reason}" in details else "")), flush=True)
 `;
 
-async function byGrpcJs({ grpcPort }: Ports): Promise<string[]> {
-  const client = new Client(`127.0.0.1:${grpcPort}`, credentials.createInsecure());
+async function byGrpcJs({ port }: Address): Promise<string[]> {
+  const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
   onTestFinished(() => client.close());
   const asItIs = (bytes: Buffer) => bytes;
   const create = () =>
@@ -47,7 +47,7 @@ async function byGrpcJs({ grpcPort }: Ports): Promise<string[]> {
   return Promise.all(Array.from({ length: calls }, create));
 }
 
-async function byConnectNode(ports: Ports): Promise<string[]> {
+async function byConnectNode(ports: Address): Promise<string[]> {
   const { Connect: client } = clientsOf(ports);
   const create = async () => {
     const { code, reason } = await failureOf(client.createInvestor(aCreate()));
@@ -56,8 +56,8 @@ async function byConnectNode(ports: Ports): Promise<string[]> {
   return Promise.all(Array.from({ length: calls }, create));
 }
 
-async function byCurl({ httpPort }: Ports): Promise<string[]> {
-  const url = `http://localhost:${httpPort}/v1/investors`;
+async function byCurl({ port }: Address): Promise<string[]> {
+  const url = `http://localhost:${port}/v1/investors`;
   const type = "content-type: application/json";
   const args = ["-s", "-w", " %{http_code}", "-H", type, "-d", JSON.stringify(institution), url];
   const told: string[] = [];
@@ -72,8 +72,8 @@ async function byCurl({ httpPort }: Ports): Promise<string[]> {
 }
 
 describe("without credentials, each of 200 calls is refused in full", () => {
-  const byGrpcio = ({ grpcPort }: Ports) => runPython<string>(python, `127.0.0.1:${grpcPort}`);
-  const clients: [string, string, (ports: Ports) => Promise<string[]>, TestOptions][] = [
+  const byGrpcio = ({ port }: Address) => runPython<string>(python, `127.0.0.1:${port}`);
+  const clients: [string, string, (ports: Address) => Promise<string[]>, TestOptions][] = [
     ["grpc-js", "16", byGrpcJs, {}],
     ["grpcio", "UNAUTHENTICATED", byGrpcio, needs("Python")],
     ["connect-node", "Unauthenticated", byConnectNode, {}],
@@ -97,7 +97,7 @@ it(
       healthCheckConfig: { serviceName: "investor.v1.InvestorService" },
       methodConfig: [{ name: [{}], waitForReady: true }],
     };
-    const target = `127.0.0.1:${service.grpcPort}`;
+    const target = `127.0.0.1:${service.port}`;
     const file = temporaryFile(JSON.stringify(config));
     const { input, created, failures, finished } = startCallers([
       ...buildGo(temporaryFolder()),

@@ -14,7 +14,7 @@ import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { root } from "../support/clone.ts";
 import { sharedFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, metric, waitFor } from "../support/service.ts";
+import { anyPort, grpcClient, metric, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
@@ -91,18 +91,16 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
   }
 
   async function start(env: Record<string, string> = {}) {
-    const settings = { GRPC_PORT: "0", HTTP_PORT: "0", ALLOW_INSECURE: "true", ...env };
+    const settings = { ...anyPort, ALLOW_INSECURE: "true", ...env };
     const { exited, written } = run(settings, config.Entrypoint);
-    const [, pid, grpcPort, httpPort] = await Promise.race([
-      waitFor(
-        async () => /"pid":(\d+).*:\/\/\[::\]:(\d+) .*:\/\/\[::\]:(\d+)/.exec(written()) ?? false,
-      ),
+    const [, pid, port] = await Promise.race([
+      waitFor(async () => /"pid":(\d+).*:\/\/\[::\]:(\d+)/.exec(written()) ?? false),
       exited.then((status) => {
         throw new Error(`it ended with ${status}: ${written()}`);
       }),
     ]);
     return {
-      ...{ grpcPort: Number(grpcPort), httpPort: Number(httpPort), pid: Number(pid) },
+      ...{ port: Number(port), pid: Number(pid) },
       async stop() {
         process.kill(Number(pid), "SIGTERM");
         await waitFor(async () => !existsSync(`/proc/${pid}`));
@@ -157,7 +155,7 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
     const tls = { TLS_CERT: "server.crt", TLS_KEY: "server.key" };
     for (const env of [{}, tls]) {
       const service = await start(env);
-      const settings = { ...env, HTTP_PORT: String(service.httpPort) };
+      const settings = { ...env, PORT: String(service.port) };
       expect(config.HealthCheck[0]).toBe("CMD");
       expect(await check(settings)).toBe(0);
       await service.stop();
@@ -166,7 +164,7 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
   });
 
   it("refuses to listen without TLS, which nobody allowed, in one line", async () => {
-    const refused = run({ GRPC_PORT: "0", HTTP_PORT: "0" }, config.Entrypoint);
+    const refused = run(anyPort, config.Entrypoint);
     expect(await refused.exited).toBe(2);
     expect(JSON.parse(refused.written()).msg).toMatch(/^HOST /);
   });

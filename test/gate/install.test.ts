@@ -7,7 +7,7 @@ import { expect, it } from "vitest";
 import { foreignPath, root } from "../support/clone.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
-import { freePorts, grpcClient, runGroup, untilWritten, waitFor } from "../support/service.ts";
+import { anyPort, grpcClient, runGroup, untilWritten, waitFor } from "../support/service.ts";
 import { needs, oldestNpm } from "../support/tools.ts";
 
 const files = ["gen", "proto", "runtime", "src", ".npmrc", "package.json", "package-lock.json"];
@@ -20,7 +20,7 @@ it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10
   const env = { ...process.env, PATH: foreignPath, npm_config_ignore_scripts: "true" };
   const npm = ["exec", "--yes", "--prefer-offline", oldestNpm, "--"];
   execFileSync("npm", [...npm, "ci", "--prefer-offline"], { cwd: folder, env, stdio: "pipe" });
-  const own = { ...env, ...freePorts };
+  const own = { ...env, ...anyPort };
   const service = runGroup("npm", [...npm, "start"], { cwd: folder, env: own });
   await untilWritten(service, "serving");
   expect(service.output()).toContain("serving sqlite:");
@@ -33,13 +33,13 @@ it.each(["SIGINT", "SIGTERM"] as const)(
   async (signal) => {
     const { PATH } = process.env;
     const url = `sqlite:${temporaryFolder()}/a.db`;
-    const env = { PATH, DATABASE_URL: url, ...freePorts };
+    const env = { PATH, DATABASE_URL: url, ...anyPort };
     const { child, output, exited } = runGroup("npm", ["start"], { cwd: root, env });
-    const serving = /"pid":(\d+).*serving .* grpc:\/\/[^ "]*:(\d+)/;
-    const [, pid, grpcPort] = await waitFor(async () => serving.exec(output()) ?? undefined);
+    const serving = /"pid":(\d+).*serving .* http:\/\/[^ "]*:(\d+)/;
+    const [, pid, port] = await waitFor(async () => serving.exec(output()) ?? undefined);
     let stored = 0;
     const callers = Array.from({ length: 16 }, async () => {
-      const client = grpcClient({ grpcPort: Number(grpcPort) });
+      const client = grpcClient({ port: Number(port) });
       for (;;) {
         try {
           await client.createInvestor(aCreate());

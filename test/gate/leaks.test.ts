@@ -128,15 +128,15 @@ it.each<[string, Ending, (call: Opened) => unknown]>([
     // All that are held have to be in flight at once.
     REQUEST_TIMEOUT: isHeld ? "1h" : "1s",
   });
-  const { grpcPort, httpPort } = service;
+  const { port } = service;
 
   async function endAll(): Promise<void> {
-    const opened = forms.map((form) => openHttp2(grpcPort, form, ending));
-    for (const request of requests) opened.push(openHttp1(httpPort, request, ending));
+    const opened = forms.map((form) => openHttp2(port, form, ending));
+    for (const request of requests) opened.push(openHttp1(port, request, ending));
     for (const { path, type, body } of forms) {
       if (path === reflect || type === "application/grpc") continue;
       const request = http1("POST", path, { "content-type": type, ...headers }, String(body));
-      opened.push(openHttp1(httpPort, request, ending));
+      opened.push(openHttp1(port, request, ending));
     }
     await Promise.all(opened.map(({ responded }) => responded));
     if (isHeld) await untilInFlight(service, opened.filter(({ waits }) => waits).length);

@@ -20,6 +20,12 @@ import { needs } from "../support/tools.ts";
 const deploy = join(root, "deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");
 
+/** A port of a container. */
+interface Port {
+  name: string;
+  containerPort: number;
+}
+
 describe("the manifests", needs("Go"), () => {
   const read = createManifestReader();
 
@@ -40,8 +46,8 @@ describe("the manifests", needs("Go"), () => {
       const { objects, find } = readOverlay(`${name}-${access}`);
       const { spec } = find(kind);
       const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
-      const [{ env, envFrom, volumeMounts, ports, startupProbe, readinessProbe, livenessProbe }] =
-        containers;
+      const [container] = containers;
+      const { env, envFrom, volumeMounts, startupProbe, readinessProbe, livenessProbe } = container;
       const mountOf = (volume: string) =>
         volumeMounts.find((each: { name: string }) => each.name === volume);
       const own = env.map((each: { name: string; value: string }) => [each.name, each.value]);
@@ -53,7 +59,7 @@ describe("the manifests", needs("Go"), () => {
       );
       expect(hasOidc).toBe(access === "oidc");
       expect(JSON.stringify(find("NetworkPolicy")).includes('"port":443')).toBe(hasOidc);
-      const { database, databaseUrlFile, tls, authentication, listen, drain } = readVariables({
+      const { database, databaseUrlFile, tls, authentication, ports, drain } = readVariables({
         HOST: "::",
         DATABASE_URL: databaseOfImage,
         ...Object.fromEntries(own),
@@ -64,12 +70,9 @@ describe("the manifests", needs("Go"), () => {
       expect(tls).toBeDefined();
       expect(authentication).toMatchObject({ tokensFile: expect.anything() });
       // What only the operator knows is not there, or cannot be used by mistake.
-      expect(containers[0].image).toMatch(/^REGISTRY\//);
+      expect(container.image).toMatch(/^REGISTRY\//);
       expect(JSON.stringify(objects)).not.toMatch(/https?:|example/);
-      expect(ports.map((each: { containerPort: number }) => each.containerPort)).toEqual([
-        listen.grpcPort,
-        listen.httpPort,
-      ]);
+      expect(container.ports.map((each: Port) => each.containerPort)).toEqual(ports);
       expect(grace * 1_000).toBeGreaterThanOrEqual(drain.delayMs + drain.timeoutMs + 5_000);
       const { periodSeconds, failureThreshold } = readinessProbe;
       expect(drain.delayMs).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
@@ -77,8 +80,13 @@ describe("the manifests", needs("Go"), () => {
         expect(httpGet).toMatchObject({ scheme: "HTTPS", port: "https" });
       }
       const { labels } = spec.template.metadata;
+      const names = container.ports.map((each: Port) => each.name);
       for (const each of objects.filter((object) => object.kind === "Service")) {
         expect(each.spec.selector).toEqual(labels);
+        for (const { targetPort } of each.spec.ports) expect(names).toContain(targetPort);
+        // It only names the pods, and maps no port.
+        const isHeadless = each.spec.clusterIP === "None";
+        if (isHeadless) expect(each.spec.ports).toMatchObject(ports.map((port) => ({ port })));
       }
       expect(find("NetworkPolicy").spec.podSelector.matchLabels).toEqual(labels);
       expect(new Set(objects.map(({ metadata }) => metadata.namespace))).toEqual(
@@ -209,6 +217,7 @@ describe("the manifests", needs("Go"), () => {
     expect(config.database).toMatchObject({ kind: "mongodb", url });
     expect(grace).toBe("30s");
     expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
+    expect(ports.map((each: { target: number }) => each.target)).toEqual(config.ports);
     for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
   });
 

@@ -70,8 +70,8 @@ for (const [language, options, steps] of languages) {
       cpSync(join(root, "proto/investor/v1/openapi.json"), join(folder, "openapi.json"));
       writeFileSync(join(folder, "create-investor.mts"), caller);
       writeFileSync(join(folder, "package.json"), "{}");
-      const { httpPort } = await startService();
-      const ADDRESS = `http://localhost:${httpPort}`;
+      const { port } = await startService();
+      const ADDRESS = `http://localhost:${port}`;
       const env = { ...process.env, PATH: toolPath, ADDRESS };
       const running = execute("bash", ["-euc", `exec 2>&1\n${steps}`], { cwd: folder, env });
       const { stdout } = await running.catch((error) => error);

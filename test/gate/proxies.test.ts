@@ -60,35 +60,33 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const text = readFileSync(join("deploy", file), "utf8")
         .replaceAll(/\S+tls\.crt/g, TLS_CERT)
         .replaceAll(/\S+tls\.key/g, TLS_KEY)
-        .replaceAll(":50051", `:${service.grpcPort}`)
-        .replaceAll(":8080", `:${service.httpPort}`);
+        .replaceAll(":8080", `:${service.port}`);
       const configuration = join(folder, file);
       writeFileSync(configuration, complete(text, port));
       const env = { PATH: process.env.PATH, HOME: folder, XDG_DATA_HOME: folder };
       const { child, output } = runGroup(name, args(configuration), { cwd: folder, env });
       await waitFor(async () => {
         if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
-        const health = getOverTls({ httpPort: port }, "/healthz", { ca }).catch(() => "");
+        const health = getOverTls({ port }, "/healthz", { ca }).catch(() => "");
         return (await health).includes("alive");
       });
 
       const authorization = "Bearer t0ken-of-a-caller";
-      const ports = { grpcPort: port, httpPort: port };
       for (const httpVersion of ["1.1", "2"] as const) {
         const options = { authorization, tls: { ca }, httpVersion };
-        for (const client of Object.values(clientsOf(ports, options))) {
+        for (const client of Object.values(clientsOf({ port }, options))) {
           const { id } = await client.createInvestor(aCreate());
           expect(await client.getInvestor({ id })).toMatchObject({ id });
           const missing = await failureOf(client.getInvestor({ id: v7() }));
           expect(missing).toMatchObject({ reason: "INVESTOR_NOT_FOUND" });
         }
       }
-      const list = await getOverTls({ httpPort: port }, "/v1/investors", {
+      const list = await getOverTls({ port }, "/v1/investors", {
         ca,
         headers: { authorization },
       });
       expect(JSON.parse(list)).toHaveLength(8);
-      const refused = await getOverTls({ httpPort: port }, "/v1/investors", { ca });
+      const refused = await getOverTls({ port }, "/v1/investors", { ca });
       expect(JSON.parse(refused)).toMatchObject({ status: 401, reason: "CREDENTIALS_MISSING" });
 
       // Strangers' health checks that do not end, of which a proxy can make a connection each.
@@ -99,7 +97,10 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
         for (let n = 0; n < 110; n += 1) openCall(session, paths.check);
         await once(session, "remoteSettings");
       }
-      const { gRPC: client } = clientsOf(ports, { authorization, tls: { ca }, httpVersion: "2" });
+      const { gRPC: client } = clientsOf(
+        { port },
+        { authorization, tls: { ca }, httpVersion: "2" },
+      );
       for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
     },
   );

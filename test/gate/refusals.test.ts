@@ -56,9 +56,9 @@ for (const [name, command, options] of clients) {
       const plain = await startService({ AUTH_TOKENS_FILE: tokens });
       const encrypted = await startService({ AUTH_TOKENS_FILE: tokens, ...tls });
       const cases = {
-        "401 over HTTP/1.1": [`http://localhost:${plain.httpPort}`, ""],
-        "413 over HTTP/1.1": [`http://localhost:${plain.httpPort}`, token],
-        "413 over TLS": [`https://localhost:${encrypted.httpPort}`, token],
+        "401 over HTTP/1.1": [`http://localhost:${plain.port}`, ""],
+        "413 over HTTP/1.1": [`http://localhost:${plain.port}`, token],
+        "413 over TLS": [`https://localhost:${encrypted.port}`, token],
       };
       const seen = Object.entries(cases).map(async ([name, [url = "", token = ""]]) => {
         const [program, ...args] = command(`${url}/v1/investors`, token, ca, String(count));

@@ -97,9 +97,8 @@ async function killAmid(
   }
   await end(service, "SIGKILL");
   release?.();
-  const { folder, grpcPort, httpPort } = service;
-  const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
-  return startService(ports, folder);
+  const { folder, port } = service;
+  return startService({ PORT: String(port) }, folder);
 }
 
 /** Expects that every create was acknowledged, and its record stored once. */
@@ -131,10 +130,10 @@ for (const [language, options, prepare] of languages) {
     options,
     async () => {
       const start = await prepare();
-      const by = ({ grpcPort }: Service, config: string) => {
+      const by = ({ port }: Service, config: string) => {
         const text = readFileSync(join(root, "proto/investor/v1", config), "utf8");
         const configFile = temporaryFile(text.replaceAll('"30s"', '"300s"'));
-        return start(`127.0.0.1:${grpcPort}`, configFile);
+        return start(`127.0.0.1:${port}`, configFile);
       };
       const first = await startService();
       // gRPC repeats no call whose reply has begun, so that none is cut off here.

@@ -87,15 +87,14 @@ async function openRecords(url: string) {
   return (await connectTo(url)).db().collection("investors");
 }
 
-/** Restarts one of the services on its ports, under the load of the callers. */
+/** Restarts one of the services on its port, under the load of the callers. */
 async function restart(services: Service[], index: number, env: NodeJS.ProcessEnv, all: Records) {
-  const { child, exited, output, grpcPort, httpPort } = services[index] as Service;
+  const { child, exited, output, port } = services[index] as Service;
   const before = await all.countDocuments();
   await expect.poll(() => all.countDocuments()).toBeGreaterThan(before + 200);
   child.kill("SIGTERM");
   expect(await exited, output()).toBe(0);
-  const ports = { GRPC_PORT: String(grpcPort), HTTP_PORT: String(httpPort) };
-  services[index] = await startService({ ...env, ...ports });
+  services[index] = await startService({ ...env, PORT: String(port) });
 }
 
 /** Expects that no call failed, and that each record is stored once. */
@@ -130,7 +129,7 @@ describeWithMongo("a rolling restart of two services under load", "standalone", 
     const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
     const services = await Promise.all([startService(env), startService(env)]);
     const all = await openRecords(env.DATABASE_URL);
-    const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
+    const addresses = services.map(({ port }) => `127.0.0.1:${port}`).join(",");
     const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
     for (const i of [0, 1]) await restart(services, i, env, all);
     await expectNothingLost(all, callers);
@@ -150,8 +149,8 @@ describeWithMongo("a rolling restart of two services under load", "standalone", 
       const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
       const services = await Promise.all([startService(env), startService(env)]);
       const all = await openRecords(env.DATABASE_URL);
-      const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
-      const ports = services.map(({ httpPort }) => httpPort);
+      const addresses = services.map(({ port }) => `127.0.0.1:${port}`).join(",");
+      const ports = services.map(({ port }) => port);
       const balancer = await startBalancer(ports);
       const url = `https://localhost:${balancer.port}`;
       const callers = [
@@ -182,7 +181,7 @@ describe("a rolling restart to another user of MongoDB", needsMongo(), () => {
     const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
     const services = await Promise.all([startService(env), startService(env)]);
     const all = root.db("investors").collection("investors");
-    const addresses = services.map(({ grpcPort }) => `127.0.0.1:${grpcPort}`).join(",");
+    const addresses = services.map(({ port }) => `127.0.0.1:${port}`).join(",");
     const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
     await createUser("second");
     writeFileSync(file, urlOf("second", "second"));

@@ -30,9 +30,9 @@ it.each([24, 32])(
     const folder = await makeFullFolder(2_400);
     const files = await writeServerFiles(folder, await createAuthority());
     const settings = { ...patient, ...files, NODE_OPTIONS: hurry(speed) };
-    const { httpPort } = await startService(settings, folder);
+    const { port } = await startService(settings, folder);
     const read = async (protocol: string, request: Uint8Array | string) => {
-      const options = { port: httpPort, ALPNProtocols: [protocol], rejectUnauthorized: false };
+      const options = { port: port, ALPNProtocols: [protocol], rejectUnauthorized: false };
       const socket = connectTls(options);
       onTestFinished(() => void socket.destroy());
       socket.write(request);
@@ -75,7 +75,7 @@ it("a connection of HTTP/2 is closed after an error, though its client reads not
     { ...patient, NODE_OPTIONS: hurry(60) },
     await makeFullFolder(130),
   );
-  const { socket } = openWire(service.grpcPort, clientPreface);
+  const { socket } = openWire(service.port, clientPreface);
   socket.pause().write(wideWindows);
   for (let stream = 1; stream < 40; stream += 2) {
     socket.write(openStream(stream, fieldsOf(paths.list)));

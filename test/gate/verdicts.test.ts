@@ -47,11 +47,11 @@ function openCallers(server: Server) {
       ([name, client]) => [`${name}, ${useBinaryFormat ? "protobuf" : "JSON"}`, client] as const,
     ),
   );
-  const session = rawConnection(server.grpcPort);
+  const session = rawConnection(server.port);
 
   async function send(call: RestCall) {
     const { body, ...options } = call;
-    const req = request({ port: server.httpPort, agent, ...options }).end(body);
+    const req = request({ port: server.port, agent, ...options }).end(body);
     const [res] = (await once(req, "response")) as [IncomingMessage];
     return {
       status: res.statusCode ?? 0,
@@ -104,7 +104,7 @@ function openCallers(server: Server) {
       rawCall(session, path, frame(body), { "content-type": `${type}+${kind}` });
     const byConnect = async (type: string) => {
       const headers = { "content-type": type };
-      const url = `http://127.0.0.1:${server.httpPort}${path}`;
+      const url = `http://127.0.0.1:${server.port}${path}`;
       const reply = await fetch(url, { method: "POST", headers, body });
       const bytes = Buffer.from(await reply.arrayBuffer());
       if (reply.status === 200) return { status: 0, reason: undefined };

@@ -197,7 +197,7 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
   it("ends a service whose collection is another program's", async () => {
     const url = mongo.url();
     await (await connectTo(url)).db().collection("investors").insertOne({ name: "Ada" });
-    const env = { DATABASE_URL: url, GRPC_PORT: "0", HTTP_PORT: "0" };
+    const env = { DATABASE_URL: url, PORT: "0" };
     const { exited, output } = run([], env, temporaryFolder());
     expect(await exited).toBe(1);
     expect(output()).toMatch(/"level":60.*it is another program's/);
@@ -441,9 +441,9 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     it("leaves time for it within the service's own deadline, too, which a slow upload uses up", async () => {
       const { fail, url } = await openFailing();
       const flags = { "--database-url": url, "--request-timeout": "4s" };
-      const { grpcPort } = await startInProcess(flags);
+      const { port } = await startInProcess(flags);
       await fail("alwaysOn", { closeConnection: true });
-      const stream = openCall(rawConnection(grpcPort), paths.create);
+      const stream = openCall(rawConnection(port), paths.create);
       // More than the quarter that is left for the reply.
       await delay(1_500);
       const reply = await replyOf(stream.end(createBody()));

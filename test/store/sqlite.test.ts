@@ -621,7 +621,7 @@ describe("SQLite", () => {
       const failure = await failureOf(creating);
       expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
       expect(await metric(service, "investor_records_store_writable")).toBe(0);
-      expect((await fetch(`http://127.0.0.1:${service.httpPort}/readyz`)).status).toBe(200);
+      expect((await fetch(`http://127.0.0.1:${service.port}/readyz`)).status).toBe(200);
 
       limit("unlimited");
       stored.push(await client.createInvestor(aCreate()));

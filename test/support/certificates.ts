@@ -47,11 +47,11 @@ export async function writeServerFlags(...files: Parameters<typeof writeServerFi
 
 /** The body of a GET over TLS from a service on this machine. */
 export async function getOverTls(
-  { httpPort }: { httpPort: number },
+  { port }: { port: number },
   path: string,
   options: RequestOptions,
 ): Promise<string> {
-  const request = get(`https://localhost:${httpPort}${path}`, { ...options, agent: false });
+  const request = get(`https://localhost:${port}${path}`, { ...options, agent: false });
   const [response]: IncomingMessage[] = await once(request, "response");
   return response ? text(response) : "";
 }

@@ -6,10 +6,9 @@ import {
 } from "@connectrpc/connect-node";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 
-/** The ports of a service on this machine. */
-export interface Ports {
-  readonly grpcPort: number;
-  readonly httpPort: number;
+/** Where a service on this machine listens. */
+export interface Address {
+  readonly port: number;
 }
 
 interface ClientOptions {
@@ -17,23 +16,23 @@ interface ClientOptions {
   authorization?: string | undefined;
   /** What a client by TLS trusts, and what it shows. */
   tls?: { ca: string; cert?: string; key?: string };
-  /** The version of HTTP on the HTTP port. */
+  /** The version of HTTP below all but gRPC. */
   httpVersion?: "1.1" | "2";
   useBinaryFormat?: boolean;
 }
 
 /** Clients of the service by every RPC protocol, each with connections of its own. */
-export function clientsOf({ grpcPort, httpPort }: Ports, options: ClientOptions = {}) {
+export function clientsOf({ port }: Address, options: ClientOptions = {}) {
   const { authorization, tls, httpVersion = "1.1", useBinaryFormat = true } = options;
   const authorize: Interceptor = (next) => (req) => {
     if (authorization !== undefined) req.header.set("authorization", authorization);
     return next(req);
   };
   const common = { interceptors: [authorize], useBinaryFormat, ...(tls && { nodeOptions: tls }) };
-  const urlOf = (port: number) => (tls ? `https://localhost:${port}` : `http://127.0.0.1:${port}`);
-  const http = { ...common, baseUrl: urlOf(httpPort), httpVersion };
+  const baseUrl = tls ? `https://localhost:${port}` : `http://127.0.0.1:${port}`;
+  const http = { ...common, baseUrl, httpVersion };
   const transports = {
-    gRPC: createGrpcTransport({ ...common, baseUrl: urlOf(grpcPort) }),
+    gRPC: createGrpcTransport({ ...common, baseUrl }),
     Connect: createConnectTransport(http),
     "Connect by GET": createConnectTransport({ ...http, useHttpGet: true }),
     "gRPC-Web": createGrpcWebTransport(http),

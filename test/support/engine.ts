@@ -4,15 +4,13 @@ import { createGate, type Gate } from "../../src/calls/gate.ts";
 import { createTelemetry } from "../../src/calls/telemetry.ts";
 import { createTracing } from "../../src/calls/tracing.ts";
 import { createConnections } from "../../src/http/connection-set.ts";
-import { listenForHttp, listenForHttp2 } from "../../src/http/listener.ts";
+import { listen } from "../../src/http/listener.ts";
 import type { Tls } from "../../src/http/tls.ts";
 import { createRest } from "../../src/protocols/rest.ts";
 import { createRouter } from "../../src/protocols/router.ts";
 
 /** What {@link startEngine} serves; of limits, those of the service if absent. */
 export interface EngineOptions {
-  /** Which of the ports of the service it is like. */
-  kind: "grpc" | "http";
   services: ServiceImplSpec[];
   /** Those that anybody may call; none if absent. */
   publicServices?: ServiceImplSpec[];
@@ -28,7 +26,6 @@ export interface EngineOptions {
 /** Serves services by the engine of the service on a port of this machine. */
 export async function startEngine(options: EngineOptions) {
   const {
-    kind,
     services,
     publicServices = [],
     tls,
@@ -40,7 +37,6 @@ export async function startEngine(options: EngineOptions) {
   const connections = createConnections({
     max: 1_000,
     maxAgeMs: undefined,
-    graceMs: requestTimeoutMs,
     onEnd() {},
   });
   const telemetry = createTelemetry(pino({ level: "silent" }), false);
@@ -53,7 +49,10 @@ export async function startEngine(options: EngineOptions) {
     startSpan: createTracing(),
   });
   options.onGate?.(gate);
-  const router = createRouter({
+  const rests = services
+    .filter(({ methods }) => methods.createInvestor !== undefined)
+    .map((service) => createRest(service, { gate, maxMessageBytes }));
+  const routerOptions = {
     services,
     publicServices,
     gate,
@@ -61,15 +60,17 @@ export async function startEngine(options: EngineOptions) {
     corsOrigins: [],
     hosts: undefined,
     telemetry: logged,
+  };
+  const router = createRouter(routerOptions, rests);
+  const { ports, close } = await listen({
+    ...router,
+    host: "127.0.0.1",
+    ports: [0],
+    tls,
+    requestTimeoutMs,
+    connections,
   });
-  const rests = services
-    .filter(({ methods }) => methods.createInvestor !== undefined)
-    .map((service) => createRest(service, { gate, maxMessageBytes }));
-  const serve = router.serveWith(rests);
-  const common = { tls, host: "127.0.0.1", requestTimeoutMs, connections, serve };
-  const { port, close } = await (kind === "grpc"
-    ? listenForHttp2(0, common, router.streamServer)
-    : listenForHttp(0, common));
+  const [port = 0] = ports;
   return {
     port,
     gate,

@@ -7,7 +7,7 @@ import { credentials } from "@grpc/grpc-js";
 import { expect, onTestFinished } from "vitest";
 import * as connect from "../../client/src/connect.ts";
 import * as grpc from "../../client/src/grpc.ts";
-import type { Ports } from "./clients.ts";
+import type { Address } from "./clients.ts";
 
 /** The client of the package over grpc-js, until the end of the test. */
 export function overGrpc(address: string, options?: grpc.GrpcClientOptions): grpc.InvestorClient {
@@ -18,23 +18,23 @@ export function overGrpc(address: string, options?: grpc.GrpcClientOptions): grp
 
 /** The client of the package over each transport. */
 export function investorClients(
-  { grpcPort, httpPort }: Ports,
+  { port, http1Port = port }: Address & { http1Port?: number },
   options?: grpc.InvestorClientOptions,
 ): Record<string, grpc.InvestorClient> {
-  const ofHttp = { baseUrl: `http://localhost:${httpPort}`, httpVersion: "1.1" } as const;
-  const ofGrpc = { baseUrl: `http://localhost:${grpcPort}`, httpVersion: "2" } as const;
+  const ofHttp1 = { baseUrl: `http://localhost:${http1Port}`, httpVersion: "1.1" } as const;
+  const ofHttp2 = { baseUrl: `http://localhost:${port}`, httpVersion: "2" } as const;
   const transports = {
-    "Connect over HTTP/1.1": createConnectTransport(ofHttp),
-    "Connect over HTTP/2": createConnectTransport({ ...ofGrpc, useBinaryFormat: false }),
-    "gRPC-Web": createGrpcWebTransport(ofHttp),
-    "Connect's gRPC": createGrpcTransport(ofGrpc),
+    "Connect over HTTP/1.1": createConnectTransport(ofHttp1),
+    "Connect over HTTP/2": createConnectTransport({ ...ofHttp2, useBinaryFormat: false }),
+    "gRPC-Web": createGrpcWebTransport(ofHttp1),
+    "Connect's gRPC": createGrpcTransport(ofHttp2),
   };
   const overConnect = Object.entries(transports).map(([name, transport]) => [
     name,
     connect.createInvestorClient(transport, options),
   ]);
   return {
-    "grpc-js": overGrpc(`localhost:${grpcPort}`, options),
+    "grpc-js": overGrpc(`localhost:${port}`, options),
     ...Object.fromEntries(overConnect),
   };
 }

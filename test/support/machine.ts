@@ -66,12 +66,12 @@ export function createMachine(objects: unknown[] = []) {
       return (await execute("bash", args, { cwd: clone, env })).stdout;
     },
     /** The service that a stand-in runs under this name. */
-    service(name: string): Pick<Service, "grpcPort"> {
+    service(name: string): Pick<Service, "port"> {
       const pid = readPids()[name];
       if (pid === undefined || !isAlive(pid)) throw new Error(`${name} does not run`);
       const log = readFileSync(join(folder, `${name}.log`), "utf8");
       const [, port] = /"serving .* on grpcs?:.*?:(\d+) and/.exec(log) ?? [];
-      return { grpcPort: Number(port) };
+      return { port: Number(port) };
     },
   };
 }

@@ -5,7 +5,7 @@ import { temporaryFolder } from "./folder.ts";
 import { readSettings } from "./settings.ts";
 
 /**
- * Starts the whole service in this process, on free ports and over an SQLite file of its own, until
+ * Starts the whole service in this process, on a free port and over an SQLite file of its own, until
  * the end of the test.
  *
  * @param flags settings as flags of the command line
@@ -23,14 +23,14 @@ export async function startInProcess(flags: Record<string, string> = {}) {
   const log = pino({ level: flags["--log-level"] ?? "info" }, { write });
   const own = { "--database-url": `sqlite:${folder}/data/investors.db` };
   const database = flags["--database-url-file"] === undefined ? own : {};
-  const ports = { "--grpc-port": "0", "--http-port": "0" };
   const server = await startServer(
-    readSettings({ ...database, ...ports, ...flags }),
+    readSettings({ ...database, "--port": "0", ...flags }),
     log,
     (error) => {
       throw error;
     },
   );
   onTestFinished(async () => void (await server.stop()));
-  return { ...server, folder, lines, errors };
+  const [port = 0] = server.ports;
+  return { ...server, port, folder, lines, errors };
 }

@@ -19,8 +19,8 @@ import { aCreate, anInvestor } from "./records.ts";
 /** What runs the service; another version of Node.js than that of the tests, if this names one. */
 const node = process.env.TEST_NODE ?? process.execPath;
 
-/** The settings of a service that chooses its ports; the log has them. */
-export const freePorts = { GRPC_PORT: "0", HTTP_PORT: "0" };
+/** The setting of a service that chooses its port; the log has it. */
+export const anyPort = { PORT: "0" };
 
 /** The command line as a child process, and all that it has written. */
 export interface Run {
@@ -34,12 +34,11 @@ export interface Run {
 
 /** A service that runs and takes calls. */
 export interface Service extends Run {
-  readonly grpcPort: number;
-  readonly httpPort: number;
+  readonly port: number;
   readonly folder: string;
 }
 
-/** Runs the command line in a folder, with no setting but those given and, unless they are, free ports. */
+/** Runs the command line in a folder, with no setting but those given and, unless it is, a free port. */
 export function run(
   args: string[],
   env: NodeJS.ProcessEnv,
@@ -49,7 +48,7 @@ export function run(
   const { PATH } = process.env;
   const child = spawn(node, [program, ...args], {
     cwd: folder,
-    env: { PATH, ...freePorts, ...env },
+    env: { PATH, ...anyPort, ...env },
   });
   return follow(child, () => child.kill("SIGKILL"));
 }
@@ -94,24 +93,24 @@ export function end({ child, exited }: Run, signal: NodeJS.Signals = "SIGTERM") 
   return exited;
 }
 
-/** Starts the service, as it is built, on free ports and waits until it says that it serves. */
+/** Starts the service, as it is built, on a free port and waits until it says that it serves. */
 export async function startService(
   env: NodeJS.ProcessEnv = {},
   folder = temporaryFolder(),
   program = inject("bin"),
 ): Promise<Service> {
   const running = run([], env, folder, program);
-  const [, grpcPort, httpPort] = await waitFor(async () => {
+  const [, port] = await waitFor(async () => {
     const { child, output } = running;
     if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
-    return /grpcs?:\/\/[^ "]*:(\d+) and https?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
+    return /serving .* on https?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
   });
-  return { ...running, grpcPort: Number(grpcPort), httpPort: Number(httpPort), folder };
+  return { ...running, port: Number(port), folder };
 }
 
 /** A client of the service by gRPC; each has a connection of its own. */
-export function grpcClient({ grpcPort }: Pick<Service, "grpcPort">) {
-  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` });
+export function grpcClient({ port }: Pick<Service, "port">) {
+  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${port}` });
   return createClient(InvestorService, transport);
 }
 
@@ -170,21 +169,21 @@ export async function untilWritten({ child, output, exited }: Run, text: string)
   await Promise.race([promise, exited]);
 }
 
-/** Requests a path on the HTTP port of a service. */
-export function ask({ httpPort }: Pick<Service, "httpPort">, path: string, init?: RequestInit) {
-  return fetch(`http://127.0.0.1:${httpPort}${path}`, init);
+/** Requests a path of a service over HTTP/1.1. */
+export function ask({ port }: Pick<Service, "port">, path: string, init?: RequestInit) {
+  return fetch(`http://127.0.0.1:${port}${path}`, init);
 }
 
 /** Whose metrics are read, with its credentials if it asks for some. */
 interface Measured {
-  readonly httpPort: number;
+  readonly port: number;
   readonly authorization?: string;
 }
 
 /** The metrics of a service as text. */
-export async function readMetrics({ httpPort, authorization }: Measured): Promise<string> {
+export async function readMetrics({ port, authorization }: Measured): Promise<string> {
   const headers = authorization === undefined ? {} : { authorization };
-  return (await ask({ httpPort }, "/metrics", { headers })).text();
+  return (await ask({ port }, "/metrics", { headers })).text();
 }
 
 /** The value of a metric of a service, under the labels that it has; 0 if it is not there. */

@@ -84,7 +84,7 @@ function resolveProgram({ argv, env, cwd, volumes }: Program) {
     );
   const [program, ...args] = argv.map(inVolumes);
   const own = Object.entries(env).map(([name, value]) => [name, inVolumes(value)]);
-  const ports = { HOST: "127.0.0.1", GRPC_PORT: "0", HTTP_PORT: "0" };
+  const ports = { HOST: "127.0.0.1", PORT: "0" };
   return {
     program: program === "node" ? process.execPath : (program ?? fail("nothing to run")),
     args,

@@ -6,15 +6,15 @@ import { aCreate, institution } from "../../support/records.ts";
 import type { Figures } from "./callers.ts";
 import type { Target } from "./target.ts";
 
-const { ca, token, mark, httpUrl, ...ports } = workerData as Target["addresses"];
+const { ca, token, mark, httpUrl, port } = workerData as Target["addresses"];
 const timeoutMs = 5_000;
 const pauseMs = 20;
 if (ca) setDefaultCACertificates([ca]);
 
 const authorization = `Bearer ${token}`;
 const options = { authorization, ...(ca && { tls: { ca } }) };
-const overHttp1 = clientsOf(ports, options);
-const overHttp2 = clientsOf(ports, { ...options, httpVersion: "2" });
+const overHttp1 = clientsOf({ port }, options);
+const overHttp2 = clientsOf({ port }, { ...options, httpVersion: "2" });
 
 /** Calls that a caller makes in turn. */
 type Calls = (() => Promise<void>)[];

@@ -16,7 +16,7 @@ import {
 } from "../../support/http2-frames.ts";
 import { frame, messages, paths } from "../../support/raw-grpc.ts";
 import { calls, http1, http1Requests, json } from "./requests.ts";
-import type { Attack, Hostile, Port } from "./target.ts";
+import type { Attack, Hostile, Protocol } from "./target.ts";
 
 const { headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
 const { none, endHeaders, endStream } = frameFlag;
@@ -66,16 +66,14 @@ const onConnection: Record<string, FramesOf> = {
 
 /** Sends frames until the connection is closed or it was enough, and reads only after a while. */
 function flood(framesOf: FramesOf, streamOf: (n: number) => number): Attack {
-  return async ({ kind, random, open, credentials }) => {
-    // Without TLS, the HTTP port has no HTTP/2.
-    const port = kind === "TLS" ? random.pick<Port>(["grpc", "http"]) : "grpc";
+  return async ({ random, open, credentials }) => {
     const path = random.pick([paths.list, paths.create, paths.check]);
     const call = headerBlock(fieldsOf(path, credentials));
     const framesAt = (n: number) =>
       framesOf(n, call).map(([type, flags, payload]) =>
         http2Frame(type, flags, streamOf(n), payload),
       );
-    const { socket, tcp, closes } = await open(port, "h2");
+    const { socket, tcp, closes } = await open("h2");
     socket.pause().write(clientPreface);
     let bytes = 0;
     for (let n = 0; n < 20_000 && bytes < 4_000_000 && !tcp.destroyed; n += 100) {
@@ -94,8 +92,13 @@ const floodsOf = (all: Record<string, FramesOf>, streamOf: (n: number) => number
   Object.entries(all).map(([name, framesOf]) => [`a flood of ${name}`, flood(framesOf, streamOf)]);
 
 /** Writes bytes on a connection, and leaves after a while. */
-async function hold({ random, open }: Hostile, port: Port, bytes: Uint8Array[], isRead = true) {
-  const { socket, closes } = await open(port);
+async function hold(
+  { random, open }: Hostile,
+  protocol: Protocol,
+  bytes: Uint8Array[],
+  isRead = true,
+) {
+  const { socket, closes } = await open(protocol);
   if (!isRead) socket.pause();
   socket.write(Buffer.concat(bytes));
   await closes(random.int(200, 1_000));
@@ -145,19 +148,19 @@ export const floods: Record<string, Attack> = {
     ...floodsOf(onOneStream, () => 1),
     ...floodsOf(onConnection, () => 0),
   ]),
-  bombs: (hostile) => hold(hostile, "http", [hostile.random.pick(bombs(hostile))]),
+  bombs: (hostile) => hold(hostile, "http/1.1", [hostile.random.pick(bombs(hostile))]),
   "pipelines of thousands of requests"(hostile) {
     const { random } = hostile;
     const some = random.shuffle(http1Requests(hostile)).slice(0, random.int(1, 5));
     const pipeline = Array.from({ length: 2_000 }, () => random.pick(some));
-    return hold(hostile, "http", pipeline, random.int(0, 1) === 0);
+    return hold(hostile, "http/1.1", pipeline, random.int(0, 1) === 0);
   },
   "messages that stay a byte short, on every stream"(hostile) {
     const { random, credentials } = hostile;
     const path = random.pick([paths.create, paths.create, paths.check, paths.reflect]);
     const message = frame(Buffer.alloc(60_000)).subarray(0, random.pick([5, 500, 16_000]));
     const fields = { ...credentials, ...random.pick([{}, fillers]) };
-    return hold(hostile, "grpc", [clientPreface, ...calls(128, path, fields, message)]);
+    return hold(hostile, "h2", [clientPreface, ...calls(128, path, fields, message)]);
   },
   "reflection streams"(hostile) {
     const message = Buffer.concat(
@@ -165,27 +168,27 @@ export const floods: Record<string, Attack> = {
     );
     const windows = hostile.random.pick([[], [closedWindows]]);
     const streams = calls(60, paths.reflect, fillers, message);
-    return hold(hostile, "grpc", [clientPreface, ...windows, ...streams]);
+    return hold(hostile, "h2", [clientPreface, ...windows, ...streams]);
   },
   "pages that are not read, over HTTP/2"(hostile) {
     const pages = calls(128, paths.list, hostile.credentials, messages.fullPage, true);
-    return hold(hostile, "grpc", [clientPreface, closedWindows, ...pages]);
+    return hold(hostile, "h2", [clientPreface, closedWindows, ...pages]);
   },
   "pages and whole lists over HTTP/1.1"(hostile) {
     const { random, credentials } = hostile;
     const path = random.pick(["/v1/investors", "/v1/investors?pageSize=1000"]);
     const encoding = random.pick(["identity", "gzip", "br"]);
     const get = http1("GET", path, { ...credentials, "accept-encoding": encoding });
-    return hold(hostile, "http", Array(12).fill(get), random.int(0, 1) === 0);
+    return hold(hostile, "http/1.1", Array(12).fill(get), random.int(0, 1) === 0);
   },
-  async "the largest public reply, again and again, and nothing read"({ kind, random, open }) {
-    const protocol = kind === "TLS" ? random.pick(["http/1.1", "h2"] as const) : "http/1.1";
+  async "the largest public reply, again and again, and nothing read"({ random, open }) {
+    const protocol = random.pick<Protocol>(["http/1.1", "h2"]);
     const path = "/openapi.json";
     const requests =
       protocol === "h2"
         ? [clientPreface, wideWindows, ...gets(100, path)]
         : Array(16).fill(http1("GET", path, {}));
-    const { socket, closes } = await open("http", protocol);
+    const { socket, closes } = await open(protocol);
     socket.pause().write(Buffer.concat(requests));
     await closes(random.int(0, 20));
     if (protocol === "h2" && random.int(0, 1) === 0) {
@@ -198,14 +201,13 @@ export const floods: Record<string, Attack> = {
     socket.destroy();
   },
   async "connections that stay, with a health check on each that does not end"({ open }) {
-    const { socket, closes } = await open("grpc");
+    const { socket, closes } = await open("h2");
     socket.write(Buffer.concat([clientPreface, openStream(1, fieldsOf(paths.check))]));
     await closes(20);
   },
   async "connections that come and go"({ random, openTcp, open }) {
-    const { socket, tcp, closes } = await random.pick([openTcp, open])(
-      random.pick(["grpc", "http"]),
-    );
+    const protocol = random.pick<Protocol>(["h2", "http/1.1"]);
+    const { socket, tcp, closes } = await random.pick([openTcp, open])(protocol);
     socket.write(random.pick([clientPreface, Buffer.from("GET / HTTP/1.1\r\n")]));
     await closes(random.int(0, 3));
     tcp.resetAndDestroy();

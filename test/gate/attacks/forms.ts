@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Random } from "../../support/random.ts";
 import { http1Requests, http2Frames } from "./requests.ts";
-import type { Attack, Connection, Port } from "./target.ts";
+import type { Attack, Connection } from "./target.ts";
 
 /** Bytes that mean something to one parser or another. */
 const telling = [0, 1, 3, 4, 5, 8, 10, 13, 0x20, 0x22, 0x2f, 0x3a, 0x7b, 0x7f, 0x80, 0xc0, 0xff];
@@ -64,27 +64,23 @@ async function send({ socket, tcp, closes }: Connection, bytes: Buffer, random: 
   else socket.destroy();
 }
 
-const ports: Port[] = ["grpc", "http"];
-
 /** Attacks by requests that are almost right. */
 export const forms: Record<string, Attack> = {
   async "mutated requests of HTTP/1.1"(hostile) {
     const { random, open } = hostile;
     const requests = random.shuffle(http1Requests(hostile)).slice(0, random.int(1, 4));
-    // The port of gRPC has no HTTP/1.1.
-    const port = random.int(0, 7) === 0 ? "grpc" : "http";
-    await send(await open(port, "http/1.1"), mutate(Buffer.concat(requests), random), random);
+    await send(await open("http/1.1"), mutate(Buffer.concat(requests), random), random);
   },
   async "mutated frames of HTTP/2"(hostile) {
     const { random, open } = hostile;
     const bytes = mutateFrames(http2Frames(hostile), random);
-    await send(await open(random.pick(ports), "h2"), bytes, random);
+    await send(await open("h2"), bytes, random);
   },
   async "valid calls that are reset at any instant"(hostile) {
     const { random, open } = hostile;
     const isHttp2 = random.int(0, 1) === 0;
     const all = isHttp2 ? http2Frames(hostile) : random.shuffle(http1Requests(hostile));
-    const { socket, tcp, closes } = await open(isHttp2 ? "grpc" : "http");
+    const { socket, tcp, closes } = await open(isHttp2 ? "h2" : "http/1.1");
     socket.write(Buffer.concat(all.slice(0, random.int(1, all.length))));
     const reply = once(socket, "data").catch(() => {});
     await Promise.race([reply, closes(random.pick([random.int(0, 20), 500]))]);

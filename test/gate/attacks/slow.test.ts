@@ -11,14 +11,14 @@ import { createRandom } from "../../support/random.ts";
 import { messages, paths } from "../../support/raw-grpc.ts";
 import { needs } from "../../support/tools.ts";
 import { calls, http1, json } from "./requests.ts";
-import { type Hostile, type Kind, type Port, startTarget } from "./target.ts";
+import { type Hostile, type Kind, type Protocol, startTarget } from "./target.ts";
 
 /** The heads of a record and of a long ClientHello in it (RFC 8446, 5.1 and 4). */
 const clientHello = Buffer.from("160301400001020144", "hex");
 
 /** A connection on which a client stops half-way. */
 interface HalfWay {
-  readonly port: Port;
+  readonly protocol: Protocol;
   readonly first: Uint8Array;
   /** What is sent every 200 ms, so that the connection does not look idle. */
   readonly drip?: string;
@@ -34,10 +34,10 @@ const isAlone = process.env.ATTACK_MINUTES !== undefined;
 
 /** Connections that are kept for longer than others. */
 const idle: HalfWay[] = [
-  { port: "http", first: http1("GET", "/healthz", {}), seconds: 80 },
-  { port: "grpc", first: clientPreface, seconds: 300 },
+  { protocol: "http/1.1", first: http1("GET", "/healthz", {}), seconds: 80 },
+  { protocol: "h2", first: clientPreface, seconds: 300 },
   {
-    port: "grpc",
+    protocol: "h2",
     first: clientPreface,
     drip: String(http2Frame(frameType.ping, 0, 0, Buffer.alloc(8))),
     seconds: 300,
@@ -51,10 +51,14 @@ function halfWays(credentials: Fields): HalfWay[] {
   const page = http1("POST", paths.list, { ...credentials, ...json }, '{"pageSize":1000}');
   const pages = calls(8, paths.list, credentials, messages.fullPage, true);
   const unread: HalfWay[] = [
-    { port: "grpc", first: Buffer.concat([clientPreface, closedWindows, ...pages]), seconds: 120 },
+    {
+      protocol: "h2",
+      first: Buffer.concat([clientPreface, closedWindows, ...pages]),
+      seconds: 120,
+    },
     // Without reading, only writing shows the end; empty lines are skipped between requests.
     {
-      port: "http",
+      protocol: "http/1.1",
       first: Buffer.concat(Array(14).fill(page)),
       drip: "\r\n",
       isRead: false,
@@ -62,21 +66,31 @@ function halfWays(credentials: Fields): HalfWay[] {
     },
   ];
   const nothing = Buffer.alloc(0);
-  const ports: Port[] = ["grpc", "http"];
+  const protocols: Protocol[] = ["h2", "http/1.1"];
   return [
-    ...ports.flatMap((port) => [
-      { port, first: nothing, seconds: 10 },
-      { port, first: nothing, isTcp: true, seconds: 10 },
-      { port, first: clientHello, isTcp: true, seconds: 10 },
+    ...protocols.flatMap((protocol) => [
+      { protocol, first: nothing, seconds: 10 },
+      { protocol, first: nothing, isTcp: true, seconds: 10 },
+      { protocol, first: clientHello, isTcp: true, seconds: 10 },
     ]),
-    { port: "grpc", first: clientPreface.subarray(0, 10), seconds: 10 },
+    // From one byte on, of which in plain text three tell HTTP/2 from HTTP/1.1.
+    ...[1, 2, 3, 10].map(
+      (bytes): HalfWay => ({
+        ...{ protocol: "h2", first: clientPreface.subarray(0, bytes), seconds: 10 },
+      }),
+    ),
     // Without the frame of settings, which has nine bytes.
-    { port: "grpc", first: clientPreface.subarray(0, -9), seconds: 10 },
-    { port: "http", first: Buffer.from("GET / HTTP/1.1\r\n"), drip: "x: y\r\n", seconds: 10 },
-    { port: "http", first: post({ "content-length": "60000" }), seconds: 12 },
-    { port: "http", first: post({ "content-length": "60000" }), drip: " ", seconds: 12 },
+    { protocol: "h2", first: clientPreface.subarray(0, -9), seconds: 10 },
     {
-      port: "http",
+      protocol: "http/1.1",
+      first: Buffer.from("GET / HTTP/1.1\r\n"),
+      drip: "x: y\r\n",
+      seconds: 10,
+    },
+    { protocol: "http/1.1", first: post({ "content-length": "60000" }), seconds: 12 },
+    { protocol: "http/1.1", first: post({ "content-length": "60000" }), drip: " ", seconds: 12 },
+    {
+      protocol: "http/1.1",
       first: post({ "transfer-encoding": "chunked" }),
       drip: "1\r\n \r\n",
       seconds: 12,
@@ -87,11 +101,11 @@ function halfWays(credentials: Fields): HalfWay[] {
 
 /** Opens a connection, and returns it if the service does not close it in time. */
 async function findLate(hostile: Hostile, halfWay: HalfWay) {
-  const { port, first, drip, isTcp = false, isRead = true, seconds } = halfWay;
+  const { protocol, first, drip, isTcp = false, isRead = true, seconds } = halfWay;
   // The service looks once a second. Beside other tests, it is as late as the machine is busy.
   const lateMs = isAlone ? 500 * seconds + 5_000 : inject("waitMs");
   const end = performance.now() + 1_000 * seconds + lateMs;
-  const { socket, tcp, closes } = await (isTcp ? hostile.openTcp : hostile.open)(port);
+  const { socket, tcp, closes } = await (isTcp ? hostile.openTcp : hostile.open)(protocol);
   if (!isRead) socket.pause();
   socket.write(first);
   while (!tcp.destroyed && performance.now() < end) {

@@ -8,7 +8,7 @@ import { messages, paths } from "../../support/raw-grpc.ts";
 import { institution } from "../../support/records.ts";
 import { needs } from "../../support/tools.ts";
 import { calls, http1 } from "./requests.ts";
-import { type Kind, type Port, startTarget } from "./target.ts";
+import { type Kind, type Protocol, startTarget } from "./target.ts";
 
 const execute = promisify(execFile);
 
@@ -25,8 +25,7 @@ const large = Object.fromEntries(Array.from({ length: 110 }, (_, i) => [`x-${i}`
 /** What each of many connections sends. */
 interface Flood {
   readonly kind: Kind;
-  readonly port: Port;
-  readonly protocol: "h2" | "http/1.1";
+  readonly protocol: Protocol;
   readonly bytes: Buffer;
 }
 
@@ -34,14 +33,13 @@ interface Flood {
 function streams(kind: Kind, path: string, type: string, fields: Fields, body: Uint8Array): Flood {
   const all = calls(100, path, fieldsOf(path, fields, type), body);
   const bytes = Buffer.concat([clientPreface, closedWindows, ...all]);
-  const port = /^\/(v1|openapi)/.test(path) ? "http" : "grpc";
-  return { kind, port, protocol: "h2", bytes };
+  return { kind, protocol: "h2", bytes };
 }
 
 /** A call on one stream, whose request does not end. */
 function stream(kind: Kind, path: string, body: Uint8Array): Flood {
   const bytes = Buffer.concat([clientPreface, ...calls(1, path, {}, body)]);
-  return { kind, port: "grpc", protocol: "h2", bytes };
+  return { kind, protocol: "h2", bytes };
 }
 
 const nothing = Buffer.alloc(0);
@@ -73,11 +71,7 @@ const floods: [name: string, connections: number, flood: Flood][] = [
   }),
   ...(isAlone ? (["plain", "TLS"] as const) : (["TLS"] as const)).flatMap((kind): typeof floods => [
     [`half-sent Checks, ${kind},`, 1_024, streams(kind, paths.check, "application/grpc", {}, half)],
-    [
-      `pipelined pages, ${kind},`,
-      1_024,
-      { kind, port: "http", protocol: "http/1.1", bytes: pipelined },
-    ],
+    [`pipelined pages, ${kind},`, 1_024, { kind, protocol: "http/1.1", bytes: pipelined }],
     [`reflection, ${kind},`, 1_024, stream(kind, paths.reflect, messages.listServices)],
     [`watches, ${kind},`, 1_024, stream(kind, paths.watch, messages.empty)],
   ]),
@@ -87,7 +81,7 @@ const floods: [name: string, connections: number, flood: Flood][] = [
 it.each(floods)(
   "%s that are not read, on %i connections",
   { ...needs("Linux", "curl"), timeout: 10 * inject("testMs") },
-  async (name, connections, { kind, port, protocol, bytes }) => {
+  async (name, connections, { kind, protocol, bytes }) => {
     const target = await startTarget(kind);
     const { httpUrl, token } = target.addresses;
     const hostile = target.hostile(createRandom(0), true);
@@ -104,7 +98,7 @@ it.each(floods)(
       );
     const flood = Promise.all(
       Array.from({ length: connections }, async () => {
-        const { socket } = await hostile.open(port, protocol);
+        const { socket } = await hostile.open(protocol);
         socket.pause().write(bytes);
       }),
     );

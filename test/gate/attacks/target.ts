@@ -23,7 +23,7 @@ import { textOfAll } from "../../support/records.ts";
 import { hasEnded, startService, waitFor } from "../../support/service.ts";
 
 export type Kind = "plain" | "TLS";
-export type Port = "grpc" | "http";
+export type Protocol = "h2" | "http/1.1";
 
 /** Text by which records are told apart: those of good callers, of the greedy one, of strangers. */
 export const marks = { good: "S3CRET", greedy: "GR33DY", stranger: "STR4NGER" };
@@ -50,10 +50,10 @@ export interface Hostile {
   readonly credentials: Fields;
   /** Is in every record that it sends. */
   readonly mark: string;
-  /** Opens a connection, by default of the port's protocol; the service may have closed it. */
-  open(port: Port, protocol?: "http/1.1" | "h2"): Promise<Connection>;
+  /** Opens a connection for a protocol; the service may have closed it. */
+  open(protocol: Protocol): Promise<Connection>;
   /** Opens a connection before any handshake. */
-  openTcp(port: Port): Promise<Connection>;
+  openTcp(): Promise<Connection>;
 }
 
 /** What the process of the service holds. */
@@ -147,9 +147,8 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     throw new Error(`the process ended: ${output().slice(-2_000)}`);
   });
   throwOnceEnded.catch(() => {});
-  const ports = { grpc: service.grpcPort, http: service.httpPort };
   const scheme = authority ? "https" : "http";
-  const httpUrl = `${scheme}://127.0.0.1:${ports.http}`;
+  const httpUrl = `${scheme}://127.0.0.1:${service.port}`;
   const sockets = new Set<Socket>();
   const leaks: string[] = [];
 
@@ -158,13 +157,13 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     return socket.on("error", () => {}).once("close", () => sockets.delete(socket));
   }
 
-  async function openTcp(port: Port): Promise<Socket> {
-    const tcp = own(connect(ports[port], "127.0.0.1"));
+  async function openTcp(): Promise<Socket> {
+    const tcp = own(connect(service.port, "127.0.0.1"));
     await Promise.race([once(tcp, "connect").catch(() => {}), timeout(5_000)]);
     return tcp;
   }
 
-  async function openTls(tcp: Socket, protocol: string): Promise<Socket> {
+  async function openTls(tcp: Socket, protocol: Protocol): Promise<Socket> {
     const options = { socket: tcp, servername: "localhost", ALPNProtocols: [protocol] };
     const socket = own(connectTls(options));
     const settled = ["secureConnect", "close"].map((event) => once(socket, event).catch(() => {}));
@@ -208,8 +207,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     output,
     /** What good callers have to know. */
     addresses: {
-      grpcPort: ports.grpc,
-      httpPort: ports.http,
+      port: service.port,
       httpUrl,
       ca: authority?.ca,
       token: tokens.good,
@@ -226,13 +224,13 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
         random,
         credentials: isStranger ? {} : { authorization: `Bearer ${tokens.greedy}` },
         mark: isStranger ? marks.stranger : marks.greedy,
-        async open(port, protocol = port === "grpc" ? "h2" : "http/1.1") {
-          const tcp = await openTcp(port);
+        async open(protocol) {
+          const tcp = await openTcp();
           const socket = authority && !tcp.destroyed ? await openTls(tcp, protocol) : tcp;
           return follow(tcp, socket, isStranger);
         },
-        async openTcp(port) {
-          const tcp = await openTcp(port);
+        async openTcp() {
+          const tcp = await openTcp();
           return follow(tcp, tcp, isStranger);
         },
       };

@@ -202,8 +202,8 @@ async function lookUp(history: History, client: Client, id: string): Promise<voi
  *
  * @throws {Error} its cause is the reason of the refusal, if it is refused
  */
-async function wholeList({ httpPort }: Service): Promise<Investor[]> {
-  const response = await fetch(`http://127.0.0.1:${httpPort}/v1/investors`, patience());
+async function wholeList({ port }: Service): Promise<Investor[]> {
+  const response = await fetch(`http://127.0.0.1:${port}/v1/investors`, patience());
   // One that breaks off is no JSON.
   const body = (await response.json()) as Record<string, string>[] & { reason: string };
   if (!response.ok) throw new Error("refused", { cause: body.reason });

@@ -100,14 +100,8 @@ const phases: Record<string, Phase> = {
       () => serves() || hasEnded(starting.child) || performance.now() - start > patienceMs,
     );
     if (serves()) {
-      const [, grpcPort, httpPort] = /:(\d+) and http:\S*:(\d+)/.exec(starting.output()) ?? [];
-      const { folder } = disk;
-      world.service = {
-        ...starting,
-        grpcPort: Number(grpcPort),
-        httpPort: Number(httpPort),
-        folder,
-      };
+      const [, port] = / on http:\S*:(\d+)/.exec(starting.output()) ?? [];
+      world.service = { ...starting, port: Number(port), folder: disk.folder };
       await createSome(world, 3);
     } else {
       expect(await ended(starting)).toBe(1);

@@ -17,7 +17,7 @@ import { deriveId } from "../../../src/investor/ids.ts";
 import { encodePageToken } from "../../../src/investor/paging.ts";
 import { failures } from "../../service/failures.ts";
 import { createAuthority, writeServerFlags } from "../../support/certificates.ts";
-import type { Ports } from "../../support/clients.ts";
+import type { Address } from "../../support/clients.ts";
 import {
   exchangeBytes,
   exchangeHttp1,
@@ -42,7 +42,6 @@ import {
   untilInFlight,
   untilWritten,
 } from "../../support/service.ts";
-import { http1 } from "../../support/tcp.ts";
 import {
   brief,
   bytes,
@@ -223,9 +222,9 @@ function createRecorder() {
   }
 
   /** Makes the calls of one service. */
-  function on({ grpcPort, httpPort }: Ports, session = rawConnection(grpcPort)) {
+  function on({ port }: Address, session = rawConnection(port)) {
     const send = (http: 1 | 2, sent: Sent) =>
-      http === 1 ? exchangeHttp1(httpPort, sent) : exchangeHttp2(session, sent);
+      http === 1 ? exchangeHttp1(port, sent) : exchangeHttp2(session, sent);
 
     /** Makes a call by every protocol that can, with more headers or as half a request. */
     async function byAll(
@@ -254,7 +253,7 @@ function createRecorder() {
 
     async function byBytes(texts: Record<string, string | Uint8Array>): Promise<void> {
       for (const [name, text] of Object.entries(texts)) {
-        note(name, "", await exchangeBytes(httpPort, text));
+        note(name, "", await exchangeBytes(port, text));
       }
     }
     return { session, send, byAll, byText, byBytes };
@@ -264,7 +263,7 @@ function createRecorder() {
 
 type Recorder = ReturnType<typeof createRecorder>;
 
-async function recordCalls({ on, note }: Recorder): Promise<void> {
+async function recordCalls({ on }: Recorder): Promise<void> {
   const service = await startInProcess();
   const { byAll, byText, byBytes } = on(service);
   for (const [name, call] of Object.entries(calls)) await byAll(name, call);
@@ -274,11 +273,6 @@ async function recordCalls({ on, note }: Recorder): Promise<void> {
   await byText(1, requests);
   await byBytes(bytes);
   await byText(2, streams);
-  note(
-    "HTTP/1.1 on the port for gRPC",
-    "",
-    await exchangeBytes(service.grpcPort, http1("GET", "/healthz", {})),
-  );
   await byAll("a create without a request id", withoutId);
   await byAll("a create with an empty request id", aCreate({ requestId: "" }));
   const wrong = storeWrong(service);
@@ -313,7 +307,7 @@ async function recordTls({ on }: Recorder): Promise<void> {
     ["without a certificate", {}],
     ["with a certificate", { cert, key }],
   ] as const) {
-    const session = connect(`https://localhost:${service.httpPort}`, { ca: authority.ca, ...own });
+    const session = connect(`https://localhost:${service.port}`, { ca: authority.ca, ...own });
     onTestFinished(() => session.destroy());
     await on(service, session).byText(2, secure, `TLS ${name}: `);
   }
@@ -356,9 +350,10 @@ async function recordMade({ on }: Recorder): Promise<void> {
         throw error;
       },
     };
-    const { port: grpcPort } = await serveMethods(methods, { kind: "grpc" });
-    const { port: httpPort } = await serveMethods(methods, { kind: "http" });
-    await on({ grpcPort, httpPort }).byAll(`a create that fails: ${error.message}`, aCreate());
+    await on(await serveMethods(methods, {})).byAll(
+      `a create that fails: ${error.message}`,
+      aCreate(),
+    );
   }
 }
 

@@ -2,7 +2,6 @@
 import { gzipSync } from "node:zlib";
 import { deriveId } from "../../../src/investor/ids.ts";
 import type { Sent } from "../../support/exchange.ts";
-import { clientPreface } from "../../support/http2-frames.ts";
 import { frame, paths } from "../../support/raw-grpc.ts";
 import { institution } from "../../support/records.ts";
 import { http1 } from "../../support/tcp.ts";
@@ -209,7 +208,6 @@ export const check = `POST ${paths.check} | ${aGrpc} | frame:`;
 /** What is not HTTP/1.1, or not quite. */
 export const bytes: Record<string, string | Uint8Array> = {
   nonsense: "nonsense\r\n\r\n",
-  "the preface of HTTP/2": clientPreface,
   "no Host": `GET ${rest} HTTP/1.1\r\n\r\n`,
   "a Host that opens a bracket": http1("GET", rest, { host: "[" }),
   "a Host that opens a bracket, to an RPC": http1("GET", `${paths.list}?a`, { host: "[" }),

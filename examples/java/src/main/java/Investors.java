@@ -44,7 +44,7 @@ public class Investors {
   }
 
   public static void main(String[] args) throws Exception {
-    String address = args.length > 0 ? args[0] : "localhost:50051";
+    String address = args.length > 0 ? args[0] : "localhost:8080";
     Map<String, ?> config = new Gson().fromJson(Files.readString(CONFIG), new TypeToken<>() {});
     ManagedChannel channel =
         Grpc.newChannelBuilder(address, InsecureChannelCredentials.create())

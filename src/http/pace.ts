@@ -7,25 +7,6 @@ import type { Connection } from "./connection.ts";
 const maxServedAtOnce = 64;
 const maxServedOfSession = 32;
 
-/** Guards an HTTP/2 connection against clients that stall, or are gone. */
-export function guardSession(session: ServerHttp2Session, connection: Connection): void {
-  // Node.js waits without limit for the first settings, and for the client to read the last bytes.
-  const noSettings = () => connection.end("no_settings");
-  const settingsTimer = setTimeout(noSettings, limits.beginMs).unref();
-  session.once("remoteSettings", () => clearTimeout(settingsTimer));
-  let wasDestroyed = false;
-  const checkEnd = () => {
-    if (wasDestroyed) connection.end("not_closed");
-    wasDestroyed = session.destroyed;
-  };
-  const endTimer = setInterval(checkEnd, limits.unreadMs).unref();
-  // The session can end long before its socket closes.
-  session.socket.once("close", () => {
-    clearTimeout(settingsTimer);
-    clearInterval(endTimer);
-  });
-}
-
 /**
  * Paces the requests to a server: serves each in this turn of the event loop or, after many in the
  * turn, in a later one if it is still alive then. New streams that were reset count too, and too
