@@ -33,12 +33,12 @@ beforeAll(() => {
 const email = "ada@example.com";
 
 /** A client that knows the field. */
-async function newerClient({ grpcPort }: Service) {
+async function newerClient({ port }: Service) {
   const path = join(parent, "gen/investor/v1/investor_pb.js");
   const { InvestorService } = (await import(
     path
   )) as typeof import("../../gen/investor/v1/investor_pb.js");
-  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${grpcPort}` });
+  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${port}` });
   return createClient(InvestorService, transport);
 }
 
