@@ -14,37 +14,37 @@ import type { Store } from "./store/store.ts";
 
 type RoutesOptions = Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts">;
 
-/** Creates what the ports serve; not ready at first. */
-export function createRoutes(store: Store, options: RoutesOptions) {
+/**
+ * Creates what the ports serve.
+ *
+ * @param isReady what probes and health checks report
+ */
+export function createRoutes(store: Store, isReady: () => boolean, options: RoutesOptions) {
   const { gate, telemetry } = options;
   const maxMessageBytes = limits.requestBytes;
   const service = createServiceImplSpec<typeof InvestorService>(
     InvestorService,
     createInvestorService(store, limits.pagesAtOnce),
   );
-  const health = createHealth([InvestorService.typeName]);
+  const health = createHealth([InvestorService.typeName], isReady);
   telemetry.show(
     "investor_records_ready",
     "Whether the service can read records (1) or not (0); same as /readyz.",
-    () => Number(health.isServing()),
+    () => Number(isReady()),
   );
   const reflection = createReflection();
-  const webPages = createWebPages(health.isServing, gate, telemetry, options.hosts !== undefined);
+  const webPages = createWebPages(isReady, gate, telemetry, options.hosts !== undefined);
   const rest = createRest(service, { gate, maxMessageBytes });
   const routerOptions = {
     ...options,
     maxMessageBytes,
     services: [service],
     publicServices: [
-      createServiceImplSpec<typeof Health>(Health, health.implementation),
+      createServiceImplSpec<typeof Health>(Health, health),
       createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
       // Its messages differ only in their names.
       createServiceImplSpec<typeof ServerReflection>(ServerReflectionAlpha, reflection),
     ],
   };
-  return {
-    ...createRouter(routerOptions, [webPages, rest]),
-    /** Sets what probes and health checks report. */
-    setReady: health.setServing,
-  };
+  return createRouter(routerOptions, [webPages, rest]);
 }

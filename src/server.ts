@@ -13,16 +13,11 @@ import { type Config, ConfigError, readDatabase } from "./settings/config.ts";
 import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
 import { openStore } from "./store/database-url.ts";
-import { DatabaseUrlError, type Store, StoreUnavailableError } from "./store/store.ts";
+import { createLateStore } from "./store/late-store.ts";
+import { DatabaseUrlError } from "./store/store.ts";
 
 /** A server that accepts calls. */
 export type RunningServer = Awaited<ReturnType<typeof startServer>>;
-
-/** Interval of store checks, in milliseconds. */
-const pingIntervalMs = 1_000;
-
-/** Timeout of a store check, in milliseconds. */
-const pingTimeoutMs = 5_000;
 
 /** The shortest drain delay, in milliseconds: HTTP/1.1 clients learn meanwhile, with each reply, to close. */
 const minDrainDelayMs = 100;
@@ -51,18 +46,70 @@ export async function startServer(
   onFatal: (error: Error) => void,
   droppedLines = () => 0,
 ) {
-  const { host, ports, corsOrigins, limits, drain } = config;
+  const { setting, database } = await findDatabase(config);
+  const parts = await createParts(config, log, droppedLines);
+  const { connections, lateStore, telemetry, authentication, tls } = parts;
+  const { requestTimeoutMs } = config.limits;
+  const onWarning = (message: string) => log.warn(message);
+  let listener: Listener | undefined;
+  try {
+    // Before opening the database, which can take long: probes are served meanwhile.
+    listener = await listen({ ...config, ...parts, ...parts.router, requestTimeoutMs });
+    const store = await openStore(database, {
+      requestTimeoutMs,
+      observe: telemetry.observeStore,
+      onWritable: telemetry.noteWritable,
+      onWalSize: telemetry.showWalSize,
+      onWarning,
+      onNew: (path) =>
+        onWarning(`${path} is a new file without records; if it had any, its disk may be missing`),
+      async onFatal(error) {
+        // The store has failed calls in flight with an unknown outcome: lets their replies leave
+        // the process, which can be later than their `finish` event.
+        await delay(flushMs);
+        onFatal(error);
+      },
+    });
+    await lateStore.set(store);
+  } catch (error) {
+    listener?.close();
+    connections.destroy();
+    throw error instanceof DatabaseUrlError
+      ? new ConfigError(`${setting} is ${error.message}`)
+      : error;
+  }
+  const { ports, close } = listener;
+  return {
+    ports,
+    /** The database URL, without secrets. */
+    database: database.name,
+    /** Re-reads certificates and tokens, without dropping a call. */
+    reload: createReload({ tokens: authentication?.reload, certificates: tls?.reload }),
+    /**
+     * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
+     * calls in flight finish or are cut off by the drain timeout, the store is closed.
+     *
+     * @returns what was not finished, for the log; undefined if everything was
+     */
+    stop: () => stop(parts, close, config.drain),
+  };
+}
+
+/** The database of the settings, and how these name it. */
+async function findDatabase({ database, databaseUrlFile: file }: Config) {
+  if (file === undefined) return { setting: "--database-url", database };
+  const setting = `--database-url-file ${file}`;
+  const url = String(await readSettingFile("--database-url-file", file)).trim();
+  return { setting, database: readDatabase(`${setting}: its URL`, url) };
+}
+
+type Parts = Awaited<ReturnType<typeof createParts>>;
+
+/** Creates all that a server consists of, but for its ports and its database. */
+async function createParts(config: Config, log: Logger, droppedLines: () => number) {
+  const { host, corsOrigins, limits } = config;
   const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
   const onWarning = (message: string) => log.warn(message);
-  const { databaseUrlFile: file } = config;
-  const flag = file === undefined ? "--database-url" : `--database-url-file ${file}`;
-  const database =
-    file === undefined
-      ? config.database
-      : readDatabase(
-          `${flag}: its URL`,
-          String(await readSettingFile("--database-url-file", file)).trim(),
-        );
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
     config.authentication && (await createAuthentication(config.authentication, onWarning));
@@ -96,126 +143,41 @@ export async function startServer(
     startSpan,
   });
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
-  const store = createClosedStore();
-  const routes = createRoutes(store, { gate, telemetry, corsOrigins, hosts });
-  const { streamServer, serve } = routes;
-  let listener: Listener | undefined;
-  let stopFollowing = () => {};
-  try {
-    // Before opening the database, which can take long: probes are served meanwhile.
-    listener = await listen({
-      host,
-      ports,
-      tls,
-      requestTimeoutMs,
-      connections,
-      streamServer,
-      serve,
-    });
-    const opened = await openStore(database, {
-      requestTimeoutMs,
-      observe: telemetry.observeStore,
-      onWritable: telemetry.noteWritable,
-      onWalSize: telemetry.showWalSize,
-      onWarning,
-      onNew: (path) =>
-        onWarning(`${path} is a new file without records; if it had any, its disk may be missing`),
-      async onFatal(error) {
-        // The store has failed calls in flight with an unknown outcome: lets their replies leave
-        // the process, which can be later than their `finish` event.
-        await delay(flushMs);
-        onFatal(error);
-      },
-    });
-    // Replaces the methods in place, since the handlers already hold this object.
-    Object.assign(store, opened);
-    stopFollowing = await followStore(store, log, routes.setReady);
-  } catch (error) {
-    listener?.close();
-    connections.destroy();
-    throw error instanceof DatabaseUrlError
-      ? new ConfigError(`${flag} is ${error.message}`)
-      : error;
-  }
-  const { close } = listener;
-
-  return {
-    ports: listener.ports,
-    /** The database URL, without secrets. */
-    database: database.name,
-    /** Re-reads certificates and tokens, without dropping a call. */
-    reload: createReload({ tokens: authentication?.reload, certificates: tls?.reload }),
-    /**
-     * Shuts down in order: health checks fail, the drain delay passes, no new calls are admitted,
-     * calls in flight finish or are cut off by the drain timeout, the store is closed.
-     *
-     * @returns what was not finished, for the log; undefined if everything was
-     */
-    async stop(): Promise<string | undefined> {
-      stopFollowing();
-      authentication?.stop?.();
-      routes.setReady(false);
-      connections.closeAfterReplies();
-      await delay(Math.max(drain.delayMs, minDrainDelayMs));
-      close();
-      connections.retire();
-      let lastCallAt = performance.now();
-      const end = lastCallAt + drain.timeoutMs + flushMs;
-      const isDone = () => {
-        if (gate.inFlight > 0) lastCallAt = performance.now();
-        if (connections.isEmpty) return gate.inFlight === 0;
-        // A request, or the last bytes of a reply, may be on the network.
-        return performance.now() - lastCallAt > flushMs && !connections.mayBeReading;
-      };
-      while (!isDone() && performance.now() < end) await delay(10);
-      const unfinished = gate.inFlight === 0 ? [] : ["cut calls in flight"];
-      connections.destroy();
-      const closeStore = store.close().catch((error: Error) => {
-        unfinished.push(error.message);
-      });
-      const closed = Promise.all([closeStore, stopTraces()]);
-      const timeUp = delay(closeMs, "time is up" as const, { ref: false });
-      if ((await Promise.race([closed, timeUp])) === "time is up") {
-        unfinished.push("could not close the database in time");
-      }
-      return unfinished.join(", and ") || undefined;
-    },
-  };
+  const lateStore = createLateStore(log);
+  const { store, isReady } = lateStore;
+  const router = createRoutes(store, isReady, { gate, telemetry, corsOrigins, hosts });
+  return { tls, authentication, telemetry, connections, gate, lateStore, router, stopTraces };
 }
 
-/** Stands in for the store until it is open: fails all calls. */
-function createClosedStore(): Store {
-  const fail = () => Promise.reject(new StoreUnavailableError("the database is being opened"));
-  return { insert: fail, find: fail, list: fail, ping: fail, close: async () => {} };
-}
-
-/** Checks periodically whether the store can serve, and reports changes. */
-async function followStore(store: Store, log: Logger, setReady: (isReady: boolean) => void) {
-  let wasServing: boolean | undefined;
-  let stopped = false;
-  let timer: NodeJS.Timeout | undefined;
-
-  async function ask(): Promise<void> {
-    const signal = AbortSignal.timeout(pingTimeoutMs);
-    const failure = await store
-      .ping(signal)
-      .catch((error) =>
-        error === signal.reason ? new Error(`no reply within ${pingTimeoutMs} ms`) : error,
-      );
-    if (stopped) return;
-    const isServing = failure === undefined;
-    if (isServing !== wasServing) {
-      setReady(isServing);
-      if (!isServing) log.error({ err: failure }, "the store is not ready");
-      else if (wasServing !== undefined) log.info("the store is ready again");
-    }
-    wasServing = isServing;
-    timer = setTimeout(ask, pingIntervalMs);
-  }
-
-  await ask();
-  return () => {
-    stopped = true;
-    clearTimeout(timer);
+async function stop(
+  { authentication, connections, gate, lateStore, stopTraces }: Parts,
+  closePorts: () => void,
+  drain: Config["drain"],
+): Promise<string | undefined> {
+  lateStore.stopChecks();
+  authentication?.stop?.();
+  connections.closeAfterReplies();
+  await delay(Math.max(drain.delayMs, minDrainDelayMs));
+  closePorts();
+  connections.retire();
+  let lastCallAt = performance.now();
+  const end = lastCallAt + drain.timeoutMs + flushMs;
+  const isDone = () => {
+    if (gate.inFlight > 0) lastCallAt = performance.now();
+    if (connections.isEmpty) return gate.inFlight === 0;
+    // A request, or the last bytes of a reply, may be on the network.
+    return performance.now() - lastCallAt > flushMs && !connections.mayBeReading;
   };
+  while (!isDone() && performance.now() < end) await delay(10);
+  const unfinished = gate.inFlight === 0 ? [] : ["cut calls in flight"];
+  connections.destroy();
+  const closeStore = lateStore.store.close().catch((error: Error) => {
+    unfinished.push(error.message);
+  });
+  const closed = Promise.all([closeStore, stopTraces()]);
+  const timeUp = delay(closeMs, "time is up" as const, { ref: false });
+  if ((await Promise.race([closed, timeUp])) === "time is up") {
+    unfinished.push("could not close the database in time");
+  }
+  return unfinished.join(", and ") || undefined;
 }

@@ -180,13 +180,12 @@ async function start() {
       return reply;
     },
   };
-  const health = createHealth([]);
-  health.setServing(true);
+  const health = createHealth([], () => true);
   const reflection = createReflection();
   const options = {
     services: [createServiceImplSpec<typeof InvestorService>(InvestorService, service)],
     publicServices: [
-      createServiceImplSpec<typeof Health>(Health, health.implementation),
+      createServiceImplSpec<typeof Health>(Health, health),
       createServiceImplSpec<typeof ServerReflection>(ServerReflection, {
         serverReflectionInfo(...call) {
           meter.count("stream");

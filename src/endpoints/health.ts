@@ -5,29 +5,22 @@ import {
 } from "../../gen/grpc/health/v1/health_pb.js";
 
 /**
- * Creates the health service (https://grpc.io/docs/guides/health-checking). All services share one
- * status, at first NOT_SERVING.
+ * Creates the health service (https://grpc.io/docs/guides/health-checking), without Watch, a stream
+ * without end that anybody could open: clients then take the service for healthy.
  *
- * @param services their full names
+ * @param services their full names; all share one status
  */
-export function createHealth(services: string[]) {
+export function createHealth(
+  services: string[],
+  isReady: () => boolean,
+): Partial<ServiceImpl<typeof Health>> {
   const names = ["", ...services];
-  let status = ServingStatus.NOT_SERVING;
-
-  // Without Watch, a stream without end that anybody could open: clients then take the service for healthy.
-  const implementation: Partial<ServiceImpl<typeof Health>> = {
+  const current = () => ({ status: isReady() ? ServingStatus.SERVING : ServingStatus.NOT_SERVING });
+  return {
     check({ service }) {
       if (!names.includes(service)) throw new ConnectError("unknown service", Code.NotFound);
-      return { status };
+      return current();
     },
-    list: () => ({ statuses: Object.fromEntries(names.map((name) => [name, { status }])) }),
-  };
-
-  return {
-    implementation,
-    isServing: () => status === ServingStatus.SERVING,
-    setServing(isServing: boolean) {
-      status = isServing ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
-    },
+    list: () => ({ statuses: Object.fromEntries(names.map((name) => [name, current()])) }),
   };
 }
