@@ -24,7 +24,7 @@ function checkContract(...changes: (readonly [from: string | RegExp, to: string]
 }
 
 it("the check of the contract passes where something was added", () => {
-  const field = "  string language = 12;\n  // Added.\n  string note = 1000;\n";
+  const field = "  string language = 12;\n  // Added.\n  string note = 2000;\n";
   expect(checkContract(["  string language = 12;\n", field])).toMatchObject({ status: 0 });
 });
 

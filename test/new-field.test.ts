@@ -28,21 +28,21 @@ it("an older file gets the field at the start, also beside an older service, whi
   const [stored] = await makeSqlite(folder, "data/investors.db", 1);
   const older = await startService({}, folder);
   const service = await startService({}, folder, newer);
-  const email = "ada@example.com";
-  const { status, body } = await create(service, { ...institution, email });
-  expect([status, body]).toEqual([200, { id: body.id, ...institution, email }]);
+  const formerName = "Ada Byron";
+  const { status, body } = await create(service, { ...institution, formerName });
+  expect([status, body]).toMatchObject([200, { id: body.id, ...institution, formerName }]);
   // A caller that does not know the field.
   const without = await create(service, institution);
-  expect(without).toEqual({ status: 200, body: { ...without.body, ...institution, email: "" } });
-  const wrong = await create(service, { ...institution, email: "\n" });
-  expect(wrong).toMatchObject({ status: 400, body: { errors: [{ pointer: "#/email" }] } });
+  expect(without).toMatchObject({ status: 200, body: { ...institution, formerName: "" } });
+  const wrong = await create(service, { ...institution, formerName: "\n" });
+  expect(wrong).toMatchObject({ status: 400, body: { errors: [{ pointer: "#/formerName" }] } });
   const { id } = await grpcClient(older).createInvestor({ ...institution, type: 2 });
   expect(await grpcClient(older).getInvestor({ id: String(body.id) })).toMatchObject({
     id: body.id,
     lastName: institution.lastName,
   });
   expect(await list(service)).toEqual([
-    expect.objectContaining({ id: stored?.id, email: "" }),
+    expect.objectContaining({ id: stored?.id, formerName: "" }),
     body,
     without.body,
     { ...without.body, id },
@@ -56,7 +56,7 @@ it("an older export is imported, and an older file copied from, as without the f
   const { told } = await copy(["sqlite:older.db", "older.ndjson"], { folder });
   expect(told).toContain("copied 3 records");
   const lines = readFileSync(join(folder, "older.ndjson"), "utf8");
-  writeFileSync(join(folder, "newer.ndjson"), lines + lineOf({ email: "ada@example.com" }));
+  writeFileSync(join(folder, "newer.ndjson"), lines + lineOf({ formerName: "Ada Byron" }));
   for (const [from, to] of [
     ["sqlite:older.db", "sqlite:copied.db"],
     ["newer.ndjson", "sqlite:imported.db"],
@@ -68,6 +68,6 @@ it("an older export is imported, and an older file copied from, as without the f
   expect(readFileSync(join(folder, "older.db"))).toEqual(before);
   expect(tableOf(folder, "copied.db").rows).toBe(3);
   const exported = readFileSync(join(folder, "exported.ndjson"), "utf8").trim().split("\n");
-  const emails = exported.map((line) => JSON.parse(line).email);
-  expect(emails).toEqual(["", "", "", "ada@example.com"]);
+  const names = exported.map((line) => JSON.parse(line).formerName);
+  expect(names).toEqual(["", "", "", "Ada Byron"]);
 });

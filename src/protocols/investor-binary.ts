@@ -93,8 +93,9 @@ function createInvestorEncoder(): (investor: Investor) => Uint8Array {
         end += 2;
         continue;
       }
-      // Another program may have stored an overlong text.
-      if (end + 3 * value.length + 4 > maxBytes) return toBinary(InvestorSchema, investor);
+      // Another program may have stored an overlong text, and the tag of a later field can be longer.
+      if (number > 15 || end + 3 * value.length + 4 > maxBytes)
+        return toBinary(InvestorSchema, investor);
       memory[end] = (number << 3) | WireType.LengthDelimited;
       end = writeText(value, end + 1);
     }

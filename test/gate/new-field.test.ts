@@ -30,7 +30,7 @@ beforeAll(() => {
   newer = buildWithField(parent);
 });
 
-const email = "ada@example.com";
+const formerName = "Ada Byron";
 
 /** A client that knows the field. */
 async function newerClient({ port }: Service) {
@@ -43,7 +43,7 @@ async function newerClient({ port }: Service) {
 }
 
 const list = async (service: Service) =>
-  (await ask(service, "/v1/investors")).json() as Promise<{ id: string; email: string }[]>;
+  (await ask(service, "/v1/investors")).json() as Promise<{ id: string; formerName: string }[]>;
 
 describe("the recipe", () => {
   it("names the files that have to change", () => {
@@ -58,7 +58,7 @@ describe("the recipe", () => {
     addField(folder, leftOut, ["test", "vitest.config.ts", "bench"]);
     try {
       runIn(folder, "tsc");
-      const files = ["openapi", "service/investors", "contract"].map(
+      const files = ["openapi", "service/investors", "contract", "investor-binary"].map(
         (name) => `test/${name}.test.ts`,
       );
       runIn(folder, "vitest", "run", "--project", "quick", ...files);
@@ -96,17 +96,17 @@ describe("an older SQLite file", () => {
     const count = writers.acknowledged.length;
     await waitFor(() => writers.acknowledged.length > count + 100);
     expect(reader.prepare(rows).get()).toEqual(before);
-    const request = { ...aCreate({ requestId: v4() }), email };
+    const request = { ...aCreate({ requestId: v4() }), formerName };
     const created = await (await newerClient(service)).createInvestor(request);
-    expect(created).toMatchObject({ email });
+    expect(created).toMatchObject({ formerName });
     const acknowledged = await writers.stop();
     // Each is killed, so that the next start has to match the file and its WAL.
     await Promise.all([end(older, "SIGKILL"), end(service, "SIGKILL")]);
     const again = await startService({}, folder, newer);
-    const found = new Map((await list(again)).map((each) => [each.id, each.email]));
+    const found = new Map((await list(again)).map((each) => [each.id, each.formerName]));
     expect(found.size).toBe(20_000 + acknowledged.length + 1);
     for (const { id } of acknowledged) expect(found.get(id)).toBe("");
-    expect(found.get(created.id)).toBe(email);
+    expect(found.get(created.id)).toBe(formerName);
     expect(await (await newerClient(again)).createInvestor(request)).toEqual(created);
     const downgraded = await startService({}, folder);
     const { id } = await grpcClient(downgraded).createInvestor(aCreate());
@@ -122,7 +122,7 @@ describe("an older SQLite file", () => {
       const source = temporaryFolder();
       await makeSqlite(source, "investors.db", 1_000);
       const path = join(disk.data, "investors.db");
-      writeFileSync(join(disk.folder, "one.ndjson"), lineOf({ email }));
+      writeFileSync(join(disk.folder, "one.ndjson"), lineOf({ formerName }));
       const told: string[] = [];
       for (let call = 1; ; call += 1) {
         rmSync(disk.data, { recursive: true });
@@ -140,8 +140,8 @@ describe("an older SQLite file", () => {
         expect(await next.exited, `${at}\n${next.output()}`).toBe(0);
         expect(tableOf(disk.data, "investors.db").rows, at).toBe(1_001);
         using db = new DatabaseSync(path, { readOnly: true });
-        const query = "SELECT count(*) AS rows FROM investors WHERE email = ?";
-        expect(db.prepare(query).get(email), at).toEqual({ rows: 1 });
+        const query = "SELECT count(*) AS rows FROM investors WHERE former_name = ?";
+        expect(db.prepare(query).get(formerName), at).toEqual({ rows: 1 });
         if (code === 0) break;
       }
       console.log(told.join("\n"));
@@ -159,7 +159,7 @@ describe("an older SQLite file", () => {
     const service = await startService({}, folder, newer);
     const { id } = await (await newerClient(service)).createInvestor({
       ...aCreate(),
-      email,
+      formerName,
     } as never);
     copying.child.stdout?.resume();
     expect(await copying.exited).toBe(0);
@@ -168,8 +168,8 @@ describe("an older SQLite file", () => {
       .split("\n")
       .map((line) => JSON.parse(line));
     expect(lines).toHaveLength(3_001);
-    expect(lines.at(-1)).toMatchObject({ id, email });
-    expect(lines[0]).toMatchObject({ email: "" });
+    expect(lines.at(-1)).toMatchObject({ id, formerName });
+    expect(lines[0]).toMatchObject({ formerName: "" });
   });
 
   it.each<[why: string, spoil: (path: string) => void]>([
@@ -178,8 +178,8 @@ describe("an older SQLite file", () => {
       spoilLastPage,
     ],
     [
-      "SQLite 1: duplicate column name: email",
-      (path) => runSql(path, "ALTER TABLE investors ADD COLUMN email TEXT"),
+      "SQLite 1: duplicate column name: former_name",
+      (path) => runSql(path, "ALTER TABLE investors ADD COLUMN former_name TEXT"),
     ],
   ])("that cannot get the field says what helps: %s", async (why, spoil) => {
     const folder = temporaryFolder();
@@ -189,13 +189,15 @@ describe("an older SQLite file", () => {
     const before = readFileSync(path);
     const refused = run([], {}, folder, newer);
     expect(await refused.exited).toBe(1);
-    expect(refused.output()).toContain(`it cannot get the column email: ${why}; copy it to a new`);
+    expect(refused.output()).toContain(
+      `it cannot get the column former_name: ${why}; copy it to a new`,
+    );
     expect(readFileSync(path)).toEqual(before);
     const copying = run(["copy", "sqlite:data/investors.db", "sqlite:new.db"], {}, folder, newer);
     await copying.exited;
     expect(rowsOf(folder, "new.db")).toBeGreaterThan(500);
     const service = await startService({ DATABASE_URL: "sqlite:new.db" }, folder, newer);
-    expect((await list(service)).every((each) => each.email === "")).toBe(true);
+    expect((await list(service)).every((each) => each.formerName === "")).toBe(true);
   });
 });
 
@@ -213,16 +215,16 @@ describeWithMongo("MongoDB", "set of one", (mongo) => {
     const service = await startService(env, temporaryFolder(), newer);
     const client = await newerClient(service);
     const { id } = await grpcClient(older).createInvestor(aCreate());
-    expect(await client.getInvestor({ id })).toMatchObject({ id, email: "" });
-    const created = await client.createInvestor({ ...aCreate(), email } as never);
-    expect(created).toMatchObject({ email });
+    expect(await client.getInvestor({ id })).toMatchObject({ id, formerName: "" });
+    const created = await client.createInvestor({ ...aCreate(), formerName } as never);
+    expect(created).toMatchObject({ formerName });
     expect(await grpcClient(older).getInvestor({ id: created.id })).toMatchObject({
       id: created.id,
     });
-    expect((await list(service)).map((each) => each.email)).toEqual(["", email]);
+    expect((await list(service)).map((each) => each.formerName)).toEqual(["", formerName]);
 
     const records = (await connectTo(env.DATABASE_URL)).db().collection("investors");
-    await records.updateMany({ email: { $exists: false } }, { $unset: { city: "" } });
+    await records.updateMany({ formerName: { $exists: false } }, { $unset: { city: "" } });
     expect(await failureOf(client.getInvestor({ id }))).toMatchObject({ code: "Internal" });
     const folder = temporaryFolder();
     const copying = run(["copy", env.DATABASE_URL, "sqlite:copy.db"], {}, folder, newer);

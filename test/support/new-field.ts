@@ -1,30 +1,43 @@
-/** The product with a thirteenth field, `email`, as CONTRIBUTING.md has one added. */
+/** The product with one field more, as CONTRIBUTING.md has one added. */
 import { execFileSync } from "node:child_process";
 import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { copyClone, root, toolPath } from "./clone.ts";
 
-/** What the recipe changes, by the file that it names: each text that it finds, and what it makes of it. */
-const steps = {
+export type Step = "investor.proto" | "openapi.json" | "investor.ts";
+
+/** The field, which has a name of two words, and a number whose tag takes two bytes. */
+const [name, localName, number] = ["former_name", "formerName", 1000];
+
+/** What the recipe changes, by the file that it names. */
+const steps: Record<Step, [file: string, change: (text: string) => string]> = {
   "investor.proto": [
     "proto/investor/v1/investor.proto",
-    [
-      /(?<=\n {2}(reserved|string request_id =) 13;\n)/g,
-      "\n  // The e-mail address.\n  string email = 14;\n",
-    ],
+    (text) =>
+      text.replaceAll(
+        /(\nmessage (?:Investor|CreateInvestorRequest) \{[^}]*)\}/g,
+        `$1  // An earlier name.\n  string ${name} = ${number};\n}`,
+      ),
   ],
   "openapi.json": [
     "proto/investor/v1/openapi.json",
-    [
-      /(?<="\$ref": "#\/components\/schemas\/Language" \})/g,
-      ', "email": { "$ref": "#/components/schemas/FreeText" }',
-    ],
-    [/(?<="language": "en")/g, ', "email": ""'],
+    (text) => {
+      // Both schemas of a record, and the examples of replies.
+      const added = (member: unknown) =>
+        typeof member === "object" ? { $ref: "#/components/schemas/FreeText" } : "";
+      return JSON.stringify(JSON.parse(text), (_, value) =>
+        value?.language ? { ...value, [localName]: added(value.language) } : value,
+      );
+    },
   ],
-  "investor.ts": ["src/investor/investor.ts", [/(?<=laterFields = \[)/g, '"email"']],
-} as const satisfies Record<string, [file: string, ...changes: [at: RegExp, text: string][]]>;
-
-export type Step = keyof typeof steps;
+  "investor.ts": [
+    "src/investor/investor.ts",
+    (text) =>
+      text.replace(/(?<=laterFields = \[)[^\]]*/, (names) =>
+        [names, `"${localName}"`].filter(Boolean).join(", "),
+      ),
+  ],
+};
 
 export const stepNames = Object.keys(steps) as Step[];
 
@@ -40,14 +53,12 @@ export function addField(folder: string, leftOut?: Step, others: string[] = []):
   }
   for (const name of stepNames) {
     if (name === leftOut) continue;
-    const [path, ...changes] = steps[name];
+    const [path, change] = steps[name];
     const file = join(folder, path);
-    let text = readFileSync(file, "utf8");
-    for (const [at, added] of changes) {
-      if (!at.test(text)) throw new Error(`${path} has nothing like ${at}`);
-      text = text.replaceAll(at, added);
-    }
-    writeFileSync(file, text);
+    const text = readFileSync(file, "utf8");
+    const changed = change(text);
+    if (changed === text) throw new Error(`${path} stays as it is`);
+    writeFileSync(file, changed);
   }
   runIn(folder, "npm", "run", "-s", "generate");
 }

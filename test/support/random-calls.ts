@@ -12,7 +12,7 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { textFields, typeNames } from "../../src/investor/investor.ts";
+import { type TextField, textFields, typeNames } from "../../src/investor/investor.ts";
 import { broken, oddJson, type Random } from "./random.ts";
 import { paths } from "./raw-grpc.ts";
 import { institution } from "./records.ts";
@@ -59,8 +59,16 @@ const texts = [
 
 const emptyId = `${"0".repeat(8)}-0000-0000-0000-${"0".repeat(12)}`;
 
-/** Creates the function that makes up the next call. */
-export function createCalls(random: Random, { ids, tokens }: Known) {
+/**
+ * Creates the function that makes up the next call.
+ *
+ * @param fields those that its creates have right or wrong
+ */
+export function createCalls(
+  random: Random,
+  { ids, tokens }: Known,
+  fields: readonly TextField[] = textFields,
+) {
   const { int, pick } = random;
   const bytes = () => Uint8Array.from({ length: 16 }, () => int(0, 255));
   const uuid4 = () => v4({ random: bytes() });
@@ -68,7 +76,7 @@ export function createCalls(random: Random, { ids, tokens }: Known) {
 
   function aCreate(): Create {
     const changes = Array.from({ length: int(0, 3) }, () => [
-      pick(textFields),
+      pick(fields),
       pick([undefined, ...texts]),
     ]);
     return {
