@@ -10,7 +10,7 @@ import { type Address, clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { type Issuer, startIssuer } from "./support/issuer.ts";
-import { messages, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
+import { messages, paths, rawCall, rawConnection, untilArrived } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { ask, waitFor } from "./support/service.ts";
@@ -105,6 +105,29 @@ describe("bearer tokens", () => {
       const { received } = openWire(port, http1("POST", path, headers));
       await expect.poll(received).toMatch(/^HTTP\/1\.1 401/);
     }
+  });
+
+  it("are checked at once, so that no flood without them holds up a call that has one", async () => {
+    const service = await startWithTokens();
+    const web = { "content-type": "application/grpc-web" };
+    const strangers = Array.from({ length: 5 }, () => rawConnection(service.port));
+    const caller = rawConnection(service.port);
+    await untilArrived(caller);
+    const flood = strangers.flatMap((session) =>
+      Array.from({ length: 100 }, () => rawCall(session, paths.get, messages.empty, web)),
+    );
+    await Promise.all(strangers.map(untilArrived));
+    let turns = 0;
+    let turn = setImmediate(function next() {
+      turns += 1;
+      turn = setImmediate(next);
+    });
+    const headers = { ...web, authorization: orders };
+    expect((await rawCall(caller, paths.get, messages.empty, headers)).status).toBe(3);
+    clearImmediate(turn);
+    expect(turns).toBeLessThan(40);
+    const refused = { status: 16, reason: "CREDENTIALS_MISSING" };
+    expect(await Promise.all(flood)).toEqual(Array(500).fill(refused));
   });
 
   it("leave open what tells of the state and the contract, and close the metrics", async () => {

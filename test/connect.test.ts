@@ -74,7 +74,7 @@ interface Sample {
   body: Buffer;
 }
 
-/** A request of the common form, good or broken in some way. */
+/** A request, good or broken in some way. */
 function aSample(random: Random): Sample {
   const { int, pick } = random;
   const texts = ["", "Ada", "Łódź", "a".repeat(300), '"\\', "\u0000", "😀", "x".repeat(9_000)];
@@ -225,7 +225,6 @@ describe("Connect and gRPC-Web", () => {
       ['{"s3":1}', /: key "s3" is unknown$/],
       ['{"pageToken":["s3cret"]}', /field investor.v1.ListInvestorsRequest.page_token from JSON$/],
     ] as const) {
-      // Of the common form, and of another.
       for (const type of [json, `${json}; charset=utf-8`]) {
         const reply = await (await post(port, type, body)).json();
         const details = [{ debug: { reason: "MALFORMED_REQUEST" } }];

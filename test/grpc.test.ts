@@ -78,8 +78,12 @@ describe("a request by gRPC that cannot be a call", () => {
     expect((await rawCall(session, `${getPath}s`, empty)).status).toBe(UNIMPLEMENTED);
   });
 
+  const byGrpc = { ":method": "POST", ":path": getPath, "content-type": "application/grpc" };
+
   it.each([
     ["PUT", 405, { ":method": "PUT", ":path": getPath }],
+    ["PUT of gRPC", 405, { ...byGrpc, ":method": "PUT" }],
+    ["an unknown format", 415, { ...byGrpc, "content-type": "application/grpc+xml" }],
     ["CONNECT", 405, { ":method": "CONNECT", ":authority": "localhost:1" }],
     ["a POST of text", 415, { ":method": "POST", ":path": getPath, "content-type": "text/plain" }],
     ["a path of nothing", 404, { ":path": "/nothing" }],
@@ -93,8 +97,8 @@ describe("a request by gRPC that cannot be a call", () => {
 });
 
 it.each([
-  ["in its common form", {}],
-  ["by Connect's router", { "grpc-encoding": "gzip" }],
+  ["uncompressed", {}],
+  ["in gzip", { "grpc-encoding": "gzip" }],
 ])(
   "an error that may be repeated is trailers alone with a delay for gRPC: %s",
   async (_, headers) => {

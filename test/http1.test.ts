@@ -130,7 +130,7 @@ describe("a request that is not well-formed", () => {
   const requests = {
     "no HTTP": "nonsense\r\n\r\n",
     "a Host that opens a bracket": toOddHost("application/json"),
-    "the same by Connect's router": toOddHost("application/json; charset=utf-8"),
+    "the same with a charset": toOddHost("application/json; charset=utf-8"),
     "the same by gRPC-Web": toOddHost("application/grpc-web"),
     "two Hosts": `GET /healthz HTTP/1.1\r\nhost: localhost\r\nHOST: localhost\r\n\r\n`,
     "a Host of two words": `POST ${rpc}?a HTTP/1.1\r\nhost: a b\r\n${tail}`,

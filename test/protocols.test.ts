@@ -23,7 +23,7 @@ const json = JSON.stringify({ lastName: "Augusta" });
 const proto = "\x2a\x07Augusta";
 const toFrame = (message: string) => frame(Buffer.from(message)).toString("latin1");
 
-/** How a call looks by a protocol; the unusual forms are served by Connect's router. */
+/** How a call looks by a protocol. */
 interface Form {
   path: string;
   headers: Record<string, string>;
@@ -44,7 +44,7 @@ const form = (type: string, body: string, timeout: Form["timeout"]): Form => ({
 const ofHttp1 = {
   Connect: form("application/json", json, connectTimeout),
   "Connect with proto": form("application/proto", proto, connectTimeout),
-  "Connect, unusual": form("application/json; charset=utf-8", json, connectTimeout),
+  "Connect with a charset": form("application/json; charset=utf-8", json, connectTimeout),
   "gRPC-Web": form("application/grpc-web", toFrame(proto), grpcTimeout),
   REST: {
     path: "/v1/investors",
@@ -55,7 +55,7 @@ const ofHttp1 = {
 const ofHttp2 = {
   ...ofHttp1,
   gRPC: form("application/grpc", toFrame(proto), grpcTimeout),
-  "gRPC, unusual": form("application/grpc+json", toFrame(json), grpcTimeout),
+  "gRPC with JSON": form("application/grpc+json", toFrame(json), grpcTimeout),
 };
 const { Connect, REST } = ofHttp2;
 const kinds = [

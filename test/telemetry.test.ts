@@ -110,7 +110,7 @@ it("metrics tell when the certificate expires, also after it is replaced", async
   expect(await shown()).toBe(expiry(cert));
 });
 
-it("metrics count calls that are refused, and those that nobody waits for", async () => {
+it("metrics count calls that are refused, and those that nobody waits for, but nothing that is no call", async () => {
   const service = await startInProcess({ "--max-in-flight": "1", "--request-timeout": "10m" });
   const { socket } = openWire(service.port, clientPreface);
   // The client of Node.js would end the body of what it cancels.
@@ -118,8 +118,11 @@ it("metrics count calls that are refused, and those that nobody waits for", asyn
   await untilInFlight(service, 1);
   await failureOf(grpcClient(service).listInvestors({}));
   socket.destroy();
+  expect((await ask(service, paths.create, { method: "PUT" })).status).toBe(405);
+  expect((await ask(service, paths.create, { method: "POST", body: "a" })).status).toBe(415);
   await expect.poll(() => count(service, "CreateInvestor", "CANCELLED", "grpc")).toBe(1);
   await expect.poll(() => count(service, "ListInvestors", "UNAVAILABLE", "grpc")).toBe(1);
+  expect(await readMetrics(service)).not.toContain('transport="connect"');
 });
 
 it("no mistake of a client is INTERNAL in the metrics or an error in the log", async () => {

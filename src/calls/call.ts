@@ -42,8 +42,6 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   caller: Caller | undefined;
   /** Why the call failed: the first error passed to {@link Call.recordFailure}. */
   failure: ConnectError | undefined;
-  /** Whether the call reached its implementation. */
-  wasInvoked = false;
   /** Whether the reply has been sent or abandoned. */
   isClosed = false;
   readonly #options: CallOptions;

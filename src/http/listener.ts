@@ -33,7 +33,7 @@ interface ListenerOptions {
   requestTimeoutMs: number;
   connections: Connections;
   /**
-   * Gives the function that replies to a common unary gRPC call on its stream, which takes less CPU than Node.js's
+   * Gives the function that replies to a unary gRPC call on its stream, which takes less CPU than Node.js's
    * HTTP/1.1-like objects; undefined for other streams.
    */
   streamServer(

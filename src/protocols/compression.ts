@@ -1,16 +1,13 @@
 import { promisify } from "node:util";
 import { brotliCompress, constants } from "node:zlib";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
+import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { malformedRequest, messageTooLarge } from "../errors.ts";
 import { createQueue } from "../event-loop.ts";
 
 /** How many messages to compress or unpack at once; each can take some megabytes. */
 const maxAtOnce = 8;
-
-/** The smallest reply to compress, in bytes, as in connect-node. */
-const minBytes = 1_024;
 
 /** At the default quality, a list of 1 MiB takes most of a second. */
 const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
@@ -47,14 +44,4 @@ export function createCompressions(): Compression[] {
 
   const brotli = (bytes: Uint8Array) => compressBrotli(bytes, brotliOptions);
   return [bound(compressionGzip), bound({ ...compressionBrotli, compress: brotli })];
-}
-
-/** The compression for a reply of this size, by the request's `accept-encoding`; null for none. */
-export function chooseCompression(
-  compressions: Compression[],
-  accepted: string | string[] | undefined,
-  bytes: number,
-): Compression | null {
-  if (bytes < minBytes || accepted === undefined) return null;
-  return compressionNegotiate(compressions, null, String(accepted), "").response;
 }

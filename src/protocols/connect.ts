@@ -1,106 +1,65 @@
-import {
-  type DescMessage,
-  fromJsonString,
-  type JsonReadOptions,
-  type JsonWriteOptions,
-  type Message,
-  toJsonString,
-} from "@bufbuild/protobuf";
-import type { Compression } from "@connectrpc/connect/protocol";
+import { base64Decode } from "@bufbuild/protobuf/wire";
 import {
   codeToHttpStatus,
+  contentTypeStreamRegExp,
+  contentTypeUnaryJson,
+  contentTypeUnaryProto,
+  contentTypeUnaryRegExp,
   errorToJsonBytes,
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
 import { malformedRequest } from "../errors.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
-import type { HttpRequest } from "../http/request.ts";
-import { chooseCompression } from "./compression.ts";
-import { createEncoder } from "./investor-binary.ts";
+import { type HttpRequest, queryOf } from "../http/request.ts";
+import type { JsonOptions, Messages } from "./messages.ts";
 import { jsonHeaders } from "./problem.ts";
-import { readObject } from "./rest-request.ts";
-import { type Codec, decodeBinary } from "./unary.ts";
-
-/** How messages are read from and written to JSON. */
-export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
-  /** Throws on bytes that are not UTF-8. */
-  textDecoder: { decode(bytes?: Uint8Array): string };
-};
-
-const json = "application/json";
-const proto = "application/proto";
+import type { Codec } from "./unary.ts";
 
 /**
- * Whether a request has the common form of a unary Connect call: one uncompressed message as the
- * body (https://connectrpc.com/docs/protocol#unary-request).
+ * Whether a request is a Connect call. What the query of a GET says of its format is put where a
+ * POST has it, in a header (https://connectrpc.com/docs/protocol#unary-get-request).
  */
-export function isCommonConnect({ method, url, headers }: HttpRequest): boolean {
-  return (
-    method === "POST" &&
-    !url?.includes("?") &&
-    (headers["content-type"] === json || headers["content-type"] === proto) &&
-    (headers["content-encoding"] ?? "identity") === "identity" &&
-    readConnectTimeout(headers["connect-timeout-ms"]).error === undefined
-  );
-}
-
-/** Parses Connect's timeout header. No maximum, since calls have a limit of their own. */
-export function readConnectTimeout(text: unknown) {
-  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
-}
-
-/**
- * Decodes a message from JSON.
- *
- * @throws {ConnectError} MALFORMED_REQUEST; it repeats no value
- */
-export function decodeJson(desc: DescMessage, bytes: Uint8Array, options: JsonOptions): Message {
-  try {
-    return fromJsonString(desc, options.textDecoder.decode(bytes), options);
-  } catch (error) {
-    // Throws an error with the position of wrong JSON; the decoder's message may repeat the body.
-    readObject(bytes);
-    throw malformedRequest(error);
+export function isConnect({ method, url = "", headers }: HttpRequest, isUnary: boolean): boolean {
+  if (method === "GET") {
+    const [, encoding] = /[?&]encoding=([^&]*)/.exec(url) ?? [];
+    headers["content-type"] = `application/${encoding}`;
   }
+  const types = isUnary ? contentTypeUnaryRegExp : contentTypeStreamRegExp;
+  return types.test(headers["content-type"] ?? "");
 }
 
-/** Creates the codec of the common form of unary Connect calls. */
+/** Creates the codec of unary Connect calls (https://connectrpc.com/docs/protocol#unary-request). */
 export function createConnectCodec(
+  messages: Messages,
   jsonOptions: JsonOptions,
-  compressions: Compression[],
 ): Codec<HttpRequest, HttpResponse> {
-  const encode = createEncoder();
   return {
     transport: "connect",
 
-    timeoutMs: (headers) => readConnectTimeout(headers["connect-timeout-ms"]).timeoutMs,
+    // No maximum, since calls have a limit of their own.
+    readTimeout: ({ "connect-timeout-ms": text }) =>
+      parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY),
 
-    decode({ input }, body, { headers }) {
-      return headers["content-type"] === json
-        ? decodeJson(input, body, jsonOptions)
-        : decodeBinary(input, body);
+    decode({ input }, body, request, _, maxBytes) {
+      const query = request.method === "GET" ? queryOf(request) : undefined;
+      const encoding = query ? query.get("compression") : request.headers["content-encoding"];
+      const compression = messages.findCompression(encoding ?? undefined);
+      const message = query ? readMessage(query) : body;
+      return messages.read(input, message, isJson(request), compression, maxBytes);
     },
 
-    reply(response, output, call) {
-      const { method, headers } = call.head;
-      const type = headers["content-type"];
-      const message =
-        type === proto
-          ? Buffer.from(encode(method.output, output))
-          : toJsonString(method.output, output, jsonOptions);
-      const replyHeaders = { "content-type": type, "cache-control": "no-store" };
+    reply(response, output, { head: { method, headers } }, request) {
+      const asJson = isJson(request);
       const accepted = headers["accept-encoding"];
-      const compression = chooseCompression(compressions, accepted, Buffer.byteLength(message));
-      if (compression === null) {
-        // As text, so that it can leave in one write with the headers.
-        send(response, 200, replyHeaders, message);
-        return;
-      }
-      return call
-        .unlessAborted(compression.compress(Buffer.from(message)))
-        .then((bytes) =>
-          send(response, 200, { ...replyHeaders, "content-encoding": compression.name }, bytes),
-        );
+      return messages.write(method.output, output, asJson, accepted, (bytes, encoding) => {
+        const replyHeaders = {
+          "content-type": asJson ? contentTypeUnaryJson : contentTypeUnaryProto,
+          "cache-control": "no-store",
+          ...(encoding && { "content-encoding": encoding }),
+        };
+        // Text as it is, so that it can leave in one write with the headers.
+        send(response, 200, replyHeaders, typeof bytes === "string" ? bytes : Buffer.from(bytes));
+      });
     },
 
     fail(response, error) {
@@ -108,4 +67,19 @@ export function createConnectCodec(
       send(response, codeToHttpStatus(error.code), headers, errorToJsonBytes(error, jsonOptions));
     },
   };
+}
+
+function isJson({ headers }: HttpRequest): boolean {
+  return !/proto$/i.test(headers["content-type"] ?? "");
+}
+
+/** @throws {ConnectError} MALFORMED_REQUEST: the message is not in base64, as the query says */
+function readMessage(query: URLSearchParams): Uint8Array {
+  const message = query.get("message") ?? "";
+  if (query.get("base64") !== "1") return Buffer.from(message);
+  try {
+    return base64Decode(message);
+  } catch (error) {
+    throw malformedRequest(error);
+  }
 }

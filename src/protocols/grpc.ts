@@ -3,130 +3,106 @@ import type { ServerHttp2Stream } from "node:http2";
 import type { DescMethod } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { compressedFlag } from "@connectrpc/connect/protocol";
 import {
-  type Compression,
-  createAsyncIterable,
-  encodeEnvelope,
-  pipe,
-  transformDecompressEnvelope,
-  transformSplitEnvelope,
-} from "@connectrpc/connect/protocol";
-import { parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+  contentTypeRegExp,
+  parseTimeout,
+  setTrailerStatus,
+} from "@connectrpc/connect/protocol-grpc";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
+import type { Call } from "../calls/call.ts";
 import { malformedRequest, reasonOf } from "../errors.ts";
-import { decodeJson, type JsonOptions } from "./connect.ts";
-import { createEncoder } from "./investor-binary.ts";
-import { type Codec, decodeBinary } from "./unary.ts";
+import type { HttpRequest } from "../http/request.ts";
+import type { Messages } from "./messages.ts";
+import type { Codec } from "./unary.ts";
 
 /** The length of a message's prefix: a compression flag and the message's length. */
 export const prefixBytes = 5;
 
-/** Parses gRPC's timeout header. No maximum, since calls have a limit of their own. */
-export function readGrpcTimeout(text: unknown) {
-  return parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY);
-}
-
-/** Whether a request is gRPC, in any form. */
+/** Whether a request is a gRPC call, which needs HTTP/2. */
 export function isGrpc(headers: IncomingHttpHeaders): boolean {
-  return /^application\/grpc(?!-web)/i.test(headers["content-type"] ?? "");
+  return headers[":method"] === "POST" && contentTypeRegExp.test(headers["content-type"] ?? "");
 }
 
-/** Whether a request has the common form of a gRPC call: uncompressed protobuf. */
-export function isCommonGrpc(headers: IncomingHttpHeaders): boolean {
-  const { "content-type": type, "grpc-timeout": timeout } = headers;
-  return (
-    (type === "application/grpc" || type === "application/grpc+proto") &&
-    headers[":method"] === "POST" &&
-    (headers["grpc-encoding"] ?? "identity") === "identity" &&
-    headers.expect === undefined &&
-    readGrpcTimeout(timeout).error === undefined
-  );
+/** Whether the messages of a call by gRPC or gRPC-Web are JSON. */
+export function isJson({ "content-type": type = "" }: IncomingHttpHeaders): boolean {
+  return /\+json/i.test(type);
 }
 
-/**
- * Creates the codec for the common form of a unary gRPC call, on an HTTP/2 stream
- * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
- */
-export function createGrpcCodec(): Codec<ServerHttp2Stream, ServerHttp2Stream> {
-  const encode = createEncoder();
+/** What gRPC and gRPC-Web have in common: how they read a call, whose body is one message in a frame. */
+export function createFraming(messages: Messages) {
   return {
-    transport: "grpc",
     overhead: prefixBytes,
 
-    timeoutMs: (headers) => readGrpcTimeout(headers["grpc-timeout"]).timeoutMs,
+    // No maximum, since calls have a limit of their own.
+    readTimeout: ({ "grpc-timeout": text }: IncomingHttpHeaders) =>
+      parseTimeout(text === undefined ? null : String(text), Number.POSITIVE_INFINITY),
 
-    decode({ input }, body, _, call) {
+    decode({ input }: DescMethod, body: Uint8Array, _: unknown, call: Call, maxBytes: number) {
+      const { headers } = call.head;
+      const compression = messages.findCompression(headers["grpc-encoding"]);
       if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
       if (body.length < prefixBytes) throw malformedRequest();
-      const flags = body[0];
+      const isPacked = body[0] === compressedFlag;
       const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
-      if (flags === 1) {
+      if (isPacked && compression === null) {
         // The protocol wants the code INTERNAL for this mistake of a client, which is not a fault of the service.
         call.recordFailure(malformedRequest());
         throw new ConnectError("the message is compressed, but names no encoding", Code.Internal);
       }
-      if (flags !== 0 || body.length < end) throw malformedRequest();
+      if ((body[0] !== 0 && !isPacked) || body.length < end) throw malformedRequest();
       if (body.length > end) {
         throw new ConnectError("there is more than one message", Code.Unimplemented);
       }
-      return decodeBinary(input, body.subarray(prefixBytes));
+      const packing = isPacked ? compression : null;
+      return messages.read(input, body.subarray(prefixBytes), isJson(headers), packing, maxBytes);
     },
+  };
+}
 
-    reply(stream, output, { head }) {
-      const message = encode(head.method.output, output);
-      const bytes = Buffer.allocUnsafe(prefixBytes + message.length);
-      bytes.writeUInt8(0, 0);
-      bytes.writeUInt32BE(message.length, 1);
-      bytes.set(message, prefixBytes);
-      const type = String(head.headers["content-type"]);
-      // In the form that Node.js sends: it would have to convert an object.
-      stream.respond([":status", "200", "content-type", type], { waitForTrailers: true });
-      stream.on("wantTrailers", sendOk);
-      stream.end(bytes);
+/** A message in its frame. */
+export function toFrame(message: Uint8Array | string, isPacked: boolean): Buffer {
+  const length = Buffer.byteLength(message);
+  const frame = Buffer.allocUnsafe(prefixBytes + length);
+  frame.writeUInt8(isPacked ? compressedFlag : 0, 0);
+  frame.writeUInt32BE(length, 1);
+  if (typeof message === "string") frame.write(message, prefixBytes);
+  else frame.set(message, prefixBytes);
+  return frame;
+}
+
+/**
+ * Creates the codec of unary gRPC calls, which replies on an HTTP/2 stream
+ * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+ */
+export function createGrpcCodec(
+  messages: Messages,
+): Codec<ServerHttp2Stream | HttpRequest, ServerHttp2Stream> {
+  return {
+    transport: "grpc",
+    ...createFraming(messages),
+
+    reply(stream, output, { head: { method, headers } }) {
+      // Nearly every client accepts gzip, unasked; those that send it want it.
+      const wantsIt = isJson(headers) || (headers["grpc-encoding"] ?? "identity") !== "identity";
+      const accepted = wantsIt ? headers["grpc-accept-encoding"] : undefined;
+      return messages.write(method.output, output, isJson(headers), accepted, (bytes, encoding) => {
+        // In the form that Node.js sends: it would have to convert an object.
+        const head = [":status", "200", "content-type", String(headers["content-type"])];
+        if (encoding) head.push("grpc-encoding", encoding);
+        stream.respond(head, { waitForTrailers: true });
+        stream.on("wantTrailers", sendOk);
+        stream.end(toFrame(bytes, encoding !== undefined));
+      });
     },
 
     fail: (stream, error, { head }) => sendStatus(stream, head.headers, error),
   };
 }
 
-/**
- * Unpacks the body of a gRPC or gRPC-Web call in any form, and checks that it consists of messages
- * of its method. Connect rejects other bytes without a reason, and some as a fault of the service.
- *
- * @throws {ConnectError} MALFORMED_REQUEST or MESSAGE_TOO_LARGE
- */
-export async function unpackMessages(
-  { input }: DescMethod,
-  headers: IncomingHttpHeaders,
-  body: Uint8Array,
-  compression: Compression | undefined,
-  maxBytes: number,
-  jsonOptions: JsonOptions,
-): Promise<Uint8Array> {
-  const isJson = headers["content-type"]?.endsWith("json");
-  const messages = pipe(
-    createAsyncIterable([body]),
-    transformSplitEnvelope(maxBytes),
-    transformDecompressEnvelope(compression ?? null, maxBytes),
-  );
-  const unpacked: Uint8Array[] = [];
-  try {
-    for await (const { flags, data } of messages) {
-      if (isJson) decodeJson(input, data, jsonOptions);
-      else decodeBinary(input, data);
-      // Two are enough to be rejected; more could be of any size.
-      if (unpacked.length < 2) unpacked.push(encodeEnvelope(flags, data));
-    }
-    return Buffer.concat(unpacked);
-  } catch (error) {
-    // Connect rejects a compressed message without a named encoding, as the protocol requires.
-    if (ConnectError.from(error).code === Code.Internal) return body;
-    throw reasonOf(error) ? error : malformedRequest(error);
-  }
-}
-
 function sendOk(this: ServerHttp2Stream): void {
-  this.sendTrailers({ "grpc-status": "0" });
+  // Node.js's own response on this stream, if there is one, has sent its trailers.
+  if (this.sentTrailers === undefined) this.sendTrailers({ "grpc-status": "0" });
 }
 
 /**
@@ -139,15 +115,22 @@ export function sendStatus(
   headers: IncomingHttpHeaders,
   error: ConnectError,
 ): void {
-  const status = Object.fromEntries(setTrailerStatus(new Headers(), error));
-  // Encodes only what gRPC requires, and spaces that HTTP trims: grpc-js does not decode the rest.
-  const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
   const head = { ":status": 200, "content-type": headers["content-type"] };
   const [retry] = error.findDetails(RetryInfoSchema);
   const pushback = retry?.retryDelay && {
     "grpc-retry-pushback-ms": String(durationMs(retry.retryDelay)),
   };
+  const status = Object.fromEntries(statusOf(error));
+  stream.respond({ ...head, ...status, ...pushback }, { endStream: true });
+}
+
+/** The status of a failed call in gRPC's trailers. */
+export function statusOf(error: ConnectError): Headers {
+  const status = setTrailerStatus(new Headers(), error);
+  // Encodes only what gRPC requires, and spaces that HTTP trims: grpc-js does not decode the rest.
+  const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
+  status.set("grpc-message", message);
   const reason = reasonOf(error);
-  const own = { ...status, ...pushback, ...(reason && { reason }), "grpc-message": message };
-  stream.respond({ ...head, ...own }, { endStream: true });
+  if (reason) status.set("reason", reason);
+  return status;
 }

@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { createRegistry } from "@bufbuild/protobuf";
+import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Telemetry } from "../calls/telemetry.ts";
@@ -12,10 +13,12 @@ import { followReply, type HttpResponse, ignore } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { limits } from "../limits.ts";
 import { createCompressions } from "./compression.ts";
-import { createConnectCodec, isCommonConnect } from "./connect.ts";
-import { createConnectRoutes } from "./connect-router.ts";
-import { createGrpcCodec, isCommonGrpc, isGrpc, sendStatus } from "./grpc.ts";
+import { createConnectCodec, isConnect } from "./connect.ts";
+import { createGrpcCodec, isGrpc, sendStatus } from "./grpc.ts";
+import { createGrpcWebCodec, isGrpcWeb } from "./grpc-web.ts";
+import { createMessages } from "./messages.ts";
 import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
+import { createStreams } from "./streams.ts";
 import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
 
 /** Serves a request, or returns undefined to leave it to the next handler. */
@@ -46,6 +49,9 @@ const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 /** Paths that load balancers request under any host or, over HTTP/1.0, none. Useless to web pages. */
 const probes = ["/healthz", "/readyz"];
 
+const mediaTypes =
+  "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web";
+
 /** The start of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
 
@@ -71,10 +77,12 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     textDecoder: new TextDecoder("utf-8", { fatal: true }),
   };
   const compressions = createCompressions();
-  const connectCodec = createConnectCodec(jsonOptions, compressions);
-  const grpcCodec = createGrpcCodec();
+  const messages = createMessages(jsonOptions, compressions);
+  const connectCodec = createConnectCodec(messages, jsonOptions);
+  const grpcCodec = createGrpcCodec(messages);
+  const grpcWebCodec = createGrpcWebCodec(messages);
   const serveUnary = createUnary(gate);
-  const serveByConnect = createConnectRoutes(gate, rpcs.values(), jsonOptions, compressions);
+  const serveStream = createStreams(gate, rpcs.values(), jsonOptions, compressions);
 
   function requireKnownHost(headers: IncomingHttpHeaders, connection: Connection): void {
     const detail = hosts && findCrossOrigin(headers, hosts, corsOrigins);
@@ -99,20 +107,41 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return void followReply(connection, req, res);
-    if (rpc) {
-      if (isUnary(rpc) && isCommonConnect(req)) {
-        return serveUnary(connectCodec, rpc, connection, headers, req, res);
-      }
-      if (isGrpc(headers) && !("stream" in req)) throw httpError(415, "gRPC needs HTTP/2");
-      return serveByConnect(rpc, connection, req, res);
-    }
+    if (rpc) return serveRpc(rpc, connection, req, res);
     for (const handle of handlers) {
       const handled = handle(connection, req, res);
       if (handled !== undefined) return handled;
     }
-    throw isGrpc(headers) && "stream" in req
+    throw isGrpc(headers)
       ? new ConnectError("unknown method", Code.Unimplemented)
       : httpError(404, "there is nothing at this path");
+  }
+
+  function serveRpc(rpc: Rpc, connection: Connection, req: HttpRequest, res: HttpResponse) {
+    const { headers } = req;
+    if (!rpc.isPublic && !URL.canParse(`http://${authorityOf(headers)}`)) {
+      throw httpError(400, "the Host of the request is not a name or an address");
+    }
+    const isRead = rpc.spec.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
+    if (req.method !== "POST" && !(isRead && req.method === "GET")) {
+      const allow = isRead ? "POST, GET" : "POST";
+      throw httpError(405, `the method must be ${allow}`, { allow });
+    }
+    if (isGrpc(headers) && "stream" in res) {
+      if (!isUnary(rpc)) return serveStream(grpcCodec, rpc, connection, req, res);
+      res.addTrailers({ "grpc-status": "0" });
+      return serveUnary(grpcCodec, rpc, connection, headers, req, res.stream);
+    }
+    const isWeb = isGrpcWeb(req);
+    if (!isWeb && !isConnect(req, isUnary(rpc))) {
+      const isHttp1 =
+        !("stream" in req) && /^application\/grpc(?!-)/.test(headers["content-type"] ?? "");
+      throw httpError(415, isHttp1 ? "gRPC needs HTTP/2" : mediaTypes);
+    }
+    const codec = isWeb ? grpcWebCodec : connectCodec;
+    return isUnary(rpc)
+      ? serveUnary(codec, rpc, connection, headers, req, res)
+      : serveStream(codec, rpc, connection, req, res);
   }
 
   /** Runs the work on a request. An error becomes the reply or, once a reply has begun, cuts it off. */
@@ -151,10 +180,11 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
       };
       guard(() => route(connection, req, res), res, sendError);
     },
-    /** The function to serve a common unary gRPC call on its stream; undefined for other streams. */
+    /** The function to serve a unary gRPC call on its stream; undefined for other streams. */
     streamServer(connection: Connection, stream: ServerHttp2Stream, headers: IncomingHttpHeaders) {
       const rpc = rpcs.get(String(headers[":path"]));
-      if (rpc === undefined || !isUnary(rpc) || !isCommonGrpc(headers)) return undefined;
+      if (rpc === undefined || !isUnary(rpc) || !isGrpc(headers)) return undefined;
+      if (headers.expect !== undefined) return undefined;
       const work = () => {
         if (!rpc.isPublic) requireKnownHost(headers, connection);
         return serveUnary(grpcCodec, rpc, connection, headers, stream, stream);

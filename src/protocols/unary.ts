@@ -1,13 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
-import {
-  create,
-  type DescMessage,
-  type DescMethod,
-  fromBinary,
-  isFieldSet,
-  type Message,
-} from "@bufbuild/protobuf";
+import { create, type DescMethod, isFieldSet, type Message } from "@bufbuild/protobuf";
 import {
   Code,
   type ConnectError,
@@ -17,21 +10,9 @@ import {
 import type { Call } from "../calls/call.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
-import { malformedRequest, messageTooLarge } from "../errors.ts";
+import { malformedRequest } from "../errors.ts";
 import type { Connection } from "../http/connection.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
-
-/** How to read binary messages. Keeping unknown fields would take a hundred times their size. */
-export const binaryOptions = { readUnknownFields: false };
-
-/** @throws {ConnectError} MALFORMED_REQUEST: the bytes are not a message of this type */
-export function decodeBinary(desc: DescMessage, bytes: Uint8Array): Message {
-  try {
-    return fromBinary(desc, bytes, binaryOptions);
-  } catch (error) {
-    throw malformedRequest(error);
-  }
-}
 
 /**
  * Rejects a header that only plain JSON supports: its sender would mistake a second record for a
@@ -66,17 +47,38 @@ export interface UnaryRpc extends Rpc {
   };
 }
 
-/** How one protocol writes the common form of a unary call on the wire. */
+/** The time limit that a client sets, in milliseconds, or why it cannot be read. */
+export interface Timeout {
+  readonly timeoutMs?: number | undefined;
+  readonly error?: ConnectError | undefined;
+}
+
+/** @throws {ConnectError} MALFORMED_REQUEST: the client's time limit cannot be read */
+export function checkTimeout({ error }: Timeout): void {
+  if (error) throw malformedRequest(error, "the timeout is not in the protocol's format");
+}
+
+/** How one protocol writes a unary call on the wire, in every form. */
 export interface Codec<Request, Response> {
   readonly transport: TransportName;
   /** How many bytes the body has besides its message. */
   readonly overhead?: number;
-  /** The client's timeout, in milliseconds. */
-  timeoutMs?(headers: IncomingHttpHeaders): number | undefined;
+  readTimeout?(headers: IncomingHttpHeaders): Timeout;
   /** Describes the call as plain HTTP, where it is. */
   describe?(request: Request): HttpCall;
-  /** @throws {ConnectError} the body is not one message */
-  decode(method: DescMethod, body: Uint8Array, request: Request, call: Call): Message;
+  /**
+   * Reads the message from the body, now or later.
+   *
+   * @param maxBytes the largest message to unpack
+   * @throws {ConnectError} the body is not one message
+   */
+  decode(
+    method: DescMethod,
+    body: Uint8Array,
+    request: Request,
+    call: Call,
+    maxBytes: number,
+  ): Message | Promise<Message>;
   reply(response: Response, output: Message, call: Call, request: Request): void | Promise<void>;
   fail(response: Response, error: ConnectError, call: Call, request: Request): void;
 }
@@ -87,7 +89,7 @@ export interface ProtocolOptions {
   maxMessageBytes: number;
 }
 
-/** Serves common unary calls of every protocol, from request to reply. */
+/** Serves unary calls of every protocol, from request to reply. */
 export function createUnary(gate: Gate) {
   return async <Request extends HttpRequest | ServerHttp2Stream, Response>(
     codec: Codec<Request, Response>,
@@ -99,16 +101,17 @@ export function createUnary(gate: Gate) {
   ): Promise<void> => {
     const { method } = spec;
     const { transport, overhead = 0 } = codec;
-    const timeoutMs = codec.timeoutMs?.(headers);
+    const timeout = codec.readTimeout?.(headers) ?? {};
+    const { timeoutMs } = timeout;
     const http = codec.describe?.(request);
     const head = { method, transport, isPublic, headers, connection, response, timeoutMs, http };
     const call = gate.begin(head);
     try {
       const admission = gate.admit(call);
       if (admission) await admission;
-      if (Number(headers["content-length"]) > maxBytes + overhead) throw messageTooLarge(maxBytes);
+      checkTimeout(timeout);
       const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
-      const input = codec.decode(method, body, request, call);
+      const input = await codec.decode(method, body, request, call, maxBytes);
       refuseIdempotencyKey(head, input);
       call.throwIfAborted();
       // An implementation may return a plain object instead of a message.

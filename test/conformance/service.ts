@@ -7,7 +7,7 @@ import {
   type HandlerContext,
   type ServiceImpl,
 } from "@connectrpc/connect";
-import { callKey } from "../../src/protocols/connect-router.ts";
+import { callKey } from "../../src/protocols/streams.ts";
 import { toWholeContext } from "./context.ts";
 import type { Code as WireCode } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {

@@ -86,6 +86,9 @@ POST ${paths.get} | content-type: application/proto; content-encoding: gzip | x
 POST ${paths.list} | ${aJson}; content-encoding: gzip | gzip:{"pageSize":1}
 POST ${paths.list} | ${aJson}; content-encoding: snappy | {}
 POST ${paths.list} | ${aJson}; accept-encoding: br, gzip | {"pageSize":1}
+POST ${paths.create} | ${aJson};charset=utf-8; accept-encoding: gzip | {"requestId":"x","city":"${"x".repeat(257)}"}
+POST ${paths.list} | content-type: application/grpc-web; grpc-encoding: snappy | frame:
+POST ${paths.list} | content-type: application/grpc-web | hex:00000000000000000001ff
 POST ${paths.list} | ${aJson}; connect-protocol-version: 2 | {}
 POST ${paths.list} | ${aJson}; host: elsewhere.example | {}
 POST ${paths.list} | ${aGrpc} | frame:
@@ -119,9 +122,12 @@ export const streams = `
 POST /investor.v1.InvestorService/Nothing | ${aGrpc} | frame:
 POST /nothing | ${aGrpc} | frame:
 GET ${paths.list} | ${aGrpc}
+PUT ${paths.list} | ${aGrpc} | frame:
 POST ${paths.list} | ${aGrpc}
 POST ${paths.list} | ${aGrpc} | hex:0000
 POST ${paths.list} | ${aGrpc} | hex:00000000000000000000
+POST ${paths.list} | ${aGrpc} | hex:00000000000000000001ff
+POST ${paths.list} | ${aGrpc}; grpc-encoding: gzip | hex:00000000000000000001ff
 POST ${paths.list} | ${aGrpc} | hex:000000000308
 POST ${paths.list} | ${aGrpc} | hex:0200000000
 POST ${paths.list} | ${aGrpc} | frame:ff
@@ -135,6 +141,7 @@ POST ${paths.list} | ${aGrpc}; :authority: elsewhere.example | frame:
 POST ${paths.create} | ${aGrpc}; grpc-encoding: gzip | packed:${"00".repeat(70_000)}
 POST ${paths.create} | ${aGrpc} | frame:${"00".repeat(70_000)}
 POST ${paths.create} | ${aGrpc}; content-length: 70005 | frame:${"00".repeat(70_000)}
+POST ${paths.create} | content-type: application/grpc-web; content-length: 70005 | frame:${"00".repeat(70_000)}
 POST ${paths.create} | ${aGrpc}; idempotency-key: ${requestId} | frame:
 POST ${paths.list} | content-type: application/grpc+proto | frame:0801
 POST ${paths.list} | content-type: application/grpc+thrift | frame:
