@@ -16,7 +16,7 @@ import {
   HealthCheckResponse_ServingStatus as Serving,
 } from "../gen/grpc/health/v1/health_pb.js";
 import { GetInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
-import { overloaded } from "../src/errors.ts";
+import { overloaded } from "../src/failures.ts";
 import { failureOf } from "./support/errors.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { runPython } from "./support/python.ts";

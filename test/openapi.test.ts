@@ -9,7 +9,7 @@ import {
   InvestorService,
   InvestorType,
 } from "../gen/investor/v1/investor_pb.js";
-import { codes } from "../src/errors.ts";
+import { codes } from "../src/failures.ts";
 import { firstFields, typeNames } from "../src/investor/investor.ts";
 import { acceptedChanges, refusedChanges } from "./service/rules.ts";
 import {

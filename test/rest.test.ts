@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { request, STATUS_CODES } from "node:http";
 import { v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import type { Reason } from "../src/errors.ts";
+import type { Reason } from "../src/failures.ts";
 import { firstFields } from "../src/investor/investor.ts";
 import { failures } from "./service/failures.ts";
 import type { EngineOptions } from "./support/engine.ts";

@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from "node:http";
-import { credentialsInvalid, credentialsMissing } from "../errors.ts";
+import { credentialsInvalid, credentialsMissing } from "../failures.ts";
 import type { Peer, PeerCertificate } from "../http/peer.ts";
 import type { AuthenticationSources } from "../settings/config.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
@@ -10,7 +10,7 @@ import { digestOf, readTokens } from "./tokens-file.ts";
  * Authenticates the caller of a request: by its bearer token (RFC 6750) or, without one, by the
  * certificate of its connection.
  *
- * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
+ * @throws {Failure} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE or
  *   OVERLOADED
  */
 export type Authenticate = (peer: Peer, headers: IncomingHttpHeaders) => Promise<Caller>;

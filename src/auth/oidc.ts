@@ -1,4 +1,3 @@
-import { ConnectError } from "@connectrpc/connect";
 import {
   createRemoteJWKSet,
   customFetch,
@@ -9,7 +8,7 @@ import {
   type JWTVerifyGetKey,
   jwtVerify,
 } from "jose";
-import { issuerUnavailable, overloaded } from "../errors.ts";
+import { Failure, issuerUnavailable, overloaded } from "../failures.ts";
 import { limits } from "../limits.ts";
 import type { OidcOptions } from "../settings/config.ts";
 import { isSecureUrl } from "../settings/values.ts";
@@ -67,7 +66,7 @@ export function createOidcVerifier(
    * issuers use instead.
    *
    * @throws {InvalidCredentialsError} the token is not valid
-   * @throws {ConnectError} ISSUER_UNAVAILABLE, if the token's key cannot be fetched now; OVERLOADED,
+   * @throws {Failure} ISSUER_UNAVAILABLE, if the token's key cannot be fetched now; OVERLOADED,
    * if too many tokens wait for theirs
    */
   async function verify(token: string, digest: string): Promise<Caller> {
@@ -78,7 +77,7 @@ export function createOidcVerifier(
       return await check(token, digest);
     } catch (error) {
       if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(faultOf(error));
-      const isKnown = error instanceof ConnectError || error instanceof InvalidCredentialsError;
+      const isKnown = error instanceof Failure || error instanceof InvalidCredentialsError;
       if (isKnown) throw error;
       // A bad key of the issuer, such as RSA with 1,024 bits, is not the caller's mistake.
       const fault = `a key of the issuer cannot be used: ${(error as Error).message}`;

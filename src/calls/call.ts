@@ -1,14 +1,7 @@
 import { randomBytes } from "node:crypto";
-import {
-  Code,
-  ConnectError,
-  type ContextValues,
-  createContextValues,
-  type HandlerContext,
-} from "@connectrpc/connect";
-import { codeToString } from "@connectrpc/connect/protocol-connect";
+import { type ContextValues, createContextValues, type HandlerContext } from "@connectrpc/connect";
 import type { Caller } from "../auth/caller.ts";
-import { cancelled, deadlineExceeded, internal } from "../errors.ts";
+import { cancelled, deadlineExceeded, Failure, internal, type StatusCode } from "../failures.ts";
 import { outputOf, startReplyTimer } from "../http/reply.ts";
 import { deadlineKey } from "../service/context.ts";
 import { type CallHead, traceIdOf } from "./call-head.ts";
@@ -41,14 +34,14 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   readonly isDeadlineOfClient: boolean;
   caller: Caller | undefined;
   /** Why the call failed: the first error passed to {@link Call.recordFailure}. */
-  failure: ConnectError | undefined;
+  failure: Failure | undefined;
   /** Whether the reply has been sent or abandoned. */
   isClosed = false;
   readonly #options: CallOptions;
   readonly #closeListeners: (() => void)[] = [];
   #controller: AbortController | undefined;
-  #abortReason: ConnectError | undefined;
-  #onAbort: ((reason: ConnectError) => void) | undefined;
+  #abortReason: Failure | undefined;
+  #onAbort: ((reason: Failure) => void) | undefined;
   #stopTimer = () => {};
   #wasSent = false;
   #id: string | undefined;
@@ -89,10 +82,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /**
-   * Records why the call failed and returns the error to reply with. Anything but a ConnectError is a
-   * fault of the service: INTERNAL with an id, under which the cause is logged and shown nowhere else.
+   * Records why the call failed and returns what to reply with. Anything but a Failure is a fault of the
+   * service: INTERNAL with an id, under which the cause is logged and shown nowhere else.
    */
-  recordFailure(error: unknown): ConnectError {
+  recordFailure(error: unknown): Failure {
     const reply = this.#toReply(error);
     if (this.failure === undefined) {
       this.failure = reply;
@@ -111,7 +104,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   /**
    * Settles with the work, which itself goes on when the call ends.
    *
-   * @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
+   * @throws {Failure} CANCELLED or DEADLINE_EXCEEDED, if nobody waits for the reply any more
    */
   unlessAborted<T>(work: Promise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
@@ -121,16 +114,14 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     });
   }
 
-  /** @throws {ConnectError} CANCELLED or DEADLINE_EXCEEDED, if the call has been aborted */
+  /** @throws {Failure} CANCELLED or DEADLINE_EXCEEDED, if the call has been aborted */
   throwIfAborted(): void {
     if (this.#abortReason) throw this.#abortReason;
   }
 
   /** The name of the gRPC status code (https://grpc.io/docs/guides/status-codes), once the call has closed. */
-  get code(): string {
-    if (this.failure === undefined && this.#wasSent) return "OK";
-    const code = this.failure?.code ?? Code.Canceled;
-    return code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase();
+  get code(): StatusCode | "OK" {
+    return this.failure?.code ?? (this.#wasSent ? "OK" : "CANCELLED");
   }
 
   /** The call's id in logs and errors: the trace id that its caller propagates, or a random one. */
@@ -161,15 +152,15 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     for (const listener of this.#closeListeners) listener();
   }
 
-  #abort(reason: ConnectError): void {
+  #abort(reason: Failure): void {
     if (this.#abortReason) return;
     this.#abortReason = reason;
     this.#onAbort?.(reason);
     this.#controller?.abort(reason);
   }
 
-  #toReply(error: unknown): ConnectError {
-    if (error instanceof ConnectError) return error;
+  #toReply(error: unknown): Failure {
+    if (error instanceof Failure) return error;
     // Errors after an abort are not faults.
     if (this.#abortReason) return this.#abortReason;
     // Node.js reports the reset of a stream only after a reply on it has failed.

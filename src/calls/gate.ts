@@ -4,7 +4,7 @@ import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/pr
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
 import type { Scope } from "../auth/caller.ts";
-import { scopeMissing } from "../errors.ts";
+import { scopeMissing } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import { limits } from "../limits.ts";
 import { principalKey } from "../service/context.ts";
@@ -84,7 +84,7 @@ export function createGate(options: GateOptions) {
      * Admits a call: authenticates and authorizes its caller, and takes a slot until its reply has
      * closed. Anybody may make a public call; only reflection has a limit.
      *
-     * @throws {ConnectError} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
+     * @throws {Failure} CREDENTIALS_MISSING, CREDENTIALS_INVALID, ISSUER_UNAVAILABLE,
      * SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
      */
     admit(call: Call): void | Promise<void> {

@@ -1,4 +1,4 @@
-import { overloaded } from "../errors.ts";
+import { overloaded } from "../failures.ts";
 
 /**
  * Creates `count` slots, of which each holder gets at most `share`.
@@ -21,7 +21,7 @@ export function createSlots(what: string, count: number, share = count) {
      * Acquires a slot. The returned function releases it; call it once.
      *
      * @param id the holder; empty if unknown, which may hold all slots
-     * @throws {ConnectError} OVERLOADED, if no slot is free or the holder has its share
+     * @throws {Failure} OVERLOADED, if no slot is free or the holder has its share
      */
     acquire(id: string): () => void {
       if (held >= count) throw overloaded(what);

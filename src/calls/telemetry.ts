@@ -1,8 +1,7 @@
-import { ConnectError } from "@connectrpc/connect";
 import type { Level, Logger } from "pino";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { InvalidCredentialsError } from "../auth/caller.ts";
-import { limitOf, type Reason, reasonOf } from "../errors.ts";
+import { Failure, type Reason } from "../failures.ts";
 import type { EndReason } from "../http/connection.ts";
 import { createBoundedLines, type LogLine } from "../log.ts";
 import { touchedKey } from "../service/context.ts";
@@ -114,8 +113,8 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
   }
 
   /** Counts an overload, and returns the limit; undefined for other failures. */
-  function countOverload(failure: unknown): string | undefined {
-    const limit = limitOf(failure);
+  function countOverload(failure: Failure | undefined): string | undefined {
+    const limit = failure?.metadata.limit;
     if (limit !== undefined) overloads.inc({ limit });
     return limit;
   }
@@ -141,7 +140,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     const isAudited =
       logCalls && defaultLevel === "debug" && (code === "OK" || touched !== undefined);
     const level = isAudited ? "info" : defaultLevel;
-    const reason = reasonOf(failure);
+    const reason = failure?.reason;
     const isRefusal = refusals.has(reason ?? "");
     // Refusals are counted even if not logged.
     if (!isRefusal && !log.isLevelEnabled(level)) return;
@@ -188,8 +187,8 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
     },
     /** Counts and logs the failure of a request that is not a call, if it is a refusal. */
     noteRefusal(peer: string, error: unknown): void {
-      const reason = reasonOf(error);
-      if (!refusals.has(reason ?? "")) return;
+      if (!(error instanceof Failure) || !refusals.has(error.reason ?? "")) return;
+      const { reason } = error;
       const limit = countOverload(error);
       logRefusal(logUnauthenticated, { peer, reason, cause: causeOf(error), limit });
     },
@@ -246,8 +245,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
 }
 
 /** The cause if it comes from the store or from invalid credentials. Others may contain data of the request. */
-function causeOf(failure: unknown): string | undefined {
-  const cause = failure instanceof ConnectError ? failure.cause : undefined;
+function causeOf({ cause }: Partial<Failure> = {}): string | undefined {
   const safe = [StoreUnavailableError, OutcomeUnknownError, InvalidCredentialsError];
   return safe.some((each) => cause instanceof each) ? (cause as Error).message : undefined;
 }

@@ -1,7 +1,6 @@
 import { equals } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { findViolations, textFields } from "../investor/investor.ts";
-import { toMember } from "../investor/json.ts";
 import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
 import { type Database, openStore } from "../store/database-url.ts";
@@ -71,9 +70,7 @@ export async function openStoreSource(database: Database, tally: Tally): Promise
 
   function isRight(investor: Investor): boolean {
     const { id } = investor;
-    const violations = findViolations(investor);
-    const named = violations.map((each) => ({ ...each, field: toMember(each.field) }));
-    const why = describeViolations(named) || reader.faultOf?.(investor);
+    const why = describeViolations(findViolations(investor)) || reader.faultOf?.(investor);
     if (why) tally.leaveOut(`record ${id}`, why);
     return !why;
   }

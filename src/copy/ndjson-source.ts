@@ -6,7 +6,7 @@ import { create } from "@bufbuild/protobuf";
 import { CreateInvestorRequestSchema, type Investor } from "../../gen/investor/v1/investor_pb.js";
 import { deriveId, isUuid } from "../investor/ids.ts";
 import { findViolations, toInvestor, type Violation } from "../investor/investor.ts";
-import { addViolations, fromMembers, parseObject, toMember } from "../investor/json.ts";
+import { addViolations, fromMembers, parseObject } from "../investor/json.ts";
 import { describeViolations, type Source, type Tally } from "./source-and-target.ts";
 
 /** The longest line, in bytes; the largest valid record takes about 32 KiB. */
@@ -90,8 +90,8 @@ function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
   const { id, requestId, ...members } = parseObject(text);
   const { content, violations } = fromMembers(members);
   if (typeof requestId === "string") content.requestId = requestId;
-  const others = findViolations(content).map((each) => ({ ...each, field: toMember(each.field) }));
-  const all = [...findIdViolations(id, requestId), ...addViolations(violations, others)];
+  const others = addViolations(violations, findViolations(content));
+  const all = [...findIdViolations(id, requestId), ...others];
   if (all.length > 0) throw new Error(describeViolations(all));
   const investor = toInvestor(create(CreateInvestorRequestSchema, content));
   investor.id = typeof id === "string" ? id.toLowerCase() : deriveId("", String(requestId));
@@ -99,7 +99,7 @@ function readLine(line: Buffer, isFirst: boolean): Investor | undefined {
 }
 
 function findIdViolations(id: unknown, requestId: unknown): Violation[] {
-  const wrong = (field: string, description: string) => [{ field, description }];
+  const wrong = (key: string, rule: string): Violation[] => [{ in: "body", key, rule }];
   if (id === undefined) {
     if (requestId === undefined || requestId === "") return wrong("id", "or requestId is required");
     return typeof requestId === "string" ? [] : wrong("requestId", "must be a string");

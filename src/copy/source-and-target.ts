@@ -90,7 +90,7 @@ export function readSide(argument: string, text: string, environment: NodeJS.Pro
 
 /** Lists all rules that a record breaks, without any of its values. */
 export function describeViolations(violations: Violation[]): string {
-  return violations.map((each) => `${showName(each.field)} ${each.description}`).join("; ");
+  return violations.map(({ key, rule }) => `${showName(key)} ${rule}`).join("; ");
 }
 
 /**

@@ -1,8 +1,9 @@
-import { Code, ConnectError, type ServiceImpl } from "@connectrpc/connect";
+import type { ServiceImpl } from "@connectrpc/connect";
 import {
   type Health,
   HealthCheckResponse_ServingStatus as ServingStatus,
 } from "../../gen/grpc/health/v1/health_pb.js";
+import { Failure } from "../failures.ts";
 
 /**
  * Creates the health service (https://grpc.io/docs/guides/health-checking), without Watch, a stream
@@ -18,7 +19,7 @@ export function createHealth(
   const current = () => ({ status: isReady() ? ServingStatus.SERVING : ServingStatus.NOT_SERVING });
   return {
     check({ service }) {
-      if (!names.includes(service)) throw new ConnectError("unknown service", Code.NotFound);
+      if (!names.includes(service)) throw new Failure("unknown service", { code: "NOT_FOUND" });
       return current();
     },
     list: () => ({ statuses: Object.fromEntries(names.map((name) => [name, current()])) }),

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import { constants, type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import type { Readable } from "node:stream";
-import { messageTooLarge } from "../errors.ts";
+import { messageTooLarge } from "../failures.ts";
 import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 
@@ -27,7 +27,7 @@ export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
  * destroyed.
  *
  * @param overhead how many bytes are allowed beyond a message of `maxBytes`
- * @throws {ConnectError} MESSAGE_TOO_LARGE; the rest is left unread
+ * @throws {Failure} MESSAGE_TOO_LARGE; the rest is left unread
  */
 export function readBody(request: Readable, maxBytes: number, overhead: number): Promise<Buffer> {
   const limit = maxBytes + overhead;

@@ -1,7 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import {
   type CreateInvestorRequest,
-  CreateInvestorRequestSchema,
   type Investor,
   InvestorSchema,
   InvestorType,
@@ -49,10 +48,13 @@ export function typeNamed(name: string): InvestorType {
   return typesByName.get(name) ?? (-1 as InvestorType);
 }
 
-/** One field that breaks a rule, by its name in the protobuf contract. */
+/** One part of a request, or of a record, that breaks a rule; each protocol spells its place. */
 export interface Violation {
-  field: string;
-  description: string;
+  in: "body" | "query" | "header";
+  /** The name of a field in JSON, or of a parameter or header; of an unknown one, any text. */
+  key: string;
+  /** What it must be. */
+  rule: string;
 }
 
 /** The longest text, in Unicode code points. */
@@ -86,9 +88,8 @@ export function toInvestor(request: CreateInvestorRequest): Investor {
 /** All rules that a create request, or a record, breaks, in the order of the fields. */
 export function findViolations(request: Content): Violation[] {
   const violations: Violation[] = [];
-  const note = (key: keyof typeof CreateInvestorRequestSchema.field, description?: string) => {
-    if (description === undefined) return;
-    violations.push({ field: CreateInvestorRequestSchema.field[key].name, description });
+  const note = (key: keyof Content, rule?: string) => {
+    if (rule !== undefined) violations.push({ in: "body", key, rule });
   };
 
   note("type", wrongType(request.type));

@@ -1,8 +1,4 @@
-import {
-  CreateInvestorRequestSchema,
-  type Investor,
-  ListInvestorsRequestSchema,
-} from "../../gen/investor/v1/investor_pb.js";
+import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import {
   type Content,
   type TextField,
@@ -38,9 +34,9 @@ export function fromMembers(object: Record<string, unknown>) {
     const value = object[member];
     if (!members.has(member)) {
       if (violations.length >= maxViolations) continue;
-      violations.push({ field: member, description: "is not a member of an investor" });
+      violations.push({ in: "body", key: member, rule: "is not a member of an investor" });
     } else if (typeof value !== "string") {
-      violations.push({ field: member, description: "must be a string" });
+      violations.push({ in: "body", key: member, rule: "must be a string" });
     } else if (member === "type") {
       content.type = typeNamed(value);
     } else {
@@ -94,18 +90,8 @@ function namesIn(text: string): string[] {
   return names;
 }
 
-/**
- * Adds violations of contract fields to those of members, skipping members that have one already.
- *
- * @param mark the prefix of member names
- */
-export function addViolations(known: Violation[], others: Violation[], mark = ""): Violation[] {
-  const named = new Set(known.map(({ field }) => field));
-  return [...known, ...others.filter(({ field }) => !named.has(mark + toMember(field)))];
-}
-
-/** The name of a protobuf field in plain JSON. */
-export function toMember(field: string): string {
-  const fields = [...CreateInvestorRequestSchema.fields, ...ListInvestorsRequestSchema.fields];
-  return fields.find(({ name }) => name === field)?.jsonName ?? field;
+/** Adds violations to others, but for those of a key that has one already. */
+export function addViolations(known: Violation[], others: Violation[]): Violation[] {
+  const named = new Set(known.map(({ key }) => key));
+  return [...known, ...others.filter(({ key }) => !named.has(key))];
 }

@@ -25,9 +25,9 @@ export function toRange({ pageSize, pageToken }: ListInvestorsRequest): Range {
 /** All rules that a list request breaks, in the order of its fields. */
 export function findListViolations({ pageSize, pageToken }: ListInvestorsRequest): Violation[] {
   const violations: Violation[] = [];
-  if (pageSize < 0) violations.push({ field: "page_size", description: "must not be negative" });
+  if (pageSize < 0) violations.push({ in: "body", key: "pageSize", rule: "must not be negative" });
   if (pageToken !== "" && decodePageToken(pageToken) === undefined) {
-    violations.push({ field: "page_token", description: "is not a token of this service" });
+    violations.push({ in: "body", key: "pageToken", rule: "is not a token of this service" });
   }
   return violations;
 }

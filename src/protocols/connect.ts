@@ -8,9 +8,10 @@ import {
   errorToJsonBytes,
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
-import { malformedRequest } from "../errors.ts";
+import { malformedRequest } from "../failures.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, queryOf } from "../http/request.ts";
+import { toConnectError } from "./connect-error.ts";
 import type { JsonOptions, Messages } from "./messages.ts";
 import { jsonHeaders } from "./problem.ts";
 import type { Codec } from "./unary.ts";
@@ -62,7 +63,8 @@ export function createConnectCodec(
       });
     },
 
-    fail(response, error) {
+    fail(response, failure) {
+      const error = toConnectError(failure);
       const headers = { ...Object.fromEntries(error.metadata), ...jsonHeaders };
       send(response, codeToHttpStatus(error.code), headers, errorToJsonBytes(error, jsonOptions));
     },
@@ -73,7 +75,7 @@ function isJson({ headers }: HttpRequest): boolean {
   return !/proto$/i.test(headers["content-type"] ?? "");
 }
 
-/** @throws {ConnectError} MALFORMED_REQUEST: the message is not in base64, as the query says */
+/** @throws {Failure} MALFORMED_REQUEST: the message is not in base64, as the query says */
 function readMessage(query: URLSearchParams): Uint8Array {
   const message = query.get("message") ?? "";
   if (query.get("base64") !== "1") return Buffer.from(message);

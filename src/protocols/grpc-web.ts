@@ -53,6 +53,6 @@ export function createGrpcWebCodec(messages: Messages): Codec<HttpRequest, HttpR
       });
     },
 
-    fail: (response, error, call) => sendBody(response, call, toTrailers(statusOf(error))),
+    fail: (response, failure, call) => sendBody(response, call, toTrailers(statusOf(failure))),
   };
 }

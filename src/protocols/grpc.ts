@@ -1,18 +1,16 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import type { DescMethod } from "@bufbuild/protobuf";
-import { durationMs } from "@bufbuild/protobuf/wkt";
-import { Code, ConnectError } from "@connectrpc/connect";
 import { compressedFlag } from "@connectrpc/connect/protocol";
 import {
   contentTypeRegExp,
   parseTimeout,
   setTrailerStatus,
 } from "@connectrpc/connect/protocol-grpc";
-import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
 import type { Call } from "../calls/call.ts";
-import { malformedRequest, reasonOf } from "../errors.ts";
+import { Failure, malformedRequest } from "../failures.ts";
 import type { HttpRequest } from "../http/request.ts";
+import { toConnectError } from "./connect-error.ts";
 import type { Messages } from "./messages.ts";
 import type { Codec } from "./unary.ts";
 
@@ -41,18 +39,18 @@ export function createFraming(messages: Messages) {
     decode({ input }: DescMethod, body: Uint8Array, _: unknown, call: Call, maxBytes: number) {
       const { headers } = call.head;
       const compression = messages.findCompression(headers["grpc-encoding"]);
-      if (body.length === 0) throw new ConnectError("there is no message", Code.Unimplemented);
+      if (body.length === 0) throw new Failure("there is no message", { code: "UNIMPLEMENTED" });
       if (body.length < prefixBytes) throw malformedRequest();
       const isPacked = body[0] === compressedFlag;
       const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
       if (isPacked && compression === null) {
         // The protocol wants the code INTERNAL for this mistake of a client, which is not a fault of the service.
         call.recordFailure(malformedRequest());
-        throw new ConnectError("the message is compressed, but names no encoding", Code.Internal);
+        throw new Failure("the message is compressed, but names no encoding", { code: "INTERNAL" });
       }
       if ((body[0] !== 0 && !isPacked) || body.length < end) throw malformedRequest();
       if (body.length > end) {
-        throw new ConnectError("there is more than one message", Code.Unimplemented);
+        throw new Failure("there is more than one message", { code: "UNIMPLEMENTED" });
       }
       const packing = isPacked ? compression : null;
       return messages.read(input, body.subarray(prefixBytes), isJson(headers), packing, maxBytes);
@@ -113,24 +111,22 @@ function sendOk(this: ServerHttp2Stream): void {
 export function sendStatus(
   stream: ServerHttp2Stream,
   headers: IncomingHttpHeaders,
-  error: ConnectError,
+  failure: Failure,
 ): void {
   const head = { ":status": 200, "content-type": headers["content-type"] };
-  const [retry] = error.findDetails(RetryInfoSchema);
-  const pushback = retry?.retryDelay && {
-    "grpc-retry-pushback-ms": String(durationMs(retry.retryDelay)),
-  };
-  const status = Object.fromEntries(statusOf(error));
+  const { retryAfterMs } = failure;
+  const pushback = retryAfterMs && { "grpc-retry-pushback-ms": String(retryAfterMs) };
+  const status = Object.fromEntries(statusOf(failure));
   stream.respond({ ...head, ...status, ...pushback }, { endStream: true });
 }
 
 /** The status of a failed call in gRPC's trailers. */
-export function statusOf(error: ConnectError): Headers {
+export function statusOf(failure: Failure): Headers {
+  const error = toConnectError(failure);
   const status = setTrailerStatus(new Headers(), error);
   // Encodes only what gRPC requires, and spaces that HTTP trims: grpc-js does not decode the rest.
   const message = error.rawMessage.replaceAll(/[^ -$&-~]+|^ | $/gu, encodeURIComponent);
   status.set("grpc-message", message);
-  const reason = reasonOf(error);
-  if (reason) status.set("reason", reason);
+  if (failure.reason) status.set("reason", failure.reason);
   return status;
 }

@@ -8,7 +8,7 @@ import {
   toJsonString,
 } from "@bufbuild/protobuf";
 import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
-import { malformedRequest } from "../errors.ts";
+import { malformedRequest } from "../failures.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { readObject } from "./rest-request.ts";
 
@@ -31,7 +31,7 @@ export type Messages = ReturnType<typeof createMessages>;
 export function createMessages(jsonOptions: JsonOptions, compressions: Compression[]) {
   const encode = createEncoder();
 
-  /** @throws {ConnectError} MALFORMED_REQUEST; it repeats no value */
+  /** @throws {Failure} MALFORMED_REQUEST; it repeats no value */
   function decode(desc: DescMessage, bytes: Uint8Array, isJson: boolean): Message {
     try {
       return isJson
@@ -60,7 +60,7 @@ export function createMessages(jsonOptions: JsonOptions, compressions: Compressi
      * Reads a message; later, if it has to be unpacked.
      *
      * @param maxBytes the largest message to unpack
-     * @throws {ConnectError} MALFORMED_REQUEST or MESSAGE_TOO_LARGE
+     * @throws {Failure} MALFORMED_REQUEST or MESSAGE_TOO_LARGE
      */
     read(
       desc: DescMessage,

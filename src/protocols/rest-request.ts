@@ -6,43 +6,30 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { invalidFields, malformedRequest } from "../errors.ts";
+import { invalidFields, malformedRequest } from "../failures.ts";
 import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
 import { findViolations, type Violation } from "../investor/investor.ts";
-import {
-  addViolations,
-  fromMembers,
-  maxViolations,
-  parseObject,
-  toMember,
-} from "../investor/json.ts";
+import { addViolations, fromMembers, maxViolations, parseObject } from "../investor/json.ts";
 import { findListViolations } from "../investor/paging.ts";
 import { httpError, type Location } from "./problem.ts";
 
 /** The path of the investors. */
 export const collection = "/v1/investors";
 
-// Prefixes of violations outside the protobuf contract: query parameters and members of the body.
-const queryMark = "?";
-const bodyMark = "#/";
-
 /**
  * Reads a create: a JSON object, and the header Idempotency-Key, quoted or bare.
  *
- * @throws {ConnectError} UNSUPPORTED_MEDIA_TYPE; MALFORMED_REQUEST if the body is not a JSON object;
+ * @throws {Failure} UNSUPPORTED_MEDIA_TYPE; MALFORMED_REQUEST if the body is not a JSON object;
  * INVALID_FIELDS with every broken rule, including unknown members and values that are not strings
  */
 export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateInvestorRequest {
   requireJson(httpRequest);
-  const { content, violations: ofMembers } = fromMembers(readObject(body));
+  const { content, violations } = fromMembers(readObject(body));
   const key = httpRequest.headers["idempotency-key"];
   // Only in a message, an empty request id is none: quotes are no UUID.
   if (key !== undefined) content.requestId = String(key || '""').replace(/^"(.+)"$/, "$1");
-  const violations = findQueryViolations(queryOf(httpRequest), []);
-  for (const { field, description } of ofMembers) {
-    violations.push({ field: bodyMark + toPointer(field), description });
-  }
-  const all = addViolations(violations, findViolations(content), bodyMark);
+  const ofQuery = findQueryViolations(queryOf(httpRequest), []);
+  const all = [...ofQuery, ...addViolations(violations, findViolations(content))];
   if (all.length > 0) throw invalidFields(all);
   return create(CreateInvestorRequestSchema, content);
 }
@@ -50,7 +37,7 @@ export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateIn
 /**
  * Parses a body as a JSON object.
  *
- * @throws {ConnectError} MALFORMED_REQUEST, with the position of the error but no content of the body
+ * @throws {Failure} MALFORMED_REQUEST, with the position of the error but no content of the body
  */
 export function readObject(body: Uint8Array): Record<string, unknown> {
   if (!isUtf8(body)) throw malformedRequest(undefined, "the body is not UTF-8");
@@ -64,7 +51,7 @@ export function readObject(body: Uint8Array): Record<string, unknown> {
 /**
  * Reads a get, whose path ends in the id.
  *
- * @throws {ConnectError} MALFORMED_REQUEST if its escapes are not UTF-8; INVALID_FIELDS
+ * @throws {Failure} MALFORMED_REQUEST if its escapes are not UTF-8; INVALID_FIELDS
  */
 export function readGet(request: HttpRequest): Message {
   const violations = findQueryViolations(queryOf(request), []);
@@ -80,7 +67,7 @@ export function readGet(request: HttpRequest): Message {
 /**
  * Reads the request for one page.
  *
- * @throws {ConnectError} INVALID_FIELDS, with every rule that the query breaks
+ * @throws {Failure} INVALID_FIELDS, with every rule that the query breaks
  */
 export function readList(httpRequest: HttpRequest): Message {
   const query = queryOf(httpRequest);
@@ -88,24 +75,23 @@ export function readList(httpRequest: HttpRequest): Message {
   const size = query.get("pageSize");
   const pageSize = /^-?\d{1,10}$/.test(size ?? "0") ? Number(size) : Number.NaN;
   if (pageSize !== (pageSize | 0)) {
-    const description = "must be a whole number of 32 bits";
-    violations.push({ field: `${queryMark}pageSize`, description });
+    const rule = "must be a whole number of 32 bits";
+    violations.push({ in: "query", key: "pageSize", rule });
   }
   const request = create(ListInvestorsRequestSchema, {
     pageSize: pageSize | 0,
     pageToken: query.get("pageToken") ?? "",
   });
   if (violations.length === 0) return request;
-  throw invalidFields(addViolations(violations, findListViolations(request), queryMark));
+  throw invalidFields(addViolations(violations, findListViolations(request)));
 }
 
-/** The part of a request that holds the field of a violation. */
-export function locate({ method }: HttpRequest, field: string): Location {
-  if (field.startsWith(queryMark)) return { parameter: field.slice(queryMark.length) };
-  if (field.startsWith(bodyMark)) return { pointer: field };
-  if (field === "request_id") return { header: "Idempotency-Key" };
-  const member = toMember(field);
-  return method === "POST" ? { pointer: bodyMark + member } : { parameter: member };
+/** Where a request breaks a rule: the message's fields are where this protocol has them. */
+export function locate({ method }: HttpRequest, { in: place, key }: Violation): Location {
+  if (key === "requestId" && place === "body") return { header: "Idempotency-Key" };
+  if (place === "header") return { header: key };
+  const isInBody = place === "body" && method === "POST";
+  return isInBody ? { pointer: `#/${toPointer(key)}` } : { parameter: key };
 }
 
 function requireJson({ headers }: HttpRequest): void {
@@ -125,10 +111,9 @@ function findQueryViolations(query: URLSearchParams, accepted: string[]): Violat
   const names = new Set(query.keys());
   const unknown = [...names].filter((name) => !accepted.includes(name)).slice(0, maxViolations);
   const repeated = accepted.filter((name) => query.getAll(name).length > 1);
-  const violation = (description: string) => (name: string) => ({
-    field: queryMark + name,
-    description,
-  });
+  const violation =
+    (rule: string) =>
+    (key: string): Violation => ({ in: "query", key, rule });
   return [
     ...unknown.map(violation("is not a parameter")),
     ...repeated.map(violation("must be given once")),

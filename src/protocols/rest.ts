@@ -8,7 +8,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { HttpCall } from "../calls/call-head.ts";
-import { deadlineExceeded } from "../errors.ts";
+import { deadlineExceeded } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import { type HttpRequest, pathOf, queryOf } from "../http/request.ts";
@@ -108,7 +108,7 @@ const common = {
   fail(response, error, _, request) {
     // Cut off, so that nobody mistakes part of the list for the whole: over HTTP/2, by an error's code.
     if (response.headersSent) response.destroy(error);
-    else sendProblem(response, error, (field) => locate(request, field));
+    else sendProblem(response, error, (violation) => locate(request, violation));
   },
 } satisfies Partial<RestCodec>;
 

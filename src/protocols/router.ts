@@ -3,10 +3,10 @@ import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { createRegistry } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import { Code, ConnectError, type ServiceImplSpec } from "@connectrpc/connect";
+import type { ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Telemetry } from "../calls/telemetry.ts";
-import { internal } from "../errors.ts";
+import { Failure, internal } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import { allowOrigin, authorityOf, findCrossOrigin, hasTwoHosts } from "../http/cross-origin.ts";
 import { followReply, type HttpResponse, ignore } from "../http/reply.ts";
@@ -113,7 +113,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
       if (handled !== undefined) return handled;
     }
     throw isGrpc(headers)
-      ? new ConnectError("unknown method", Code.Unimplemented)
+      ? new Failure("unknown method", { code: "UNIMPLEMENTED" })
       : httpError(404, "there is nothing at this path");
   }
 
@@ -148,21 +148,21 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
   async function guard(
     work: () => Promise<void> | undefined,
     reply: { readonly headersSent: boolean; destroy(): unknown },
-    sendError: (error: ConnectError) => void,
+    sendError: (failure: Failure) => void,
   ): Promise<void> {
     try {
       await work();
     } catch (error) {
       try {
         if (reply.headersSent) reply.destroy();
-        else sendError(error instanceof ConnectError ? error : toInternal(error));
+        else sendError(error instanceof Failure ? error : toInternal(error));
       } catch {
         reply.destroy();
       }
     }
   }
 
-  function toInternal(error: unknown): ConnectError {
+  function toInternal(error: unknown): Failure {
     const id = randomBytes(16).toString("hex");
     options.telemetry.logFault(error, id);
     return internal(id, error);
@@ -173,10 +173,10 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     serve(connection: Connection, req: HttpRequest, res: HttpResponse): void {
       req.on("error", ignore);
       res.on("error", ignore);
-      const sendError = (error: ConnectError) => {
+      const sendError = (failure: Failure) => {
         followReply(connection, req, res);
-        if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, error);
-        else sendProblem(res, error);
+        if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, failure);
+        else sendProblem(res, failure);
       };
       guard(() => route(connection, req, res), res, sendError);
     },
@@ -189,7 +189,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
         if (!rpc.isPublic) requireKnownHost(headers, connection);
         return serveUnary(grpcCodec, rpc, connection, headers, stream, stream);
       };
-      return () => void guard(work, stream, (error) => sendStatus(stream, headers, error));
+      return () => void guard(work, stream, (failure) => sendStatus(stream, headers, failure));
     },
   };
 }

@@ -14,11 +14,12 @@ import type {
 } from "@connectrpc/connect/protocol";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import { malformedRequest, reasonOf } from "../errors.ts";
 import { createTurns } from "../event-loop.ts";
+import { malformedRequest } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import type { HttpResponse } from "../http/reply.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
+import { toConnectError, toFailure } from "./connect-error.ts";
 import { prefixBytes } from "./grpc.ts";
 import { binaryOptions, type JsonOptions } from "./messages.ts";
 import { type Codec, checkTimeout, type Rpc, type Timeout } from "./unary.ts";
@@ -130,7 +131,7 @@ async function sendReply(reply: UniversalServerResponse, call: Call, res: HttpRe
   }
   if (call.isClosed) return;
   if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
-  const reason = reasonOf(call.failure);
+  const { reason } = call.failure ?? {};
   if (reason) trailer?.set("reason", reason);
   if (trailer) response.addTrailers(Object.fromEntries(trailer));
   response.end();
@@ -147,7 +148,7 @@ async function recordFailure<T>(call: Call, work: () => T | Promise<T>): Promise
   try {
     return await work();
   } catch (error) {
-    throw toFailure(call, error);
+    throw record(call, error);
   }
 }
 
@@ -155,11 +156,12 @@ async function* recordStreamFailure<T>(messages: AsyncIterable<T>, call: Call) {
   try {
     yield* messages;
   } catch (error) {
-    throw toFailure(call, error);
+    throw record(call, error);
   }
 }
 
-function toFailure(call: Call, error: unknown): ConnectError {
+function record(call: Call, error: unknown): ConnectError {
   // Connect cannot send a message with unpaired surrogates, which only a request can contain.
-  return call.recordFailure(String(error).isWellFormed() ? error : malformedRequest(error));
+  const sendable = String(error).isWellFormed() ? error : malformedRequest(error);
+  return toConnectError(call.recordFailure(toFailure(sendable)));
 }

@@ -1,24 +1,20 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { create, type DescMethod, isFieldSet, type Message } from "@bufbuild/protobuf";
-import {
-  Code,
-  type ConnectError,
-  type HandlerContext,
-  type MethodImplSpec,
-} from "@connectrpc/connect";
+import type { HandlerContext, MethodImplSpec } from "@connectrpc/connect";
 import type { Call } from "../calls/call.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
-import { malformedRequest } from "../errors.ts";
+import { type Failure, malformedRequest } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
+import { toFailure } from "./connect-error.ts";
 
 /**
  * Rejects a header that only plain JSON supports: its sender would mistake a second record for a
  * replay of the first.
  *
- * @throws {ConnectError} MALFORMED_REQUEST
+ * @throws {Failure} MALFORMED_REQUEST
  */
 export function refuseIdempotencyKey({ method, headers }: CallHead, input: Message): void {
   const requestId = method.input.field.requestId;
@@ -50,10 +46,10 @@ export interface UnaryRpc extends Rpc {
 /** The time limit that a client sets, in milliseconds, or why it cannot be read. */
 export interface Timeout {
   readonly timeoutMs?: number | undefined;
-  readonly error?: ConnectError | undefined;
+  readonly error?: Error | undefined;
 }
 
-/** @throws {ConnectError} MALFORMED_REQUEST: the client's time limit cannot be read */
+/** @throws {Failure} MALFORMED_REQUEST: the client's time limit cannot be read */
 export function checkTimeout({ error }: Timeout): void {
   if (error) throw malformedRequest(error, "the timeout is not in the protocol's format");
 }
@@ -70,7 +66,7 @@ export interface Codec<Request, Response> {
    * Reads the message from the body, now or later.
    *
    * @param maxBytes the largest message to unpack
-   * @throws {ConnectError} the body is not one message
+   * @throws {Failure} the body is not one message
    */
   decode(
     method: DescMethod,
@@ -80,7 +76,7 @@ export interface Codec<Request, Response> {
     maxBytes: number,
   ): Message | Promise<Message>;
   reply(response: Response, output: Message, call: Call, request: Request): void | Promise<void>;
-  fail(response: Response, error: ConnectError, call: Call, request: Request): void;
+  fail(response: Response, failure: Failure, call: Call, request: Request): void;
 }
 
 export interface ProtocolOptions {
@@ -119,11 +115,11 @@ export function createUnary(gate: Gate) {
       call.startReplyTimer();
       await codec.reply(response, output, call, request);
     } catch (error) {
-      const reply = call.recordFailure(error);
+      const failure = call.recordFailure(toFailure(error));
       call.startReplyTimer();
-      if (!call.isClosed) codec.fail(response, reply, call, request);
+      if (!call.isClosed) codec.fail(response, failure, call, request);
       // A body that missed its deadline is not waited for again.
-      const goesOnMs = reply.code === Code.DeadlineExceeded ? 0 : undefined;
+      const goesOnMs = failure.code === "DEADLINE_EXCEEDED" ? 0 : undefined;
       dropRest(request, connection, goesOnMs);
     }
   };

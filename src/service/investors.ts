@@ -7,6 +7,7 @@ import {
   type InvestorService,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
+import { createQueue, createTurns } from "../event-loop.ts";
 import {
   interrupted,
   invalidFields,
@@ -15,8 +16,7 @@ import {
   outcomeUnknownFor,
   requestIdReused,
   storeUnavailable,
-} from "../errors.ts";
-import { createQueue, createTurns } from "../event-loop.ts";
+} from "../failures.ts";
 import { deriveId, isUuid } from "../investor/ids.ts";
 import {
   checkStored,
@@ -133,7 +133,7 @@ export function createInvestorService(
     },
 
     async getInvestor(request, call) {
-      if (request.id === "") requireNone([{ field: "id", description: "is required" }]);
+      if (request.id === "") requireNone([{ in: "body", key: "id", rule: "is required" }]);
       const id = isUuid(request.id) ? request.id.toLowerCase() : undefined;
       const investor = id && (await store.find(id, call).catch(rethrow));
       if (!investor) throw investorNotFound(id);

@@ -10,7 +10,7 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
 import type { Gate } from "../../src/calls/gate.ts";
-import { reasonOf } from "../../src/errors.ts";
+import { Failure } from "../../src/failures.ts";
 import { readTls } from "../../src/http/tls.ts";
 import type { TlsFiles } from "../../src/settings/config.ts";
 import { startEngine } from "../support/engine.ts";
@@ -38,9 +38,9 @@ function dropDetails(gate: Gate): void {
     const call = begin(head);
     const { recordFailure } = call;
     call.recordFailure = (error) => {
-      const reply = recordFailure.call(call, error);
-      if (reasonOf(reply) === "MESSAGE_TOO_LARGE") reply.details = [];
-      return reply;
+      const failure = recordFailure.call(call, error);
+      const { message, code, reason } = failure;
+      return reason === "MESSAGE_TOO_LARGE" ? new Failure(message, { code }) : failure;
     };
     return call;
   };

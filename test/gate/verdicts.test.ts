@@ -17,8 +17,9 @@ import {
   ListInvestorsRequestSchema,
   type ListInvestorsResponse,
 } from "../../gen/investor/v1/investor_pb.js";
-import { codes } from "../../src/errors.ts";
+import { codes } from "../../src/failures.ts";
 import { toJson } from "../../src/investor/json.ts";
+import { codeOf } from "../../src/protocols/connect-error.ts";
 import { clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
 import { createRandom, seedOf } from "../support/random.ts";
@@ -147,7 +148,7 @@ function failureOfRest(problem: {
     return [header ? "request_id" : (field?.name ?? member), detail];
   });
   return {
-    code: Code[codes[reason]],
+    code: Code[codeOf(codes[reason])],
     reason,
     metadata,
     violations: Object.fromEntries(violations),

@@ -1,8 +1,9 @@
-import { Code, ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import {
   credentialsInvalid,
   credentialsMissing,
+  deadlineExceeded,
+  type Failure,
   internal,
   interrupted,
   invalidFields,
@@ -17,17 +18,17 @@ import {
   requestIdReused,
   scopeMissing,
   storeUnavailable,
-} from "../../src/errors.ts";
+} from "../../src/failures.ts";
 
 /** What no caller may learn. */
 export const secret = "the cause";
 
 const cause = new Error(secret);
-const tooLate = new ConnectError("late", Code.DeadlineExceeded);
+const tooLate = deadlineExceeded("it is late");
 
 /** The errors of each reason, as the service makes them. */
-export const failures: Record<Reason, ConnectError[]> = {
-  INVALID_FIELDS: [invalidFields([{ field: "city\ud800", description: "is wrong" }])],
+export const failures: Record<Reason, Failure[]> = {
+  INVALID_FIELDS: [invalidFields([{ in: "body", key: "city", rule: "is wrong" }])],
   MALFORMED_REQUEST: [malformedRequest(cause), malformedRequest()],
   INVESTOR_NOT_FOUND: [investorNotFound(v7()), investorNotFound(undefined)],
   REQUEST_ID_REUSED: [requestIdReused()],

@@ -6,10 +6,12 @@ import {
   ErrorInfoSchema,
   RetryInfoSchema,
 } from "../../gen/google/rpc/error_details_pb.js";
+import { Failure } from "../../src/failures.ts";
+import { toConnectError } from "../../src/protocols/connect-error.ts";
 import { sendProblem } from "../../src/protocols/problem.ts";
 
 /** What a client learns from a failed call. */
-interface Failure {
+interface ToldFailure {
   code: string;
   reason: string | undefined;
   domain: string | undefined;
@@ -21,12 +23,12 @@ interface Failure {
 }
 
 /** The failure of a call that must fail. */
-export async function failureOf(call: Promise<unknown>): Promise<Failure> {
+export async function failureOf(call: Promise<unknown>): Promise<ToldFailure> {
   const error = await call.then(
     () => {
       throw new Error("the call succeeded");
     },
-    (reason) => ConnectError.from(reason),
+    (reason) => ConnectError.from(reason instanceof Failure ? toConnectError(reason) : reason),
   );
   const [info] = error.findDetails(ErrorInfoSchema);
   const violations = error
@@ -45,7 +47,7 @@ export async function failureOf(call: Promise<unknown>): Promise<Failure> {
 }
 
 /** The status of an error by REST. */
-export function statusOf(error: ConnectError): number {
+export function statusOf(error: Failure): number {
   const response = new ServerResponse(new IncomingMessage(new Socket()));
   sendProblem(response, error);
   return response.statusCode;

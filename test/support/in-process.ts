@@ -9,7 +9,9 @@ import {
 } from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import { Failure } from "../../src/failures.ts";
 import { limits } from "../../src/limits.ts";
+import { toConnectError } from "../../src/protocols/connect-error.ts";
 import { deadlineKey } from "../../src/service/context.ts";
 import { createInvestorService } from "../../src/service/investors.ts";
 import type { Store } from "../../src/store/store.ts";
@@ -29,14 +31,18 @@ export function serviceOver(
   store: Store,
   requestTimeoutMs = 600_000,
 ): Client<typeof InvestorService> {
-  const setDeadline: Interceptor = (next) => (req) => {
+  const asCall: Interceptor = (next) => async (req) => {
     req.contextValues.set(deadlineKey, performance.now() + requestTimeoutMs);
-    return next(req);
+    try {
+      return await next(req);
+    } catch (error) {
+      throw error instanceof Failure ? toConnectError(error) : error;
+    }
   };
   const transport = createRouterTransport(
     (router) =>
       void router.service(InvestorService, createInvestorService(store, limits.pagesAtOnce)),
-    { router: { interceptors: [setDeadline] } },
+    { router: { interceptors: [asCall] } },
   );
   return createClient(InvestorService, transport);
 }

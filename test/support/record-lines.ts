@@ -19,7 +19,7 @@ import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 import { Health } from "../../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.js";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
-import { errorDomain } from "../../src/errors.ts";
+import { errorDomain } from "../../src/protocols/connect-error.ts";
 import type { Received } from "./exchange.ts";
 
 /** A line, by whose `call` it is found. */

@@ -16,6 +16,7 @@ import {
 import { deriveId } from "../../../src/investor/ids.ts";
 import { firstFields } from "../../../src/investor/investor.ts";
 import { encodePageToken } from "../../../src/investor/paging.ts";
+import { toConnectError } from "../../../src/protocols/connect-error.ts";
 import { failures } from "../../service/failures.ts";
 import { createAuthority, writeServerFlags } from "../../support/certificates.ts";
 import type { Address } from "../../support/clients.ts";
@@ -352,7 +353,7 @@ async function recordMade({ on }: Recorder): Promise<void> {
       },
     };
     await on(await serveMethods(methods, {})).byAll(
-      `a create that fails: ${error.message}`,
+      `a create that fails: ${toConnectError(error).message}`,
       aCreate(),
     );
   }

@@ -1,0 +1,204 @@
+import type { Violation } from "./investor/investor.ts";
+
+/** The names of gRPC's status codes with which calls fail (https://grpc.io/docs/guides/status-codes). */
+export type StatusCode =
+  | "CANCELLED"
+  | "UNKNOWN"
+  | "INVALID_ARGUMENT"
+  | "DEADLINE_EXCEEDED"
+  | "NOT_FOUND"
+  | "ALREADY_EXISTS"
+  | "PERMISSION_DENIED"
+  | "RESOURCE_EXHAUSTED"
+  | "FAILED_PRECONDITION"
+  | "ABORTED"
+  | "OUT_OF_RANGE"
+  | "UNIMPLEMENTED"
+  | "INTERNAL"
+  | "UNAVAILABLE"
+  | "DATA_LOSS"
+  | "UNAUTHENTICATED";
+
+/** Every reason for which a call is rejected or fails, with its code on every protocol. */
+export const codes = {
+  INVALID_FIELDS: "INVALID_ARGUMENT",
+  MALFORMED_REQUEST: "INVALID_ARGUMENT",
+  INVESTOR_NOT_FOUND: "NOT_FOUND",
+  REQUEST_ID_REUSED: "ALREADY_EXISTS",
+  MESSAGE_TOO_LARGE: "RESOURCE_EXHAUSTED",
+  CREDENTIALS_MISSING: "UNAUTHENTICATED",
+  CREDENTIALS_INVALID: "UNAUTHENTICATED",
+  SCOPE_MISSING: "PERMISSION_DENIED",
+  ISSUER_UNAVAILABLE: "UNAVAILABLE",
+  OVERLOADED: "UNAVAILABLE",
+  STORE_UNAVAILABLE: "UNAVAILABLE",
+  OUTCOME_UNKNOWN: "UNAVAILABLE",
+  DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+  CANCELLED: "CANCELLED",
+  INTERNAL: "INTERNAL",
+} as const satisfies Record<string, StatusCode>;
+
+export type Reason = keyof typeof codes;
+
+/** How long to wait before a call that failed with UNAVAILABLE is repeated, in milliseconds. */
+const retryAfterMs = 1_000;
+
+/** What a {@link Failure} has besides its message. */
+interface FailureData {
+  code: StatusCode;
+  /** A stable name for what went wrong; none where a protocol has only its code. */
+  reason?: string | undefined;
+  /** More about it, by the names of google.rpc.ErrorInfo.metadata. */
+  metadata?: Readonly<Record<string, string>>;
+  /** The rules that the request breaks. */
+  violations?: readonly Violation[];
+  /** Fields of an HTTP reply; gRPC has them as trailers. */
+  headers?: Readonly<Record<string, string>>;
+  /** For the log only. */
+  cause?: unknown;
+}
+
+/** Why a call or a request fails, as data that each protocol writes in its own way. */
+export class Failure extends Error implements FailureData {
+  override name = "Failure";
+  readonly code: StatusCode;
+  readonly reason: string | undefined;
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly violations: readonly Violation[];
+  readonly headers: Readonly<Record<string, string>>;
+  /** Set if the call can be repeated after this time: nothing was done, or a repeated one is safe. */
+  readonly retryAfterMs: number | undefined;
+
+  constructor(message: string, data: FailureData) {
+    super(message, { cause: data.cause });
+    this.code = data.code;
+    this.reason = data.reason;
+    this.metadata = data.metadata ?? {};
+    this.violations = data.violations ?? [];
+    this.headers = data.headers ?? {};
+    this.retryAfterMs = data.code === "UNAVAILABLE" ? retryAfterMs : undefined;
+  }
+}
+
+/** Some fields break rules; has them all, so that a caller can fix them in one go. */
+export function invalidFields(violations: readonly Violation[]): Failure {
+  return failure("INVALID_FIELDS", "the request breaks rules, listed in errors", { violations });
+}
+
+/** The request is not a message of the type that the method takes. */
+export function malformedRequest(
+  cause?: unknown,
+  description = "the request is not a valid message of this method",
+): Failure {
+  // The decoder's message is useful for its names, but its values would be personal data.
+  const safe = /^cannot decode \w+ [\w.]+ from JSON(: key "[^"]{0,100}" is unknown)?/;
+  const [message = description] = (cause instanceof Error && safe.exec(cause.message)) || [];
+  return failure("MALFORMED_REQUEST", message.toWellFormed(), { cause });
+}
+
+export function messageTooLarge(maxBytes: number): Failure {
+  return failure("MESSAGE_TOO_LARGE", `the request must be at most ${maxBytes} bytes long`);
+}
+
+/** No record has this id. `id` is undefined for text that is not a UUID: it can be of any length. */
+export function investorNotFound(id: string | undefined): Failure {
+  return failure("INVESTOR_NOT_FOUND", "no investor has this id", {
+    metadata: id === undefined ? {} : { id },
+  });
+}
+
+export function requestIdReused(): Failure {
+  return failure("REQUEST_ID_REUSED", "the request id was used before, for other content");
+}
+
+export function credentialsMissing(needed: string): Failure {
+  return failure("CREDENTIALS_MISSING", `the call needs ${needed}`, { headers: challenge() });
+}
+
+/** The credentials are invalid; the cause is only logged. */
+export function credentialsInvalid(needed: string, cause: unknown): Failure {
+  const message = `the credentials are not valid here; the call needs ${needed}`;
+  const headers = challenge('error="invalid_token"');
+  return failure("CREDENTIALS_INVALID", message, { cause, headers });
+}
+
+export function scopeMissing(scope: string): Failure {
+  const headers = challenge(`error="insufficient_scope", scope="${scope}"`);
+  return failure("SCOPE_MISSING", `the call needs the scope ${scope}`, { headers });
+}
+
+/** The issuer's keys, needed to verify a token, cannot be fetched. */
+export function issuerUnavailable(cause: unknown): Failure {
+  const message = "the token cannot be checked now; repeat the call later";
+  return failure("ISSUER_UNAVAILABLE", message, { cause });
+}
+
+/**
+ * A limit is reached; the call was not processed.
+ *
+ * @param limit what there is too much of, in the plural, for callers, the log and the metrics
+ */
+export function overloaded(limit: string): Failure {
+  const message = `too many ${limit} at once; repeat the call later`;
+  return failure("OVERLOADED", message, { metadata: { limit } });
+}
+
+/** The store cannot be reached or cannot write; the call changed nothing. */
+export function storeUnavailable(cause: unknown): Failure {
+  const message = "the store is not available and nothing was written; repeat the call later";
+  return failure("STORE_UNAVAILABLE", message, { cause });
+}
+
+/** A create with an unknown outcome that is safe to retry, since its request id identifies replays. */
+export function outcomeUnknown(cause: unknown): Failure {
+  const message = "the record may or may not be stored; repeat the call with the same request id";
+  return failure("OUTCOME_UNKNOWN", message, { cause });
+}
+
+/**
+ * A create with an unknown outcome that must not be retried: a retry would store a second record.
+ * Its code is UNKNOWN, without a delay, since clients retry UNAVAILABLE by themselves.
+ */
+export function outcomeUnknownFor(id: string, cause: unknown): Failure {
+  const message = "the record may or may not be stored; look its id up before you repeat the call";
+  return failure("OUTCOME_UNKNOWN", message, { cause, metadata: { id }, code: "UNKNOWN" });
+}
+
+/**
+ * A call was aborted: its deadline passed, or its caller left.
+ *
+ * @param reason the signal's reason
+ * @param effect what the call may have done
+ */
+export function interrupted(reason: unknown, effect: string): Failure {
+  const isDeadline = reason instanceof Failure && reason.code === "DEADLINE_EXCEEDED";
+  return isDeadline ? deadlineExceeded(effect) : cancelled(effect);
+}
+
+export function deadlineExceeded(effect: string): Failure {
+  return failure("DEADLINE_EXCEEDED", `the deadline passed; ${effect}`);
+}
+
+export function cancelled(effect: string): Failure {
+  return failure("CANCELLED", `the call was cancelled; ${effect}`);
+}
+
+/** A fault of the service, logged under this id; the cause is for the log only. */
+export function internal(id: string, cause: unknown): Failure {
+  return failure("INTERNAL", `internal error ${id}`, { cause, metadata: { id } });
+}
+
+function failure(
+  reason: Reason,
+  message: string,
+  data: Omit<Partial<FailureData>, "reason"> = {},
+): Failure {
+  return new Failure(message, { code: codes[reason], ...data, reason });
+}
+
+/** The authentication scheme in a header (RFC 9110, 11.6.1; RFC 6750, 3). */
+function challenge(...parameters: string[]): Record<string, string> {
+  return {
+    "www-authenticate": `Bearer ${['realm="investor-records"', ...parameters].join(", ")}`,
+  };
+}
