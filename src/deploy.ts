@@ -2,6 +2,6 @@
 export { refuseDamage } from "./copy/damage.ts";
 export { parseDatabaseUrl } from "./store/database-url.ts";
 export { beginCount } from "./store/sqlite/commit-count.ts";
-export { explainError, hasCode, resultCode } from "./store/sqlite/errors.ts";
 export { openSqliteFileToRead } from "./store/sqlite/file.ts";
 export { syncPath } from "./store/sqlite/paths.ts";
+export { explainError, hasCode, resultCode } from "./store/sqlite/sqlite-errors.ts";

@@ -3,9 +3,9 @@ import { isUuid } from "./investor/ids.ts";
 import { ConfigError } from "./settings/config.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
-import { toWriteError } from "./store/mongodb/errors.ts";
-import { explainError } from "./store/sqlite/errors.ts";
+import { toWriteError } from "./store/mongodb/mongodb-errors.ts";
 import { type RemovalOptions, removeFromSqlite } from "./store/sqlite/removal.ts";
+import { explainError } from "./store/sqlite/sqlite-errors.ts";
 import { DatabaseUrlError, OutcomeUnknownError } from "./store/store.ts";
 
 /** Deadline for connecting to MongoDB, and for making the removal durable, in milliseconds. */

@@ -4,7 +4,7 @@ import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createHealth } from "./endpoints/health.ts";
-import { createWebPages } from "./endpoints/probes-and-metrics.ts";
+import { createProbesAndMetrics } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
 import { limits } from "./limits.ts";
 import { createRest } from "./protocols/rest.ts";
@@ -33,7 +33,12 @@ export function createRoutes(store: Store, isReady: () => boolean, options: Rout
     () => Number(isReady()),
   );
   const reflection = createReflection();
-  const webPages = createWebPages(isReady, gate, telemetry, options.hosts !== undefined);
+  const probesAndMetrics = createProbesAndMetrics(
+    isReady,
+    gate,
+    telemetry,
+    options.hosts !== undefined,
+  );
   const rest = createRest(service, { gate, maxMessageBytes });
   const routerOptions = {
     ...options,
@@ -46,5 +51,5 @@ export function createRoutes(store: Store, isReady: () => boolean, options: Rout
       createServiceImplSpec<typeof ServerReflection>(ServerReflectionAlpha, reflection),
     ],
   };
-  return createRouter(routerOptions, [webPages, rest]);
+  return createRouter(routerOptions, [probesAndMetrics, rest]);
 }

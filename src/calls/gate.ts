@@ -65,7 +65,7 @@ export function createGate(options: GateOptions) {
       throw error;
     }
     for (const release of releases) call.onClose(release);
-    call.onClose(call.head.connection.use(true));
+    call.onClose(call.head.connection.startCall(true));
   }
 
   function admitPublic(call: Call): void {
@@ -77,7 +77,7 @@ export function createGate(options: GateOptions) {
     /** Begins a call, not yet admitted, and observes it. */
     begin(head: CallHead): Call {
       const call = new Call(head, options);
-      telemetry.follow(call);
+      telemetry.observe(call);
       return call;
     },
     /**
@@ -91,7 +91,7 @@ export function createGate(options: GateOptions) {
       if (call.head.isPublic) return admitPublic(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
-      const release = call.head.connection.use(false);
+      const release = call.head.connection.startCall(false);
       return authorise(call, authenticate)
         .then(() => acquireSlots(call))
         .finally(() => {
@@ -104,7 +104,7 @@ export function createGate(options: GateOptions) {
      * Takes no slot. Meanwhile the connection is not idle.
      */
     async authenticate(connection: Connection, headers: IncomingHttpHeaders) {
-      const release = connection.use(false);
+      const release = connection.startCall(false);
       try {
         return await authenticate?.(connection.peer, headers);
       } finally {

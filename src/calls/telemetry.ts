@@ -169,7 +169,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
 
   return {
     /** Counts and logs a call once its reply has been sent or abandoned; a public one only if overloaded. */
-    follow(call: Call): void {
+    observe(call: Call): void {
       call.onClose(() => report(call));
     },
     /** Logs a request that was rejected before it became a call, unless there is a flood of them. */

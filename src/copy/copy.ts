@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { ConfigError } from "../settings/config.ts";
-import { explainError } from "../store/sqlite/errors.ts";
+import { explainError } from "../store/sqlite/sqlite-errors.ts";
 import { DatabaseUrlError, raceWithSignal } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { openNdjsonSource, readRecords } from "./ndjson-source.ts";

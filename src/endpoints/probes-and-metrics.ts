@@ -3,7 +3,7 @@ import type { Gate } from "../calls/gate.ts";
 import { createSlots } from "../calls/slots.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import type { Connection } from "../http/connection.ts";
-import { followReply, type HttpResponse, send } from "../http/reply.ts";
+import { type HttpResponse, prepareReply, send } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { limits } from "../limits.ts";
 import { jsonHeaders, methodNotAllowed } from "../protocols/problem.ts";
@@ -18,7 +18,7 @@ type Reply = (req: HttpRequest, res: HttpResponse, connection: Connection) => vo
  *
  * @param hasReference whether there is the page, which is meant for the machine of a developer
  */
-export function createWebPages(
+export function createProbesAndMetrics(
   isReady: () => boolean,
   gate: Gate,
   telemetry: Telemetry,
@@ -66,7 +66,7 @@ export function createWebPages(
     const reply = Object.hasOwn(replies, path) ? replies[path] : undefined;
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
-    followReply(connection, req, res);
+    prepareReply(connection, req, res);
     return serve(reply, req, res, connection);
   };
 }

@@ -85,12 +85,12 @@ export class Connection {
   }
 
   /**
-   * Follows a request until its response or stream closes.
+   * Counts a request of a stranger until its response or stream closes.
    *
    * @returns false if the connection is ending, so that nobody waits for a reply
    */
-  followRequest(response: EventEmitter): boolean {
-    if (!this.#isEnding) this.#strangers?.follow(this, response);
+  countRequest(response: EventEmitter): boolean {
+    if (!this.#isEnding) this.#strangers?.count(this, response);
     return !this.#isEnding;
   }
 
@@ -109,8 +109,8 @@ export class Connection {
     this.deadline = { at: performance.now() + ms, reason };
   }
 
-  /** Follows the HTTP/2 session that begins on it. */
-  followSession(session: ServerHttp2Session): void {
+  /** Takes the HTTP/2 session that begins on it. */
+  beginSession(session: ServerHttp2Session): void {
     this.session = session;
     // Node.js waits without limit for the first settings, and for the client to read the last bytes.
     this.expectWithin(limits.beginMs, "no_settings");
@@ -131,7 +131,7 @@ export class Connection {
    *
    * @param isAdmitted whether it is for an admitted call, from which on its client is known
    */
-  use(isAdmitted: boolean): () => void {
+  startCall(isAdmitted: boolean): () => void {
     if (isAdmitted) {
       this.#strangers?.forget(this);
       this.#strangers = undefined;
@@ -148,7 +148,7 @@ export class Connection {
    *
    * @returns false if the client was told that no response will follow (RFC 9112, 9.6)
    */
-  followResponse(response: ServerResponse): boolean {
+  addResponse(response: ServerResponse): boolean {
     this.#responses.add(response);
     response.once("close", () => this.#responses.delete(response));
     if (this.#responses.size > limits.unanswered) this.end("pipelining");

@@ -122,7 +122,7 @@ function createHttpServers(options: ListenerOptions): ServeConnection {
   http2.on("stream", (stream: ServerHttp2Stream, headers, _flags, rawHeaders: string[]) => {
     stream.on("error", ignore);
     const connection = stream.session && ofSession.get(stream.session as ServerHttp2Session);
-    if (!connection?.followRequest(stream)) return;
+    if (!connection?.countRequest(stream)) return;
     let serveNow = streamServer(connection, stream, headers);
     if (serveNow === undefined) {
       // Created at once: created later, it would miss the end of an empty body.
@@ -144,8 +144,8 @@ function createHttpServers(options: ListenerOptions): ServeConnection {
   });
   const take = (req: HttpRequest, res: ServerResponse) => {
     const connection = ofSocket.get(req.socket);
-    if (!connection?.followRequest(res)) return;
-    const isOver = !connection.followResponse(res);
+    if (!connection?.countRequest(res)) return;
+    const isOver = !connection.addResponse(res);
     // Node.js goes on parsing what it has read even after the connection was closed.
     const isGone = () => res.destroyed || !req.socket?.writable;
     if (!isOver && !isGone()) pace(connection, isGone, () => serve(connection, req, res));
@@ -161,7 +161,7 @@ function createHttpServers(options: ListenerOptions): ServeConnection {
   http2.on("session", (session) => {
     if (opening === undefined) return;
     ofSession.set(session, opening);
-    opening.followSession(session);
+    opening.beginSession(session);
   });
 
   return (connection, socket, isHttp2) => {

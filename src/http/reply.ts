@@ -30,7 +30,7 @@ export function startReplyTimer(connection: Connection, onLate?: () => void): ()
  * Discards the rest of a request that is not a call, and closes the connection if the reply is not read in time. Call
  * it before the reply or in the same turn of the event loop.
  */
-export function followReply(
+export function prepareReply(
   connection: Connection,
   request: HttpRequest,
   response: HttpResponse,

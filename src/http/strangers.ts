@@ -54,7 +54,7 @@ export function createStrangers() {
 
   return {
     /** Counts a request until its response or stream closes. */
-    follow(stranger: Stranger, response: EventEmitter): void {
+    count(stranger: Stranger, response: EventEmitter): void {
       change(stranger, 1);
       response.once("close", () => {
         if (openOf.has(stranger)) change(stranger, -1);

@@ -9,7 +9,7 @@ import type { Telemetry } from "../calls/telemetry.ts";
 import { Failure, internal } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import { allowOrigin, authorityOf, findCrossOrigin, hasTwoHosts } from "../http/cross-origin.ts";
-import { followReply, type HttpResponse, ignore } from "../http/reply.ts";
+import { type HttpResponse, ignore, prepareReply } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { limits } from "../limits.ts";
 import { createCompressions } from "./compression.ts";
@@ -106,7 +106,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     const rpc = rpcs.get(path);
     if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
-    if (allowOrigin(req, res, corsOrigins)) return void followReply(connection, req, res);
+    if (allowOrigin(req, res, corsOrigins)) return void prepareReply(connection, req, res);
     if (rpc) return serveRpc(rpc, connection, req, res);
     for (const handle of handlers) {
       const handled = handle(connection, req, res);
@@ -174,7 +174,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
       req.on("error", ignore);
       res.on("error", ignore);
       const sendError = (failure: Failure) => {
-        followReply(connection, req, res);
+        prepareReply(connection, req, res);
         if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, failure);
         else sendProblem(res, failure);
       };

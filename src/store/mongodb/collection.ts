@@ -1,7 +1,7 @@
 import { Binary, BSON, type Document, MongoServerError } from "mongodb";
 import type { Run } from "./client.ts";
 import { collectionName, projection } from "./documents.ts";
-import { code } from "./errors.ts";
+import { code } from "./mongodb-errors.ts";
 
 /** How much of a foreign key the message shows. */
 const maxKeyLength = 80;

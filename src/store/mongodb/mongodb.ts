@@ -15,7 +15,7 @@ import {
 import { createMongoClient } from "./client.ts";
 import { whyUnusable } from "./collection.ts";
 import { collectionName, type Query, queryOf, queryOfRange, toDocument } from "./documents.ts";
-import { isRefusal, toInsertError, toWriteError, unavailable } from "./errors.ts";
+import { isRefusal, toInsertError, toWriteError, unavailable } from "./mongodb-errors.ts";
 import { createReads, retryOnce } from "./reads.ts";
 
 /** How often to check the collection again, in milliseconds. */

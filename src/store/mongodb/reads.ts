@@ -4,7 +4,7 @@ import { createTurns } from "../../event-loop.ts";
 import { StoreUnavailableError } from "../store.ts";
 import type { Run } from "./client.ts";
 import { collectionName, fromDocument, projection, type Query } from "./documents.ts";
-import { code, unavailable } from "./errors.ts";
+import { code, unavailable } from "./mongodb-errors.ts";
 
 /** How many documents to decode per turn of the event loop. */
 const decodedAtOnce = 128;

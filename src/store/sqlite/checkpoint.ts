@@ -2,8 +2,8 @@ import { realpathSync, statfsSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { pragma } from "./commit-count.ts";
-import { explainError } from "./errors.ts";
 import { openSqliteFile } from "./file.ts";
+import { explainError } from "./sqlite-errors.ts";
 
 /** WAL frames that trigger a checkpoint; the same as SQLite's default. */
 const maxFrames = 1_000;

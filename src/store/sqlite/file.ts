@@ -12,10 +12,10 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
-import { explainError, hasCode, resultCode } from "./errors.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, syncPath } from "./paths.ts";
 import { completeTable, isEmpty, lackingColumns } from "./schema.ts";
+import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 
 /** Error codes that mean that the path no longer leads to the open file. */
 const goneCodes = ["ENOENT", "ENOTDIR", "ELOOP", "ESTALE"];

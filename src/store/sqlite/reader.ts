@@ -3,8 +3,8 @@ import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
 import { uuidFromHex } from "../../investor/ids.ts";
 import type { Range } from "../../investor/paging.ts";
 import type { StoreObserver } from "../store.ts";
-import { hasCode, resultCode, toFailure } from "./errors.ts";
 import { selectedFrom, toInvestor } from "./schema.ts";
+import { hasCode, resultCode, toFault } from "./sqlite-errors.ts";
 
 interface Lookup {
   id: string;
@@ -80,7 +80,7 @@ export function createSqliteReader(
         return investors;
       } catch (error) {
         if (operation === "check" || !hasCode(error, resultCode.corrupt)) throw error;
-        throw damageAfter(after, toFailure(error));
+        throw damageAfter(after, toFault(error));
       } finally {
         observe(operation, performance.now() - start);
       }

@@ -7,7 +7,7 @@ import { create } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
 import { firstFields, laterFields, type TextField, textFields } from "../../investor/investor.ts";
 import { countCommit, pragma } from "./commit-count.ts";
-import { explainError, hasCode, resultCode } from "./errors.ts";
+import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 
 /** Marks a file as ours: "INRE" (PRAGMA application_id). */
 const applicationId = 0x494e5245;

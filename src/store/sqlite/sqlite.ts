@@ -14,11 +14,11 @@ import {
   StoreClosedError,
   type StoreOptions,
 } from "../store.ts";
-import { explainError, hasCode, resultCode, toFailure, toStoreError } from "./errors.ts";
 import { checkIdentity, makeSqliteFile } from "./file.ts";
 import { sizeOf } from "./paths.ts";
 import { createSqliteReader } from "./reader.ts";
 import { type Row, toRow } from "./schema.ts";
+import { explainError, hasCode, resultCode, toFault, toStoreError } from "./sqlite-errors.ts";
 import type { Closed, Outcome, Started } from "./writer.ts";
 
 export interface SqliteOptions extends StoreOptions {
@@ -59,7 +59,7 @@ export async function createSqliteStore(path: string, options: SqliteOptions): P
 
   function toReadError(error: unknown): Error {
     if (error instanceof FilesGoneError) writer.die(error);
-    const failure = toFailure(error);
+    const failure = toFault(error);
     // SQLite has waited for the lock for ten seconds, in which it blocked the event loop, and would again.
     if (hasCode(error, resultCode.protocol)) writer.die(new Error(`${path}: ${failure.message}`));
     return toStoreError(failure);

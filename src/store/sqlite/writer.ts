@@ -6,9 +6,9 @@
 import { parentPort, workerData } from "node:worker_threads";
 import { createCheckpoints } from "./checkpoint.ts";
 import { countCommit } from "./commit-count.ts";
-import { explainError, type Failure, hasCode, resultCode, toFailure } from "./errors.ts";
 import { checkpoint, identify, openSqliteFile } from "./file.ts";
 import { insertSql, type Row } from "./schema.ts";
+import { explainError, type Fault, hasCode, resultCode, toFault } from "./sqlite-errors.ts";
 
 /** Sent once ready: the file's {@link identify identity}, and whether it was empty. */
 export interface Started {
@@ -20,7 +20,7 @@ export interface Started {
 export type Closed = { left: string | undefined };
 
 /** The outcome of a row: written, its id taken, or another failure. */
-export type Outcome = "written" | "duplicate" | Failure;
+export type Outcome = "written" | "duplicate" | Fault;
 
 /** Minimum interval of warnings, in milliseconds. */
 const warningIntervalMs = 60_000;
@@ -76,7 +76,7 @@ function write(rows: Row[]): Outcome[] {
   if (!(result instanceof Error)) return result;
   const isOfRow = hasCode(result, resultCode.corrupt, resultCode.constraint);
   if (isOfRow && rows.length > 1) return rows.flatMap((row) => write([row]));
-  return rows.map(() => toFailure(result));
+  return rows.map(() => toFault(result));
 }
 
 function insertRow(row: Row): Outcome {

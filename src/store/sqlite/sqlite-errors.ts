@@ -20,25 +20,25 @@ export const resultCode = {
 };
 
 /** An SQLite error of a read, or of a batch that wrote nothing. An Error would lose its code between threads. */
-export interface Failure {
+export interface Fault {
   message: string;
   /** The extended result code, or undefined for any other error. */
   errcode: number | undefined;
 }
 
-/** Whether an error, or a {@link Failure}, is an SQLite error with one of these codes, primary or extended. */
+/** Whether an error, or a {@link Fault}, is an SQLite error with one of these codes, primary or extended. */
 export function hasCode(error: unknown, ...codes: number[]): boolean {
-  const { errcode = 0 } = Object(error) as Failure;
+  const { errcode = 0 } = Object(error) as Fault;
   return codes.includes(errcode) || codes.includes(errcode & 0xff);
 }
 
 /** The failure of a read, or of a batch that surely was not written. */
-export function toFailure(error: unknown): Failure {
-  return { message: explainError(error), errcode: (error as Failure).errcode };
+export function toFault(error: unknown): Fault {
+  return { message: explainError(error), errcode: (error as Fault).errcode };
 }
 
 /** The error for callers of the store. */
-export function toStoreError(failure: Failure): Error {
+export function toStoreError(failure: Fault): Error {
   // An index or a check refuses just this record; triggers can refuse all.
   const isOfTrigger = hasCode(failure, resultCode.triggerConstraint);
   if (hasCode(failure, resultCode.constraint) && !isOfTrigger) {
