@@ -1,6 +1,6 @@
 import { readArgument } from "./copy/source-and-target.ts";
 import { isUuid } from "./investor/ids.ts";
-import { ConfigError } from "./settings/config.ts";
+import { ConfigError } from "./settings/config-error.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
 import { toWriteError } from "./store/mongodb/mongodb-errors.ts";

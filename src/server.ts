@@ -9,10 +9,11 @@ import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listen } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createRoutes } from "./routes.ts";
-import { type Config, ConfigError, readDatabase } from "./settings/config.ts";
+import type { Config } from "./settings/config.ts";
+import { ConfigError } from "./settings/config-error.ts";
 import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
-import { openStore } from "./store/database-url.ts";
+import { openStore, parseDatabaseUrl } from "./store/database-url.ts";
 import { createLateStore } from "./store/late-store.ts";
 import { DatabaseUrlError } from "./store/store.ts";
 
@@ -54,7 +55,7 @@ export async function startServer(
   let listener: Listener | undefined;
   try {
     // Before opening the database, which can take long: probes are served meanwhile.
-    listener = await listen({ ...config, ...parts, ...parts.router, requestTimeoutMs });
+    listener = await listen({ ...config, ...parts, ...parts.router });
     const store = await openStore(database, {
       requestTimeoutMs,
       observe: telemetry.observeStore,
@@ -100,7 +101,7 @@ async function findDatabase({ database, databaseUrlFile: file }: Config) {
   if (file === undefined) return { setting: "--database-url", database };
   const setting = `--database-url-file ${file}`;
   const url = String(await readSettingFile("--database-url-file", file)).trim();
-  return { setting, database: readDatabase(`${setting}: its URL`, url) };
+  return { setting, database: parseDatabaseUrl(`${setting}: its URL`, url) };
 }
 
 type Parts = Awaited<ReturnType<typeof createParts>>;

@@ -5,7 +5,7 @@ import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { readTokens } from "../src/auth/tokens-file.ts";
 import { deriveId } from "../src/investor/ids.ts";
-import { ConfigError } from "../src/settings/config.ts";
+import { ConfigError } from "../src/settings/config-error.ts";
 import { type Address, clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";

@@ -102,8 +102,8 @@ describe("the command line", () => {
   it.each([
     ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: it is damaged"],
     ["a folder that is none", { DATABASE_URL: "sqlite:broken.db/x.db" }, "broken.db/x.db"],
-    ["a port that is taken", { PORT: "taken" }, "another process uses the port; --port"],
-    ["one of two that is taken", { PORT: "0,taken" }, "another process uses the port; --port"],
+    ["a port that is taken", { PORT: "taken" }, "address already in use"],
+    ["one of two that is taken", { PORT: "0,taken" }, "address already in use"],
   ])("ends with status 1 and one line by %s", async (_, settings, fault) => {
     const folder = temporaryFolder();
     writeFileSync(join(folder, "broken.db"), "x".repeat(10_000));

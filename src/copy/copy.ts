@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { ConfigError } from "../settings/config.ts";
+import { ConfigError } from "../settings/config-error.ts";
 import { explainError } from "../store/sqlite/sqlite-errors.ts";
 import { DatabaseUrlError, raceWithSignal } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";

@@ -1,7 +1,7 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import type { Violation } from "../investor/investor.ts";
-import { ConfigError, readDatabase } from "../settings/config.ts";
-import type { Database } from "../store/database-url.ts";
+import { ConfigError } from "../settings/config-error.ts";
+import { type Database, parseDatabaseUrl } from "../store/database-url.ts";
 
 /**
  * Batches of records; ones added meanwhile may be missing. Ending the iteration releases the source.
@@ -54,7 +54,7 @@ const databaseNames =
  *
  * @param argument the argument's name
  * @param others what else an error names as accepted
- * @throws {ConfigError} it names no database; the message does not repeat it
+ * @throws {ConfigError | DatabaseUrlError} it names no database; the message does not repeat it
  */
 export function readArgument(
   argument: string,
@@ -64,18 +64,18 @@ export function readArgument(
 ): Database {
   // Anything but a name may be a URL with a password.
   const [, name] = /^env:([\w.-]+)$/.exec(text) ?? [];
-  if (name === undefined) return readDatabase(argument, text, databaseNames + others);
+  if (name === undefined) return parseDatabaseUrl(argument, text, databaseNames + others);
   const variable = `${argument}: the environment variable ${name}`;
   const url = environment[name];
   if (!url) throw new ConfigError(`${variable} is not set`);
-  return readDatabase(variable, url);
+  return parseDatabaseUrl(variable, url);
 }
 
 /**
  * Parses an argument of a copy.
  *
  * @param argument the argument's name
- * @throws {ConfigError} it names nothing that can be copied from or to
+ * @throws {ConfigError | DatabaseUrlError} it names nothing that can be copied from or to
  */
 export function readSide(argument: string, text: string, environment: NodeJS.ProcessEnv): Side {
   if (text === "-") {

@@ -1,19 +1,13 @@
 import { once } from "node:events";
 import { createServer as createHttp1Server, type ServerResponse } from "node:http";
 import {
-  createServer as createHttp2Server,
   Http2ServerRequest,
   Http2ServerResponse,
   type IncomingHttpHeaders,
-  type ServerHttp2Session,
+  performServerHandshake,
   type ServerHttp2Stream,
 } from "node:http2";
-import {
-  type AddressInfo,
-  createServer as createTcpServer,
-  type Server,
-  type Socket,
-} from "node:net";
+import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
@@ -29,8 +23,6 @@ interface ListenerOptions {
   ports: number[];
   /** TLS; plain text if absent. */
   tls?: Tls | undefined;
-  /** Timeout of a call, including the arrival of its request, in milliseconds. */
-  requestTimeoutMs: number;
   connections: Connections;
   /**
    * Gives the function that replies to a unary gRPC call on its stream, which takes less CPU than Node.js's
@@ -47,14 +39,6 @@ interface ListenerOptions {
 
 /** The open ports. */
 export type Listener = Awaited<ReturnType<typeof listen>>;
-
-/** Why listening fails, by error code. */
-const listenFaults: Record<string, string> = {
-  EADDRINUSE: "another process uses the port; --port sets others",
-  EACCES: "this user may not use the port",
-  EADDRNOTAVAIL: "this machine does not have the address of --host",
-  ENOTFOUND: "the name in --host is not known",
-};
 
 /** How HTTP/2 with prior knowledge begins (RFC 9113, 3.4), and no request of HTTP/1.1. */
 const prefaceStart = "PRI";
@@ -82,18 +66,19 @@ const http2Options = {
 export async function listen(options: ListenerOptions) {
   const { host, ports, tls, connections } = options;
   const serveConnection = createHttpServers(options);
+  const begin = tls ? createTls(tls, connections, serveConnection) : readPreface(serveConnection);
   const servers: Server[] = [];
   const close = () => {
     for (const server of servers) server.close();
   };
   const opened = ports.map(async (port) => {
-    const server = tls
-      ? createSecureServer(tls, connections, serveConnection)
-      : createPlainServer(connections, serveConnection);
+    const server = createServer(socketOptions, (socket) => {
+      const connection = connections.add(socket);
+      if (connection) begin(connection, socket);
+    });
     servers.push(server);
-    await once(server.listen({ port, host }), "listening").catch((error: NodeJS.ErrnoException) => {
-      const { code = "", message } = error;
-      throw new Error(`cannot listen on ${host}:${port}: ${listenFaults[code] ?? message}`);
+    await once(server.listen({ port, host }), "listening").catch((error: Error) => {
+      throw new Error(`cannot listen on ${host}:${port}: ${error.message}`);
     });
     // Such as a connection that was gone before it was accepted.
     server.on("error", ignore);
@@ -111,32 +96,32 @@ export async function listen(options: ListenerOptions) {
 
 type ServeConnection = (connection: Connection, socket: Socket, isHttp2: boolean) => void;
 
-/** Creates Node.js's servers, which get their connections here instead of listening. */
-function createHttpServers(options: ListenerOptions): ServeConnection {
-  const { requestTimeoutMs, streamServer, serve } = options;
+/** Serves connections through Node.js's HTTP/1.1 and HTTP/2, of which neither listens itself. */
+function createHttpServers({ streamServer, serve }: ListenerOptions): ServeConnection {
   const pace = createPace();
-  const ofSession = new WeakMap<ServerHttp2Session, Connection>();
   const ofSocket = new WeakMap<Socket, Connection>();
 
-  const http2 = createHttp2Server(http2Options);
-  http2.on("stream", (stream: ServerHttp2Stream, headers, _flags, rawHeaders: string[]) => {
-    stream.on("error", ignore);
-    const connection = stream.session && ofSession.get(stream.session as ServerHttp2Session);
-    if (!connection?.countRequest(stream)) return;
-    let serveNow = streamServer(connection, stream, headers);
-    if (serveNow === undefined) {
-      // Created at once: created later, it would miss the end of an empty body.
-      const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
-      const res = new Http2ServerResponse(stream);
-      if (/^100-continue$/i.test(headers.expect ?? "")) res.writeContinue();
-      serveNow = () => serve(connection, req, res);
-    }
-    pace(connection, () => stream.closed, serveNow);
-  });
+  function serveHttp2(connection: Connection, socket: Socket): void {
+    const session = performServerHandshake(socket, http2Options);
+    session.on("stream", (stream, headers, _flags, rawHeaders: string[]) => {
+      stream.on("error", ignore);
+      if (!connection.countRequest(stream)) return;
+      let serveNow = streamServer(connection, stream, headers);
+      if (serveNow === undefined) {
+        // Created at once: created later, it would miss the end of an empty body.
+        const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
+        const res = new Http2ServerResponse(stream);
+        if (/^100-continue$/i.test(headers.expect ?? "")) res.writeContinue();
+        serveNow = () => serve(connection, req, res);
+      }
+      pace(connection, () => stream.closed, serveNow);
+    });
+    connection.beginSession(session);
+  }
 
   const http1 = createHttp1Server({
     connectionsCheckingInterval: 1_000,
-    headersTimeout: Math.min(limits.beginMs, requestTimeoutMs),
+    headersTimeout: limits.beginMs,
     // Off, as it would reset slow requests that were already rejected. Our own limits apply instead.
     requestTimeout: 0,
     keepAliveTimeout: limits.keepAliveMs,
@@ -157,32 +142,21 @@ function createHttpServers(options: ListenerOptions): ServeConnection {
   // Node.js begins to check headersTimeout as it begins to listen.
   http1.emit("listening");
 
-  let opening: Connection | undefined;
-  http2.on("session", (session) => {
-    if (opening === undefined) return;
-    ofSession.set(session, opening);
-    opening.beginSession(session);
-  });
-
   return (connection, socket, isHttp2) => {
     connection.deadline = undefined;
     if (isHttp2) {
-      opening = connection;
-      http2.emit("connection", socket);
+      serveHttp2(connection, socket);
       return;
     }
     ofSocket.set(socket, connection);
-    // A client may end its side before it has the reply.
-    socket.allowHalfOpen = true;
     http1.emit("connection", socket);
     socket.resume();
   };
 }
 
-function createPlainServer(connections: Connections, serveConnection: ServeConnection): Server {
-  return createTcpServer(socketOptions, (socket) => {
-    const connection = connections.add(socket);
-    if (connection === undefined) return;
+/** Tells by the first bytes of a connection in plain text what it carries. */
+function readPreface(serveConnection: ServeConnection) {
+  return (connection: Connection, socket: Socket): void => {
     connection.expectWithin(limits.beginMs, "unfinished_request");
     let start = Buffer.alloc(0);
     const collect = (chunk: Buffer) => {
@@ -193,22 +167,16 @@ function createPlainServer(connections: Connections, serveConnection: ServeConne
       serveConnection(connection, socket, isHttp2);
     };
     socket.on("data", collect);
-  });
+  };
 }
 
-function createSecureServer(
-  tls: Tls,
-  connections: Connections,
-  serveConnection: ServeConnection,
-): Server {
+/** Begins TLS on connections, by a server that does not listen itself. */
+function createTls(tls: Tls, connections: Connections, serveConnection: ServeConnection) {
   const server = createTlsServer({
     ...tls.options(),
-    ...socketOptions,
     handshakeTimeout: limits.beginMs,
     ALPNProtocols: ["h2", "http/1.1"],
   });
-  // Runs before Node.js starts TLS on the connection.
-  server.prependListener("connection", connections.add);
   server.on("secureConnection", (socket: TLSSocket) => {
     const connection = connections.find(socket);
     if (connection === undefined) {
@@ -228,5 +196,5 @@ function createSecureServer(
     server.setSecureContext(context);
     if (areCasNew) connections.distrustCertificates();
   });
-  return server;
+  return (_: Connection, socket: Socket) => void server.emit("connection", socket);
 }

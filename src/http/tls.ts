@@ -1,6 +1,7 @@
 import { constants, X509Certificate } from "node:crypto";
 import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
-import { ConfigError, type TlsFiles } from "../settings/config.ts";
+import type { TlsFiles } from "../settings/config.ts";
+import { ConfigError } from "../settings/config-error.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
 
 /** The keys and certificates of a server, which can be replaced while it runs. */

@@ -1,7 +1,8 @@
 import { existsSync, readFileSync } from "node:fs";
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
-import { type Database, databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
+import { databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
+import { ConfigError } from "./config-error.ts";
 import { areSpansExported } from "./traces.ts";
 import {
   age,
@@ -36,24 +37,6 @@ interface Values
   maxConnectionAge?: number | "";
   corsOrigin?: string[];
   logLevel: Level;
-}
-
-/** A setting has an invalid value; the message names its flag and the accepted values. */
-export class ConfigError extends Error {
-  override name = "ConfigError";
-}
-
-/**
- * Like {@link parseDatabaseUrl}, for what is given on the command line.
- *
- * @throws {ConfigError} it is wrong
- */
-export function readDatabase(...args: Parameters<typeof parseDatabaseUrl>): Database {
-  try {
-    return parseDatabaseUrl(...args);
-  } catch (error) {
-    throw new ConfigError((error as Error).message);
-  }
 }
 
 const logLevels: Level[] = ["trace", "debug", "info", "warn", "error", "fatal"];
@@ -109,7 +92,7 @@ export function addSettings(command: Command): void {
 /**
  * Checks the settings of a parsed command, also against each other.
  *
- * @throws {ConfigError} for the first that is wrong
+ * @throws {ConfigError | DatabaseUrlError} for the first that is wrong
  */
 export function readConfig(command: Command) {
   const values = command.opts<Values>();
@@ -120,7 +103,7 @@ export function readConfig(command: Command) {
     const flag = name === "grpcPort" ? "--grpc-port" : "--http-port";
     throw new ConfigError(`${flag} no longer exists: --port serves all protocols`);
   }
-  const database = readDatabase("--database-url", values.databaseUrl);
+  const database = parseDatabaseUrl("--database-url", values.databaseUrl);
   if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
     throw new ConfigError("only one of --database-url and --database-url-file may be set");
   }

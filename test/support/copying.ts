@@ -6,9 +6,10 @@ import { inject } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { runCopy } from "../../src/copy/copy.ts";
 import { runRemove } from "../../src/remove.ts";
-import { ConfigError } from "../../src/settings/config.ts";
+import { ConfigError } from "../../src/settings/config-error.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
+import { DatabaseUrlError } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
 import { aCreate, anInvestor, largest } from "./records.ts";
 import { grpcClient, type Run, run, type Service } from "./service.ts";
@@ -43,7 +44,7 @@ export async function copy(args: string[], settings: CopySettings) {
  * Does the same in this process, which is faster, without standard input and output; relative paths
  * are those in the folder.
  *
- * @throws {ConfigError} an argument is wrong
+ * @throws {ConfigError | DatabaseUrlError} an argument is wrong
  */
 export async function copyHere(
   [from, to]: [from: string, to?: string],
@@ -90,7 +91,7 @@ export async function removeHere(
     const isDone = await runRemove({ database, id, environment, waitMs, vacuum, say });
     return { code: isDone ? 0 : 1, told };
   } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
+    if (!(error instanceof ConfigError || error instanceof DatabaseUrlError)) throw error;
     return { code: 2, told: `error: ${error.message}\n` };
   } finally {
     process.chdir(here);

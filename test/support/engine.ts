@@ -67,7 +67,6 @@ export async function startEngine(options: EngineOptions) {
     host: "127.0.0.1",
     ports: [0],
     tls,
-    requestTimeoutMs,
     connections,
   });
   const [port = 0] = ports;
