@@ -6,7 +6,7 @@ import { Command, Option } from "commander";
 import type { Logger } from "pino";
 import { createLog } from "./log.ts";
 import type { RunningServer } from "./server.ts";
-import { addSettings, nameAsGiven, readConfig } from "./settings/config.ts";
+import { addSettings, findMisspelled, nameAsGiven, readConfig } from "./settings/config.ts";
 import { ConfigError } from "./settings/config-error.ts";
 import { reloadIntervalMs } from "./settings/reloaded-files.ts";
 import { duration } from "./settings/values.ts";
@@ -139,6 +139,9 @@ async function runServer(): Promise<void> {
   stderr.onRoom = (dropped) => {
     log.warn({ dropped }, "log lines were dropped, since they could not be written");
   };
+  for (const [name, meant] of findMisspelled()) {
+    log.warn(`the variable ${name} is no setting, and ignored: is it meant to be ${meant}?`);
+  }
   const exitFatally = (error: unknown): never => {
     log.fatal({ err: error }, error instanceof Error ? error.message : String(error));
     return exit(error instanceof FilesGoneError ? filesGoneStatus : 1);

@@ -147,6 +147,20 @@ describe("the command line", () => {
     expect(new Set(found)).toEqual(new Set(expected.split(" ")));
   });
 
+  it("warns of each variable that is a setting but for one letter or underscore", async () => {
+    const misspelled = { DATABASE_UR: "mongodb://u:s3cret@h", MAX_INFLIGHT: "1", HOSTT: "::" };
+    const others = { MAXINFLIGHT: "1", PORT_2: "1", drain_dela: "1s", CORS_ORIGIN: "" };
+    const service = await startService({ ...misspelled, ...others, TSL_CERT: "a.crt" });
+    const { output } = service;
+    const warned = output().matchAll(/"level":40,.*"the variable (\w+) is .* to be (\w+)\?"/g);
+    expect(Array.from(warned, ([, name, meant]) => [name, meant])).toEqual([
+      ["DATABASE_UR", "DATABASE_URL"],
+      ["MAX_INFLIGHT", "MAX_IN_FLIGHT"],
+      ["HOSTT", "HOST"],
+    ]);
+    expect(output()).not.toContain("s3cret");
+  });
+
   it("logs to standard error, and writes nothing to standard output", async () => {
     const { child, exited, written } = run([], { LOG_LEVEL: "trace" }, temporaryFolder());
     await waitFor(async () => written.stderr.includes("serving"));

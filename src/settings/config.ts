@@ -185,6 +185,24 @@ function expectDescriptors(maxConnections: number): void {
   );
 }
 
+/** The variables that are no settings, but differ from one by a single letter or underscore, and that one. */
+export function findMisspelled(): (readonly [name: string, meant: string])[] {
+  const known = settings.flatMap(({ envVar = "" }) => envVar);
+  return Object.keys(process.env)
+    .filter((name) => /^[A-Z_]+$/.test(name) && !known.includes(name))
+    .flatMap((name) =>
+      known.filter((each) => differByOne(name, each)).map((each) => [name, each] as const),
+    );
+}
+
+/** Whether two different texts are the same but for one character that is added, left out or replaced. */
+function differByOne(one: string, other: string): boolean {
+  let same = 0;
+  while (same < one.length && one[same] === other[same]) same += 1;
+  const [left, right] = [one.slice(same), other.slice(same)];
+  return left.slice(1) === right || left === right.slice(1) || left.slice(1) === right.slice(1);
+}
+
 /** Names each setting in a message by its flag or, if that is how it was set, by its variable. */
 export function nameAsGiven(message: string, command: Command): string {
   return message.replace(/(?<=^|[ (])--[a-z-]+/g, (flag) => {
