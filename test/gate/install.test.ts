@@ -1,6 +1,6 @@
-/** README's first command: as the oldest npm that it allows runs it, told to run no scripts, and its end. */
+/** README's first command: as the oldest npm that it allows runs it, told to run no scripts; where it cannot work; its end. */
 import { execFileSync } from "node:child_process";
-import { cpSync, existsSync } from "node:fs";
+import { cpSync, existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ConnectError } from "@connectrpc/connect";
 import { expect, it } from "vitest";
@@ -10,13 +10,18 @@ import { aCreate } from "../support/records.ts";
 import { anyPort, grpcClient, runGroup, untilWritten, waitFor } from "../support/service.ts";
 import { needs, oldestNpm } from "../support/tools.ts";
 
-const files = ["gen", "proto", "runtime", "src", ".npmrc", "package.json", "package-lock.json"];
+const files = [
+  ...["gen", "proto", "runtime", "src", ".npmrc", "package.json", "package-lock.json"],
+  ...["rolldown.config.ts", "tsconfig.json"],
+];
+
+function copyFiles(folder: string): void {
+  for (const name of files) cpSync(join(root, name), join(folder, name), { recursive: true });
+}
 
 it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10"), async () => {
   const folder = temporaryFolder();
-  for (const name of [...files, "rolldown.config.ts", "tsconfig.json"]) {
-    cpSync(join(root, name), join(folder, name), { recursive: true });
-  }
+  copyFiles(folder);
   const env = { ...process.env, PATH: foreignPath, npm_config_ignore_scripts: "true" };
   const npm = ["exec", "--yes", "--prefer-offline", oldestNpm, "--"];
   execFileSync("npm", [...npm, "ci", "--prefer-offline"], { cwd: folder, env, stdio: "pipe" });
@@ -26,6 +31,19 @@ it("npm ci && npm start serves, and leaves the Node.js to run it", needs("npm 10
   expect(service.output()).toContain("serving sqlite:");
   const node = join(folder, "node_modules/.bin/node");
   expect(execFileSync(node, ["--version"], { encoding: "utf8" })).toBe(`${process.version}\n`);
+});
+
+it("npm start names the command that installs a clone in somebody's workspace, in production", async () => {
+  const folder = temporaryFolder();
+  writeFileSync(join(folder, "package.json"), JSON.stringify({ workspaces: ["clone"] }));
+  const cwd = join(folder, "clone");
+  copyFiles(cwd);
+  const env = { ...process.env, PATH: foreignPath, NODE_ENV: "production", ...anyPort };
+  const refused = runGroup("npm", ["start"], { cwd, env });
+  expect(await refused.exited).toBe(1);
+  const [, command = ""] = /^error: .*: (npm ci .*)$/m.exec(refused.output()) ?? [];
+  execFileSync("sh", ["-c", `${command} --prefer-offline`], { cwd, env, stdio: "pipe" });
+  await untilWritten(runGroup("npm", ["start"], { cwd, env }), "serving");
 });
 
 it.each(["SIGINT", "SIGTERM"] as const)(
