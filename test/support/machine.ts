@@ -70,7 +70,7 @@ export function createMachine(objects: unknown[] = []) {
       const pid = readPids()[name];
       if (pid === undefined || !isAlive(pid)) throw new Error(`${name} does not run`);
       const log = readFileSync(join(folder, `${name}.log`), "utf8");
-      const [, port] = /"serving .* on grpcs?:.*?:(\d+) and/.exec(log) ?? [];
+      const [, port] = /"serving .* on https?:\/\/[^ "]*:(\d+)/.exec(log) ?? [];
       return { port: Number(port) };
     },
   };
