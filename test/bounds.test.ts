@@ -3,7 +3,9 @@ import { once } from "node:events";
 import { connect as connectHttp2, constants } from "node:http2";
 import { get as getByHttps } from "node:https";
 import type { Readable } from "node:stream";
+import { text } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
+import { connect as connectTls } from "node:tls";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
 import { limits } from "../src/limits.ts";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
@@ -446,6 +448,32 @@ describe("a connection of HTTP/2", () => {
     await delay(1_000);
     expect((await replyOf(call.end(createBody()))).status).toBe(0);
     await closed;
+  });
+
+  it("with TLS whose client breaks the protocol and leaves, is closed once it has been idle", async () => {
+    const authority = await createAuthority();
+    const files = await writeServerFiles(temporaryFolder(), authority);
+    const service = await startService({ ...files, NODE_OPTIONS: hurry(100) });
+    const count = async () => {
+      const options = { port: service.port, ca: authority.ca, agent: false };
+      const [reply] = await once(getByHttps({ ...options, path: "/metrics" }), "response");
+      const name = /^nodejs_active_resources{type="TCPSocketWrap"} (\d+)/m;
+      const [, value] = name.exec(await text(reply)) ?? [];
+      return Number(value);
+    };
+    const before = await count();
+    const call = [openStream(1, fieldsOf(get)), sendData(1, empty, true)];
+    // On a stream that nobody has opened.
+    const bytes = Buffer.concat([clientPreface, ...call, sendData(5, empty, false)]);
+    const leave = async () => {
+      const options = { port: service.port, ca: authority.ca, servername: "localhost" };
+      const socket = connectTls({ ...options, ALPNProtocols: ["h2"] }).on("error", () => {});
+      await once(socket, "secureConnect");
+      await new Promise((sent) => socket.write(bytes, sent));
+      socket.destroy();
+    };
+    for (let i = 0; i < 200; i += 1) await leave();
+    await expect.poll(count).toBeLessThanOrEqual(before);
   });
 
   /** Calls that are reset at once. */

@@ -25,8 +25,16 @@ describe("the command line", () => {
   it.each([
     [["--port", "http"], { PORT: "1" }, /--port .* must be a port/],
     [[], { PORT: "1\n2" }, /'1 2' from env 'PORT' .* must be a port/],
-    [[], { GRPC_PORT: "50051" }, /GRPC_PORT no longer exists: PORT serves all protocols/],
-    [["--http-port", "8080"], {}, /--http-port no longer exists: PORT serves all protocols/],
+    [
+      [],
+      { GRPC_PORT: "50051" },
+      /GRPC_PORT no longer exists: "--port" \(PORT\) serves all protocols/,
+    ],
+    [
+      ["--http-port", "8080"],
+      {},
+      /--http-port no longer exists: "--port" \(PORT\) serves all protocols/,
+    ],
     [["serv"], {}, /unknown command "serv"; the commands are serve, copy, remove and help/],
     [["serve", "now"], {}, /too many arguments/],
     [["serve", "mongodb://u:s3cret@h/db"], {}, /too many arguments.* mongodb:\/\/h\/db/],

@@ -105,7 +105,7 @@ describe("the settings", () => {
     "of 0.5 such as %s are refused with what to set",
     (flag) => {
       expect(() => readSettings({ [flag]: "8080" })).toThrow(
-        `${flag} no longer exists: --port serves all protocols`,
+        `${flag} no longer exists: "--port" (PORT) serves all protocols`,
       );
     },
   );

@@ -20,6 +20,9 @@ const certificateNoticeMs = 60_000;
 /** How long connections whose certificates were checked against earlier CAs stay, in milliseconds. */
 const distrustMs = 10_000;
 
+/** How long a shutdown waits for clients that may be reading their last replies, in milliseconds. */
+const arrivalMs = 5_000;
+
 /** All connections of a server. */
 export type Connections = ReturnType<typeof createConnections>;
 
@@ -46,11 +49,13 @@ export function createConnections(options: ConnectionOptions) {
   function check(): void {
     const now = performance.now();
     for (const connection of all.values()) {
-      const { session, idleSince = Infinity, retiresAt, deadline } = connection;
+      const { session, idleSince = now, retiresAt, deadline } = connection;
       // No timer of the session's own: Node.js keeps one, and all of the session, after the session's end.
-      const isIdle = session !== undefined && now - idleSince >= limits.idleMs;
-      if (now >= retiresAt || isIdle) connection.retire();
+      const idleMs = session === undefined ? 0 : now - idleSince;
+      if (now >= retiresAt || idleMs >= limits.idleMs) connection.retire();
       if (deadline && now >= deadline.at) connection.end(deadline.reason);
+      // Node.js does not always close a session whose client is gone.
+      else if (idleMs >= limits.idleMs + limits.unreadMs) connection.end("not_closed");
     }
   }
 
@@ -147,7 +152,7 @@ export function createConnections(options: ConnectionOptions) {
       const now = performance.now();
       return Array.from(all.values()).some(
         ({ session, isStranger, idleSince = now }) =>
-          session !== undefined && !isStranger && now - idleSince < limits.unreadMs,
+          session !== undefined && !isStranger && now - idleSince < arrivalMs,
       );
     },
     get isEmpty() {

@@ -101,7 +101,7 @@ export function readConfig(command: Command) {
   for (const name of ["grpcPort", "httpPort"] as const) {
     if (values[name] === undefined) continue;
     const flag = name === "grpcPort" ? "--grpc-port" : "--http-port";
-    throw new ConfigError(`${flag} no longer exists: --port serves all protocols`);
+    throw new ConfigError(`${flag} no longer exists: "--port" (PORT) serves all protocols`);
   }
   const database = parseDatabaseUrl("--database-url", values.databaseUrl);
   if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
