@@ -8,7 +8,7 @@ import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listen } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { createRoutes } from "./routes.ts";
+import { createServices } from "./services.ts";
 import type { Config } from "./settings/config.ts";
 import { ConfigError } from "./settings/config-error.ts";
 import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
@@ -146,7 +146,7 @@ async function createParts(config: Config, log: Logger, droppedLines: () => numb
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const lateStore = createLateStore(log);
   const { store, isReady } = lateStore;
-  const router = createRoutes(store, isReady, { gate, telemetry, corsOrigins, hosts });
+  const router = createServices(store, isReady, { gate, telemetry, corsOrigins, hosts });
   return { tls, authentication, telemetry, connections, gate, lateStore, router, stopTraces };
 }
 

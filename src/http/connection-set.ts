@@ -3,7 +3,7 @@ import { limits } from "../limits.ts";
 import { Connection, keyOf, type OnEnd } from "./connection.ts";
 import { describePeer } from "./peer.ts";
 import { ignore } from "./reply.ts";
-import { createStrangers } from "./strangers.ts";
+import { createStrangers } from "./unadmitted-requests.ts";
 
 /** Random spread of connection ages, so that connections do not all end at once. */
 const ageSpread = 0.1;

@@ -4,7 +4,7 @@ import { constants, type ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { limits } from "../limits.ts";
 import { describePeer, type Peer } from "./peer.ts";
-import type { Strangers } from "./strangers.ts";
+import type { Strangers } from "./unadmitted-requests.ts";
 
 /** How long a client has to read the reply to a request that could not be parsed, in milliseconds. */
 const refusalMs = 5_000;

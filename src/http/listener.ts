@@ -12,9 +12,9 @@ import { createServer as createTlsServer, type TLSSocket } from "node:tls";
 import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
-import { createPace } from "./pace.ts";
 import { type HttpResponse, ignore } from "./reply.ts";
 import type { HttpRequest } from "./request.ts";
+import { createPace } from "./request-pace.ts";
 import type { Tls } from "./tls.ts";
 
 interface ListenerOptions {
@@ -106,12 +106,13 @@ function createHttpServers({ streamServer, serve }: ListenerOptions): ServeConne
     session.on("stream", (stream, headers, _flags, rawHeaders: string[]) => {
       stream.on("error", ignore);
       if (!connection.countRequest(stream)) return;
+      const expectsContinue = /^100-continue$/i.test(headers.expect ?? "");
+      if (expectsContinue && !stream.destroyed) stream.additionalHeaders({ ":status": 100 });
       let serveNow = streamServer(connection, stream, headers);
       if (serveNow === undefined) {
         // Created at once: created later, it would miss the end of an empty body.
         const req = new Http2ServerRequest(stream, headers, {}, rawHeaders);
-        const res = new Http2ServerResponse(stream);
-        if (/^100-continue$/i.test(headers.expect ?? "")) res.writeContinue();
+        const res = new Http2ServerResponse(stream) as unknown as HttpResponse;
         serveNow = () => serve(connection, req, res);
       }
       pace(connection, () => stream.closed, serveNow);

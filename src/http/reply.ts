@@ -1,14 +1,15 @@
 import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
-import type { Http2ServerResponse, ServerHttp2Stream } from "node:http2";
+import type { ServerHttp2Stream } from "node:http2";
 import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 import { dropRest, type HttpRequest } from "./request.ts";
 
-export type HttpResponse = ServerResponse | Http2ServerResponse;
+/** A response of Node.js over either HTTP; over HTTP/2 it has a stream, and methods with the same names. */
+export type HttpResponse = ServerResponse & { readonly stream?: ServerHttp2Stream };
 
 /** Emits events once a response was sent; over HTTP/2, `response` itself also waits for its request's end. */
 export function outputOf(response: HttpResponse | ServerHttp2Stream) {
-  return "stream" in response ? response.stream : response;
+  return ("stream" in response ? response.stream : undefined) ?? response;
 }
 
 /**
@@ -52,9 +53,7 @@ export function send(
   headers: OutgoingHttpHeaders,
   body?: string | Uint8Array,
 ): void {
-  // Both types have these methods, under incompatible signatures.
-  const either = response as ServerResponse;
   const length = body === undefined ? undefined : { "content-length": Buffer.byteLength(body) };
-  either.writeHead(status, { ...headers, ...length });
-  either.end(body);
+  response.writeHead(status, { ...headers, ...length });
+  response.end(body);
 }

@@ -9,7 +9,7 @@ import type { Connection } from "./connection.ts";
 export type HttpRequest = IncomingMessage | Http2ServerRequest;
 
 /** The path of a request, without its query. */
-export function pathOf({ url = "" }: HttpRequest): string {
+export function pathOf({ url = "" }: { url?: string | undefined }): string {
   const end = url.indexOf("?");
   return end === -1 ? url : url.slice(0, end);
 }

@@ -3,8 +3,8 @@ import { brotliCompress, constants } from "node:zlib";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Compression } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import { createQueue } from "../event-loop.ts";
 import { malformedRequest, messageTooLarge } from "../failures.ts";
+import { createQueue } from "../turns.ts";
 
 /** How many messages to compress or unpack at once; each can take some megabytes. */
 const maxAtOnce = 8;

@@ -1,4 +1,3 @@
-import type { ServerResponse } from "node:http";
 import { encodeEnvelope } from "@connectrpc/connect/protocol";
 import {
   contentTypeJson,
@@ -28,16 +27,14 @@ export function createGrpcWebCodec(messages: Messages): Codec<HttpRequest, HttpR
   const ok = toTrailers(new Headers({ "grpc-status": "0" }));
 
   function sendBody(response: HttpResponse, { head }: Call, body: Uint8Array, encoding?: string) {
-    // Both types have these methods, under incompatible signatures.
-    const either = response as ServerResponse;
-    either.writeHead(200, {
+    response.writeHead(200, {
       "content-type": isJson(head.headers) ? contentTypeJson : contentTypeProto,
       "cache-control": "no-store",
       ...(encoding && { "grpc-encoding": encoding }),
     });
     // Before the end of the stream, at which Go's client breaks off a large request, unread reply and all.
-    either.write(body);
-    either.end();
+    response.write(body);
+    response.end();
   }
 
   return {

@@ -9,7 +9,6 @@ import {
 } from "@connectrpc/connect/protocol-grpc";
 import type { Call } from "../calls/call.ts";
 import { Failure, malformedRequest } from "../failures.ts";
-import type { HttpRequest } from "../http/request.ts";
 import { toConnectError } from "./connect-error.ts";
 import type { Messages } from "./messages.ts";
 import type { Codec } from "./unary.ts";
@@ -73,9 +72,7 @@ export function toFrame(message: Uint8Array | string, isPacked: boolean): Buffer
  * Creates the codec of unary gRPC calls, which replies on an HTTP/2 stream
  * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
  */
-export function createGrpcCodec(
-  messages: Messages,
-): Codec<ServerHttp2Stream | HttpRequest, ServerHttp2Stream> {
+export function createGrpcCodec(messages: Messages): Codec<ServerHttp2Stream, ServerHttp2Stream> {
   return {
     transport: "grpc",
     ...createFraming(messages),
@@ -99,8 +96,7 @@ export function createGrpcCodec(
 }
 
 function sendOk(this: ServerHttp2Stream): void {
-  // Node.js's own response on this stream, if there is one, has sent its trailers.
-  if (this.sentTrailers === undefined) this.sendTrailers({ "grpc-status": "0" });
+  this.sendTrailers({ "grpc-status": "0" });
 }
 
 /**

@@ -89,7 +89,6 @@ export function readList(httpRequest: HttpRequest): Message {
 /** Where a request breaks a rule: the message's fields are where this protocol has them. */
 export function locate({ method }: HttpRequest, { in: place, key }: Violation): Location {
   if (key === "requestId" && place === "body") return { header: "Idempotency-Key" };
-  if (place === "header") return { header: key };
   const isInBody = place === "body" && method === "POST";
   return isInBody ? { pointer: `#/${toPointer(key)}` } : { parameter: key };
 }

@@ -1,4 +1,3 @@
-import type { ServerResponse } from "node:http";
 import { create, type Message } from "@bufbuild/protobuf";
 import type { ServiceImplSpec } from "@connectrpc/connect";
 import {
@@ -49,9 +48,7 @@ export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: 
   };
 
   /** Writes each part once the one before has left the process, so that little waits for a slow client. */
-  async function writeAll(res: HttpResponse, first: ListInvestorsResponse, call: Call) {
-    // Both types have these methods, under incompatible signatures.
-    const response = res as ServerResponse;
+  async function writeAll(response: HttpResponse, first: ListInvestorsResponse, call: Call) {
     let page = first;
     let separator = "[";
     for (;;) {

@@ -1,7 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
-import { createRegistry } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
@@ -73,7 +72,6 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
   const jsonOptions = {
     alwaysEmitImplicit: true,
     ignoreUnknownFields: false,
-    registry: createRegistry(...services.map(({ service }) => service.file)),
     textDecoder: new TextDecoder("utf-8", { fatal: true }),
   };
   const compressions = createCompressions();
@@ -105,6 +103,9 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     const path = pathOf(req);
     const rpc = rpcs.get(path);
     if (!rpc?.isPublic && !probes.includes(path)) requireKnownHost(headers, connection);
+    if (!rpc?.isPublic && !URL.canParse(`http://${authorityOf(headers) || "localhost"}`)) {
+      throw httpError(400, "the Host of the request is not a name or an address");
+    }
     if (req.method === "CONNECT") throw methodNotAllowed(req, "GET, HEAD, POST");
     if (allowOrigin(req, res, corsOrigins)) return void prepareReply(connection, req, res);
     if (rpc) return serveRpc(rpc, connection, req, res);
@@ -119,18 +120,13 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
 
   function serveRpc(rpc: Rpc, connection: Connection, req: HttpRequest, res: HttpResponse) {
     const { headers } = req;
-    if (!rpc.isPublic && !URL.canParse(`http://${authorityOf(headers)}`)) {
-      throw httpError(400, "the Host of the request is not a name or an address");
-    }
     const isRead = rpc.spec.method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS;
     if (req.method !== "POST" && !(isRead && req.method === "GET")) {
       const allow = isRead ? "POST, GET" : "POST";
       throw httpError(405, `the method must be ${allow}`, { allow });
     }
-    if (isGrpc(headers) && "stream" in res) {
-      if (!isUnary(rpc)) return serveStream(grpcCodec, rpc, connection, req, res);
-      res.addTrailers({ "grpc-status": "0" });
-      return serveUnary(grpcCodec, rpc, connection, headers, req, res.stream);
+    if (isGrpc(headers) && !isUnary(rpc)) {
+      return serveStream(grpcCodec, rpc, connection, req, res);
     }
     const isWeb = isGrpcWeb(req);
     if (!isWeb && !isConnect(req, isUnary(rpc))) {
@@ -175,16 +171,15 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
       res.on("error", ignore);
       const sendError = (failure: Failure) => {
         prepareReply(connection, req, res);
-        if ("stream" in res && isGrpc(req.headers)) sendStatus(res.stream, req.headers, failure);
+        if (res.stream && isGrpc(req.headers)) sendStatus(res.stream, req.headers, failure);
         else sendProblem(res, failure);
       };
       guard(() => route(connection, req, res), res, sendError);
     },
     /** The function to serve a unary gRPC call on its stream; undefined for other streams. */
     streamServer(connection: Connection, stream: ServerHttp2Stream, headers: IncomingHttpHeaders) {
-      const rpc = rpcs.get(String(headers[":path"]));
+      const rpc = rpcs.get(pathOf({ url: String(headers[":path"]) }));
       if (rpc === undefined || !isUnary(rpc) || !isGrpc(headers)) return undefined;
-      if (headers.expect !== undefined) return undefined;
       const work = () => {
         if (!rpc.isPublic) requireKnownHost(headers, connection);
         return serveUnary(grpcCodec, rpc, connection, headers, stream, stream);

@@ -1,5 +1,4 @@
 import { on } from "node:events";
-import type { ServerResponse } from "node:http";
 import {
   type ConnectError,
   createConnectRouter,
@@ -14,11 +13,11 @@ import type {
 } from "@connectrpc/connect/protocol";
 import type { Call } from "../calls/call.ts";
 import type { Gate } from "../calls/gate.ts";
-import { createTurns } from "../event-loop.ts";
 import { malformedRequest } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import type { HttpResponse } from "../http/reply.ts";
 import { dropRest, type HttpRequest, readBody } from "../http/request.ts";
+import { createTurns } from "../turns.ts";
 import { toConnectError, toFailure } from "./connect-error.ts";
 import { prefixBytes } from "./grpc.ts";
 import { binaryOptions, type JsonOptions } from "./messages.ts";
@@ -120,10 +119,8 @@ export function createStreams(
  * Sends the parts of a reply one after the other: a waiting part takes many times its size in memory,
  * and a client may ask for thousands at once.
  */
-async function sendReply(reply: UniversalServerResponse, call: Call, res: HttpResponse) {
+async function sendReply(reply: UniversalServerResponse, call: Call, response: HttpResponse) {
   const { status, header = new Headers(), body = [], trailer } = reply;
-  // Both types have these methods, under incompatible signatures.
-  const response = res as ServerResponse;
   for await (const part of body) {
     if (call.isClosed) return;
     if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));

@@ -7,7 +7,6 @@ import {
   type InvestorService,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { createQueue, createTurns } from "../event-loop.ts";
 import {
   interrupted,
   invalidFields,
@@ -39,6 +38,7 @@ import {
   type Store,
   StoreUnavailableError,
 } from "../store/store.ts";
+import { createQueue, createTurns } from "../turns.ts";
 import { deadlineKey, principalKey, touchedKey } from "./context.ts";
 import { settleInsert } from "./replay.ts";
 

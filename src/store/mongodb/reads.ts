@@ -1,6 +1,6 @@
 import { BSON, type Document, MongoServerError, MongoServerSelectionError } from "mongodb";
 import type { Investor } from "../../../gen/investor/v1/investor_pb.js";
-import { createTurns } from "../../event-loop.ts";
+import { createTurns } from "../../turns.ts";
 import { StoreUnavailableError } from "../store.ts";
 import type { Run } from "./client.ts";
 import { collectionName, fromDocument, projection, type Query } from "./documents.ts";

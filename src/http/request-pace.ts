@@ -1,6 +1,6 @@
 import type { ServerHttp2Session } from "node:http2";
-import { createTurns } from "../event-loop.ts";
 import { limits } from "../limits.ts";
+import { createTurns } from "../turns.ts";
 import type { Connection } from "./connection.ts";
 
 /** How many new requests to serve per turn of the event loop, in all and per session; the others wait. */

@@ -12,14 +12,14 @@ import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Store } from "./store/store.ts";
 
-type RoutesOptions = Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts">;
+type ServicesOptions = Pick<RouterOptions, "gate" | "telemetry" | "corsOrigins" | "hosts">;
 
 /**
  * Creates what the ports serve.
  *
  * @param isReady what probes and health checks report
  */
-export function createRoutes(store: Store, isReady: () => boolean, options: RoutesOptions) {
+export function createServices(store: Store, isReady: () => boolean, options: ServicesOptions) {
   const { gate, telemetry } = options;
   const maxMessageBytes = limits.requestBytes;
   const service = createServiceImplSpec<typeof InvestorService>(
