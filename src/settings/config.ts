@@ -185,13 +185,18 @@ function expectDescriptors(maxConnections: number): void {
   );
 }
 
-/** The variables that are no settings, but differ from one by a single letter or underscore, and that one. */
+/**
+ * The variables that are no settings, but differ from one by a single letter or underscore, and that one. HOST and PORT
+ * are too like others, such as POST.
+ */
 export function findMisspelled(): (readonly [name: string, meant: string])[] {
   const known = settings.flatMap(({ envVar = "" }) => envVar);
   return Object.keys(process.env)
     .filter((name) => /^[A-Z_]+$/.test(name) && !known.includes(name))
     .flatMap((name) =>
-      known.filter((each) => differByOne(name, each)).map((each) => [name, each] as const),
+      known
+        .filter((each) => each.length > 4 && differByOne(name, each))
+        .map((each) => [name, each] as const),
     );
 }
 
