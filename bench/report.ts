@@ -35,10 +35,11 @@ export async function write(results: Results): Promise<void> {
   writeFileSync(join(folder, name), `${JSON.stringify(results, undefined, 2)}\n`);
   const { date, machine, outcomes, figures } = results;
   writeFileSync(join(root, "docs/performance.svg"), await plot(machine, outcomes));
-  fill("README.md", { ratios: toRatios(outcomes) });
   fill("docs/performance.md", {
     machine: `Measured by \`npm run bench\` on ${date.replace("T", " ")} UTC, on ${machine}.`,
     calls: toCalls(outcomes),
+  });
+  fill("bench/README.md", {
     goals: judge(results).table,
     neighbours: toNeighbours(figures),
     figures: tabulate(figures.filter(({ goal, cell }) => !goal && !cell)),
@@ -71,36 +72,22 @@ function toNeighbours(figures: Figure[]): string {
   return toTable([["beside", ...columns], ...rows]);
 }
 
-const peers = ["grpc-go", "grpc-js"];
+const servers = ["Investor Records", "grpc-go", "grpc-js"];
 
-/** What each server by gRPC is compared in. */
-function toRows(
-  outcomes: Outcome[],
-  names: string[],
-  toCell: (standing: Outcome["standings"][number], callers: number) => string,
-): string {
+/** The calls a second or a lone caller's median, and the CPU time, of each server by gRPC. */
+function toCalls(outcomes: Outcome[]): string {
   const rows = outcomes
     .filter(({ api }) => api === "grpc")
     .map((outcome) => [
       toTitle(outcome),
       show(outcome.callers),
-      ...names.map((server) => {
+      ...servers.map((server) => {
         const standing = outcome.standings.find(({ name }) => name === server);
-        return standing ? toCell(standing, outcome.callers) : "";
+        if (standing === undefined) return "";
+        const { rate, p50, cpu } = standing;
+        const speed = outcome.callers > 1 ? `${show(rate)}/s` : show(p50, " ms");
+        return `${speed}, ${show(cpu)} µs`;
       }),
     ]);
-  return toTable([["gRPC", "callers", ...names], ...rows]);
-}
-
-/** The service's calls a second, × those of each peer. */
-function toRatios(outcomes: Outcome[]): string {
-  return toRows(outcomes, peers, ({ ratios }) => show(ratios.rate, " ×"));
-}
-
-/** The calls a second or a lone caller's median, and the CPU time, of each. */
-function toCalls(outcomes: Outcome[]): string {
-  return toRows(outcomes, ["Investor Records", ...peers], ({ rate, p50, cpu }, callers) => {
-    const speed = callers > 1 ? `${show(rate)}/s` : show(p50, " ms");
-    return `${speed}, ${show(cpu)} µs`;
-  });
+  return toTable([["gRPC", "callers", ...servers], ...rows]);
 }

@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { existsSync, globSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { expect, it } from "vitest";
 import { maxTextLength } from "../src/investor/investor.ts";
@@ -57,7 +57,7 @@ it("docs/layout.md names the rooms and files of src as they are", () => {
 it("docs/decisions.md names files of src, and tests, that are there", () => {
   const text = readPage("docs/decisions.md");
   const files = Array.from(text.matchAll(/`([\w/.-]+\.ts)`/g), ([, file = ""]) => file);
-  expect(files.length).toBeGreaterThan(30);
+  expect(files.length).toBeGreaterThan(25);
   for (const file of files) {
     const paths = ["src", "test"].map((folder) => join(root, folder, file));
     expect(paths.filter(existsSync), file).toHaveLength(1);
@@ -154,4 +154,55 @@ it("docs/calling.md has every error with its code, its status, and whether to re
   });
   const known = await Promise.all(made);
   expect(told.toSorted()).toEqual([...new Set(known)].toSorted());
+});
+
+/** The text of a section of a page, without its title. */
+function sectionOf(page: string, title: string): string {
+  const [, rest = ""] = readPage(page).split(`\n## ${title}\n`);
+  return rest.split("\n## ")[0] ?? "";
+}
+
+/** The product's code, in which a text that goes on in the next line is one. */
+function readSources(): string {
+  return ["src/**/*.ts", "deploy/*.js"]
+    .flatMap((pattern) => globSync(pattern, { cwd: root }))
+    .map((file) => readFileSync(join(root, file), "utf8"))
+    .join("\n")
+    .replaceAll(/["`] \+\s*["`]/g, "");
+}
+
+it("docs/troubleshooting.md has messages of the product, in order", () => {
+  const sources = readSources();
+  const items = sectionOf("docs/troubleshooting.md", "Messages").match(/^- .*/gm) ?? [];
+  expect(items.length).toBeGreaterThan(25);
+  for (const item of items) {
+    const [quoted = ""] = /^- `.*?`(, `.*?`)*(?=:)/.exec(item) ?? [];
+    const messages = Array.from(quoted.matchAll(/`(.*?)`/g), ([, message = ""]) => message);
+    expect(messages, item).not.toEqual([]);
+    for (const part of messages.flatMap((each) => each.split("…"))) {
+      expect(sources, item).toContain(part.trim());
+    }
+  }
+  expect(items).toEqual(items.toSorted((one, other) => one.localeCompare(other, "en")));
+});
+
+it("docs/troubleshooting.md has every reason for which a connection is closed", () => {
+  const source = readFileSync(join(root, "src/http/connection.ts"), "utf8");
+  const [, union = ""] = /type EndReason =\s+([^;]*);/.exec(source) ?? [];
+  const reasons = Array.from(union.matchAll(/"(\w+)"/g), ([, reason]) => reason);
+  const [, items = ""] = sectionOf("docs/troubleshooting.md", "Closed connections").split(":\n\n");
+  const told = Array.from(items.matchAll(/`([a-z\d_]+)`/g), ([, reason]) => reason);
+  expect(told.filter((each) => each !== "cause").toSorted()).toEqual(reasons.toSorted());
+});
+
+it("docs/operation.md has every metric, and the pages no other", () => {
+  const metricsIn = (text: string) => new Set(text.match(/\binvestor_records_\w+/g));
+  const metrics = metricsIn(readSources());
+  expect(metrics.size).toBeGreaterThan(10);
+  expect(metricsIn(readPage("docs/operation.md"))).toEqual(metrics);
+  for (const page of pages.filter((each) => /^docs|^README/.test(each))) {
+    // Of the programs that make backups.
+    const known = [...metrics, "investor_records_backup_timestamp_seconds"];
+    expect(known, page).toEqual(expect.arrayContaining([...metricsIn(readPage(page))]));
+  }
 });

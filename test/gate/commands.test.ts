@@ -112,13 +112,13 @@ for (const page of pages) {
   } else it(name, () => runBlocks(blocks));
 }
 
-it("grpcurl calls with TLS and a token, as docs/calling.md says, the service of docs/operation.md", {
+it("grpcurl calls with TLS and a token, as examples/README.md says, the service of docs/operation.md", {
   ...needs("grpcurl", "openssl", "curl"),
 }, async () => {
   const [start = "", token = ""] = readBlocks("docs/operation.md")
     .map(({ text }) => text)
     .filter((text) => /^(mkdir -p data|TOKEN=)/.test(text));
-  const [block] = readBlocks("docs/calling.md").filter(({ test }) => /commands/.test(test));
+  const [block] = readBlocks("examples/README.md").filter(({ test }) => /commands/.test(test));
   const clone = createClone("");
   await clone.start(start);
   await clone.run(`export ${token}\ncp data/server.crt ca.crt`);

@@ -147,7 +147,7 @@ describe("the manifests", needs("Go"), () => {
     }
   });
 
-  it("of Kubernetes use secrets and keys that the commands of docs/install.md make", {
+  it("of Kubernetes use secrets and keys that the commands of deploy/kubernetes/README.md make", {
     ...needs("openssl"),
   }, () => {
     const folder = temporaryFolder();
@@ -165,7 +165,7 @@ describe("the manifests", needs("Go"), () => {
       cwd: folder,
       env: { PATH: `${folder}:${process.env.PATH}`, GIT_DIR: join(root, ".git") },
     };
-    const blocks = readBlocks("docs/install.md").filter(
+    const blocks = readBlocks("deploy/kubernetes/README.md").filter(
       ({ language, test }) => language === "sh" && /manifests/.test(test),
     );
     expect(blocks.length).toBeGreaterThan(4);
@@ -210,6 +210,8 @@ describe("the manifests", needs("Go"), () => {
   });
 
   it("of Compose have settings that the service takes, and time to drain", () => {
+    const [start] = readBlocks("README.md").filter(({ test }) => /manifests/.test(test));
+    expect(start?.text).toBe("docker compose -f deploy/compose.yaml up");
     const [{ services }] = read("compose", join(deploy, "compose.yaml"));
     const { environment, stop_grace_period: grace, ports } = services["investor-records"];
     const config = readVariables({ HOST: "::", ...environment });

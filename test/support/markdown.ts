@@ -3,7 +3,14 @@ import { join } from "node:path";
 import { root } from "./clone.ts";
 
 /** The pages that people read, by their paths in the repository. */
-export const pages = ["*.md", "docs/*.md", "client/*.md", "examples/*.md"]
+export const pages = [
+  "*.md",
+  "docs/*.md",
+  "client/*.md",
+  "examples/*.md",
+  "bench/*.md",
+  "deploy/*/*.md",
+]
   .flatMap((pattern) => globSync(pattern, { cwd: root }))
   .toSorted();
 
