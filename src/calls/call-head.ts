@@ -28,7 +28,7 @@ export interface HttpCall {
   readonly request: HttpRequest;
   /** The path pattern. */
   readonly route: string;
-  /** Whether the whole list is requested, which has neither a deadline nor a size limit. */
+  /** Whether the whole list is requested, each part of which has a deadline of its own. */
   readonly isWholeList: boolean;
 }
 

@@ -65,7 +65,7 @@ export function createGate(options: GateOptions) {
       throw error;
     }
     for (const release of releases) call.onClose(release);
-    call.onClose(call.head.connection.startCall(true));
+    call.onClose(call.head.connection.keepBusy(true));
   }
 
   function admitPublic(call: Call): void {
@@ -91,7 +91,7 @@ export function createGate(options: GateOptions) {
       if (call.head.isPublic) return admitPublic(call);
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
-      const release = call.head.connection.startCall(false);
+      const release = call.head.connection.keepBusy(false);
       return authorise(call, authenticate)
         .then(() => acquireSlots(call))
         .finally(() => {
@@ -104,7 +104,7 @@ export function createGate(options: GateOptions) {
      * Takes no slot. Meanwhile the connection is not idle.
      */
     async authenticate(connection: Connection, headers: IncomingHttpHeaders) {
-      const release = connection.startCall(false);
+      const release = connection.keepBusy(false);
       try {
         return await authenticate?.(connection.peer, headers);
       } finally {

@@ -36,7 +36,7 @@ interface ConnectionOptions {
 
 /**
  * Creates the set of connections. When it is full, a new connection replaces the one idle for
- * longest. If all carry admitted calls, the new one is closed.
+ * longest. If all carry admitted calls or check credentials, the new one is closed.
  */
 export function createConnections(options: ConnectionOptions) {
   const { max, maxAgeMs = Infinity, onEnd } = options;

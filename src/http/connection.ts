@@ -131,7 +131,7 @@ export class Connection {
    *
    * @param isAdmitted whether it is for an admitted call, from which on its client is known
    */
-  startCall(isAdmitted: boolean): () => void {
+  keepBusy(isAdmitted: boolean): () => void {
     if (isAdmitted) {
       this.#strangers?.forget(this);
       this.#strangers = undefined;

@@ -17,14 +17,16 @@ import { jsonHeaders } from "./problem.ts";
 import type { Codec } from "./unary.ts";
 
 /**
- * Whether a request is a Connect call. What the query of a GET says of its format is put where a
- * POST has it, in a header (https://connectrpc.com/docs/protocol#unary-get-request).
+ * Puts what the query of a GET says of its format where a POST has it, in a header
+ * (https://connectrpc.com/docs/protocol#unary-get-request).
  */
-export function isConnect({ method, url = "", headers }: HttpRequest, isUnary: boolean): boolean {
-  if (method === "GET") {
-    const [, encoding] = /[?&]encoding=([^&]*)/.exec(url) ?? [];
-    headers["content-type"] = `application/${encoding}`;
-  }
+export function setTypeOfGet({ url = "", headers }: HttpRequest): void {
+  const [, encoding] = /[?&]encoding=([^&]*)/.exec(url) ?? [];
+  headers["content-type"] = `application/${encoding}`;
+}
+
+/** Whether a request is a Connect call. */
+export function isConnect({ headers }: HttpRequest, isUnary: boolean): boolean {
   const types = isUnary ? contentTypeUnaryRegExp : contentTypeStreamRegExp;
   return types.test(headers["content-type"] ?? "");
 }

@@ -12,7 +12,7 @@ import { type HttpResponse, ignore, prepareReply } from "../http/reply.ts";
 import { type HttpRequest, pathOf } from "../http/request.ts";
 import { limits } from "../limits.ts";
 import { createCompressions } from "./compression.ts";
-import { createConnectCodec, isConnect } from "./connect.ts";
+import { createConnectCodec, isConnect, setTypeOfGet } from "./connect.ts";
 import { createGrpcCodec, isGrpc, sendStatus } from "./grpc.ts";
 import { createGrpcWebCodec, isGrpcWeb } from "./grpc-web.ts";
 import { createMessages } from "./messages.ts";
@@ -128,6 +128,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     if (isGrpc(headers) && !isUnary(rpc)) {
       return serveStream(grpcCodec, rpc, connection, req, res);
     }
+    if (req.method === "GET") setTypeOfGet(req);
     const isWeb = isGrpcWeb(req);
     if (!isWeb && !isConnect(req, isUnary(rpc))) {
       const isHttp1 =

@@ -107,7 +107,8 @@ export function createUnary(gate: Gate) {
       if (admission) await admission;
       checkTimeout(timeout);
       const body = await call.unlessAborted(readBody(request, maxBytes, overhead));
-      const input = await codec.decode(method, body, request, call, maxBytes);
+      const decoded = codec.decode(method, body, request, call, maxBytes);
+      const input = decoded instanceof Promise ? await call.unlessAborted(decoded) : decoded;
       refuseIdempotencyKey(head, input);
       call.throwIfAborted();
       // An implementation may return a plain object instead of a message.
