@@ -214,6 +214,7 @@ describe("the manifests", needs("Go"), () => {
     expect(start?.text).toBe("docker compose -f deploy/compose.yaml up");
     const [{ services }] = read("compose", join(deploy, "compose.yaml"));
     const { environment, stop_grace_period: grace, ports } = services["investor-records"];
+    expect(services["investor-records"].depends_on.mongo.condition).toBe("service_healthy");
     const config = readVariables({ HOST: "::", ...environment });
     const url = expect.stringContaining("replicaSet=rs0");
     expect(config.database).toMatchObject({ kind: "mongodb", url });
@@ -221,6 +222,24 @@ describe("the manifests", needs("Go"), () => {
     expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
     expect(ports.map((each: { target: number }) => each.target)).toEqual(config.ports);
     for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
+  });
+
+  it("of Compose keep MongoDB's data, have its password, and the version that tests download", () => {
+    const [{ services }] = read("compose", join(deploy, "compose.yaml"));
+    const { image, environment, healthcheck, volumes } = services.mongo;
+    const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")).config
+      .mongodbMemoryServer;
+    expect(version.startsWith(`${image.split(":")[1]}.`)).toBe(true);
+    expect(volumes).toMatchObject([{ type: "volume", target: "/data/db" }]);
+    expect(healthcheck.test.join()).toContain("rs.initiate");
+    const { username, password, hostname } = new URL(
+      services["investor-records"].environment.DATABASE_URL,
+    );
+    expect(hostname).toBe("mongo");
+    expect({ username, password }).toEqual({
+      username: environment.MONGO_INITDB_ROOT_USERNAME,
+      password: environment.MONGO_INITDB_ROOT_PASSWORD,
+    });
   });
 
   it("of Compose mount a folder of a disk, which they never make, as docs/install.md says", () => {
