@@ -78,8 +78,9 @@ it("the pages name a test for each block that commands.test.ts does not run", ()
 });
 
 it("each block of commands for backups and upgrades is one chain, which ends at the first failure", () => {
-  const blocks = [...readBlocks("docs/backup.md"), ...readBlocks("docs/install.md")];
-  const chains = blocks.filter(({ test }) => test === "test/gate/backups.test.ts");
+  const chains = pages
+    .flatMap(readBlocks)
+    .filter(({ test }) => test === "test/gate/backups.test.ts");
   expect(chains.length).toBeGreaterThan(10);
   for (const { text } of chains) {
     const [, ...others] = text
