@@ -347,9 +347,33 @@ describe("the systemd units", needs("systemd-analyze"), () => {
   });
 });
 
-it("the workflow passes actionlint", needs("actionlint"), () => {
-  const { stdout, stderr } = spawnSync("actionlint", { cwd: root, encoding: "utf8" });
-  expect(`${stdout}${stderr}`).toBe("");
+describe("the workflows", () => {
+  const workflow = (name: string) =>
+    readFileSync(join(root, ".github/workflows", `${name}.yml`), "utf8");
+
+  it("pass actionlint", needs("actionlint"), () => {
+    const { stdout, stderr } = spawnSync("actionlint", { cwd: root, encoding: "utf8" });
+    expect(`${stdout}${stderr}`).toBe("");
+  });
+
+  it("test the oldest Node.js and the newest, and MongoDB up to the version that tests download", () => {
+    const { engines, config } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+    const versions = (name: string) =>
+      JSON.parse(new RegExp(`^ +${name}: (\\[.*\\])$`, "m").exec(workflow("ci"))?.[1] ?? "");
+    const [newest] = readFileSync(join(root, ".node-version"), "utf8").split(".");
+    expect(versions("node")).toEqual([`${engines.node.slice(2)}.0`, newest]);
+    expect(versions("mongodb").at(-1)).toBe(config.mongodbMemoryServer.version);
+  });
+
+  it("need no variable or secret of the repository that CONTRIBUTING.md does not name", () => {
+    const [, releases = ""] = readFileSync(join(root, "CONTRIBUTING.md"), "utf8").split(
+      "## Releases",
+    );
+    const named = workflow("release").matchAll(/(?:vars|secrets)\.(\w+)/g);
+    const names = new Set(Array.from(named, ([, name]) => `\`${name}\``));
+    expect(names.size).toBeGreaterThan(3);
+    for (const name of names) expect(releases).toContain(name);
+  });
 });
 
 it("the image and version managers have the Node.js that the tests run on", () => {

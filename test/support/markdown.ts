@@ -9,6 +9,7 @@ export const pages = [
   "client/*.md",
   "examples/*.md",
   "bench/*.md",
+  "test/*.md",
   "deploy/*/*.md",
 ]
   .flatMap((pattern) => globSync(pattern, { cwd: root }))
