@@ -252,6 +252,7 @@ describe("Connect and gRPC-Web", () => {
       ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CAE", 200],
       ["GET", "ListInvestors?connect=v1&encoding=json&message=%7B", 400],
       ["GET", "ListInvestors?connect=v1&encoding=json", 400],
+      ["GET", "ListInvestors?connect=v1&encoding=jso%6E&message=%7B%7D", 200],
       ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=!", 400],
       ["GET", "ListInvestors?connect=v1&encoding=proto&base64=1&message=CP8", 400],
       ["GET", "ListInvestors?connect=v1&encoding=text&message=", 415],

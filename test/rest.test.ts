@@ -115,6 +115,16 @@ describe("REST", () => {
     }
   });
 
+  it("tells a wrong Idempotency-Key from a member requestId, which it does not have", async () => {
+    const { post } = await start();
+    const member = { requestId: v7(), ...institution };
+    const unknown = { pointer: "#/requestId", detail: "is not a member of an investor" };
+    const good = await post(member, { "idempotency-key": v7() });
+    expect(good.body.errors).toEqual([unknown]);
+    const wrong = await post(member, { "idempotency-key": "x" });
+    expect(wrong.body.errors).toMatchObject([unknown, { header: "Idempotency-Key" }]);
+  });
+
   it("makes one record of a repeated Idempotency-Key, quoted or bare", async () => {
     const { ask, post } = await start();
     const key = v7();

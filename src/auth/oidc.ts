@@ -144,7 +144,9 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void) 
     if (response.status !== 200) throw new Error(`${url} replied with ${response.status}`);
     const metadata = (await response.json()) as Record<string, unknown> | null;
     if (metadata?.issuer !== issuer) {
-      throw new Error(`${url} names another issuer: ${JSON.stringify(metadata?.issuer)}`);
+      throw new Error(
+        `${url} names another issuer: ${JSON.stringify(metadata?.issuer)?.slice(0, 256)}`,
+      );
     }
     const keysUrl = metadata.jwks_uri;
     if (typeof keysUrl !== "string" || !isSecureUrl(keysUrl)) {

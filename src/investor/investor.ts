@@ -50,8 +50,8 @@ export function typeNamed(name: string): InvestorType {
 
 /** One part of a request, or of a record, that breaks a rule; each protocol spells its place. */
 export interface Violation {
-  in: "body" | "query";
-  /** The name of a field in JSON, or of a parameter; of an unknown one, any text. */
+  in: "body" | "query" | "header";
+  /** The name of a field in JSON, or of a parameter or header; of an unknown one, any text. */
   key: string;
   /** What it must be. */
   rule: string;

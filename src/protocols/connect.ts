@@ -20,9 +20,8 @@ import type { Codec } from "./unary.ts";
  * Puts what the query of a GET says of its format where a POST has it, in a header
  * (https://connectrpc.com/docs/protocol#unary-get-request).
  */
-export function setTypeOfGet({ url = "", headers }: HttpRequest): void {
-  const [, encoding] = /[?&]encoding=([^&]*)/.exec(url) ?? [];
-  headers["content-type"] = `application/${encoding}`;
+export function setTypeOfGet(request: HttpRequest): void {
+  request.headers["content-type"] = `application/${queryOf(request).get("encoding")}`;
 }
 
 /** Whether a request is a Connect call. */

@@ -29,7 +29,11 @@ export function readCreate(httpRequest: HttpRequest, body: Uint8Array): CreateIn
   // Only in a message, an empty request id is none: quotes are no UUID.
   if (key !== undefined) content.requestId = String(key || '""').replace(/^"(.+)"$/, "$1");
   const ofQuery = findQueryViolations(queryOf(httpRequest), []);
-  const all = [...ofQuery, ...addViolations(violations, findViolations(content))];
+  const ofContent = findViolations(content).map(
+    (each): Violation =>
+      each.key === "requestId" ? { ...each, in: "header", key: "Idempotency-Key" } : each,
+  );
+  const all = [...ofQuery, ...addViolations(violations, ofContent)];
   if (all.length > 0) throw invalidFields(all);
   return create(CreateInvestorRequestSchema, content);
 }
@@ -88,7 +92,7 @@ export function readList(httpRequest: HttpRequest): Message {
 
 /** Where a request breaks a rule: the message's fields are where this protocol has them. */
 export function locate({ method }: HttpRequest, { in: place, key }: Violation): Location {
-  if (key === "requestId" && place === "body") return { header: "Idempotency-Key" };
+  if (place === "header") return { header: key };
   const isInBody = place === "body" && method === "POST";
   return isInBody ? { pointer: `#/${toPointer(key)}` } : { parameter: key };
 }

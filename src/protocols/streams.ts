@@ -128,8 +128,6 @@ async function sendReply(reply: UniversalServerResponse, call: Call, response: H
   }
   if (call.isClosed) return;
   if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
-  const { reason } = call.failure ?? {};
-  if (reason) trailer?.set("reason", reason);
   if (trailer) response.addTrailers(Object.fromEntries(trailer));
   response.end();
 }
@@ -160,5 +158,11 @@ async function* recordStreamFailure<T>(messages: AsyncIterable<T>, call: Call) {
 function record(call: Call, error: unknown): ConnectError {
   // Connect cannot send a message with unpaired surrogates, which only a request can contain.
   const sendable = String(error).isWellFormed() ? error : malformedRequest(error);
-  return toConnectError(call.recordFailure(toFailure(sendable)));
+  const failure = call.recordFailure(toFailure(sendable));
+  const reply = toConnectError(failure);
+  // Connect sends metadata as trailers; its own protocol has the reason in the details alone.
+  if (failure.reason && call.head.transport !== "connect") {
+    reply.metadata.set("reason", failure.reason);
+  }
+  return reply;
 }

@@ -162,6 +162,7 @@ POST ${paths.check} | ${aGrpc} | frame:${"00".repeat(70_000)}
 POST ${health}/List | ${aGrpc} | frame:
 POST ${paths.watch} | ${aGrpc}; grpc-timeout: 2S | frame:
 POST ${paths.reflect} | ${aGrpc} | frame:3a00
+POST ${paths.reflect} | content-type: application/grpc-web+proto; grpc-timeout: x | frame:3a00
 POST ${paths.reflect} | ${aGrpc} | frame:2215${Buffer.from("grpc.health.v1.Health").toString("hex")}
 POST ${paths.reflect} | ${aGrpc} | frame:220178
 POST ${paths.reflect} | ${aGrpc}
