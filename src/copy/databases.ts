@@ -1,3 +1,4 @@
+import { realpathSync } from "node:fs";
 import { equals } from "@bufbuild/protobuf";
 import { type Investor, InvestorSchema } from "../../gen/investor/v1/investor_pb.js";
 import { findViolations, textFields } from "../investor/investor.ts";
@@ -5,10 +6,12 @@ import type { Range } from "../investor/paging.ts";
 import { settleInsert } from "../service/replay.ts";
 import { type Database, openStore } from "../store/database-url.ts";
 import { createMongoStore } from "../store/mongodb/mongodb.ts";
-import { mergeWal } from "../store/sqlite/checkpoint.ts";
-import { openSqliteFileToRead } from "../store/sqlite/file.ts";
+import { emptyWal } from "../store/sqlite/checkpoint.ts";
+import { refuseDamage } from "../store/sqlite/damage.ts";
+import { openSqliteFile, openSqliteFileToRead } from "../store/sqlite/file.ts";
 import { createSqliteReader } from "../store/sqlite/reader.ts";
 import { selectedFrom } from "../store/sqlite/schema.ts";
+import { explainError } from "../store/sqlite/sqlite-errors.ts";
 import {
   DuplicateIdError,
   maxListed,
@@ -16,7 +19,6 @@ import {
   RecordRefusedError,
   type Store,
 } from "../store/store.ts";
-import { refuseDamage } from "./damage.ts";
 import { describeViolations, type Source, type Tally, type Target } from "./source-and-target.ts";
 
 /**
@@ -146,6 +148,25 @@ export async function openStoreTarget(
     },
     close: () => store.close(),
   };
+}
+
+/**
+ * Moves the WAL of a file that this process has closed into it.
+ *
+ * @param timeoutMs how long to wait for other processes
+ * @throws {Error} for operators, if the file still needs its WAL
+ */
+async function mergeWal(path: string, timeoutMs: number): Promise<void> {
+  let why = "another process reads the file; end it and repeat the command";
+  try {
+    const { db } = await openSqliteFile(path, () => {}, timeoutMs);
+    if (await emptyWal(db, timeoutMs).finally(() => db.close())) return;
+  } catch (error) {
+    why = explainError(error);
+  }
+  throw new Error(
+    `it is complete only with ${realpathSync(path)}-wal, which cannot be checkpointed: ${why}`,
+  );
 }
 
 async function write(store: Store, investor: Investor, tally: Tally): Promise<void> {

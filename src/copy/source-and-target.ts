@@ -18,7 +18,8 @@ export interface Target {
    */
   write(investors: Investor[], tally: Tally): Promise<void>;
   /**
-   * Makes the file durable, and gives it its final name.
+   * Makes a file durable and gives it its final name, or closes a database. An SQLite file then no
+   * longer needs its WAL.
    *
    * @throws {Error} for operators
    */

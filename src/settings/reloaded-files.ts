@@ -30,7 +30,7 @@ export async function readSettingFile(flag: string, path: string): Promise<Buffe
  *
  * @throws {ConfigError} they cannot be used; the previous content stays in use
  */
-export type Reload = () => Promise<boolean>;
+type Reload = () => Promise<boolean>;
 
 /**
  * Reads files that settings name, and uses them.

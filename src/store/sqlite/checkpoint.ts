@@ -1,9 +1,8 @@
-import { realpathSync, statfsSync } from "node:fs";
+import { statfsSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { pragma } from "./commit-count.ts";
-import { openSqliteFile } from "./file.ts";
-import { explainError } from "./sqlite-errors.ts";
+import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 
 /** WAL frames that trigger a checkpoint; the same as SQLite's default. */
 const maxFrames = 1_000;
@@ -30,7 +29,6 @@ export function createCheckpoints(
   db.exec("PRAGMA wal_autocheckpoint = 0");
   const pageSize = pragma(db, "page_size");
   const walState = db.prepare("PRAGMA wal_checkpoint(NOOP)");
-  const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
 
   /** On a small disk, a WAL of the usual size would leave the file no room to grow. */
   function framesOfDisk(): number {
@@ -43,12 +41,29 @@ export function createCheckpoints(
   return () => {
     if (Number(walState.get()?.log) < frames) return;
     try {
-      checkpoint.get();
+      db.exec("PRAGMA wal_checkpoint(PASSIVE)");
       frames = framesOfDisk();
     } catch (error) {
       onFailure(explainError(error));
     }
   };
+}
+
+/**
+ * Checkpoints without waiting: what stays in the WAL is durable and readable too.
+ *
+ * @returns why something stays, if it does
+ * @throws {Error} neither a reader nor the disk is the reason
+ */
+export function checkpoint(db: DatabaseSync): string | undefined {
+  try {
+    const result = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
+    const isWhole = result?.busy === 0 && result.checkpointed === result.log;
+    return isWhole ? undefined : "another process reads the file, or its locks fail";
+  } catch (error) {
+    if (!hasCode(error, resultCode.full, resultCode.ioError)) throw error;
+    return explainError(error);
+  }
 }
 
 /**
@@ -61,30 +76,11 @@ export function createCheckpoints(
 export async function emptyWal(db: DatabaseSync, timeoutMs: number): Promise<boolean> {
   // A checkpoint that waits would block other writers.
   db.exec("PRAGMA busy_timeout = 0");
-  const checkpoint = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+  const truncate = db.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
   const end = performance.now() + timeoutMs;
-  while (checkpoint.get()?.busy !== 0) {
+  while (truncate.get()?.busy !== 0) {
     if (performance.now() > end) return false;
     await delay(retryMs);
   }
   return true;
-}
-
-/**
- * Moves the WAL of a file that this process has closed into it.
- *
- * @param timeoutMs how long to wait for other processes
- * @throws {Error} for operators, if the file still needs its WAL
- */
-export async function mergeWal(path: string, timeoutMs: number): Promise<void> {
-  let why = "another process reads the file; end it and repeat the command";
-  try {
-    const { db } = await openSqliteFile(path, () => {}, timeoutMs);
-    if (await emptyWal(db, timeoutMs).finally(() => db.close())) return;
-  } catch (error) {
-    why = explainError(error);
-  }
-  throw new Error(
-    `it is complete only with ${realpathSync(path)}-wal, which cannot be checkpointed: ${why}`,
-  );
 }

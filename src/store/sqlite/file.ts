@@ -11,10 +11,11 @@ import { dirname, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
+import { checkpoint } from "./checkpoint.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, syncPath } from "./paths.ts";
-import { completeTable, isEmpty, lackingColumns } from "./schema.ts";
+import { lackingColumns, completeTable, isEmpty } from "./schema.ts";
 import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 
 /** Error codes that mean that the path no longer leads to the open file. */
@@ -204,22 +205,5 @@ export function commit<T>(db: DatabaseSync, write: () => T): T {
     return result;
   } finally {
     if (db.isTransaction) db.exec("ROLLBACK");
-  }
-}
-
-/**
- * Checkpoints without waiting: what stays in the WAL is durable and readable too.
- *
- * @returns why something stays, if it does
- * @throws {Error} neither a reader nor the disk is the reason
- */
-export function checkpoint(db: DatabaseSync): string | undefined {
-  try {
-    const result = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").get();
-    const isWhole = result?.busy === 0 && result.checkpointed === result.log;
-    return isWhole ? undefined : "another process reads the file, or its locks fail";
-  } catch (error) {
-    if (!hasCode(error, resultCode.full, resultCode.ioError)) throw error;
-    return explainError(error);
   }
 }

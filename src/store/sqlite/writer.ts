@@ -4,9 +4,9 @@
  * A commit whose outcome is unknown, or a lock that cannot be taken, ends the thread.
  */
 import { parentPort, workerData } from "node:worker_threads";
-import { createCheckpoints } from "./checkpoint.ts";
+import { checkpoint, createCheckpoints } from "./checkpoint.ts";
 import { countCommit } from "./commit-count.ts";
-import { checkpoint, identify, openSqliteFile } from "./file.ts";
+import { identify, openSqliteFile } from "./file.ts";
 import { insertSql, type Row } from "./schema.ts";
 import { explainError, type Fault, hasCode, resultCode, toFault } from "./sqlite-errors.ts";
 
