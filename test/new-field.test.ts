@@ -2,7 +2,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, it } from "vitest";
-import { copy, lineOf, makeSqlite, tableOf } from "./support/copying.ts";
+import { copy, lineOf, makeSqlite, runSql, tableOf } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { buildWithField } from "./support/new-field.ts";
 import { institution } from "./support/records.ts";
@@ -71,3 +71,26 @@ it("an older export is imported, and an older file copied from, as without the f
   const names = exported.map((line) => JSON.parse(line).formerName);
   expect(names).toEqual(["", "", "", "Ada Byron"]);
 });
+
+it.each([
+  ["text", "FORMER_NAME TEXT", "'Ada Byron'", 0, ["Ada Byron", "", ""]],
+  ["computed text", "former_name TEXT AS (middle_name || 'x')", "", 0, ["x", "x", "x"]],
+  ["text against the rules", "former_name TEXT", "char(7)", 1, ["", ""]],
+  ["another type", "former_name ANY", "7", 1, ["", ""]],
+])(
+  "a column of the field's name that somebody else has added, with %s, is copied from by its values",
+  async (...row) => {
+    const [, column, value, status, names] = row;
+    const folder = temporaryFolder();
+    const records = await makeSqlite(folder, "own.db", 3, { middleName: "" });
+    const path = join(folder, "own.db");
+    runSql(path, `ALTER TABLE investors ADD COLUMN ${column}`);
+    const first = "WHERE id = (SELECT min(id) FROM investors)";
+    if (value) runSql(path, `UPDATE investors SET former_name = ${value} ${first}`);
+    const running = run(["copy", "sqlite:own.db", "out.ndjson"], {}, folder, newer);
+    expect(await running.exited, running.output()).toBe(status);
+    if (status === 1) expect(running.output()).toMatch(`record ${records[0]?.id}: formerName must`);
+    const copied = readFileSync(join(folder, "out.ndjson"), "utf8").trim().split("\n");
+    expect(copied.map((line) => JSON.parse(line).formerName)).toEqual(names);
+  },
+);

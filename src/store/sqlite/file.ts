@@ -15,7 +15,7 @@ import { checkpoint } from "./checkpoint.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
 import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
 import { makeFolder, syncPath } from "./paths.ts";
-import { lackingColumns, completeTable, isEmpty } from "./schema.ts";
+import { columnsToAdd, completeTable, isEmpty } from "./schema.ts";
 import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 
 /** Error codes that mean that the path no longer leads to the open file. */
@@ -108,7 +108,7 @@ async function retryWhileBusy(step: () => void | Promise<void>, end: number): Pr
 function makeTable(db: DatabaseSync): boolean {
   db.exec("PRAGMA cell_size_check = ON");
   // Refuses another program's file before changing it.
-  const wasComplete = !isEmpty(db) && lackingColumns(db).length === 0;
+  const wasComplete = !isEmpty(db) && columnsToAdd(db).length === 0;
   const mode = db.prepare("PRAGMA journal_mode").get()?.journal_mode;
   // Only page 1 changes, and in an existing file only its first bytes. If that write is cut short,
   // either the old or the new state is valid, so no journal on disk is needed to undo it.

@@ -19,8 +19,11 @@ const head = `CREATE TABLE investors (
   ${firstFields.map((field) => `${toSnakeCase(field)} TEXT NOT NULL`).join(",\n  ")}`;
 const options = ") STRICT, WITHOUT ROWID";
 
+const firstColumns = ["type", ...firstFields.map(toSnakeCase)];
+const laterColumns = laterFields.map(toSnakeCase);
+
 /** The columns after the id. */
-const columns = ["type", ...textFields.map(toSnakeCase)];
+const columns = [...firstColumns, ...laterColumns];
 
 /** Inserts a {@link Row}, unless its id is taken. */
 export const insertSql = `INSERT INTO investors (id, ${columns.join(", ")})
@@ -36,10 +39,16 @@ export function toRow(investor: Investor): Row {
   return [investor.id, investor.type, ...textFields.map((field) => investor[field])];
 }
 
-/** The columns to SELECT for {@link toInvestor}: empty text for those that an older table lacks. */
+/**
+ * The columns to SELECT for {@link toInvestor}: empty text for one that an older table lacks. One that
+ * another program has declared is read as it is, NULL as empty.
+ */
 export function selectedFrom(db: DatabaseSync): string {
-  const lacking = lackingColumns(db);
-  return columns.map((name) => (lacking.includes(name) ? "''" : name)).join(", ");
+  const find = db.prepare(
+    "SELECT 1 FROM pragma_table_xinfo('investors') WHERE name = ? COLLATE NOCASE",
+  );
+  const later = laterColumns.map((name) => (find.get(name) ? `ifnull(${name}, '')` : "''"));
+  return [...firstColumns, ...later].join(", ");
 }
 
 /** Converts a row that starts with the columns of {@link selectedFrom}. */
@@ -63,7 +72,7 @@ export function toInvestor(id: string, row: SQLOutputValue[]): Investor {
 export function completeTable(db: DatabaseSync): boolean {
   const wasEmpty = isEmpty(db);
   if (wasEmpty) db.exec(`${head}${options}; PRAGMA application_id = ${applicationId}`);
-  for (const name of lackingColumns(db)) addColumn(db, name);
+  for (const name of columnsToAdd(db)) addColumn(db, name);
   countCommit(db);
   return wasEmpty;
 }
@@ -80,11 +89,11 @@ function addColumn(db: DatabaseSync, name: string): void {
   }
 }
 
-/** The columns of later fields that the table lacks, or that another program has declared otherwise. */
-export function lackingColumns(db: DatabaseSync): string[] {
+/** The columns of later fields that the table does not have as declared by {@link addColumn}. */
+export function columnsToAdd(db: DatabaseSync): string[] {
   const find = db.prepare(`SELECT 1 FROM pragma_table_info('investors')
     WHERE name = ? AND type = 'TEXT' AND "notnull" AND dflt_value = quote('')`);
-  return laterFields.map(toSnakeCase).filter((name) => find.get(name) === undefined);
+  return laterColumns.filter((name) => find.get(name) === undefined);
 }
 
 /**
