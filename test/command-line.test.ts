@@ -108,7 +108,7 @@ describe("the command line", () => {
   });
 
   it.each([
-    ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: it is damaged"],
+    ["a file of another kind", { DATABASE_URL: "sqlite:broken.db" }, "broken.db: SQLite 26"],
     ["a folder that is none", { DATABASE_URL: "sqlite:broken.db/x.db" }, "broken.db/x.db"],
     ["a port that is taken", { PORT: "taken" }, "address already in use"],
     ["one of two that is taken", { PORT: "0,taken" }, "address already in use"],

@@ -98,13 +98,13 @@ describe("a source", () => {
   it.each([
     ["sqlite:no/folder/gone.db", "x.ndjson", "it does not exist"],
     ["sqlite:folder", "x.ndjson", "it is not a file"],
-    ["sqlite:other.db", "x.ndjson", "it is damaged, or not an SQLite file"],
+    ["sqlite:other.db", "x.ndjson", "SQLite 26: file is not a database"],
     ["sqlite:empty.db", "x.ndjson", "it is empty"],
     ["sqlite:hard.db", "x.ndjson", "hard links"],
     ["gone.ndjson", "x.ndjson", "no such file"],
     ["folder.ndjson", "x.ndjson", "it is not a file"],
     ["empty.ndjson", "x.ndjson", "it holds no records"],
-    ["sqlite:one.db", "sqlite:other.db", "it is damaged, or not an SQLite file"],
+    ["sqlite:one.db", "sqlite:other.db", "SQLite 26: file is not a database"],
     ["sqlite:one.db", "sqlite:folder", "it is not a file"],
     ["sqlite:one.db", "gone/x.ndjson", "no such file"],
   ])("or target that cannot be used is refused and not made: %s to %s", async (from, to, fault) => {

@@ -26,7 +26,7 @@ describe("a file with the database URL", () => {
     [
       "has a wrong option",
       "mongodb://user:s3cret@db/?a=b",
-      "url is not a MongoDB connection string: check a, its options, its hosts",
+      "url is not a MongoDB connection string: check its options and hosts",
     ],
   ])("is refused if it %s, and nothing of it is repeated", async (_, text, fault) => {
     const file = join(temporaryFolder(), "url");

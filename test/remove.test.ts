@@ -185,7 +185,7 @@ describe("a record that is removed from SQLite", () => {
     ["mongodb://me:s3cret@h/?no=1", v4(), 2, "cannot remove from mongodb://h/: not a MongoDB"],
     ["env:NOWHERE", v4(), 2, "DATABASE: the environment variable NOWHERE is not set"],
     ["sqlite:gone.db", v4(), 1, "cannot remove from sqlite:gone.db: it does not exist"],
-    ["sqlite:garbage.db", v4(), 1, "it is damaged, or not an SQLite file"],
+    ["sqlite:garbage.db", v4(), 1, "SQLite 26: file is not a database"],
     ["sqlite:other.db", v4(), 1, "it belongs to another program"],
   ])("is in no %j with the id %s: status %i", async (database, id, status, fault) => {
     const folder = temporaryFolder();

@@ -216,7 +216,7 @@ describe("restore.js", () => {
   });
 
   it.each([
-    ["is damaged", "damaged.db", /it is damaged, or not an SQLite file.*; nothing was changed$/m],
+    ["is damaged", "damaged.db", /SQLite 26: file is not a database; nothing was changed$/m],
     ["is not there", "none.db", /there is no such backup; .*\/backups has none$/m],
     ["is in a folder that is not there", "unmounted/none.db", /ENOENT.*unmounted/m],
   ])("changes nothing if the backup %s", async (_, name, message) => {

@@ -121,9 +121,9 @@ describe("an error of the disk", needs("cc"), () => {
   });
 
   it.each([
-    ["read .db =1 EIO", "its disk "],
-    ["read .db 1 EIO", "its disk "],
-    ["read -wal 1 EIO", "its disk "],
+    ["read .db =1 EIO", "disk I/O error"],
+    ["read .db 1 EIO", "disk I/O error"],
+    ["read -wal 1 EIO", "its disk cannot be read"],
     ["write -wal 1 EDQUOT", "system error -122"],
     ["open .db 1 EMFILE", "read-only mounts, inodes and open files"],
     ["open -wal 1 EIO", "cannot be opened or written"],
@@ -140,7 +140,7 @@ describe("an error of the disk", needs("cc"), () => {
       await Promise.race([service.exited, untilWritten(service, "serving")]);
       for (const [text, failed] of [told, [service.output(), hasEnded(service.child)]]) {
         if (failed) expect(text).toContain(why);
-        expect(text).not.toContain("not an SQLite file");
+        expect(text).not.toContain("file is not a database");
       }
     },
   );

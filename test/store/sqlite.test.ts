@@ -380,7 +380,7 @@ describe("SQLite", () => {
     ["it has other hard links", (path) => linkSync(path, `${path}.too`)],
     ["belongs to another program", (path) => runSql(path, foreign)],
     ["belongs to another program", (path) => runSql(path, "PRAGMA application_id = 77")],
-    ["it is damaged, or not an SQLite file", (path) => writeFileSync(path, noDatabase)],
+    ["SQLite 26: file is not a database", (path) => writeFileSync(path, noDatabase)],
   ])("refuses a file as it is, and says why: %s", async (why, change) => {
     const path = join(temporaryFolder(), "investors.db");
     await (await open(path)).store.close();

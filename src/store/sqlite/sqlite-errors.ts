@@ -11,7 +11,6 @@ export const resultCode = {
   cannotOpen: 14,
   protocol: 15,
   constraint: 19,
-  notADatabase: 26,
   writeError: 778,
   syncError: 1034,
   folderSyncError: 1290,
@@ -52,14 +51,10 @@ export function toStoreError(failure: Fault): Error {
     : new Error(failure.message);
 }
 
-/** What result codes mean for operators. The first one that matches counts. */
+/** What result codes mean for operators, where SQLite's own words are not enough. */
 const meanings: [codes: number[], meaning: string][] = [
   [[resultCode.busy], "another process is using it"],
-  [
-    [resultCode.protocol],
-    "its -shm cannot be locked: another program holds the lock, or its file system grants none",
-  ],
-  [[resultCode.notADatabase], "it is damaged, or not an SQLite file"],
+  [[resultCode.protocol], "its -shm cannot be locked"],
   // SQLite reports a malformed page and an unreadable one by the same code.
   [[resultCode.corrupt], "it is damaged, or its disk cannot be read"],
   [
@@ -70,7 +65,6 @@ const meanings: [codes: number[], meaning: string][] = [
     [resultCode.full, resultCode.writeError, resultCode.indexSizeError],
     "its disk is full, a quota is used up, or the disk fails",
   ],
-  [[resultCode.ioError], "its disk fails"],
 ];
 
 /** Explains a failure to operators: an error of SQLite by its result code, any other by its message. */

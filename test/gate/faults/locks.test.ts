@@ -26,9 +26,7 @@ describe("where no lock on the index of the WAL can be taken", needs("cc"), () =
       const next = run([], disk.env, disk.folder);
       expect(await next.exited).toBe(1);
       for (const { output } of [service, next]) {
-        expect(output()).toMatch(
-          /"level":60.*its -shm cannot be locked: another program holds the lock/,
-        );
+        expect(output()).toMatch(/"level":60.*its -shm cannot be locked/);
       }
     },
   );
