@@ -91,23 +91,28 @@ describe("what cannot heal is said at once", () => {
     ]);
   });
 
-  it("grpc-js over TLS to an IP address, with the option that helps", async () => {
-    const authority = await createAuthority();
-    const flags = await writeServerFlags(temporaryFolder(), authority);
-    const { port } = await startInProcess(flags);
-    const open = (channelOptions = {}) => {
-      const tls = credentials.createSsl(Buffer.from(authority.ca));
-      const options = { channelOptions };
-      const client = grpc.createInvestorClient(`127.0.0.1:${port}`, tls, options);
-      onTestFinished(() => client.close());
-      return client;
-    };
-    const error = await errorOf(get(open()));
-    expect(error).toMatchObject(lasting);
-    expect(error.message).toContain("grpc.ssl_target_name_override");
-    const named = open({ "grpc.ssl_target_name_override": "localhost" });
-    expect((await errorOf(get(named))).codeName).toBe("NOT_FOUND");
-  });
+  // Node.js 24 takes an address for a server's name.
+  const isAddressName = process.versions.node.startsWith("24.");
+  it.skipIf(isAddressName)(
+    "grpc-js over TLS to an IP address, with the option that helps",
+    async () => {
+      const authority = await createAuthority();
+      const flags = await writeServerFlags(temporaryFolder(), authority);
+      const { port } = await startInProcess(flags);
+      const open = (channelOptions = {}) => {
+        const tls = credentials.createSsl(Buffer.from(authority.ca));
+        const options = { channelOptions };
+        const client = grpc.createInvestorClient(`127.0.0.1:${port}`, tls, options);
+        onTestFinished(() => client.close());
+        return client;
+      };
+      const error = await errorOf(get(open()));
+      expect(error).toMatchObject(lasting);
+      expect(error.message).toContain("grpc.ssl_target_name_override");
+      const named = open({ "grpc.ssl_target_name_override": "localhost" });
+      expect((await errorOf(get(named))).codeName).toBe("NOT_FOUND");
+    },
+  );
 });
 
 describe("the client behind a proxy", () => {
