@@ -25,6 +25,7 @@ describe("the command line", () => {
   it.each([
     [["--port", "http"], { PORT: "1" }, /--port .* must be a port/],
     [[], { PORT: "1\n2" }, /'1 2' from env 'PORT' .* must be a port/],
+    [[], { npm_config_log_calls: "true" }, /npm took --log-calls: write it after "--"/],
     [
       [],
       { GRPC_PORT: "50051" },

@@ -78,7 +78,7 @@ export async function listen(options: ListenerOptions) {
     });
     servers.push(server);
     await once(server.listen({ port, host }), "listening").catch((error: Error) => {
-      throw new Error(`cannot listen on ${host}:${port}: ${error.message}`);
+      throw new Error(`cannot listen on --host ${host}, --port ${port}: ${error.message}`);
     });
     // Such as a connection that was gone before it was accepted.
     server.on("error", ignore);

@@ -98,6 +98,11 @@ export function readConfig(command: Command) {
   const values = command.opts<Values>();
   const { databaseUrlFile, host, port, tlsCert, tlsKey, tlsClientCa } = values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
+  for (const { long, envVar = "" } of settings) {
+    // npm keeps what stands before its "--", as options of its own.
+    if (process.env[`npm_config_${envVar.toLowerCase()}`] === undefined) continue;
+    throw new ConfigError(`npm took ${long}: write it after "--", as in "npm start -- ${long} …"`);
+  }
   for (const name of ["grpcPort", "httpPort"] as const) {
     if (values[name] === undefined) continue;
     const flag = name === "grpcPort" ? "--grpc-port" : "--http-port";
