@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
+import { createRegistry } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
@@ -72,6 +73,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
   const jsonOptions = {
     alwaysEmitImplicit: true,
     ignoreUnknownFields: false,
+    registry: createRegistry(...services.map(({ service }) => service.file)),
     textDecoder: new TextDecoder("utf-8", { fatal: true }),
   };
   const compressions = createCompressions();
