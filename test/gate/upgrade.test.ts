@@ -30,6 +30,10 @@ function unpack(commit: string): string {
   return program;
 }
 
+/** Starts an older version, which has two ports; the first is for gRPC. */
+const startOlder = (program: string, folder: string, env = {}) =>
+  startService({ GRPC_PORT: "0", HTTP_PORT: "0", ...env }, folder, program);
+
 /** A request with every text, which older versions require, and which is not sent if it is empty. */
 const aNewCreate = () => aCreate({ ...everyText, requestId: v7() });
 
@@ -67,12 +71,12 @@ async function expectServed(service: Service, created: Created[]): Promise<void>
 it("SQLite: 0.5.0, this version and back, each after a kill", needs("git", "history"), async () => {
   const program = unpack("30701ab");
   const folder = temporaryFolder();
-  const all = await createAndKill(await startService({}, folder, program));
+  const all = await createAndKill(await startOlder(program, folder));
   expect(statSync(join(folder, "data/investors.db-wal")).size).toBeGreaterThan(0);
   const upgraded = await startService({}, folder);
   await expectServed(upgraded, all);
   all.push(...(await createAndKill(upgraded)));
-  const downgraded = await startService({}, folder, program);
+  const downgraded = await startOlder(program, folder);
   await expectServed(downgraded, all);
   all.push(...(await createAndKill(downgraded)));
   const stopped = await startService({}, folder);
@@ -87,7 +91,7 @@ describeWithMongo("MongoDB", "set of one", (mongo) => {
     async (_, commit) => {
       const program = unpack(commit);
       const env = { DATABASE_URL: mongo.url() };
-      const startOld = () => startService(env, temporaryFolder(), program);
+      const startOld = () => startOlder(program, temporaryFolder(), env);
       const startCurrent = () => startService(env);
       const [older, newer] = [await startOld(), await startCurrent()];
       const request = aNewCreate();

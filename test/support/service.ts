@@ -103,7 +103,7 @@ export async function startService(
   const [, port] = await waitFor(async () => {
     const { child, output } = running;
     if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
-    return /serving .* on https?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
+    return /serving .* on (?:http|grpc)s?:\/\/[^ "]*:(\d+)/.exec(output()) ?? undefined;
   });
   return { ...running, port: Number(port), folder };
 }
