@@ -31,7 +31,6 @@ interface Values
     Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
     Partial<Record<"authTokensFile" | "oidcIssuer" | "oidcAudience", string>>,
     Record<"maxInFlight" | "maxConnections", number>,
-    Partial<Record<"grpcPort" | "httpPort", string>>,
     Record<"requestTimeout" | "drainDelay" | "drainTimeout", number> {
   port: number[];
   maxConnectionAge?: number | "";
@@ -103,10 +102,9 @@ export function readConfig(command: Command) {
     if (process.env[`npm_config_${envVar.toLowerCase()}`] === undefined) continue;
     throw new ConfigError(`npm took ${long}: write it after "--", as in "npm start -- ${long} …"`);
   }
-  for (const name of ["grpcPort", "httpPort"] as const) {
-    if (values[name] === undefined) continue;
-    const flag = name === "grpcPort" ? "--grpc-port" : "--http-port";
-    throw new ConfigError(`${flag} no longer exists: "--port" (PORT) serves all protocols`);
+  for (const option of formerPorts) {
+    if (command.getOptionValue(option.attributeName()) === undefined) continue;
+    throw new ConfigError(`${option.long} no longer exists: "--port" (PORT) serves all protocols`);
   }
   const database = parseDatabaseUrl("--database-url", values.databaseUrl);
   if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
