@@ -69,7 +69,7 @@ describe("the commands of the pages, each followed twice, lose no record", needs
   for (const [name, platform] of Object.entries(platforms)) {
     const { service, data, backups, install, start, backup, restore } = platform;
     it(`with ${name}`, name === "Kubernetes" ? needs("Go") : {}, async () => {
-      const overlay = join(root, "deploy/kubernetes/sqlite-tokens");
+      const overlay = join(root, "deploy/kubernetes/sqlite");
       const machine = createMachine(name === "Kubernetes" ? read("kubernetes", overlay) : []);
       const { folder } = machine;
       const createThree = async () => {

@@ -36,29 +36,21 @@ describe("the manifests", needs("Go"), () => {
   };
 
   it.each([
-    ["mongodb", "tokens", "Deployment"],
-    ["mongodb", "oidc", "Deployment"],
-    ["sqlite", "tokens", "StatefulSet"],
-    ["sqlite", "oidc", "StatefulSet"],
+    ["mongodb", "Deployment"],
+    ["sqlite", "StatefulSet"],
   ])(
-    "of Kubernetes on %s with %s have settings that the service takes, and time to drain",
-    (name, access, kind) => {
-      const { objects, find } = readOverlay(`${name}-${access}`);
+    "of Kubernetes on %s have settings that the service takes, and time to drain",
+    (name, kind) => {
+      const { objects, find } = readOverlay(name);
       const { spec } = find(kind);
       const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
       const [container] = containers;
-      const { env, envFrom, volumeMounts, startupProbe, readinessProbe, livenessProbe } = container;
+      const { env, volumeMounts, startupProbe, readinessProbe, livenessProbe } = container;
       const mountOf = (volume: string) =>
         volumeMounts.find((each: { name: string }) => each.name === volume);
       const own = env.map((each: { name: string; value: string }) => [each.name, each.value]);
       const image = readFileSync(join(root, "Dockerfile"), "utf8");
       const [, databaseOfImage = ""] = /^ENV .*DATABASE_URL=(\S+)/m.exec(image) ?? [];
-      const hasOidc = envFrom.some(
-        ({ configMapRef }: { configMapRef: { name: string } }) =>
-          configMapRef.name === "investor-records-oidc",
-      );
-      expect(hasOidc).toBe(access === "oidc");
-      expect(JSON.stringify(find("NetworkPolicy")).includes('"port":443')).toBe(hasOidc);
       const { database, databaseUrlFile, tls, authentication, ports, drain } = readVariables({
         HOST: "::",
         DATABASE_URL: databaseOfImage,
@@ -96,20 +88,20 @@ describe("the manifests", needs("Go"), () => {
   );
 
   it("of Kubernetes on mongodb keep one replica of two, and those on sqlite one with a volume", () => {
-    const mongodb = readOverlay("mongodb-tokens");
+    const mongodb = readOverlay("mongodb");
     const { minAvailable, selector } = mongodb.find("PodDisruptionBudget").spec;
     expect(minAvailable).toBeLessThan(mongodb.find("Deployment").spec.replicas);
     expect(selector).toEqual(mongodb.find("Deployment").spec.selector);
     expect(mongodb.find("NetworkPolicy").spec.egress).toContainEqual({ ports: [{ port: 27_017 }] });
     const { replicas, template, volumeClaimTemplates } =
-      readOverlay("sqlite-tokens").find("StatefulSet").spec;
+      readOverlay("sqlite").find("StatefulSet").spec;
     expect(replicas).toBe(1);
     const [{ volumeMounts }] = template.spec.containers;
     const { name } = volumeClaimTemplates[0].metadata;
     expect(volumeMounts).toContainEqual({ name, mountPath: "/data" });
   });
 
-  it.each(["mongodb-tokens", "mongodb-oidc", "sqlite-tokens", "sqlite-oidc"])(
+  it.each(["mongodb", "sqlite"])(
     "of Kubernetes in %s run the image that the base names, backups and restores, too",
     (name) => {
       const folder = join(temporaryFolder(), "kubernetes");
@@ -122,12 +114,12 @@ describe("the manifests", needs("Go"), () => {
       writeFileSync(base, named);
       const objects = JSON.stringify(read("kubernetes", join(folder, name)));
       const images = Array.from(objects.matchAll(/"image":"([^"]*)"/g), ([, image]) => image);
-      expect(images).toEqual(Array(/sqlite/.test(name) ? 3 : 1).fill("registry.test/mine:9.9.9"));
+      expect(images).toEqual(Array(name === "sqlite" ? 3 : 1).fill("registry.test/mine:9.9.9"));
     },
   );
 
   it("of Kubernetes on sqlite back up and restore the records' volume, from and to another", () => {
-    const { objects, find } = readOverlay("sqlite-oidc");
+    const { objects, find } = readOverlay("sqlite");
     const { metadata, spec: service } = find("StatefulSet");
     const data = `${service.volumeClaimTemplates[0].metadata.name}-${metadata.name}-0`;
     const [{ env }] = service.template.spec.containers;
@@ -175,20 +167,16 @@ describe("the manifests", needs("Go"), () => {
 
     const [, scraper] = /^scraper ([0-9a-f]{40}) metrics$/m.exec(tokens) ?? [];
     expect(calls).toContain(`--from-literal=scraper=${scraper} `);
-    const { template } = readOverlay("sqlite-oidc").find("StatefulSet").spec;
-    const [{ image, envFrom }] = template.spec.containers;
+    const { template } = readOverlay("sqlite").find("StatefulSet").spec;
+    const [{ image }] = template.spec.containers;
     expect(calls).toContain(`docker push ${image}\n`);
     expect(calls).toContain("create namespace investors\n");
     const made = (kind: string) =>
       Array.from(calls.matchAll(new RegExp(`create ${kind} ([\\w-]+)`, "g")), ([, name]) => name);
-    const volumes = [template, readOverlay("mongodb-tokens").find("Deployment").spec.template]
+    const volumes = [template, readOverlay("mongodb").find("Deployment").spec.template]
       .flatMap(({ spec }) => spec.volumes)
       .flatMap(({ secret }: { secret?: { secretName: string } }) => secret?.secretName ?? []);
     expect(new Set(made("secret generic"))).toEqual(new Set(volumes));
-    const [{ configMapRef }] = envFrom.filter((each: { configMapRef: { name: string } }) =>
-      /oidc/.test(each.configMapRef.name),
-    );
-    expect(made("configmap")).toEqual([configMapRef.name]);
     for (const key of ["tls.crt", "tls.key", "ca.crt"])
       expect(calls).toContain(`--from-file=${key} `);
     const [, overlay = ""] = /^kubectl apply -k (.*)$/m.exec(calls) ?? [];
@@ -197,7 +185,7 @@ describe("the manifests", needs("Go"), () => {
 
   it("of Prometheus find the pods, and secrets that these have", () => {
     const [{ metadata, spec }] = read("kubernetes", join(deploy, "kubernetes/pod-monitor.yaml"));
-    const { template } = readOverlay("mongodb-tokens").find("Deployment").spec;
+    const { template } = readOverlay("mongodb").find("Deployment").spec;
     expect(template.metadata.labels).toEqual(spec.selector.matchLabels);
     const [{ port, authorization, tlsConfig }] = spec.podMetricsEndpoints;
     expect(template.spec.containers[0].ports).toContainEqual({ name: port, containerPort: 8080 });
