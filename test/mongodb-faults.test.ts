@@ -1,10 +1,16 @@
-import { connect, createServer } from "node:net";
+import { createServer } from "node:net";
 import { UUID } from "mongodb";
 import { expect, it } from "vitest";
 import { copy, makeSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { connectTo, describeWithMongo, startServer } from "./support/mongodb.ts";
+import {
+  connectTo,
+  describeWithMongo,
+  failCommands,
+  startProxy,
+  startServer,
+} from "./support/mongodb.ts";
 import { aCreate } from "./support/records.ts";
 import { ask, grpcClient, preload, startService, waitFor } from "./support/service.ts";
 import { listen } from "./support/tcp.ts";
@@ -54,12 +60,8 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
     await makeSqlite(folder, "a.db", 3);
     const url = mongo.url();
     const writeConcernError = { code: 64, errmsg: "waiting for replication timed out" };
-    await (await connectTo(url)).db("admin").command({
-      configureFailPoint: "failCommand",
-      // The first is one that looks whether the server keeps a journal.
-      mode: { times: 2 },
-      data: { failCommands: ["insert"], writeConcernError },
-    });
+    // The first is one that looks whether the server keeps a journal.
+    await failCommands(await connectTo(url))({ times: 2 }, { writeConcernError });
     const anHourLater = preload(`
       const now = performance.now.bind(performance);
       performance.now = () => now() + 3_600_000;`);
@@ -70,15 +72,8 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
   });
 
   it("whose reply drips holds up no other get beyond its deadline", async () => {
-    const target = Number(new URL(mongo.url()).port);
     let isDripping = false;
-    const proxy = createServer((caller) => {
-      const server = connect(target, "127.0.0.1");
-      const sockets = [caller, server] as const;
-      for (const each of sockets) {
-        each.on("error", () => {});
-        each.once("close", () => sockets.forEach((other) => void other.destroy()));
-      }
+    const port = await startProxy(mongo, (caller, server) => {
       caller.pipe(server);
       const waiting: Buffer[] = [];
       server.on("data", (chunk: Buffer) => {
@@ -96,7 +91,6 @@ describeWithMongo("a MongoDB", "standalone", (mongo) => {
         } else if (waiting.length === 0) caller.write(chunk);
       });
     });
-    const port = await listen(proxy);
     const env = { DATABASE_URL: `mongodb://127.0.0.1:${port}/drip`, REQUEST_TIMEOUT: "4s" };
     const client = grpcClient(await startService(env));
     const { id } = await client.createInvestor(aCreate());

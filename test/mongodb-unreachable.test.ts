@@ -1,9 +1,7 @@
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
 import { expect, it, onTestFinished } from "vitest";
 import { createMongoStore } from "../src/store/mongodb/mongodb.ts";
 import { createAuthority } from "./support/certificates.ts";
-import { temporaryFolder } from "./support/folder.ts";
+import { temporaryFile } from "./support/folder.ts";
 import { describeWithMongo, findMembers, startServer } from "./support/mongodb.ts";
 
 /** Why a store over this URL cannot serve. */
@@ -24,104 +22,83 @@ async function start(instance: object, auth?: object): Promise<number> {
 }
 
 /** Expects these reasons, once the servers and their elections are over their start. */
-async function expectReasons(table: [url: string, reason: unknown][]): Promise<void> {
+async function expectReasons(table: [url: string, reason: string | RegExp][]): Promise<void> {
   await Promise.all(
     table.map(([url, reason]) =>
-      expect.poll(() => reasonOf(url), { message: url }).toEqual(reason),
+      expect.poll(() => reasonOf(url), { message: url }).toMatch(reason),
     ),
   );
 }
 
-describeWithMongo(
-  "A MongoDB that cannot be used says which setting is wrong:",
-  "standalone",
-  (mongo) => {
-    it("host, port, replicaSet", async () => {
-      const { port } = mongo.members()[0] ?? {};
-      await expectReasons([
-        [
-          "mongodb://none.invalid/",
-          expect.stringMatching(
-            /none.invalid:27017: getaddrinfo (ENOTFOUND|EAI_AGAIN) none.invalid$/,
-          ),
-        ],
-        [
-          "mongodb+srv://none.invalid/",
-          expect.stringMatching(
-            /^querySrv (ENOTFOUND|ESERVFAIL|EREFUSED|ECONNREFUSED|ETIMEOUT) _mongodb._tcp.none.invalid$/,
-          ),
-        ],
-        [
-          "mongodb://127.0.0.1:9/",
-          expect.stringContaining("127.0.0.1:9: connect ECONNREFUSED 127.0.0.1:9"),
-        ],
-        [
-          `mongodb://127.0.0.1:${port}/?replicaSet=rs0`,
-          expect.stringMatching(/ReplicaSetNoPrimary rs0 of no host of the URL$/),
-        ],
-      ]);
-    });
+describeWithMongo("A MongoDB that cannot be used names the setting:", "standalone", (mongo) => {
+  it("host, port, replicaSet", async () => {
+    const { port } = mongo.members()[0] ?? {};
+    await expectReasons([
+      [
+        "mongodb://none.invalid/",
+        /none.invalid:27017: getaddrinfo (ENOTFOUND|EAI_AGAIN) none.invalid$/,
+      ],
+      [
+        "mongodb+srv://none.invalid/",
+        /^querySrv (ENOTFOUND|ESERVFAIL|EREFUSED|ECONNREFUSED|ETIMEOUT) _mongodb._tcp.none.invalid$/,
+      ],
+      ["mongodb://127.0.0.1:9/", "127.0.0.1:9: connect ECONNREFUSED 127.0.0.1:9"],
+      [
+        `mongodb://127.0.0.1:${port}/?replicaSet=rs0`,
+        /ReplicaSetNoPrimary rs0 of no host of the URL$/,
+      ],
+    ]);
+  });
 
-    it("user, password, authSource", async () => {
-      const auth = { enable: true, customRootName: "root", customRootPwd: "s3cret" };
-      const host = `127.0.0.1:${await start({}, { auth })}`;
-      const refused = "Authentication failed. (AuthenticationFailed)";
-      await expectReasons([
-        [`mongodb://root:s3cret@${host}/`, "it serves"],
-        [`mongodb://root:wrong@${host}/`, refused],
-        [`mongodb://nobody:s3cret@${host}/`, refused],
-        [`mongodb://root:s3cret@${host}/?authSource=other`, refused],
-        [
-          `mongodb://${host}/`,
-          "MongoDB does not authorize this: check the user in the URL and its roles",
-        ],
-      ]);
-    });
+  it("user, password, authSource", async () => {
+    const auth = { enable: true, customRootName: "root", customRootPwd: "s3cret" };
+    const host = `127.0.0.1:${await start({}, { auth })}`;
+    const refused = "Authentication failed. (AuthenticationFailed)";
+    await expectReasons([
+      [`mongodb://root:s3cret@${host}/`, "it serves"],
+      [`mongodb://root:wrong@${host}/`, refused],
+      [`mongodb://nobody:s3cret@${host}/`, refused],
+      [`mongodb://root:s3cret@${host}/?authSource=other`, refused],
+      [
+        `mongodb://${host}/`,
+        "MongoDB does not authorize this: check the user in the URL and its roles",
+      ],
+    ]);
+  });
 
-    it("tls, tlsCAFile", async () => {
-      const folder = temporaryFolder();
-      const write = (name: string, text: string) => {
-        writeFileSync(join(folder, name), text);
-        return join(folder, name);
-      };
-      const authority = await createAuthority();
-      const { cert, key } = await authority.sign("mongodb");
-      const pem = write("server.pem", cert + key);
-      const ca = write("ca.pem", authority.ca);
-      const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", pem];
-      const tls = await start({ args, ip: "0.0.0.0" });
-      const plain = mongo.members()[0]?.port;
-      const good = `mongodb://127.0.0.1:${tls}/?tls=true&tlsCAFile=${ca}`;
-      const gone = `mongodb://127.0.0.1:${tls}/?tls=true&tlsCAFile=/gone.pem`;
-      const cannot = (port: number | undefined, why: string) =>
-        expect.stringMatching(`127.0.0.1:${port}: ${why}`);
-      await expectReasons([
-        [good, "it serves"],
-        [`${good}&tlsCertificateKeyFile=${ca}`, expect.stringContaining("DECODER routines")],
-        [gone, "ENOENT: no such file or directory, open '/gone.pem'"],
-        [
-          `mongodb://127.0.0.1:${tls}/?tls=true`,
-          cannot(tls, "unable to verify the first certificate"),
-        ],
-        [
-          `mongodb://127.0.0.2:${tls}/?tls=true&tlsCAFile=${ca}`,
-          expect.stringContaining("127.0.0.2 is not in the cert's list"),
-        ],
-        [`mongodb://127.0.0.1:${tls}/`, cannot(tls, "connection .* closed")],
-        [`mongodb://127.0.0.1:${plain}/?tls=true`, cannot(plain, ".*TLS")],
-      ]);
-    });
+  it("tls, tlsCAFile", async () => {
+    const authority = await createAuthority();
+    const { cert, key } = await authority.sign("mongodb");
+    const pem = temporaryFile(cert + key);
+    const ca = temporaryFile(authority.ca);
+    const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", pem];
+    const port = await start({ args, ip: "0.0.0.0" });
+    const plain = `127.0.0.1:${mongo.members()[0]?.port}`;
+    const host = `127.0.0.1:${port}`;
+    const good = `mongodb://${host}/?tls=true&tlsCAFile=${ca}`;
+    await expectReasons([
+      [good, "it serves"],
+      [`${good}&tlsCertificateKeyFile=${ca}`, "DECODER routines"],
+      [
+        `mongodb://${host}/?tls=true&tlsCAFile=/gone.pem`,
+        "ENOENT: no such file or directory, open '/gone.pem'",
+      ],
+      [`mongodb://${host}/?tls=true`, `${host}: unable to verify the first certificate`],
+      [good.replace("127.0.0.1", "127.0.0.2"), "127.0.0.2 is not in the cert's list"],
+      [`mongodb://${host}/`, RegExp(`${host}: connection .* closed`)],
+      [`mongodb://${plain}/?tls=true`, RegExp(`${plain}: .*TLS`)],
+    ]);
+  });
 
-    it("a set that is not initiated", async () => {
-      const host = `127.0.0.1:${await start({ replSet: "rs0" })}`;
-      const ghost = expect.stringContaining(`${host}: RSGhost`);
-      await expectReasons([
-        [`mongodb://${host}/`, ghost],
-        [`mongodb://${host}/?replicaSet=rs0`, ghost],
-      ]);
-    });
-  },
-);
+  it("a set that is not initiated", async () => {
+    const host = `127.0.0.1:${await start({ replSet: "rs0" })}`;
+    const ghost = `${host}: RSGhost`;
+    await expectReasons([
+      [`mongodb://${host}/`, ghost],
+      [`mongodb://${host}/?replicaSet=rs0`, ghost],
+    ]);
+  });
+});
 
 describeWithMongo("A set says so too:", "set of three", (mongo) => {
   it("its name, a secondary alone, no primary", async () => {
@@ -131,9 +108,9 @@ describeWithMongo("A set says so too:", "set of three", (mongo) => {
       [mongo.url(), "it serves"],
       [
         mongo.url().replace(/replicaSet=\w+/, "replicaSet=wrong"),
-        expect.stringMatching(/ReplicaSetNoPrimary wrong of no host of the URL$/),
+        /ReplicaSetNoPrimary wrong of no host of the URL$/,
       ],
-      [`${direct}&replicaSet=wrong`, expect.stringContaining(`127.0.0.1:${second?.port}: Unknown`)],
+      [`${direct}&replicaSet=wrong`, `127.0.0.1:${second?.port}: Unknown`],
       [direct, "not primary (10107)"],
     ]);
     primary?.signal("SIGKILL");

@@ -1,8 +1,10 @@
+import { connect, createServer as createProxy, type Socket } from "node:net";
 import { MongoClient, type MongoClientOptions } from "mongodb";
 import { MongoMemoryReplSet, MongoMemoryServer } from "mongodb-memory-server-core";
 import { v4 } from "uuid";
 import { afterAll, beforeAll, describe, inject, onTestFinished } from "vitest";
 import { hasEnded, waitFor } from "./service.ts";
+import { listen } from "./tcp.ts";
 import { lacking } from "./tools.ts";
 
 const electionTimeoutMs = 2_000;
@@ -37,21 +39,23 @@ export function describeWithMongo(
   kind: MongoKind,
   tests: (mongo: TestMongo) => void,
 ): void {
-  const start = () =>
-    kind === "standalone" ? startStandalone() : startReplicaSet(kind === "set of one" ? 1 : 3);
+  const start = (): Promise<MongoMemoryServer | MongoMemoryReplSet> =>
+    kind === "standalone" ? createServer() : createSet(kind === "set of one" ? 1 : 3);
   describe(name, needsMongo(), () => {
     let running: Awaited<ReturnType<typeof start>>;
+    const servers = () => ("servers" in running ? running.servers : [running]);
+    const members = () => servers().flatMap(toMember);
     beforeAll(async () => {
       running = await start();
     });
     afterAll(async () => {
-      for (const { signal } of running.members()) signal("SIGCONT");
+      for (const { signal } of members()) signal("SIGCONT");
       await running.stop();
     });
     tests({
-      url: () => running.url(`test-${v4()}`),
-      members: () => running.members(),
-      revive: () => running.revive(),
+      url: () => running.getUri(`test-${v4()}`),
+      members,
+      revive: () => revive(servers()),
     });
   });
 }
@@ -73,6 +77,35 @@ export async function connectTo(url: string, options?: MongoClientOptions): Prom
   const client = await MongoClient.connect(url, options);
   onTestFinished(() => client.close());
   return client;
+}
+
+/**
+ * Has commands of the service fail, by this client of their server, until the end of the test.
+ *
+ * @returns a function that says in which mode of a fail point they do from now on, and how
+ */
+export function failCommands(client: MongoClient) {
+  const fail = (mode: object | string, how: object = {}, command = "insert") => {
+    const data = { failCommands: [command], appName: "investor-records", ...how };
+    return client.db("admin").command({ configureFailPoint: "failCommand", mode, data });
+  };
+  onTestFinished(async () => void (await fail("off")));
+  return fail;
+}
+
+/** Has callers of a MongoDB, until the end of the test, come by a port whose proxy passes on what it is given. */
+export function startProxy(
+  mongo: TestMongo,
+  relay: (caller: Socket, server: Socket) => void,
+): Promise<number> {
+  const proxy = createProxy((caller) => {
+    const server = connect(mongo.members()[0]?.port ?? 0, "127.0.0.1");
+    for (const each of [caller, server]) each.on("error", () => {});
+    caller.on("close", () => server.destroy());
+    server.on("close", () => caller.destroy());
+    relay(caller, server);
+  });
+  return listen(proxy);
 }
 
 /** Starts a server of the running test's own. */
@@ -105,39 +138,18 @@ function createServer(instance: object = {}, auth?: object): Promise<MongoMemory
   return MongoMemoryServer.create({ instance: all, ...auth });
 }
 
-async function startStandalone() {
-  const server = await createServer();
-  return {
-    url: (database: string) => server.getUri(database),
-    members: () => toMembers([server]),
-    revive: () => revive([server]),
-    stop: () => server.stop(),
-  };
-}
-
-async function startReplicaSet(count: number) {
-  const set = await MongoMemoryReplSet.create({
+function createSet(count: number): Promise<MongoMemoryReplSet> {
+  const configSettings = { electionTimeoutMillis: electionTimeoutMs };
+  return MongoMemoryReplSet.create({
     instanceOpts: Array.from({ length: count }, () => ({ launchTimeout, args })),
-    replSet: {
-      count,
-      storageEngine: "wiredTiger",
-      configSettings: { electionTimeoutMillis: electionTimeoutMs },
-    },
+    replSet: { count, storageEngine: "wiredTiger", configSettings },
   });
-  return {
-    url: (database: string) => set.getUri(database),
-    members: () => toMembers(set.servers),
-    revive: () => revive(set.servers),
-    stop: () => set.stop(),
-  };
 }
 
-function toMembers(servers: MongoMemoryServer[]): Member[] {
-  return servers.flatMap(({ instanceInfo }) => {
-    const process = instanceInfo?.instance.mongodProcess;
-    if (instanceInfo === undefined || process === undefined) return [];
-    return [{ port: instanceInfo.port, signal: (signal) => void process.kill(signal) }];
-  });
+function toMember({ instanceInfo }: MongoMemoryServer): Member[] {
+  const process = instanceInfo?.instance.mongodProcess;
+  if (instanceInfo === undefined || process === undefined) return [];
+  return [{ port: instanceInfo.port, signal: (signal) => void process.kill(signal) }];
 }
 
 /** Starts servers again that have died, on their ports and with their data. */
