@@ -1,20 +1,31 @@
 import { setTimeout as delay } from "node:timers/promises";
+import { createServiceImplSpec } from "@connectrpc/connect";
 import type { Logger } from "pino";
+import { Health } from "../gen/grpc/health/v1/health_pb.js";
+import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
+import { ServerReflection as ServerReflectionAlpha } from "../gen/grpc/reflection/v1alpha/reflection_pb.js";
+import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { createTracing } from "./calls/tracing.ts";
+import { createHealth } from "./endpoints/health.ts";
+import { createProbesAndMetrics } from "./endpoints/probes-and-metrics.ts";
+import { createReflection } from "./endpoints/reflection.ts";
 import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listen } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { createServices } from "./services.ts";
+import { limits } from "./limits.ts";
+import { createRest } from "./protocols/rest.ts";
+import { createRouter, type RouterOptions } from "./protocols/router.ts";
+import { createInvestorService } from "./service/investors.ts";
 import type { Config } from "./settings/config.ts";
 import { ConfigError } from "./settings/config-error.ts";
 import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
 import { openStore, parseDatabaseUrl } from "./store/database-url.ts";
-import { createLateStore } from "./store/late-store.ts";
+import { createLateStore, type LateStore } from "./store/late-store.ts";
 import { DatabaseUrlError } from "./store/store.ts";
 
 /** A server that accepts calls. */
@@ -108,8 +119,8 @@ type Parts = Awaited<ReturnType<typeof createParts>>;
 
 /** Creates all that a server consists of, but for its ports and its database. */
 async function createParts(config: Config, log: Logger, droppedLines: () => number) {
-  const { host, corsOrigins, limits } = config;
-  const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = limits;
+  const { host, corsOrigins } = config;
+  const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = config.limits;
   const onWarning = (message: string) => log.warn(message);
   const tls = config.tls && (await readTls(config.tls, onWarning));
   const authentication =
@@ -145,9 +156,37 @@ async function createParts(config: Config, log: Logger, droppedLines: () => numb
   });
   const hosts = !authentication && isLoopback(host) ? hostsOf(host) : undefined;
   const lateStore = createLateStore(log);
-  const { store, isReady } = lateStore;
-  const router = createServices(store, isReady, { gate, telemetry, corsOrigins, hosts });
+  const router = createServices(lateStore, { gate, telemetry, corsOrigins, hosts });
   return { tls, authentication, telemetry, connections, gate, lateStore, router, stopTraces };
+}
+
+/** Creates what the ports serve. */
+function createServices(
+  { store, isReady }: LateStore,
+  options: Omit<RouterOptions, "services" | "publicServices">,
+) {
+  const { gate, telemetry, hosts } = options;
+  const investors = createServiceImplSpec<typeof InvestorService>(
+    InvestorService,
+    createInvestorService(store, limits.pagesAtOnce),
+  );
+  telemetry.show(
+    "investor_records_ready",
+    "Whether the service can read records (1) or not (0); same as /readyz.",
+    () => Number(isReady()),
+  );
+  const health = createHealth([InvestorService.typeName], isReady);
+  const reflection = createReflection();
+  const publicServices = [
+    createServiceImplSpec<typeof Health>(Health, health),
+    createServiceImplSpec<typeof ServerReflection>(ServerReflection, reflection),
+    // Its messages differ only in their names.
+    createServiceImplSpec<typeof ServerReflection>(ServerReflectionAlpha, reflection),
+  ];
+  return createRouter({ ...options, services: [investors], publicServices }, [
+    createProbesAndMetrics(isReady, gate, telemetry, hosts !== undefined),
+    createRest(investors, gate),
+  ]);
 }
 
 async function stop(

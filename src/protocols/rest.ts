@@ -7,6 +7,7 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import type { Call } from "../calls/call.ts";
 import type { HttpCall } from "../calls/call-head.ts";
+import type { Gate } from "../calls/gate.ts";
 import { deadlineExceeded } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
@@ -15,7 +16,7 @@ import { toJson } from "../investor/json.ts";
 import { limits } from "../limits.ts";
 import { jsonHeaders, methodNotAllowed, sendProblem } from "./problem.ts";
 import { collection, locate, readCreate, readGet, readList } from "./rest-request.ts";
-import { type Codec, createUnary, type ProtocolOptions, type UnaryRpc } from "./unary.ts";
+import { type Codec, createUnary, type UnaryRpc } from "./unary.ts";
 
 /** 100 records: larger pages would live long enough to reach V8's old generation. */
 const firstPage = create(ListInvestorsRequestSchema, { pageSize: 100 });
@@ -28,10 +29,10 @@ const listTooLong = deadlineExceeded("the list took too long to read");
  * @param service an implementation of the InvestorService
  * @returns a handler that serves a request, or returns undefined if nothing is at its path
  */
-export function createRest(service: ServiceImplSpec, { gate, maxMessageBytes }: ProtocolOptions) {
+export function createRest(service: ServiceImplSpec, gate: Gate) {
   const serveUnary = createUnary(gate);
   const rpc = (name: string) =>
-    ({ spec: service.methods[name], isPublic: false, maxBytes: maxMessageBytes }) as UnaryRpc;
+    ({ spec: service.methods[name], isPublic: false, maxBytes: limits.requestBytes }) as UnaryRpc;
   const createInvestor = rpc("createInvestor");
   const getInvestor = rpc("getInvestor");
   const listInvestors = rpc("listInvestors");

@@ -5,6 +5,7 @@ import { createRegistry } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import type { ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
+import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
 import { Failure, internal } from "../failures.ts";
 import type { Connection } from "../http/connection.ts";
@@ -19,7 +20,7 @@ import { createGrpcWebCodec, isGrpcWeb } from "./grpc-web.ts";
 import { createMessages } from "./messages.ts";
 import { httpError, methodNotAllowed, sendProblem } from "./problem.ts";
 import { createStreams } from "./streams.ts";
-import { createUnary, type ProtocolOptions, type Rpc, type UnaryRpc } from "./unary.ts";
+import { createUnary, type Rpc, type UnaryRpc } from "./unary.ts";
 
 /** Serves a request, or returns undefined to leave it to the next handler. */
 export type Handler = (
@@ -28,7 +29,8 @@ export type Handler = (
   res: HttpResponse,
 ) => Promise<void> | undefined;
 
-export interface RouterOptions extends ProtocolOptions {
+export interface RouterOptions {
+  gate: Gate;
   /** Services whose calls the gate counts. */
   services: ServiceImplSpec[];
   /** Services that anybody may call. */
@@ -41,6 +43,8 @@ export interface RouterOptions extends ProtocolOptions {
    */
   hosts: ReadonlySet<string> | undefined;
   telemetry: Telemetry;
+  /** The largest message to take, unpacked, in bytes. */
+  maxMessageBytes?: number;
 }
 
 /** A host or an origin. Any other header value is not logged. */
@@ -61,7 +65,8 @@ const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
  * @param handlers serve what is no RPC; the first that does
  */
 export function createRouter(options: RouterOptions, handlers: Handler[]) {
-  const { gate, maxMessageBytes, services, publicServices, corsOrigins, hosts } = options;
+  const { gate, services, publicServices, corsOrigins, hosts } = options;
+  const { maxMessageBytes = limits.requestBytes } = options;
   const rpcs = new Map<string, Rpc>();
   for (const service of [...services, ...publicServices]) {
     const isPublic = publicServices.includes(service);

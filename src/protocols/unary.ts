@@ -79,12 +79,6 @@ export interface Codec<Request, Response> {
   fail(response: Response, failure: Failure, call: Call, request: Request): void;
 }
 
-export interface ProtocolOptions {
-  gate: Gate;
-  /** The largest message to take, unpacked, in bytes. */
-  maxMessageBytes: number;
-}
-
 /** Serves unary calls of every protocol, from request to reply. */
 export function createUnary(gate: Gate) {
   return async <Request extends HttpRequest | ServerHttp2Stream, Response>(

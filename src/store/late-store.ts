@@ -7,6 +7,9 @@ const checkIntervalMs = 1_000;
 /** Timeout of a check, in milliseconds. */
 const checkTimeoutMs = 5_000;
 
+/** See {@link createLateStore}. */
+export type LateStore = ReturnType<typeof createLateStore>;
+
 /** Creates a store that can be handed out before its database is open. Until then, all calls fail. */
 export function createLateStore(log: Logger) {
   const fail = () => Promise.reject(new StoreUnavailableError("the database is being opened"));

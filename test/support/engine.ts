@@ -51,7 +51,7 @@ export async function startEngine(options: EngineOptions) {
   options.onGate?.(gate);
   const rests = services
     .filter(({ methods }) => methods.createInvestor !== undefined)
-    .map((service) => createRest(service, { gate, maxMessageBytes }));
+    .map((service) => createRest(service, gate));
   const routerOptions = {
     services,
     publicServices,
