@@ -161,7 +161,7 @@ async function runServer(): Promise<void> {
   keepReloaded(server, log);
   const { ports } = server;
   const host = config.host.includes(":") ? `[${config.host}]` : config.host;
-  const scheme = config.tls === undefined ? "http" : "https";
+  const scheme = config.tlsCert === undefined ? "http" : "https";
   const urls = ports.map((port) => `${scheme}://${host}:${port}`);
   log.info({ ports }, `serving ${server.database} on ${urls.join(" and ")}`);
 }

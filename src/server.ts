@@ -8,7 +8,7 @@ import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
-import { createTracing } from "./calls/tracing.ts";
+import { areSpansExported, createTracing } from "./calls/tracing.ts";
 import { createHealth } from "./endpoints/health.ts";
 import { createProbesAndMetrics } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
@@ -61,14 +61,14 @@ export async function startServer(
   const { setting, database } = await findDatabase(config);
   const parts = await createParts(config, log, droppedLines);
   const { connections, lateStore, telemetry, authentication, tls } = parts;
-  const { requestTimeoutMs } = config.limits;
   const onWarning = (message: string) => log.warn(message);
   let listener: Listener | undefined;
   try {
     // Before opening the database, which can take long: probes are served meanwhile.
-    listener = await listen({ ...config, ...parts, ...parts.router });
+    const { host, port: ports } = config;
+    listener = await listen({ host, ports, tls, connections, ...parts.router });
     const store = await openStore(database, {
-      requestTimeoutMs,
+      requestTimeoutMs: config.requestTimeout,
       observe: telemetry.observeStore,
       onWritable: telemetry.noteWritable,
       onWalSize: telemetry.showWalSize,
@@ -103,7 +103,7 @@ export async function startServer(
      *
      * @returns what was not finished, for the log; undefined if everything was
      */
-    stop: () => stop(parts, close, config.drain),
+    stop: () => stop(parts, close, config),
   };
 }
 
@@ -119,13 +119,14 @@ type Parts = Awaited<ReturnType<typeof createParts>>;
 
 /** Creates all that a server consists of, but for its ports and its database. */
 async function createParts(config: Config, log: Logger, droppedLines: () => number) {
-  const { host, corsOrigins } = config;
-  const { maxInFlight, maxConnections, requestTimeoutMs, maxConnectionAgeMs } = config.limits;
+  const { host, corsOrigin: corsOrigins = [], tlsCert, tlsKey, tlsClientCa } = config;
   const onWarning = (message: string) => log.warn(message);
-  const tls = config.tls && (await readTls(config.tls, onWarning));
-  const authentication =
-    config.authentication && (await createAuthentication(config.authentication, onWarning));
-  const telemetry = createTelemetry(log, config.logCalls);
+  const tls =
+    tlsCert && tlsKey
+      ? await readTls({ certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa }, onWarning)
+      : undefined;
+  const authentication = await createAuthentication(config, onWarning);
+  const telemetry = createTelemetry(log, config.logCalls === "true");
   telemetry.showDroppedLines(droppedLines);
   if (tls) {
     telemetry.show(
@@ -136,19 +137,19 @@ async function createParts(config: Config, log: Logger, droppedLines: () => numb
   }
   let startSpan = createTracing();
   let stopTraces = async () => {};
-  if (!startSpan && config.exportsSpans) {
+  if (!startSpan && areSpansExported(process.env)) {
     const { startTraceExport } = await import("./calls/trace-export.ts");
     stopTraces = startTraceExport(log);
     startSpan = createTracing();
   }
   const connections = createConnections({
-    max: maxConnections,
-    maxAgeMs: maxConnectionAgeMs,
+    max: config.maxConnections,
+    maxAgeMs: config.maxConnectionAge,
     onEnd: telemetry.noteEnd,
   });
   const gate = createGate({
-    maxInFlight,
-    requestTimeoutMs,
+    maxInFlight: config.maxInFlight,
+    requestTimeoutMs: config.requestTimeout,
     authenticate: authentication?.authenticate,
     telemetry,
     logFault: telemetry.logFault,
@@ -192,16 +193,16 @@ function createServices(
 async function stop(
   { authentication, connections, gate, lateStore, stopTraces }: Parts,
   closePorts: () => void,
-  drain: Config["drain"],
+  { drainDelay, drainTimeout }: Config,
 ): Promise<string | undefined> {
   lateStore.stopChecks();
   authentication?.stop?.();
   connections.closeAfterReplies();
-  await delay(Math.max(drain.delayMs, minDrainDelayMs));
+  await delay(Math.max(drainDelay, minDrainDelayMs));
   closePorts();
   connections.retire();
   let lastCallAt = performance.now();
-  const end = lastCallAt + drain.timeoutMs + flushMs;
+  const end = lastCallAt + drainTimeout + flushMs;
   const isDone = () => {
     if (gate.inFlight > 0) lastCallAt = performance.now();
     if (connections.isEmpty) return gate.inFlight === 0;

@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { credentialsInvalid, credentialsMissing } from "../failures.ts";
 import type { Peer, PeerCertificate } from "../http/peer.ts";
-import type { AuthenticationSources } from "../settings/config.ts";
+import type { Config } from "../settings/config.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
 import { allScopes, type Caller, InvalidCredentialsError } from "./caller.ts";
 import { digestOf, readTokens } from "./tokens-file.ts";
@@ -16,21 +16,24 @@ import { digestOf, readTokens } from "./tokens-file.ts";
 export type Authenticate = (peer: Peer, headers: IncomingHttpHeaders) => Promise<Caller>;
 
 /**
- * Creates authentication by the configured methods.
+ * Creates authentication by the configured methods; undefined without any, when callers need no credentials.
  *
  * @param onWarning called with warnings that operators should act on
  * @throws {ConfigError} the tokens file cannot be read or has a wrong line
  */
 export async function createAuthentication(
-  { tokensFile, oidc, clientCertificates }: AuthenticationSources,
+  { authTokensFile, oidcIssuer: issuer = "", oidcAudience: audience = "", tlsClientCa }: Config,
   onWarning: (message: string) => void,
 ) {
+  const takesTokens = authTokensFile !== undefined || issuer !== "";
+  const takesCertificates = tlsClientCa !== undefined;
+  if (!takesTokens && !takesCertificates) return undefined;
   // Loaded only where OIDC is configured.
-  const verifier = oidc && (await import("./oidc.ts")).createOidcVerifier(oidc, onWarning);
-  const takesTokens = tokensFile !== undefined || oidc !== undefined;
+  const oidc = issuer === "" ? undefined : await import("./oidc.ts");
+  const verifier = oidc?.createOidcVerifier({ issuer, audience }, onWarning);
   const needed = [
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
-    ...(clientCertificates ? ["a client certificate"] : []),
+    ...(takesCertificates ? ["a client certificate"] : []),
   ].join(" or ");
   let tokens: Map<string, Caller> | undefined;
 
@@ -49,16 +52,16 @@ export async function createAuthentication(
       if (takesTokens && headers.authorization !== undefined) {
         return await byToken(headers.authorization);
       }
-      if (clientCertificates && certificate !== undefined) return byCertificate(certificate);
+      if (takesCertificates && certificate !== undefined) return byCertificate(certificate);
     } catch (error) {
       throw error instanceof InvalidCredentialsError ? credentialsInvalid(needed, error) : error;
     }
     throw credentialsMissing(needed);
   };
 
-  const reload = tokensFile
-    ? await useFiles([["--auth-tokens-file", tokensFile]], async ([content = Buffer.of()]) => {
-        tokens = await readTokens(tokensFile, content, onWarning);
+  const reload = authTokensFile
+    ? await useFiles([["--auth-tokens-file", authTokensFile]], async ([content = Buffer.of()]) => {
+        tokens = await readTokens(authTokensFile, content, onWarning);
       })
     : undefined;
   return { authenticate, reload, stop: verifier?.stop };

@@ -10,7 +10,6 @@ import {
 } from "jose";
 import { Failure, issuerUnavailable, overloaded } from "../failures.ts";
 import { limits } from "../limits.ts";
-import type { OidcOptions } from "../settings/config.ts";
 import { isSecureUrl } from "../settings/values.ts";
 import { type Caller, InvalidCredentialsError, scopeNames } from "./caller.ts";
 
@@ -33,7 +32,7 @@ const algorithms = [
  * @param onWarning called when the issuer's keys can no longer be fetched
  */
 export function createOidcVerifier(
-  { issuer, audience }: OidcOptions,
+  { issuer, audience }: { issuer: string; audience: string },
   onWarning: (message: string) => void,
 ) {
   const { findKey, stop } = createIssuerKeys(issuer, onWarning);

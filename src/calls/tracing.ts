@@ -27,6 +27,17 @@ const faults = new Set([
 ]);
 
 /**
+ * Whether OpenTelemetry's variables ask for an export of spans, by OTLP. The SDK reads the others
+ * (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables).
+ */
+export function areSpansExported(env: NodeJS.ProcessEnv): boolean {
+  const endpoint = env.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT || env.OTEL_EXPORTER_OTLP_ENDPOINT;
+  const exporters = env.OTEL_TRACES_EXPORTER || (endpoint ? "otlp" : "none");
+  const isDisabled = env.OTEL_SDK_DISABLED?.toLowerCase() === "true";
+  return !isDisabled && /(^|,)\s*otlp\s*(,|$)/.test(exporters);
+}
+
+/**
  * Traces calls through the registered OpenTelemetry SDK; undefined if there is none. Each call gets
  * a server span, a child of its caller's: an RPC span
  * (https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans) or, for REST, an HTTP span

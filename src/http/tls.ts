@@ -1,8 +1,15 @@
 import { constants, X509Certificate } from "node:crypto";
 import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
-import type { TlsFiles } from "../settings/config.ts";
 import { ConfigError } from "../settings/config-error.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
+
+/** Files in PEM. */
+export interface TlsFiles {
+  certFile: string;
+  keyFile: string;
+  /** Absent if clients need no certificate. */
+  clientCaFile?: string | undefined;
+}
 
 /** The keys and certificates of a server, which can be replaced while it runs. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;

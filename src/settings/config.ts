@@ -1,11 +1,9 @@
 import { existsSync, readFileSync } from "node:fs";
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
-import { databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
+import { type Database, databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
 import { ConfigError } from "./config-error.ts";
-import { areSpansExported } from "./traces.ts";
 import {
-  age,
   duration,
   host,
   integer,
@@ -16,25 +14,19 @@ import {
   text,
 } from "./values.ts";
 
-/** How a server runs; durations are in milliseconds. */
-export type Config = ReturnType<typeof readConfig>;
-
-export type TlsFiles = NonNullable<Config["tls"]>;
-
-export type AuthenticationSources = NonNullable<Config["authentication"]>;
-
-export type OidcOptions = NonNullable<AuthenticationSources["oidc"]>;
-
-/** What commander parses the {@link settings} into. Without a default, an unset one is absent. */
-interface Values
-  extends Record<"databaseUrl" | "host" | "allowInsecure" | "logCalls", string>,
-    Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
+/** How a server runs: the {@link settings} as they are parsed. Durations are in milliseconds, and unset ones absent. */
+export interface Config
+  extends Partial<Record<"databaseUrlFile" | "tlsCert" | "tlsKey" | "tlsClientCa", string>>,
     Partial<Record<"authTokensFile" | "oidcIssuer" | "oidcAudience", string>>,
+    Record<"allowInsecure" | "logCalls", "true" | "false">,
     Record<"maxInFlight" | "maxConnections", number>,
     Record<"requestTimeout" | "drainDelay" | "drainTimeout", number> {
+  /** Not used if `databaseUrlFile` is set. */
+  database: Database;
+  host: string;
   port: number[];
-  maxConnectionAge?: number | "";
   corsOrigin?: string[];
+  maxConnectionAge?: number;
   logLevel: Level;
 }
 
@@ -64,7 +56,7 @@ export const settings: readonly Option[] = [
   setting("--request-timeout <duration>", duration(1), "10s", "timeout for a call: ms, s, m or h"),
   setting(
     "--max-connection-age <duration>",
-    age,
+    duration(1),
     "",
     "age of a connection at which its client is asked to reconnect",
   ),
@@ -93,9 +85,12 @@ export function addSettings(command: Command): void {
  *
  * @throws {ConfigError | DatabaseUrlError} for the first that is wrong
  */
-export function readConfig(command: Command) {
-  const values = command.opts<Values>();
-  const { databaseUrlFile, host, port, tlsCert, tlsKey, tlsClientCa } = values;
+export function readConfig(command: Command): Config {
+  const set = Object.entries(command.opts()).filter(([, value]) => value !== "");
+  const { databaseUrl = "", ...values } = Object.fromEntries(set) as Config & {
+    databaseUrl?: string;
+  };
+  const { databaseUrlFile, host, tlsCert, tlsKey, tlsClientCa } = values;
   const { authTokensFile, oidcIssuer, oidcAudience, allowInsecure } = values;
   for (const { long, envVar = "" } of settings) {
     // npm keeps what stands before its "--", as options of its own.
@@ -106,7 +101,7 @@ export function readConfig(command: Command) {
     if (command.getOptionValue(option.attributeName()) === undefined) continue;
     throw new ConfigError(`${option.long} no longer exists: "--port" (PORT) serves all protocols`);
   }
-  const database = parseDatabaseUrl("--database-url", values.databaseUrl);
+  const database = parseDatabaseUrl("--database-url", databaseUrl);
   if (databaseUrlFile && command.getOptionValueSource("databaseUrl") !== "default") {
     throw new ConfigError("only one of --database-url and --database-url-file may be set");
   }
@@ -121,8 +116,7 @@ export function readConfig(command: Command) {
   if (tlsClientCa && !tlsCert) {
     throw new ConfigError("--tls-client-ca needs --tls-cert and --tls-key");
   }
-  const logCalls = values.logCalls === "true";
-  if (logCalls && !["trace", "debug", "info"].includes(values.logLevel)) {
+  if (values.logCalls === "true" && !["trace", "debug", "info"].includes(values.logLevel)) {
     throw new ConfigError(`--log-calls needs --log-level info or lower, not ${values.logLevel}`);
   }
   expectDescriptors(values.maxConnections);
@@ -137,38 +131,7 @@ export function readConfig(command: Command) {
         `${lacking.join(" and not ")}; set --allow-insecure to listen there anyway`,
     );
   }
-  return {
-    database,
-    /** The file that holds the database URL; if set, `database` is not used. */
-    databaseUrlFile: databaseUrlFile || undefined,
-    host,
-    ports: port,
-    /** TLS; plain text if absent. */
-    tls:
-      tlsCert && tlsKey
-        ? { certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa || undefined }
-        : undefined,
-    /** Ways to authenticate; if absent, callers need no credentials. */
-    authentication: isAuthenticated
-      ? {
-          tokensFile: authTokensFile || undefined,
-          oidc:
-            oidcIssuer && oidcAudience ? { issuer: oidcIssuer, audience: oidcAudience } : undefined,
-          clientCertificates: Boolean(tlsClientCa),
-        }
-      : undefined,
-    corsOrigins: values.corsOrigin ?? [],
-    limits: {
-      maxInFlight: values.maxInFlight,
-      maxConnections: values.maxConnections,
-      requestTimeoutMs: values.requestTimeout,
-      maxConnectionAgeMs: values.maxConnectionAge || undefined,
-    },
-    drain: { delayMs: values.drainDelay, timeoutMs: values.drainTimeout },
-    logLevel: values.logLevel,
-    logCalls,
-    exportsSpans: areSpansExported(process.env),
-  };
+  return { ...values, database };
 }
 
 /**
@@ -227,7 +190,8 @@ function isIssuer(text: string): boolean {
 }
 
 function setting(flags: string, read: (value: string) => unknown, fallback: string, help: string) {
-  const option = new Option(flags, help).argParser(read);
+  const option = new Option(flags, help);
+  option.argParser((value) => (value === "" && fallback === "" ? value : read(value)));
   if (fallback !== "") option.default(read(fallback), fallback);
   return option.env(option.name().replaceAll("-", "_").toUpperCase());
 }

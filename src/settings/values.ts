@@ -1,10 +1,6 @@
 import { isIP } from "node:net";
 import { InvalidArgumentError } from "commander";
 
-export function age(value: string): number | "" {
-  return value === "" ? "" : duration(1)(value);
-}
-
 export function text(value: string): string {
   // For example the line feed that ends most files.
   if (/\p{Cc}/u.test(value)) throw wrongValue("without control characters");
@@ -24,7 +20,7 @@ export function origins(value: string): string[] {
   // Browsers send no other forms, such as wildcards or ftp://app.example.
   const isOrigin = (each: string) =>
     each === "*" || (/^https?:[^*]+$/.test(each) && URL.parse(each)?.origin === each);
-  if ((all.length > 0 || value === "") && all.every(isOrigin)) return all;
+  if (all.length > 0 && all.every(isOrigin)) return all;
   throw wrongValue(
     "* or origins such as https://app.example, without wildcards, separated by commas",
   );

@@ -51,23 +51,26 @@ describe("the manifests", needs("Go"), () => {
       const own = env.map((each: { name: string; value: string }) => [each.name, each.value]);
       const image = readFileSync(join(root, "Dockerfile"), "utf8");
       const [, databaseOfImage = ""] = /^ENV .*DATABASE_URL=(\S+)/m.exec(image) ?? [];
-      const { database, databaseUrlFile, tls, authentication, ports, drain } = readVariables({
+      const config = readVariables({
         HOST: "::",
         DATABASE_URL: databaseOfImage,
         ...Object.fromEntries(own),
         ...find("ConfigMap").data,
       });
+      const { database, databaseUrlFile, port: ports, drainDelay, drainTimeout } = config;
       if (name === "sqlite") expect(database.name).toBe("sqlite:///data/investors.db");
       else expect(databaseUrlFile).toBe(`${mountOf("database").mountPath}/DATABASE_URL`);
-      expect(tls).toBeDefined();
-      expect(authentication).toMatchObject({ tokensFile: expect.anything() });
+      expect(config).toMatchObject({
+        tlsCert: expect.anything(),
+        authTokensFile: expect.anything(),
+      });
       // What only the operator knows is not there, or cannot be used by mistake.
       expect(container.image).toMatch(/^REGISTRY\//);
       expect(JSON.stringify(objects)).not.toMatch(/https?:|example/);
       expect(container.ports.map((each: Port) => each.containerPort)).toEqual(ports);
-      expect(grace * 1_000).toBeGreaterThanOrEqual(drain.delayMs + drain.timeoutMs + 5_000);
+      expect(grace * 1_000).toBeGreaterThanOrEqual(drainDelay + drainTimeout + 5_000);
       const { periodSeconds, failureThreshold } = readinessProbe;
-      expect(drain.delayMs).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
+      expect(drainDelay).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
       for (const { httpGet } of [startupProbe, readinessProbe, livenessProbe]) {
         expect(httpGet).toMatchObject({ scheme: "HTTPS", port: "https" });
       }
@@ -207,8 +210,8 @@ describe("the manifests", needs("Go"), () => {
     const url = expect.stringContaining("replicaSet=rs0");
     expect(config.database).toMatchObject({ kind: "mongodb", url });
     expect(grace).toBe("30s");
-    expect(config.drain.delayMs + config.drain.timeoutMs).toBeLessThan(30_000);
-    expect(ports.map((each: { target: number }) => each.target)).toEqual(config.ports);
+    expect(config.drainDelay + config.drainTimeout).toBeLessThan(30_000);
+    expect(ports.map((each: { target: number }) => each.target)).toEqual(config.port);
     for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
   });
 
@@ -262,10 +265,10 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     const environment = Object.fromEntries(
       Array.from(unit.matchAll(/^Environment=(\w+)=(.*)$/gm), ([, name, value]) => [name, value]),
     );
-    const { drain, database } = readVariables(environment);
+    const { drainDelay, drainTimeout, database } = readVariables(environment);
     expect(database.name).toBe("sqlite:///var/lib/investor-records/investors.db");
     const [, seconds] = /^TimeoutStopSec=(\d+)s$/m.exec(unit) ?? [];
-    expect(drain.delayMs + drain.timeoutMs + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
+    expect(drainDelay + drainTimeout + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
   });
 
   it.each(["investor-records-backup.service", "investor-records-backup.timer"])(
@@ -329,9 +332,8 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     const names = Array.from(lines.matchAll(/^LoadCredential=([\w.]+):/gm), ([, name]) => name);
     const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
     const environment = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
-    const { tls, authentication } = readVariables(environment);
-    const files = [tls?.certFile, tls?.keyFile, authentication?.tokensFile];
-    expect(files).toEqual(names.map((name) => `%d/${name}`));
+    const { tlsCert, tlsKey, authTokensFile } = readVariables(environment);
+    expect([tlsCert, tlsKey, authTokensFile]).toEqual(names.map((name) => `%d/${name}`));
   });
 });
 
