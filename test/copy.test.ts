@@ -2,7 +2,6 @@ import { spawnSync } from "node:child_process";
 import {
   chmodSync,
   existsSync,
-  linkSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -16,11 +15,14 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, inject, it } from "vitest";
+import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import { maxTextLength } from "../src/investor/investor.ts";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import {
   copy,
   copyHere,
+  idOf,
+  idsIn,
   lineOf,
   makeSqlite,
   olderTable,
@@ -38,12 +40,15 @@ import { anInvestor, largest } from "./support/records.ts";
 import { startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
-const copied = (count: number | string, present: number | string) =>
-  new RegExp(
-    `^copied ${count} records?, and found ${present} already there, in [\\d.]+ s \\(.* a second\\)\\n$`,
-  );
+/** How a copy that left nothing out ends. */
+const whole = (count: number | string, present: number | string) => ({
+  code: 0,
+  told: expect.stringMatching(
+    `^copied ${count} records?, and found ${present} already there, in [\\d.]+ s \\(.* a second\\)\n$`,
+  ),
+});
 
-const idsIn = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.parse(line).id);
+const idsOf = (text: string) => (text.match(/.+/g) ?? []).map((line) => JSON.parse(line).id);
 
 /** A folder with an SQLite file of so many records. */
 async function prepare(count: number, encoding = "UTF-8") {
@@ -62,6 +67,7 @@ function inShell(folder: string, line: string) {
 describe("the arguments of a copy", () => {
   it.each([
     [["sqlite:a.db"], "missing required argument"],
+    [["--check", "sqlite:a.db", "b.ndjson"], "--check takes no argument 'to'"],
     [["mongodb://me:s3cret@h/?no=1", "x.ndjson"], "cannot read mongodb://h/: "],
   ])("are refused with one line and status 2: %j", async (args, named) => {
     const { code, told, written } = await copy(args, { folder: temporaryFolder() });
@@ -85,64 +91,47 @@ describe("the arguments of a copy", () => {
     await expect(refused).rejects.not.toThrow("s3cret");
     expect(readdirSync(folder)).toEqual([]);
   });
-
-  it("name a database by the environment, where others do not see it", async () => {
-    const { folder } = await prepare(3);
-    const env = { OLD: "sqlite:a.db", NEW: `sqlite://${folder}/b.db` };
-    expect(await copyHere(["env:OLD", "env:NEW"], { folder, env })).toMatchObject({ code: 0 });
-    expect(tableOf(folder, "b.db")).toEqual(tableOf(folder, "a.db"));
-  });
 });
 
 describe("a source", () => {
   it.each([
     ["sqlite:no/folder/gone.db", "x.ndjson", "it does not exist"],
     ["sqlite:folder", "x.ndjson", "it is not a file"],
-    ["sqlite:other.db", "x.ndjson", "SQLite 26: file is not a database"],
     ["sqlite:empty.db", "x.ndjson", "it is empty"],
-    ["sqlite:hard.db", "x.ndjson", "hard links"],
     ["gone.ndjson", "x.ndjson", "no such file"],
     ["folder.ndjson", "x.ndjson", "it is not a file"],
     ["empty.ndjson", "x.ndjson", "it holds no records"],
-    ["sqlite:one.db", "sqlite:other.db", "SQLite 26: file is not a database"],
     ["sqlite:one.db", "sqlite:folder", "it is not a file"],
     ["sqlite:one.db", "gone/x.ndjson", "no such file"],
   ])("or target that cannot be used is refused and not made: %s to %s", async (from, to, fault) => {
     const folder = temporaryFolder();
     mkdirSync(join(folder, "folder"));
     mkdirSync(join(folder, "folder.ndjson"));
-    writeFileSync(join(folder, "other.db"), "x".repeat(10_000));
     writeFileSync(join(folder, "empty.db"), "");
     writeFileSync(join(folder, "empty.ndjson"), "");
     await makeSqlite(folder, "one.db", 1);
-    if (from === "sqlite:hard.db") linkSync(join(folder, "one.db"), join(folder, "hard.db"));
     const before = readdirSync(folder);
-    const { code, told } = await copyHere([from, to], { folder });
     const what = to === "x.ndjson" ? `read ${from}` : `write to ${to}`;
-    expect(told).toMatch(/^[^\n]+\n$/);
-    expect(told).toContain(`error: cannot ${what}: `);
-    expect(told).toContain(fault);
-    expect(code).toBe(1);
+    expect(await copyHere([from, to], { folder })).toEqual({
+      code: 1,
+      told: expect.stringMatching(`^error: cannot ${what}: [^\n]*${fault}[^\n]*\n$`),
+    });
     expect(readdirSync(folder).filter((name) => !/-(wal|shm)$/.test(name))).toEqual(before);
   });
 
-  it.each([
-    ["0.3", 1],
-    ["0.4", 1_234_567],
-  ])("may be a file of version %s, which stays as it is", async (_, count) => {
+  it("may be a file of the first release, which stays as it is", async () => {
     const folder = temporaryFolder();
     const path = join(folder, "older.db");
     runSql(
       path,
-      `PRAGMA journal_mode = WAL; PRAGMA application_id = ${0x494e5245}; PRAGMA user_version = ${count};
+      `PRAGMA journal_mode = WAL; PRAGMA application_id = ${0x494e5245}; PRAGMA user_version = 1;
       ${olderTable};
       INSERT INTO investors VALUES (unhex('0190a0000000700080000000000000aa'), 1, 'Ada', '', 'Lovelace',
         '12 St James''s Square', '', 'London', '', 'SW1Y 4JH', 'gb', 'en')`,
     );
     const before = readFileSync(path);
-    const { code, told } = await copyHere(["sqlite:older.db", "older.ndjson"], { folder });
-    expect(told).toMatch(copied(1, 0));
-    expect(code).toBe(0);
+    const ended = await copyHere(["sqlite:older.db", "older.ndjson"], { folder });
+    expect(ended).toEqual(whole(1, 0));
     expect(readFileSync(path)).toEqual(before);
     expect(JSON.parse(readFileSync(join(folder, "older.ndjson"), "utf8"))).toMatchObject({
       id: "0190a000-0000-7000-8000-0000000000aa",
@@ -164,39 +153,19 @@ describe("a source", () => {
         return { name, ino, mode, size, mtimeNs };
       });
     const before = look();
-    expect(await copyHere(["sqlite:a.db", "a.ndjson"], { folder })).toMatchObject({
-      code: 0,
-      told: expect.stringMatching(copied(51, 0)),
-    });
+    expect(await copyHere(["sqlite:a.db", "a.ndjson"], { folder })).toEqual(whole(51, 0));
     expect(look()).toEqual(before);
     await store.close();
   });
 });
 
-describe("a record that is wrong", () => {
-  it("is named and left out where an index of TO rejects it, and the others are copied", async () => {
-    const { folder, investors } = await prepare(3);
-    await makeSqlite(folder, "b.db", 0);
-    runSql(join(folder, "b.db"), "CREATE UNIQUE INDEX own ON investors (last_name)");
-    const change =
-      "UPDATE investors SET last_name = iif(id = (SELECT max(id) FROM investors), 'other', 'same')";
-    runSql(join(folder, "a.db"), change);
-    const { code, told } = await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder });
-    const ids = investors.map(({ id }) => id);
-    const why = "SQLite 2067: UNIQUE constraint failed: investors.last_name";
-    expect(told).toMatch(
-      new RegExp(
-        `^error: record (${ids.join("|")}): ${why}\nerror: left out 1 record; copied 2 records, `,
-      ),
-    );
-    expect(code).toBe(1);
-  });
-
-  it.each([
-    ["UTF-8", "London\xff"],
-    // Half of a character.
-    ["UTF-16le", "\0\xd8"],
-  ])("is named and left out, and the others are copied: %s", async (encoding, wrong) => {
+it.each([
+  ["UTF-8", "London\xff"],
+  // Half of a character.
+  ["UTF-16le", "\0\xd8"],
+])(
+  "a record that is wrong is named and left out, and the others are copied: %s",
+  async (encoding, wrong) => {
     const { folder, investors } = await prepare(6, encoding);
     const ids = investors.map(({ id }) => id);
     const db = new DatabaseSync(join(folder, "a.db"));
@@ -224,76 +193,37 @@ describe("a record that is wrong", () => {
         told: `${named}error: ${left}\n`,
       });
     }
-    expect(idsIn(readFileSync(join(folder, "out.ndjson"), "utf8"))).toEqual([ids[0], ids[3]]);
+    expect(idsOf(readFileSync(join(folder, "out.ndjson"), "utf8"))).toEqual([ids[0], ids[3]]);
     expect(rowsOf(folder, "b.db")).toBe(2);
     expect(await copyHere(["sqlite:a.db"], { folder })).toEqual({
       code: 1,
       told: `${named}error: left out 4 records; read 2 records\n`,
     });
-  });
-});
+  },
+);
 
-describe("a copy that only checks", () => {
-  it("says that all is right, and writes nothing", async () => {
-    const { folder } = await prepare(1_200);
-    renameSync(join(folder, "a.db"), join(folder, "-a.db"));
-    await copyHere(["sqlite:-a.db", "a.ndjson"], { folder });
-    const before = readdirSync(folder);
-    const told = expect.stringMatching(/^read 1,200 records, in [\d.]+ s \(.* a second\)\n$/);
-    expect(await copy(["--check", "sqlite:-a.db"], { folder })).toEqual({
-      code: 0,
-      told,
-      written: "",
-    });
-    expect(await copyHere(["a.ndjson"], { folder })).toEqual({ code: 0, told });
-    expect(readdirSync(folder)).toEqual(before);
+it("a copy that only checks says that all is right, and writes nothing", async () => {
+  const { folder } = await prepare(1_200);
+  renameSync(join(folder, "a.db"), join(folder, "-a.db"));
+  await copyHere(["sqlite:-a.db", "a.ndjson"], { folder });
+  const before = readdirSync(folder);
+  const told = expect.stringMatching(/^read 1,200 records, in [\d.]+ s \(.* a second\)\n$/);
+  expect(await copy(["--check", "sqlite:-a.db"], { folder })).toEqual({
+    code: 0,
+    told,
+    written: "",
   });
-
-  it("has no target", async () => {
-    const args = ["--check", "sqlite:a.db", "b.ndjson"];
-    const { code, told } = await copy(args, { folder: temporaryFolder() });
-    expect({ code, told }).toEqual({ code: 2, told: "error: --check takes no argument 'to'\n" });
-  });
-});
-
-describe("damage that a list does not meet", () => {
-  it("ends a copy with 1, after what can be read", async () => {
-    const { folder } = await prepare(2_000);
-    const path = join(folder, "a.db");
-    const file = readFileSync(path);
-    const isLeaf = (at: number) => file.readUInt8(at) === 10 && file.readUInt16BE(at + 3) > 5;
-    const pages = Array.from({ length: file.length / 4_096 - 1 }, (_, i) => (i + 1) * 4_096);
-    const leaf = pages.findLast(isLeaf) ?? 0;
-    // Its last record is gone.
-    file.writeUInt16BE(file.readUInt16BE(leaf + 3) - 1, leaf + 3);
-    writeFileSync(path, file);
-    const why = `it is damaged: [^;]+ page \\d+; "sqlite3 FILE 'PRAGMA quick_check'" shows all`;
-    const damaged = (rest: string) => ({
-      code: 1,
-      told: expect.stringMatching(`^error: cannot read sqlite:a.db: ${why}; ${rest}`),
-    });
-    expect(await copyHere(["sqlite:a.db"], { folder })).toEqual(damaged("read 1,999 records"));
-    expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual(
-      damaged("out.ndjson was not made"),
-    );
-    expect(existsSync(join(folder, "out.ndjson"))).toBe(false);
-    expect(await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder })).toEqual(
-      damaged("copied 1,999 records"),
-    );
-    expect(rowsOf(folder, "b.db")).toBe(1_999);
-  });
+  expect(await copyHere(["a.ndjson"], { folder })).toEqual({ code: 0, told });
+  expect(readdirSync(folder)).toEqual(before);
 });
 
 describe("a file to copy to", () => {
   it("is for its owner alone, and whole over what a killed copy has left", async () => {
     const { folder, investors } = await prepare(1_100);
     writeFileSync(join(folder, "out.ndjson.partial"), "x".repeat(1_000_000));
-    expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual({
-      code: 0,
-      told: expect.stringMatching(copied("1,100", 0)),
-    });
+    expect(await copyHere(["sqlite:a.db", "out.ndjson"], { folder })).toEqual(whole("1,100", 0));
     const text = readFileSync(join(folder, "out.ndjson"), "utf8");
-    expect(idsIn(text)).toEqual(investors.map(({ id }) => id));
+    expect(idsOf(text)).toEqual(investors.map(({ id }) => id));
     expect(JSON.parse(text.slice(0, text.indexOf("\n")))).toEqual({
       ...JSON.parse(lineOf()),
       ...{ id: investors[0]?.id, firstName: investors[0]?.firstName },
@@ -376,25 +306,14 @@ describe("a disk that fails", needs("cc"), () => {
     setRules("");
     expect((await copy(args, { folder, env })).code).toBe(0);
   });
-
-  it("says what may be wrong with it", async () => {
-    const { folder, env, setRules } = createDisk();
-    await openSqlite(join(folder, "data/b.db")).then((store) => store.close());
-    setRules("write -wal 4 EDQUOT");
-    const { code, told } = await copy(["-", "sqlite:data/b.db"], { folder, env, input: lineOf() });
-    expect(told).toMatch(
-      /^error: cannot write to sqlite:data\/b.db: its disk is full, a quota is/m,
-    );
-    expect(code).toBe(1);
-  });
 });
 
 describe("standard output", () => {
   it("gets the records alone, and at the end of a file that is read no more than it had", async () => {
     const { folder, investors } = await prepare(1_500);
-    const { code, told, written } = await copy(["sqlite:a.db", "-"], { folder });
-    expect({ code, told }).toEqual({ code: 0, told: expect.stringMatching(copied("1,500", 0)) });
-    expect(idsIn(written)).toEqual(investors.map(({ id }) => id));
+    const { written, ...ended } = await copy(["sqlite:a.db", "-"], { folder });
+    expect(ended).toEqual(whole("1,500", 0));
+    expect(idsOf(written)).toEqual(investors.map(({ id }) => id));
     writeFileSync(join(folder, "a.ndjson"), written);
     expect(inShell(folder, "copy a.ndjson - >> a.ndjson").status).toBe(0);
     expect(readFileSync(join(folder, "a.ndjson"), "utf8")).toBe(written + written);
@@ -417,31 +336,32 @@ describe("a store to copy to", () => {
     const { folder } = await prepare(1_200);
     expect((await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).code).toBe(0);
     await makeSqlite(folder, "a.db", 1);
-    expect(await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).toEqual({
-      code: 0,
-      told: expect.stringMatching(copied(1, "1,200")),
-    });
-    expect(await copyHere(["sqlite:a.db", "sqlite:a.db"], { folder })).toEqual({
-      code: 0,
-      told: expect.stringMatching(copied(0, "1,201")),
-    });
+    expect(await copyHere(["sqlite:a.db", "sqlite:new/b.db"], { folder })).toEqual(
+      whole(1, "1,200"),
+    );
+    expect(await copyHere(["sqlite:a.db", "sqlite:a.db"], { folder })).toEqual(whole(0, "1,201"));
     expect(tableOf(folder, "new/b.db")).toEqual(tableOf(folder, "a.db"));
     expect(statSync(join(folder, "new/b.db")).mode & 0o777).toBe(0o600);
   });
 
-  it("names the conflicts, overwrites none, and gets all others", async () => {
-    const { folder, investors } = await prepare(30);
+  it("names the conflicts and what an index of it rejects, overwrites none, and gets all others", async () => {
+    const { folder, investors } = await prepare(6);
+    const [first, second, third] = investors as [Investor, Investor, Investor];
+    const { firstName } = third;
+    const others = [anInvestor({ id: first.id }), anInvestor({ id: second.id, firstName })];
+    await makeSqlite(folder, "b.db", 0);
+    runSql(join(folder, "b.db"), "CREATE UNIQUE INDEX own ON investors (first_name)");
     const store = await openSqlite(join(folder, "b.db"));
-    const others = investors.slice(0, 12).map(({ id }) => anInvestor({ id }));
     for (const other of others) await store.insert(other);
     const { code, told } = await copyHere(["sqlite:a.db", "sqlite:b.db"], { folder });
-    const lines = told.split("\n");
-    expect(lines.slice(0, 12).toSorted()).toEqual(
-      others.map(({ id }) => `error: record ${id}: TO has another one under this id, which stays`),
-    );
-    const rest = "error: left out 12 records; copied 18 records, and found 0 already there";
-    expect({ code, rest: lines.slice(12) }).toEqual({ code: 1, rest: [rest, ""] });
-    expect(await store.list({ limit: 100 })).toEqual([...others, ...investors.slice(12)]);
+    expect(told.trimEnd().split("\n").toSorted()).toEqual([
+      "error: left out 3 records; copied 3 records, and found 0 already there",
+      `error: record ${first.id}: TO has another one under this id, which stays`,
+      `error: record ${second.id}: TO has another one under this id, which stays`,
+      `error: record ${third.id}: SQLite 2067: UNIQUE constraint failed: investors.first_name`,
+    ]);
+    expect(code).toBe(1);
+    expect(await store.list({ limit: 100 })).toEqual([...others, ...investors.slice(3)]);
     await store.close();
   });
 
@@ -489,7 +409,7 @@ describe("a store to copy to", () => {
       `stopped by ${signal}; copied 1 record, and found 0 already there; the same command goes on from there\n`,
     );
     const again = await copy(["-", "sqlite:b.db"], { folder, input: lines.join("\n") });
-    expect(again).toMatchObject({ code: 0, told: expect.stringMatching(copied(1, 1)) });
+    expect(again).toMatchObject(whole(1, 1));
   });
 
   it("that is replaced meanwhile ends the copy with 1", async () => {
@@ -511,16 +431,12 @@ describe("a store to copy to", () => {
     await waitFor(() => writers.acknowledged.length > 100);
     const before = writers.acknowledged.map(({ id }) => id);
     expect((await copy([file, "out.ndjson"], { folder })).code).toBe(0);
-    const ids = new Set(idsIn(readFileSync(join(folder, "out.ndjson"), "utf8")));
-    expect(before.filter((id) => !ids.has(id))).toEqual([]);
+    const ids = idsOf(readFileSync(join(folder, "out.ndjson"), "utf8"));
+    expect(ids).toEqual(expect.arrayContaining(before));
     expect((await copy(["sqlite:a.db", file], { folder })).code).toBe(0);
     const acknowledged = await writers.stop();
-    const all = [...investors, ...acknowledged].map(({ id }) => id);
-    const store = await openSqlite(join(folder, "data/investors.db"));
-    const stored = await store.list({ limit: 1_000_000 });
-    // Rejects beside the service.
-    await store.close().catch(() => {});
-    expect(stored.map(({ id }) => id)).toEqual(all.toSorted());
+    const all = [...investors, ...acknowledged].map(idOf);
+    expect(idsIn(join(folder, "data/investors.db"))).toEqual(all.toSorted());
   });
 });
 

@@ -510,6 +510,7 @@ describe("SQLite", () => {
       const failure = await failureOf(creating);
       expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
       expect(await metric(service, "investor_records_store_writable")).toBe(0);
+      await expect.poll(service.output).toContain("its disk is full, a quota is used up");
       expect((await fetch(`http://127.0.0.1:${service.port}/readyz`)).status).toBe(200);
 
       limit("unlimited");

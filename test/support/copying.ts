@@ -47,7 +47,7 @@ export async function copy(args: string[], settings: CopySettings) {
  * @throws {ConfigError | DatabaseUrlError} an argument is wrong
  */
 export async function copyHere(
-  [from, to]: [from: string, to?: string],
+  [from, to]: [from: string, to?: string | undefined],
   { folder, env: environment = {} }: CopySettings,
 ) {
   let told = "";
