@@ -102,7 +102,7 @@ function requireJson({ headers }: HttpRequest): void {
   const isOther = (parameter: string) => !/^\s*charset=("?)utf-?8\1\s*$/.test(parameter);
   const charsets = parameters.filter((each) => each.trim().startsWith("charset"));
   if (type.trim() !== "application/json" || charsets.some(isOther)) {
-    throw httpError(415, "the body must be application/json in UTF-8");
+    throw httpError(415, "the Content-Type must be application/json, in UTF-8");
   }
   if ((headers["content-encoding"] ?? "identity") !== "identity") {
     throw httpError(415, "the body must not be compressed", { "accept-encoding": "identity" });

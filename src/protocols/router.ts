@@ -53,9 +53,6 @@ const namesHost = /^([a-z]+:\/\/)?[\w.:[\]-]{1,255}$/;
 /** Paths that load balancers request under any host or, over HTTP/1.0, none. Useless to web pages. */
 const probes = ["/healthz", "/readyz"];
 
-const mediaTypes =
-  "the Content-Type, or the encoding of a GET, must be one of Connect, gRPC or binary gRPC-Web";
-
 /** The start of a target in absolute form (RFC 9112, section 3.2.2). */
 const absoluteForm = /^https?:\/\/([^/?]+)\/?/i;
 
@@ -137,11 +134,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
     }
     if (req.method === "GET") setTypeOfGet(req);
     const isWeb = isGrpcWeb(req);
-    if (!isWeb && !isConnect(req, isUnary(rpc))) {
-      const isHttp1 =
-        !("stream" in req) && /^application\/grpc(?!-)/.test(headers["content-type"] ?? "");
-      throw httpError(415, isHttp1 ? "gRPC needs HTTP/2" : mediaTypes);
-    }
+    if (!isWeb && !isConnect(req, isUnary(rpc))) throw httpError(415, describeTypes(rpc, req));
     const codec = isWeb ? grpcWebCodec : connectCodec;
     return isUnary(rpc)
       ? serveUnary(codec, rpc, connection, headers, req, res)
@@ -195,6 +188,15 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
       return () => void guard(work, stream, (failure) => sendStatus(stream, headers, failure));
     },
   };
+}
+
+/** Says how a method's messages can be sent, in place of the way in which this request sends them. */
+function describeTypes(rpc: Rpc, req: HttpRequest): string {
+  if (req.method === "GET") return "the parameter encoding must be json or proto";
+  const isGrpcType = /^application\/grpc(?!-)/.test(req.headers["content-type"] ?? "");
+  if (isGrpcType && !("stream" in req)) return "gRPC needs HTTP/2";
+  const connect = isUnary(rpc) ? "application/" : "application/connect+";
+  return `the Content-Type must be ${connect}json, ${connect}proto, application/grpc or application/grpc-web`;
 }
 
 function isUnary(rpc: Rpc): rpc is UnaryRpc {
