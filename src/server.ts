@@ -73,8 +73,7 @@ export async function startServer(
       onWritable: telemetry.noteWritable,
       onWalSize: telemetry.showWalSize,
       onWarning,
-      onNew: (path) =>
-        onWarning(`${path} is a new file without records; if it had any, its disk may be missing`),
+      onNew: (path) => log.info(`made ${path}, a new file without records`),
       async onFatal(error) {
         // The store has failed calls in flight with an unknown outcome: lets their replies leave
         // the process, which can be later than their `finish` event.
