@@ -92,7 +92,7 @@ describeWithMongo("A MongoDB that cannot be used names the setting:", "standalon
 
   it("a set that is not initiated", async () => {
     const host = `127.0.0.1:${await start({ replSet: "rs0" })}`;
-    const ghost = `${host}: RSGhost`;
+    const ghost = `${host}: RSGhost, which a new set is until rs.initiate()`;
     await expectReasons([
       [`mongodb://${host}/`, ghost],
       [`mongodb://${host}/?replicaSet=rs0`, ghost],

@@ -109,7 +109,8 @@ function explain(error: Error): string {
   if (error instanceof MongoServerSelectionError) {
     const { type, setName, servers = new Map() } = error.reason ?? {};
     const states = Array.from(servers.values(), (each) => {
-      return `${each.address}: ${each.error?.message ?? each.type}`;
+      const hint = each.type === "RSGhost" ? ", which a new set is until rs.initiate()" : "";
+      return `${each.address}: ${each.error?.message ?? each.type}${hint}`;
     });
     const topology = [type, setName].filter(Boolean).join(" ");
     return `${text}; ${topology} of ${states.join(", ") || "no host of the URL"}`;
