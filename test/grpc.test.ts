@@ -170,11 +170,7 @@ service = pool.FindServiceByName("investor.v1.InvestorService")
 print(json.dumps([method.name for method in service.methods]))
 print(json.dumps(pool.FindMessageTypeByName("google.rpc.ErrorInfo").full_name))
 health = health_pb2_grpc.HealthStub(channel)
-print(json.dumps(health.Check(health_pb2.HealthCheckRequest()).status))
-try:
-    next(health.Watch(health_pb2.HealthCheckRequest()))
-except grpc.RpcError as error:
-    print(json.dumps(error.code().name), flush=True)
+print(json.dumps(health.Check(health_pb2.HealthCheckRequest()).status), flush=True)
 os._exit(0)
 `;
 
@@ -185,6 +181,5 @@ it("Python's clients of reflection and health work unaided", needs("Python"), as
     ["CreateInvestor", "GetInvestor", "ListInvestors"],
     "google.rpc.ErrorInfo",
     Serving.SERVING,
-    "UNIMPLEMENTED",
   ]);
 });
