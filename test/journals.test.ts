@@ -1,15 +1,7 @@
-// A journal that a killed program has left: SQLite plays it back into whatever file is there.
-import {
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
-import { join } from "node:path";
+/** A journal that a killed program has left: SQLite plays it back into whatever file is there. */
+import { execFileSync } from "node:child_process";
+import { copyFileSync, existsSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { v4 } from "uuid";
 import { beforeAll, describe, expect, it } from "vitest";
@@ -19,6 +11,7 @@ import {
   makeSqlite,
   openSqlite,
   removeHere,
+  rowsOf,
   runSql,
   tableOf,
 } from "./support/copying.ts";
@@ -30,101 +23,79 @@ import { needs } from "./support/tools.ts";
 const left = sharedFolder();
 const count = 100;
 
-/** Changes a file in rollback mode, as far as SQLite writes to it before the end of the transaction. */
-function leaveJournal(path: string, sql: string, name: string, cacheSize = 1): void {
-  const db = new DatabaseSync(path);
-  db.exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = ${cacheSize}; BEGIN; ${sql}`);
-  copyFileSync(path, join(left, name));
-  copyFileSync(`${path}-journal`, join(left, `${name}-journal`));
-  db.exec("ROLLBACK");
-  db.close();
-}
-
 beforeAll(async () => {
   await makeSqlite(left, "backup", count);
   runSql(join(left, "backup"), `VACUUM INTO '${join(left, "vacuumed")}'`);
-  copyFileSync(join(left, "backup"), join(left, "other"));
-  const change = "UPDATE investors SET city = 'Gotham'";
-  leaveJournal(join(left, "other"), change, "amid a change");
+  const other = put("backup", join(left, "other"));
+
+  /** Changes the file in rollback mode, as far as SQLite writes to it before the end of a transaction. */
+  function leaveJournal(name: string, cacheSize: number): void {
+    using db = new DatabaseSync(other);
+    db.exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = ${cacheSize};
+      BEGIN; UPDATE investors SET city = 'Gotham'`);
+    for (const suffix of ["", "-journal"]) copyFileSync(other + suffix, join(left, name + suffix));
+    db.exec("ROLLBACK");
+  }
+  leaveJournal("amid a change", 1);
   // SQLite plays back none that it has not synced, and leaves it where it is.
-  leaveJournal(join(left, "other"), change, "before a change", 1_000);
-  // It empties whatever file it is played back into.
-  const rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000)";
-  const fill = `CREATE TABLE t (x); INSERT INTO t ${rows} SELECT i FROM n`;
-  leaveJournal(join(left, "new"), fill, "of a new file");
+  leaveJournal("before a change", 1_000);
 });
 
-/** What is in a folder, and what a link in it leads to. */
-function read(folder: string): Record<string, string> {
-  const names = readdirSync(folder, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile())
-    .map((entry) => join(entry.parentPath, entry.name));
-  return Object.fromEntries(names.map((name) => [name, readFileSync(name).toString("base64")]));
+/** The checksums of the files in a folder and in those in it. */
+function checksums(folder: string): string {
+  const command = "find . -type f | sort | xargs cksum";
+  return execFileSync("sh", ["-c", command], { cwd: folder, encoding: "utf8" });
 }
 
-const uses: [string, (folder: string) => Promise<string>][] = [
-  ["serve", (folder) => openSqlite(join(folder, "file.db")).then(() => "opened", String)],
-  [
-    "copy from it",
-    async (folder) => fail(await copyHere(["sqlite:file.db", "out.ndjson"], { folder })),
-  ],
-  [
-    "copy to it",
-    async (folder) => fail(await copyHere([`sqlite:${left}/backup`, "sqlite:file.db"], { folder })),
-  ],
-  ["remove", async (folder) => fail(await removeHere(folder, "sqlite:file.db", v4()))],
-];
-
-function fail({ code, told }: { code: number; told: string }): string {
-  expect(code).toBe(1);
-  return told;
-}
-
-const places: [string, (folder: string) => string][] = [
-  ["a backup", (folder) => put("backup", join(folder, "file.db"))],
-  ["a backup by VACUUM INTO", (folder) => put("vacuumed", join(folder, "file.db"))],
-  ["no file", (folder) => join(folder, "file.db")],
-  [
-    "an empty file",
-    (folder) => {
-      writeFileSync(join(folder, "file.db"), "");
-      return join(folder, "file.db");
-    },
-  ],
-  [
-    "a link to a backup",
-    (folder) => {
-      mkdirSync(join(folder, "elsewhere"));
-      symlinkSync("elsewhere/there.db", join(folder, "file.db"));
-      return put("backup", join(folder, "elsewhere/there.db"));
-    },
-  ],
-];
-
+/** Copies a file of those above. */
 function put(from: string, to: string): string {
   copyFileSync(join(left, from), to);
   return to;
 }
 
-describe.each(places)("a journal of another file beside %s", (place, make) => {
-  it.each(uses)("is refused before anything changes: %s", async (use, attempt) => {
-    for (const journal of ["amid a change", "of a new file"]) {
-      const folder = temporaryFolder();
-      const path = make(folder);
-      put(`${journal}-journal`, `${path}-journal`);
-      const before = read(folder);
-      const told = await attempt(folder);
-      expect(read(folder)).toEqual(before);
-      const isMissing = place === "no file" && /^copy from|^remove/.test(use);
-      if (isMissing) expect(told).toContain("it does not exist");
-      else expect(told).toContain(`the journal ${path}-journal is there`);
-      if (!place.includes("backup")) continue;
-      // As the error says.
-      rmSync(`${path}-journal`);
-      const store = await openSqlite(path);
-      expect(await store.list({ limit: 1_000 })).toHaveLength(count);
-      await store.close();
-    }
+/** What may be at the path `file.db` of a folder; each returns where SQLite has its journal. */
+const places: Record<string, (path: string) => string> = {
+  "a backup": (path) => put("backup", path),
+  "no file": (path) => path,
+  "an empty file": (path) => {
+    writeFileSync(path, "");
+    return path;
+  },
+  "a link to a backup": (path) => {
+    const folder = join(dirname(path), "elsewhere");
+    mkdirSync(folder);
+    symlinkSync("elsewhere/there.db", path);
+    return put("backup", join(folder, "there.db"));
+  },
+};
+
+/** What uses the file; each resolves with what it says, and its status if it is a command. */
+const uses: Record<string, (folder: string) => Promise<{ code: number; told: string }>> = {
+  serve: (folder) =>
+    openSqlite(join(folder, "file.db")).then(
+      () => ({ code: 0, told: "opened" }),
+      (error) => ({ code: 1, told: String(error) }),
+    ),
+  "copy from it": (folder) => copyHere(["sqlite:file.db", "out.ndjson"], { folder }),
+  "copy to it": (folder) => copyHere([`sqlite:${left}/backup`, "sqlite:file.db"], { folder }),
+  remove: (folder) => removeHere(folder, "sqlite:file.db", v4()),
+};
+
+describe.each(Object.entries(places))("a journal of another file beside %s", (place, make) => {
+  it.each(Object.entries(uses))("is refused before anything changes: %s", async (use, attempt) => {
+    const folder = temporaryFolder();
+    const path = make(join(folder, "file.db"));
+    put("amid a change-journal", `${path}-journal`);
+    const before = checksums(folder);
+    const isMissing = place === "no file" && ["copy from it", "remove"].includes(use);
+    const why = isMissing ? "it does not exist" : `the journal ${path}-journal is there`;
+    expect(await attempt(folder)).toEqual({ code: 1, told: expect.stringContaining(why) });
+    expect(checksums(folder)).toBe(before);
+    if (!place.includes("backup")) return;
+    // As the error says.
+    rmSync(`${path}-journal`);
+    await (await openSqlite(path)).close();
+    expect(rowsOf(folder, "file.db")).toBe(count);
   });
 });
 
