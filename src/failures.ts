@@ -1,51 +1,39 @@
+import { Code } from "@connectrpc/connect";
 import type { Violation } from "./investor/investor.ts";
-
-/** The names of gRPC's status codes with which calls fail (https://grpc.io/docs/guides/status-codes). */
-export type StatusCode =
-  | "CANCELLED"
-  | "UNKNOWN"
-  | "INVALID_ARGUMENT"
-  | "DEADLINE_EXCEEDED"
-  | "NOT_FOUND"
-  | "ALREADY_EXISTS"
-  | "PERMISSION_DENIED"
-  | "RESOURCE_EXHAUSTED"
-  | "FAILED_PRECONDITION"
-  | "ABORTED"
-  | "OUT_OF_RANGE"
-  | "UNIMPLEMENTED"
-  | "INTERNAL"
-  | "UNAVAILABLE"
-  | "DATA_LOSS"
-  | "UNAUTHENTICATED";
 
 /** Every reason for which a call is rejected or fails, with its code on every protocol. */
 export const codes = {
-  INVALID_FIELDS: "INVALID_ARGUMENT",
-  MALFORMED_REQUEST: "INVALID_ARGUMENT",
-  INVESTOR_NOT_FOUND: "NOT_FOUND",
-  REQUEST_ID_REUSED: "ALREADY_EXISTS",
-  MESSAGE_TOO_LARGE: "RESOURCE_EXHAUSTED",
-  CREDENTIALS_MISSING: "UNAUTHENTICATED",
-  CREDENTIALS_INVALID: "UNAUTHENTICATED",
-  SCOPE_MISSING: "PERMISSION_DENIED",
-  ISSUER_UNAVAILABLE: "UNAVAILABLE",
-  OVERLOADED: "UNAVAILABLE",
-  STORE_UNAVAILABLE: "UNAVAILABLE",
-  OUTCOME_UNKNOWN: "UNAVAILABLE",
-  DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
-  CANCELLED: "CANCELLED",
-  INTERNAL: "INTERNAL",
-} as const satisfies Record<string, StatusCode>;
+  INVALID_FIELDS: Code.InvalidArgument,
+  MALFORMED_REQUEST: Code.InvalidArgument,
+  INVESTOR_NOT_FOUND: Code.NotFound,
+  REQUEST_ID_REUSED: Code.AlreadyExists,
+  MESSAGE_TOO_LARGE: Code.ResourceExhausted,
+  CREDENTIALS_MISSING: Code.Unauthenticated,
+  CREDENTIALS_INVALID: Code.Unauthenticated,
+  SCOPE_MISSING: Code.PermissionDenied,
+  ISSUER_UNAVAILABLE: Code.Unavailable,
+  OVERLOADED: Code.Unavailable,
+  STORE_UNAVAILABLE: Code.Unavailable,
+  OUTCOME_UNKNOWN: Code.Unavailable,
+  DEADLINE_EXCEEDED: Code.DeadlineExceeded,
+  CANCELLED: Code.Canceled,
+  INTERNAL: Code.Internal,
+} as const satisfies Record<string, Code>;
 
 export type Reason = keyof typeof codes;
+
+/** The name of a status code in gRPC (https://grpc.io/docs/guides/status-codes). */
+export function nameOf(code: Code): string {
+  if (code === Code.Canceled) return "CANCELLED";
+  return Code[code].replaceAll(/(?<!^)[A-Z]/g, "_$&").toUpperCase();
+}
 
 /** How long to wait before a call that failed with UNAVAILABLE is repeated, in milliseconds. */
 const retryAfterMs = 1_000;
 
 /** What a {@link Failure} has besides its message. */
 interface FailureData {
-  code: StatusCode;
+  code: Code;
   /** A stable name for what went wrong; none where a protocol has only its code. */
   reason?: string | undefined;
   /** More about it, by the names of google.rpc.ErrorInfo.metadata. */
@@ -61,7 +49,7 @@ interface FailureData {
 /** Why a call or a request fails, as data that each protocol writes in its own way. */
 export class Failure extends Error implements FailureData {
   override name = "Failure";
-  readonly code: StatusCode;
+  readonly code: Code;
   readonly reason: string | undefined;
   readonly metadata: Readonly<Record<string, string>>;
   readonly violations: readonly Violation[];
@@ -76,7 +64,7 @@ export class Failure extends Error implements FailureData {
     this.metadata = data.metadata ?? {};
     this.violations = data.violations ?? [];
     this.headers = data.headers ?? {};
-    this.retryAfterMs = data.code === "UNAVAILABLE" ? retryAfterMs : undefined;
+    this.retryAfterMs = data.code === Code.Unavailable ? retryAfterMs : undefined;
   }
 }
 
@@ -161,7 +149,7 @@ export function outcomeUnknown(cause: unknown): Failure {
  */
 export function outcomeUnknownFor(id: string, cause: unknown): Failure {
   const message = "the record may or may not be stored; look its id up before you repeat the call";
-  return failure("OUTCOME_UNKNOWN", message, { cause, metadata: { id }, code: "UNKNOWN" });
+  return failure("OUTCOME_UNKNOWN", message, { cause, metadata: { id }, code: Code.Unknown });
 }
 
 /**
@@ -171,7 +159,7 @@ export function outcomeUnknownFor(id: string, cause: unknown): Failure {
  * @param effect what the call may have done
  */
 export function interrupted(reason: unknown, effect: string): Failure {
-  const isDeadline = reason instanceof Failure && reason.code === "DEADLINE_EXCEEDED";
+  const isDeadline = reason instanceof Failure && reason.code === Code.DeadlineExceeded;
   return isDeadline ? deadlineExceeded(effect) : cancelled(effect);
 }
 

@@ -1,6 +1,7 @@
 import { existsSync, globSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
 import { expect, it } from "vitest";
+import { nameOf } from "../src/failures.ts";
 import { maxTextLength } from "../src/investor/investor.ts";
 import { limits } from "../src/limits.ts";
 import { failures } from "./service/failures.ts";
@@ -151,7 +152,7 @@ it("docs/calling.md has every error with its code, its status, and whether to re
   const errors = Object.values(failures).flat();
   const made = errors.map(async (error) => {
     const { reason, hasRetryDelay } = await failureOf(Promise.reject(error));
-    return [reason, error.code, statusOf(error), hasRetryDelay].join();
+    return [reason, nameOf(error.code), statusOf(error), hasRetryDelay].join();
   });
   const known = await Promise.all(made);
   expect(told.toSorted()).toEqual([...new Set(known)].toSorted());

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { type ContextValues, createContextValues, type HandlerContext } from "@connectrpc/connect";
 import type { Caller } from "../auth/caller.ts";
-import { cancelled, deadlineExceeded, Failure, internal, type StatusCode } from "../failures.ts";
+import { cancelled, deadlineExceeded, Failure, internal, nameOf } from "../failures.ts";
 import { outputOf, startReplyTimer } from "../http/reply.ts";
 import { deadlineKey } from "../service/context.ts";
 import { type CallHead, traceIdOf } from "./call-head.ts";
@@ -120,8 +120,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   }
 
   /** The name of the gRPC status code (https://grpc.io/docs/guides/status-codes), once the call has closed. */
-  get code(): StatusCode | "OK" {
-    return this.failure?.code ?? (this.#wasSent ? "OK" : "CANCELLED");
+  get code(): string {
+    if (this.failure) return nameOf(this.failure.code);
+    return this.#wasSent ? "OK" : "CANCELLED";
   }
 
   /** The call's id in logs and errors: the trace id that its caller propagates, or a random one. */

@@ -1,4 +1,4 @@
-import type { ServiceImpl } from "@connectrpc/connect";
+import { Code, type ServiceImpl } from "@connectrpc/connect";
 import {
   type Health,
   HealthCheckResponse_ServingStatus as ServingStatus,
@@ -19,7 +19,7 @@ export function createHealth(
   const current = () => ({ status: isReady() ? ServingStatus.SERVING : ServingStatus.NOT_SERVING });
   return {
     check({ service }) {
-      if (!names.includes(service)) throw new Failure("unknown service", { code: "NOT_FOUND" });
+      if (!names.includes(service)) throw new Failure("unknown service", { code: Code.NotFound });
       return current();
     },
     list: () => ({ statuses: Object.fromEntries(names.map((name) => [name, current()])) }),

@@ -1,6 +1,5 @@
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
-import { Code, ConnectError } from "@connectrpc/connect";
-import { codeFromString } from "@connectrpc/connect/protocol-connect";
+import { ConnectError } from "@connectrpc/connect";
 import {
   BadRequestSchema,
   ErrorInfoSchema,
@@ -10,7 +9,7 @@ import {
   CreateInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { Failure, type StatusCode } from "../failures.ts";
+import { Failure } from "../failures.ts";
 
 /** The domain of all reasons (google.rpc.ErrorInfo.domain). */
 export const errorDomain = "investor-records";
@@ -23,7 +22,7 @@ export function toConnectError(failure: Failure): ConnectError {
     field: fieldNameOf(key),
     description: rule,
   }));
-  const error = new ConnectError(describe(fieldViolations) ?? message, codeOf(code), headers);
+  const error = new ConnectError(describe(fieldViolations) ?? message, code, headers);
   if (reason !== undefined) {
     const value = { reason, domain: errorDomain, metadata };
     error.details.push({ desc: ErrorInfoSchema, value });
@@ -49,15 +48,7 @@ function describe(all: { field: string; description: string }[]): string | undef
 /** An error of Connect's, which it throws itself, as a failure; any other as it is. */
 export function toFailure(error: unknown): unknown {
   if (!(error instanceof ConnectError)) return error;
-  const name = Code[error.code].replaceAll(/(?<!^)[A-Z]/g, "_$&").toUpperCase();
-  const code = (name === "CANCELED" ? "CANCELLED" : name) as StatusCode;
-  return new Failure(error.rawMessage, { code, cause: error });
-}
-
-/** Connect's number of a status code. */
-export function codeOf(code: StatusCode): Code {
-  const name = code === "CANCELLED" ? "canceled" : code.toLowerCase();
-  return codeFromString(name) ?? Code.Unknown;
+  return new Failure(error.rawMessage, { code: error.code, cause: error });
 }
 
 /** The name of a field in the protobuf contract. */

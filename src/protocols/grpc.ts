@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import type { DescMethod } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 import { compressedFlag } from "@connectrpc/connect/protocol";
 import {
   contentTypeRegExp,
@@ -38,18 +39,20 @@ export function createFraming(messages: Messages) {
     decode({ input }: DescMethod, body: Uint8Array, _: unknown, call: Call, maxBytes: number) {
       const { headers } = call.head;
       const compression = messages.findCompression(headers["grpc-encoding"]);
-      if (body.length === 0) throw new Failure("there is no message", { code: "UNIMPLEMENTED" });
+      if (body.length === 0) throw new Failure("there is no message", { code: Code.Unimplemented });
       if (body.length < prefixBytes) throw malformedRequest();
       const isPacked = body[0] === compressedFlag;
       const end = prefixBytes + new DataView(body.buffer, body.byteOffset).getUint32(1);
       if (isPacked && compression === null) {
         // The protocol wants the code INTERNAL for this mistake of a client, which is not a fault of the service.
         call.recordFailure(malformedRequest());
-        throw new Failure("the message is compressed, but names no encoding", { code: "INTERNAL" });
+        throw new Failure("the message is compressed, but names no encoding", {
+          code: Code.Internal,
+        });
       }
       if ((body[0] !== 0 && !isPacked) || body.length < end) throw malformedRequest();
       if (body.length > end) {
-        throw new Failure("there is more than one message", { code: "UNIMPLEMENTED" });
+        throw new Failure("there is more than one message", { code: Code.Unimplemented });
       }
       const packing = isPacked ? compression : null;
       return messages.read(input, body.subarray(prefixBytes), isJson(headers), packing, maxBytes);

@@ -1,10 +1,10 @@
 import { STATUS_CODES } from "node:http";
+import { Code } from "@connectrpc/connect";
 import { codeToHttpStatus } from "@connectrpc/connect/protocol-connect";
-import { Failure, type StatusCode } from "../failures.ts";
+import { Failure } from "../failures.ts";
 import { type HttpResponse, send } from "../http/reply.ts";
 import type { HttpRequest } from "../http/request.ts";
 import type { Violation } from "../investor/investor.ts";
-import { codeOf } from "./connect-error.ts";
 
 /** Headers of a JSON reply, which may hold a record. */
 export const jsonHeaders = { "content-type": "application/json", "cache-control": "no-store" };
@@ -17,11 +17,11 @@ type Locate = (violation: Violation) => Location;
 
 /** Errors at the level of HTTP, for any operation. */
 const refusals = {
-  400: ["MALFORMED_REQUEST", "INVALID_ARGUMENT"],
-  403: ["CROSS_ORIGIN", "PERMISSION_DENIED"],
-  404: ["NOT_FOUND", "UNIMPLEMENTED"],
-  405: ["METHOD_NOT_ALLOWED", "UNIMPLEMENTED"],
-  415: ["UNSUPPORTED_MEDIA_TYPE", "INVALID_ARGUMENT"],
+  400: ["MALFORMED_REQUEST", Code.InvalidArgument],
+  403: ["CROSS_ORIGIN", Code.PermissionDenied],
+  404: ["NOT_FOUND", Code.Unimplemented],
+  405: ["METHOD_NOT_ALLOWED", Code.Unimplemented],
+  415: ["UNSUPPORTED_MEDIA_TYPE", Code.InvalidArgument],
 } as const;
 
 const statusByReason = new Map<string, number>(
@@ -29,9 +29,9 @@ const statusByReason = new Map<string, number>(
 );
 
 /** Statuses that differ from Connect's. */
-const statusByCode: Partial<Record<StatusCode, number>> = {
-  ALREADY_EXISTS: 422,
-  RESOURCE_EXHAUSTED: 413,
+const statusByCode: Partial<Record<Code, number>> = {
+  [Code.AlreadyExists]: 422,
+  [Code.ResourceExhausted]: 413,
 };
 
 /** A failure at the level of HTTP. */
@@ -64,7 +64,7 @@ export function sendProblem(response: HttpResponse, failure: Failure, locate?: L
 
 function toProblem(failure: Failure, locate?: Locate) {
   const { message, code, reason = "INTERNAL", metadata, violations } = failure;
-  const status = statusByReason.get(reason) ?? statusByCode[code] ?? codeToHttpStatus(codeOf(code));
+  const status = statusByReason.get(reason) ?? statusByCode[code] ?? codeToHttpStatus(code);
   const errors = violations.map((each) => ({ ...locate?.(each), detail: each.rule }));
   return {
     type: `urn:investor-records:problem:${reason.toLowerCase().replaceAll("_", "-")}`,

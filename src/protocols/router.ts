@@ -3,7 +3,7 @@ import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { createRegistry } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import type { ServiceImplSpec } from "@connectrpc/connect";
+import { Code, type ServiceImplSpec } from "@connectrpc/connect";
 import { createMethodUrl } from "@connectrpc/connect/protocol";
 import type { Gate } from "../calls/gate.ts";
 import type { Telemetry } from "../calls/telemetry.ts";
@@ -118,7 +118,7 @@ export function createRouter(options: RouterOptions, handlers: Handler[]) {
       if (handled !== undefined) return handled;
     }
     throw isGrpc(headers)
-      ? new Failure("unknown method", { code: "UNIMPLEMENTED" })
+      ? new Failure("unknown method", { code: Code.Unimplemented })
       : httpError(404, "there is nothing at this path");
   }
 

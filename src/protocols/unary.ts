@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { create, type DescMethod, isFieldSet, type Message } from "@bufbuild/protobuf";
-import type { HandlerContext, MethodImplSpec } from "@connectrpc/connect";
+import { Code, type HandlerContext, type MethodImplSpec } from "@connectrpc/connect";
 import type { Call } from "../calls/call.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
@@ -114,7 +114,7 @@ export function createUnary(gate: Gate) {
       call.startReplyTimer();
       if (!call.isClosed) codec.fail(response, failure, call, request);
       // A body that missed its deadline is not waited for again.
-      const goesOnMs = failure.code === "DEADLINE_EXCEEDED" ? 0 : undefined;
+      const goesOnMs = failure.code === Code.DeadlineExceeded ? 0 : undefined;
       dropRest(request, connection, goesOnMs);
     }
   };

@@ -19,7 +19,6 @@ import {
 } from "../../gen/investor/v1/investor_pb.js";
 import { codes } from "../../src/failures.ts";
 import { toJson } from "../../src/investor/json.ts";
-import { codeOf } from "../../src/protocols/connect-error.ts";
 import { clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
 import { createRandom, seedOf } from "../support/random.ts";
@@ -148,7 +147,7 @@ function failureOfRest(problem: {
     return [header ? "request_id" : (field?.name ?? member), detail];
   });
   return {
-    code: Code[codeOf(codes[reason])],
+    code: Code[codes[reason]],
     reason,
     metadata,
     violations: Object.fromEntries(violations),
