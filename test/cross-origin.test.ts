@@ -12,7 +12,7 @@ const rest = "/v1/investors";
 /** The settings of a service that takes requests to any host. */
 const open = { "--host": "0.0.0.0", "--allow-insecure": "true" };
 
-async function send(port: number, path: string, options: RequestOptions = {}) {
+async function send(port: number, path: string, options: RequestOptions) {
   const req = request({ ...options, port, path }).end();
   const [res] = (await once(req, "response")) as [IncomingMessage];
   res.resume();
@@ -25,11 +25,8 @@ async function statusOf(port: number, path: string, headers: Record<string, stri
 
 describe("CORS", () => {
   const preflight = (port: number, origin: string) => {
-    const headers = {
-      origin,
-      "access-control-request-method": "POST",
-      "access-control-request-headers": "Content-Type,Idempotency-Key,traceparent",
-    };
+    const asked = { "access-control-request-method": "POST" };
+    const headers = { origin, ...asked, "access-control-request-headers": "traceparent" };
     return send(port, rpc, { method: "OPTIONS", headers });
   };
 
@@ -41,7 +38,7 @@ describe("CORS", () => {
       status: 204,
       headers: {
         "access-control-allow-origin": "https://b.example",
-        "access-control-allow-headers": "Content-Type,Idempotency-Key,traceparent",
+        "access-control-allow-headers": "traceparent",
         "access-control-allow-methods": "GET, HEAD, POST",
       },
     });
@@ -74,8 +71,9 @@ describe("a service on loopback that asks for no credentials", () => {
       expect(await statusOf(port, rpc, { host }), host).toBe(403);
       expect(await statusOf(port, "/", { host }), host).toBe(403);
     }
-    const authority = { ":authority": "evil.example" };
-    const call = rawCall(rawConnection(port), rpc, messages.empty, authority);
+    const call = rawCall(rawConnection(port), rpc, messages.empty, {
+      ":authority": "evil.example",
+    });
     expect((await call).reason).toBe("CROSS_ORIGIN");
     const target = `http://evil.example${rest}`;
     expect(await statusOf(port, target, { host: "localhost" })).toBe(403);
@@ -96,15 +94,13 @@ describe("a service on loopback that asks for no credentials", () => {
     "replies to health checks and reflection under any authority, as %s",
     async (name) => {
       const { port } = await startInProcess();
-      const session = rawConnection(port);
-      const authority = { ":authority": name };
-      const ofAny = (path: string) => rawCall(session, path, messages.empty, authority);
-      expect((await ofAny(paths.check)).status).toBe(0);
-      expect((await ofAny(paths.reflect)).status).toBe(0);
-      const json = { host: name, "content-type": "application/json" };
-      for (const type of [json["content-type"], `${json["content-type"]}; charset=utf-8`]) {
-        const headers = { ...json, "content-type": type };
-        const health = http1("POST", paths.check, headers, "{}");
+      for (const path of [paths.check, paths.reflect]) {
+        const authority = { ":authority": name };
+        const call = rawCall(rawConnection(port), path, messages.empty, authority);
+        expect((await call).status).toBe(0);
+      }
+      for (const type of ["application/json", "application/json; charset=utf-8"]) {
+        const health = http1("POST", paths.check, { host: name, "content-type": type }, "{}");
         await expect.poll(openWire(port, health).received).toMatch(/^HTTP\/1\.1 200 /);
       }
       expect(await statusOf(port, rpc, { host: name })).toBe(403);
@@ -113,15 +109,12 @@ describe("a service on loopback that asks for no credentials", () => {
 
   it("replies to the address that it listens on", async () => {
     const { port } = await startInProcess({ "--host": "127.8.8.8" });
-    for (const [host, status] of [
-      ["127.8.8.8", 200],
-      [`127.8.8.8:${port}`, 200],
-      ["localhost", 200],
-      ["127.8.8.9", 403],
-    ] as const) {
-      const reply = await send(port, rest, { host: "127.8.8.8", headers: { host } });
-      expect(reply.status, host).toBe(status);
+    const statusFor = async (host: string) =>
+      (await send(port, rest, { host: "127.8.8.8", headers: { host } })).status;
+    for (const host of ["127.8.8.8", `127.8.8.8:${port}`, "localhost"]) {
+      expect(await statusFor(host), host).toBe(200);
     }
+    expect(await statusFor("127.8.8.9")).toBe(403);
   });
 
   it("refuses the pages of other sites unless their origin is set", async () => {

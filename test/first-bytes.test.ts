@@ -2,7 +2,7 @@
 import { once } from "node:events";
 import { connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { createAuthority, writeServerFiles } from "./support/certificates.ts";
+import { createAuthority, writeServerFiles, writeServerFlags } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
@@ -13,7 +13,7 @@ import {
 } from "./support/http2-frames.ts";
 import { messages, paths } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
-import { hurry, type Service, startService } from "./support/service.ts";
+import { hurry, startService } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
 const alive = http1("GET", "/healthz", {});
@@ -58,9 +58,7 @@ describe("a connection in plain text", () => {
     expect(new Set(ports).size).toBe(2);
     for (const port of ports) {
       for (const [, bytes, reply] of beginnings) {
-        const { socket, received } = openWire(port);
-        socket.write(bytes);
-        await expect.poll(received).toContain(reply);
+        await expect.poll(openWire(port, bytes).received).toContain(reply);
       }
     }
   });
@@ -80,76 +78,52 @@ describe("a connection with TLS", () => {
     [["h2", "http/1.1"], "h2"],
   ])("of a client that offers %j carries %j", async (ALPNProtocols, expected) => {
     const authority = await createAuthority();
-    const { TLS_CERT, TLS_KEY } = await writeServerFiles(temporaryFolder(), authority);
-    const { port } = await startInProcess({ "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY });
+    const { port } = await startInProcess(await writeServerFlags(temporaryFolder(), authority));
     const options = { port, servername: "localhost", ca: authority.ca };
     const socket = connectTls({ ...options, ...(ALPNProtocols && { ALPNProtocols }) });
     onTestFinished(() => void socket.destroy());
     await once(socket, "secureConnect");
     expect(socket.alpnProtocol).toBe(expected);
-    let received = "";
-    socket.on("data", (chunk) => {
-      received += chunk.toString("latin1");
-    });
     socket.write(expected === "h2" ? check : alive);
-    await expect.poll(() => received).toContain(expected === "h2" ? settings : "alive");
+    const [first] = await once(socket.setEncoding("latin1"), "data");
+    expect(first).toContain(expected === "h2" ? settings : "alive");
   });
 });
 
-/** The reasons why connections of a service were closed, by what their clients have sent. */
-async function reasonsFor(service: Service, all: Record<string, Uint8Array | string>) {
-  const names = Object.entries(all).map(async ([name, bytes]) => {
+/** What a client sends, and why its connection is closed. */
+type Unfinished = Record<string, { bytes: Uint8Array | string; reason: string }>;
+
+const inPlainText: Unfinished = {
+  nothing: { bytes: "", reason: "unfinished_request" },
+  P: { bytes: "P", reason: "unfinished_request" },
+  PR: { bytes: "PR", reason: "unfinished_request" },
+  PRI: { bytes: "PRI", reason: "no_settings" },
+  "half a preface": { bytes: clientPreface.subarray(0, 10), reason: "no_settings" },
+  "a preface without settings": { bytes: clientPreface.subarray(0, -9), reason: "no_settings" },
+  "half a head": { bytes: "GET / HTTP/1.1\r\n", reason: "unfinished_request" },
+  "a handshake": { bytes: Buffer.from("160301004001000144", "hex"), reason: "http1_error" },
+};
+
+const withTls: Unfinished = {
+  nothing: { bytes: "", reason: "no_handshake" },
+  "HTTP/1.1": { bytes: alive, reason: "no_handshake" },
+  "HTTP/2": { bytes: check, reason: "no_handshake" },
+};
+
+it.each([
+  ["in plain text", inPlainText],
+  ["with TLS", withTls],
+])("a connection %s that does not begin in ten seconds is closed and logged", async (_, all) => {
+  const files =
+    all === withTls ? await writeServerFiles(temporaryFolder(), await createAuthority()) : {};
+  // Ten seconds are half a second there.
+  const service = await startService({ ...files, NODE_OPTIONS: hurry(20) });
+  const closing = Object.entries(all).map(async ([name, { bytes, reason }]) => {
     const { socket, closed } = openWire(service.port, bytes);
     await once(socket, "connect");
-    const peer = `127.0.0.1:${socket.localPort}`;
+    const line = `"reason":"${reason}","peer":"127.0.0.1:${socket.localPort}"`;
     await closed;
-    return [peer, name] as const;
+    await expect.poll(service.output, { message: name }).toContain(line);
   });
-  const nameOf = new Map(await Promise.all(names));
-  const told = () =>
-    Array.from(
-      service.output().matchAll(/"reason":"(.*?)","peer":"(.*?)"/g),
-      ([, reason, peer = ""]) => [nameOf.get(peer), reason],
-    );
-  await expect.poll(() => told().length).toBeGreaterThanOrEqual(nameOf.size);
-  return Object.fromEntries(told());
-}
-
-describe("a connection that does not begin", () => {
-  /** Ten seconds are half a second there. */
-  const fast = { NODE_OPTIONS: hurry(20) };
-
-  it("in ten seconds is closed, counted and logged", async () => {
-    const all = {
-      nothing: "",
-      P: "P",
-      PR: "PR",
-      PRI: "PRI",
-      "half a preface": clientPreface.subarray(0, 10),
-      "a preface without settings": clientPreface.subarray(0, -9),
-      "half a head": "GET / HTTP/1.1\r\n",
-    };
-    expect(await reasonsFor(await startService(fast), all)).toEqual({
-      nothing: "unfinished_request",
-      P: "unfinished_request",
-      PR: "unfinished_request",
-      PRI: "no_settings",
-      "half a preface": "no_settings",
-      "a preface without settings": "no_settings",
-      "half a head": "unfinished_request",
-    });
-  });
-
-  it("with the other of TLS and plain text is closed, counted and logged", async () => {
-    const files = await writeServerFiles(temporaryFolder(), await createAuthority());
-    const withTls = await startService({ ...fast, ...files });
-    const all = { nothing: "", "HTTP/1.1": alive, "HTTP/2": check };
-    expect(await reasonsFor(withTls, all)).toEqual({
-      nothing: "no_handshake",
-      "HTTP/1.1": "no_handshake",
-      "HTTP/2": "no_handshake",
-    });
-    const hello = Buffer.from("160301004001000144", "hex");
-    expect(await reasonsFor(await startService(fast), { hello })).toEqual({ hello: "http1_error" });
-  });
+  await Promise.all(closing);
 });
