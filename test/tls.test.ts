@@ -15,14 +15,12 @@ import {
   writeServerFiles,
   writeServerFlags,
 } from "./support/certificates.ts";
-import { type Address, clientsOf } from "./support/clients.ts";
+import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { messages, openCall, paths, rawCall, replyOf, untilArrived } from "./support/raw-grpc.ts";
 import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
-import { waitFor } from "./support/service.ts";
-import { http1 } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 /** Makes an authority and the files of a server, and the settings that name them. */
@@ -72,61 +70,6 @@ function setClock(now: number): void {
   vi.setSystemTime(now);
 }
 
-/** A connection on which calls are made. */
-interface Opened {
-  /** Makes a call, and tells whether it was served. */
-  call(): Promise<boolean>;
-  readonly closed: Promise<unknown>;
-  /** Resolves when it was closed as is fit: by one GOAWAY, or with a reply of HTTP/1.1 that says so. */
-  retired(): Promise<void>;
-}
-
-function openHttp2(port: number, options: ConnectionOptions): Opened {
-  const session = openSession(port, options);
-  let goaways = 0;
-  session.on("goaway", () => {
-    goaways += 1;
-  });
-  const closed = once(session, "close");
-  return {
-    call: async () => (await get(session)) === 200,
-    closed,
-    async retired() {
-      await closed;
-      expect(goaways).toBe(1);
-    },
-  };
-}
-
-async function openHttp1(port: number, options: ConnectionOptions): Promise<Opened> {
-  const socket = connectTls({ ...options, port, host: "localhost" });
-  onTestFinished(() => void socket.destroy());
-  const closed = once(socket, "close");
-  let replies: string[] = [];
-  socket.setEncoding("latin1").on("data", (chunk) => {
-    replies = (replies.join("") + chunk).split(/(?=HTTP\/1\.1 )/);
-  });
-  await once(socket, "secureConnect");
-  const request = async () => {
-    const count = replies.length + 1;
-    socket.write(http1("GET", "/v1/investors?pageSize=1", {}));
-    return waitFor(() => replies[count - 1]);
-  };
-  return {
-    call: async () => (await request()).startsWith("HTTP/1.1 200 "),
-    closed,
-    async retired() {
-      expect(await request()).toMatch(/^HTTP\/1\.1 200 .*connection: close\r\n/is);
-      await closed;
-    },
-  };
-}
-
-/** Opens a connection of HTTP/2, and one of HTTP/1.1. */
-async function openBoth({ port }: Address, options: ConnectionOptions) {
-  return [openHttp2(port, options), await openHttp1(port, options)];
-}
-
 /** Makes a certificate with an extension, by OpenSSL, which it signs itself. */
 function signSelf(extension: string, subject = "/") {
   const folder = temporaryFolder();
@@ -136,9 +79,6 @@ function signSelf(extension: string, subject = "/") {
   execFileSync("openssl", args, { stdio: "pipe" });
   return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
 }
-
-/** What all connections say to a call. */
-const callAll = (opened: Opened[]) => Promise.all(opened.map(({ call }) => call()));
 
 /** Connects by TLS and tells how; a session to resume comes with the first data. */
 async function handshake(port: number, options: ConnectionOptions) {
@@ -299,40 +239,42 @@ describe("a client certificate", () => {
   });
 
   it("retires its connections when half of its last minute is left, and is refused once expired", async () => {
-    const { ca, own, ...server } = await startWithClients();
+    const { ca, own, port } = await startWithClients();
     const endsAt = new X509Certificate(own.cert).validToDate.getTime();
-    const stranger = openSession(server.port, { ca });
-    const early = await openBoth(server, { ca, ...own });
-    expect(await callAll(early)).toEqual([true, true]);
-    setClock(endsAt - 3_000);
-    const late = await openBoth(server, { ca, ...own });
-    expect(await callAll(late)).toEqual([true, true]);
-    await delay(1_500 + lookMs);
-    for (const { retired } of late) await retired();
-    expect(await callAll(early)).toEqual([true, true]);
+    const stranger = openSession(port, { ca });
+    const early = openSession(port, { ca, ...own });
+    expect(await get(early)).toBe(200);
+    setClock(endsAt - 4_000);
+    const start = performance.now();
+    const late = openSession(port, { ca, ...own });
+    const closed = once(late, "close");
+    expect(await get(late)).toBe(200);
+    await closed;
+    expect(performance.now() - start).toBeGreaterThan(1_900);
+    expect(performance.now() - start).toBeLessThan(4_000);
+    expect(await get(early)).toBe(200);
     setClock(endsAt + 1_000);
-    expect(await callAll(early)).toEqual([false, false]);
+    expect(await get(early)).toBe(401);
     expect(stranger.closed).toBe(false);
   });
 
   it.each(["that has expired", "of an unknown CA"])(
     "%s is refused call by call, on a connection that stays for a minute",
     async (which) => {
-      const { ca, own, ...server } = await startWithClients();
+      const { ca, own, port } = await startWithClients();
       const unknown = await (await createAuthority("Others")).sign("backend.example");
       const hasExpired = which === "that has expired";
       if (hasExpired) setClock(new X509Certificate(own.cert).validToDate.getTime() + 1_000);
-      const stranger = openSession(server.port, { ca });
-      const opened = await openBoth(server, { ca, ...(hasExpired ? own : unknown) });
-      expect(await callAll(opened)).toEqual([false, false]);
+      const stranger = openSession(port, { ca });
+      const session = openSession(port, { ca, ...(hasExpired ? own : unknown) });
+      const closed = once(session, "close");
+      expect(await get(session)).toBe(401);
       await delay(lookMs);
-      expect(await callAll(opened)).toEqual([false, false]);
+      expect(await get(session)).toBe(401);
       const now = performance.now.bind(performance);
       const clock = vi.spyOn(performance, "now").mockImplementation(() => now() + 60_000);
       onTestFinished(() => clock.mockRestore());
-      await delay(lookMs);
-      expect(await callAll(opened.slice(1))).toEqual([false]);
-      for (const { closed } of opened) await closed;
+      await closed;
       expect(stranger.closed).toBe(false);
     },
   );
@@ -342,18 +284,20 @@ describe("a client certificate", () => {
     const next = await createAuthority("Next");
     const renewed = await next.sign("backend.example");
     const stranger = openSession(server.port, { ca });
-    const opened = await openBoth(server, { ca, ...own });
+    const session = openSession(server.port, { ca, ...own });
+    const retired = once(session, "close");
     const held = openSession(server.port, { ca, ...own });
     const call = openCall(held, paths.create);
     await untilArrived(held);
     await writeServerFiles(server.files, server.authority);
     await server.reload();
     await delay(lookMs);
-    expect(await callAll(opened)).toEqual([true, true]);
+    expect(await get(session)).toBe(200);
     writeFileSync(file, next.ca);
     const start = performance.now();
     await server.reload();
-    for (const { retired } of opened) await retired();
+    await retired;
+    expect(held.destroyed).toBe(false);
     await replyOf(call);
     expect(performance.now() - start).toBeGreaterThan(9_900);
     const line = { reason: "certificate", msg: "connection closed" };
