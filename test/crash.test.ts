@@ -10,7 +10,7 @@ import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import { listAll } from "./support/pages.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, startService } from "./support/service.ts";
+import { end, grpcClient, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 it("kill -9 during creates loses no acknowledged record, and repeats store none twice", async () => {
@@ -36,9 +36,8 @@ it("kill -9 during creates loses no acknowledged record, and repeats store none 
       }
     });
     await delay(200 + round * 25);
-    service.child.kill("SIGKILL");
+    await end(service, "SIGKILL");
     unanswered.push(...(await Promise.all(callers)));
-    await service.exited;
   }
   const client = grpcClient(await startService({}, folder));
   for (const request of unanswered) {
@@ -54,47 +53,37 @@ describe("a sync that fails ends the process", needs("cc"), () => {
   const createDisk = prepareDisks();
 
   /** Creates two records, and then one whose commit fails. */
-  async function failCommit(request: ReturnType<typeof aCreate>) {
+  async function failCommit(changes = {}, spoil: (data: string) => void = () => {}) {
     const disk = createDisk();
     const service = await startService(disk.env, disk.folder);
     const client = grpcClient(service);
     const stored = [await client.createInvestor(aCreate()), await client.createInvestor(aCreate())];
     disk.setRules("sync -wal 1 EIO");
-    const failure = await failureOf(client.createInvestor(request));
-    expect(await service.exited).toBe(1);
-    expect(service.output()).toMatch(/"level":60.*the thread that writes to .* died/);
+    spoil(disk.data);
+    const failure = await failureOf(client.createInvestor(aCreate(changes)));
+    const exitCode = await service.exited;
+    return { disk, stored, failure, exitCode, output: service.output() };
+  }
+
+  it.each([
+    ["with a request id to repeat", { requestId: v7() }, "Unavailable"],
+    ["without one which id to look up, and not to repeat", {}, "Unknown"],
+  ])("and tells a caller %s", async (_, changes, code) => {
+    const { disk, stored, failure, exitCode, output } = await failCommit(changes);
+    const hasRetryDelay = code === "Unavailable";
+    expect(failure).toMatchObject({ code, reason: "OUTCOME_UNKNOWN", hasRetryDelay });
+    if (code === "Unknown") expect(failure.metadata?.id).toMatch(/^[0-9a-f-]{36}$/);
+    expect(exitCode).toBe(1);
+    expect(output).toMatch(/"level":60.*the thread that writes to .* died/);
     const again = grpcClient(await startService({}, disk.folder));
     const { investors } = await again.listInvestors({});
     expect(investors).toEqual(expect.arrayContaining(stored));
-    return failure;
-  }
-
-  it("and tells a caller with a request id to repeat", async () => {
-    expect(await failCommit(aCreate({ requestId: v7() }))).toMatchObject({
-      code: "Unavailable",
-      reason: "OUTCOME_UNKNOWN",
-      hasRetryDelay: true,
-    });
-  });
-
-  it("and tells one without which id to look up, and not to repeat", async () => {
-    expect(await failCommit(aCreate())).toMatchObject({
-      code: "Unknown",
-      reason: "OUTCOME_UNKNOWN",
-      hasRetryDelay: false,
-      metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
-    });
   });
 
   it("with the status of files that went away, if that is why it failed", async () => {
-    const disk = createDisk();
-    const service = await startService(disk.env, disk.folder);
-    const client = grpcClient(service);
-    await client.createInvestor(aCreate());
-    disk.setRules("sync -wal 1 EIO");
-    rmSync(join(disk.folder, "data/investors.db-shm"));
-    await expect(client.createInvestor(aCreate())).rejects.toThrow();
-    expect(await service.exited).toBe(3);
-    expect(service.output()).toMatch(/"level":60.*was moved, deleted or replaced/);
+    const spoil = (data: string) => rmSync(join(data, "investors.db-shm"));
+    const { exitCode, output } = await failCommit({}, spoil);
+    expect(exitCode).toBe(3);
+    expect(output).toMatch(/"level":60.*was moved, deleted or replaced/);
   });
 });

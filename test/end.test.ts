@@ -1,11 +1,9 @@
 /** Processes that are told to end while something never replies to them. */
 import { execFileSync } from "node:child_process";
-import { closeSync, constants, openSync, readFileSync, writeFileSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { closeSync, constants, openSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, inject, it } from "vitest";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
-import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { makeSqlite } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
 import { aCreate } from "./support/records.ts";
@@ -26,47 +24,22 @@ import { needs } from "./support/tools.ts";
 /** The last line that a service has logged. */
 const lastMessage = ({ output }: Run) => JSON.parse(output().trim().split("\n").at(-1) ?? "").msg;
 
-function makeFifo(path: string): string {
-  execFileSync("mkfifo", [path]);
-  return path;
-}
-
-describe("a FIFO", () => {
-  it("of tokens is read once, holds up neither other files nor the end", async () => {
-    const folder = temporaryFolder();
-    const fifo = makeFifo(join(folder, "tokens"));
-    const authority = await createAuthority();
-    const files = await writeServerFiles(folder, authority);
-    const [service] = await Promise.all([
-      startService({ ...files, AUTH_TOKENS_FILE: fifo }, folder),
-      writeFile(fifo, `orders ${"t".repeat(40)}\n`),
-    ]);
-    const { cert, key } = await authority.sign("server");
-    writeFileSync(files.TLS_CERT, cert);
-    writeFileSync(files.TLS_KEY, key);
-    service.child.kill("SIGHUP");
-    await untilWritten(service, "reloaded certificates");
-    expect(service.output()).not.toContain("stays in use");
-    expect(await end(service)).toBe(0);
-    expect(lastMessage(service)).toBe("stopped");
+it("a FIFO as a certificate that nobody writes does not hold up the end of a start", async () => {
+  const folder = temporaryFolder();
+  const fifo = join(folder, "server.crt");
+  execFileSync("mkfifo", [fifo]);
+  const service = run([], { TLS_CERT: fifo, TLS_KEY: fifo }, folder);
+  // It opens once the service does, and has nothing for it.
+  const fd = await waitFor(() => {
+    try {
+      return openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK);
+    } catch {
+      return undefined;
+    }
   });
-
-  it("as a certificate that nobody writes does not hold up the end of a start", async () => {
-    const folder = temporaryFolder();
-    const fifo = makeFifo(join(folder, "server.crt"));
-    const service = run([], { TLS_CERT: fifo, TLS_KEY: fifo }, folder);
-    // It opens once the service does, and has nothing for it.
-    const fd = await waitFor(() => {
-      try {
-        return openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK);
-      } catch {
-        return undefined;
-      }
-    });
-    expect(await end(service)).toBe("SIGKILL");
-    closeSync(fd);
-    expect(service.output()).toContain("ended by SIGTERM before it was ready");
-  });
+  expect(await end(service)).toBe("SIGKILL");
+  closeSync(fd);
+  expect(service.output()).toContain("ended by SIGTERM before it was ready");
 });
 
 describe("a name server that does not reply", needs("cc"), () => {
@@ -139,28 +112,28 @@ describe("a disk that hangs", needs("cc"), () => {
 });
 
 describe("process 1 of a container", needs("mount"), () => {
-  async function start(DRAIN_DELAY = "0s") {
+  it.each([
+    ["with status 0 at one signal", "0s", [], 0, "stopped"],
+    [
+      "at once at a second one, as SIGKILL ends others",
+      "10h",
+      ["SIGINT"],
+      137,
+      "by a second signal",
+    ],
+  ] as const)("ends %s", async (_, DRAIN_DELAY, more, status, told) => {
     const args = ["--pid", "--fork", "--kill-child", process.execPath, inject("bin")];
     const env = { PATH: process.env.PATH, ...anyPort, DRAIN_DELAY };
     const service = runGroup("unshare", args, { cwd: temporaryFolder(), env });
     await untilWritten(service, "serving");
     const children = `/proc/${service.child.pid}/task/${service.child.pid}/children`;
-    return { ...service, pid: Number(readFileSync(children, "utf8")) };
-  }
-
-  it("ends with status 0 at one signal", async () => {
-    const service = await start();
-    process.kill(service.pid, "SIGTERM");
-    expect(await service.exited).toBe(0);
-    expect(lastMessage(service)).toBe("stopped");
-  });
-
-  it("ends at once at a second one, as SIGKILL ends others", async () => {
-    const service = await start("10h");
-    process.kill(service.pid, "SIGTERM");
-    await untilWritten(service, "shutting down");
-    process.kill(service.pid, "SIGINT");
-    expect(await service.exited).toBe(137);
-    expect(lastMessage(service)).toContain("by a second signal");
+    const pid = Number(readFileSync(children, "utf8"));
+    process.kill(pid, "SIGTERM");
+    for (const signal of more) {
+      await untilWritten(service, "shutting down");
+      process.kill(pid, signal);
+    }
+    expect(await service.exited).toBe(status);
+    expect(lastMessage(service)).toContain(told);
   });
 });

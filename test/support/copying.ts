@@ -8,8 +8,7 @@ import { runCopy } from "../../src/copy/copy.ts";
 import { runRemove } from "../../src/remove.ts";
 import { ConfigError } from "../../src/settings/config-error.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
-import type { Store } from "../../src/store/store.ts";
-import { DatabaseUrlError } from "../../src/store/store.ts";
+import { DatabaseUrlError, type Store } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
 import { aCreate, anInvestor, largest } from "./records.ts";
 import { grpcClient, type Run, run, type Service } from "./service.ts";
@@ -40,29 +39,37 @@ export async function copy(args: string[], settings: CopySettings) {
   return { code, told: withoutProgress(written.stderr), written: written.stdout };
 }
 
-/**
- * Does the same in this process, which is faster, without standard input and output; relative paths
- * are those in the folder.
- *
- * @throws {ConfigError | DatabaseUrlError} an argument is wrong
- */
-export async function copyHere(
-  [from, to]: [from: string, to?: string | undefined],
-  { folder, env: environment = {} }: CopySettings,
+/** Runs a command in this process, which is faster, by paths in a folder; returns its status, too. */
+async function runHere(
+  folder: string,
+  runCommand: (say: (line: string) => void) => Promise<boolean>,
+  onLine: (line: string) => void = () => {},
 ) {
   let told = "";
   const say = (line: string) => {
     told += `${line}\n`;
+    onLine(line);
   };
-  const { signal } = new AbortController();
   const here = process.cwd();
   process.chdir(folder);
   try {
-    const isWhole = await runCopy({ from, to, environment, signal, say });
-    return { code: isWhole ? 0 : 1, told: withoutProgress(told) };
+    const code = (await runCommand(say)) ? 0 : 1;
+    return { code, told: withoutProgress(told) };
+  } catch (error) {
+    if (!(error instanceof ConfigError || error instanceof DatabaseUrlError)) throw error;
+    return { code: 2, told: `error: ${error.message}\n` };
   } finally {
     process.chdir(here);
   }
+}
+
+/** Does the same as {@link copy} in this process, without standard input and output. */
+export function copyHere(
+  [from, to]: [from: string, to?: string | undefined],
+  { folder, env: environment = {} }: CopySettings,
+) {
+  const { signal } = new AbortController();
+  return runHere(folder, (say) => runCopy({ from, to, environment, signal, say }));
 }
 
 interface RemoveFlags {
@@ -73,29 +80,15 @@ interface RemoveFlags {
   onLine?(line: string): void;
 }
 
-/** Runs `investor-records remove` in this process, by paths in a folder. */
-export async function removeHere(
+/** Runs `investor-records remove` in this process. */
+export function removeHere(
   folder: string,
   database: string,
   id: string,
   { waitMs = 30_000, vacuum = false, environment = {}, onLine }: RemoveFlags = {},
 ) {
-  let told = "";
-  const say = (line: string) => {
-    told += `${line}\n`;
-    onLine?.(line);
-  };
-  const here = process.cwd();
-  process.chdir(folder);
-  try {
-    const isDone = await runRemove({ database, id, environment, waitMs, vacuum, say });
-    return { code: isDone ? 0 : 1, told };
-  } catch (error) {
-    if (!(error instanceof ConfigError || error instanceof DatabaseUrlError)) throw error;
-    return { code: 2, told: `error: ${error.message}\n` };
-  } finally {
-    process.chdir(here);
-  }
+  const options = { database, id, environment, waitMs, vacuum };
+  return runHere(folder, (say) => runRemove({ ...options, say }), onLine);
 }
 
 /** Opens a store on an SQLite file. */
@@ -138,9 +131,8 @@ export const outside = (program: string, ...args: string[]) =>
 
 /** Runs SQL on an SQLite file that no store of this process has open. */
 export function runSql(path: string, sql: string): void {
-  const db = new DatabaseSync(path, { timeout: inject("waitMs") });
+  using db = new DatabaseSync(path, { timeout: inject("waitMs") });
   db.exec(sql);
-  db.close();
 }
 
 /** The table in an SQLite file alone, as whoever copies it without its WAL would have it. */
@@ -152,14 +144,10 @@ export function tableAlone(folder: string, name: string): ReturnType<typeof tabl
 
 /** All rows of the table in an SQLite file, in bytes that are equal only if all rows are. */
 export function tableOf(folder: string, name: string): { rows: number; digest: string } {
-  const db = new DatabaseSync(join(folder, name), { readOnly: true });
-  try {
-    const rows = db.prepare("SELECT hex(id) AS key, * FROM investors ORDER BY id").all();
-    const text = JSON.stringify(rows, (name, value) => (name === "id" ? undefined : value));
-    return { rows: rows.length, digest: hash("sha256", text) };
-  } finally {
-    db.close();
-  }
+  using db = new DatabaseSync(join(folder, name), { readOnly: true });
+  const rows = db.prepare("SELECT hex(id) AS key, * FROM investors ORDER BY id").all();
+  const text = JSON.stringify(rows, (name, value) => (name === "id" ? undefined : value));
+  return { rows: rows.length, digest: hash("sha256", text) };
 }
 
 /** How many records an SQLite file has, also while it is being made. */
