@@ -8,6 +8,7 @@ import { temporaryFolder } from "../support/folder.ts";
 import { pages, readBlocks } from "../support/markdown.ts";
 import { describeWithMongo } from "../support/mongodb.ts";
 import { anyPort, hasEnded, runGroup, waitFor } from "../support/service.ts";
+import { freePort } from "../support/tcp.ts";
 import { needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
@@ -111,6 +112,24 @@ for (const page of pages) {
     );
   } else it(name, () => runBlocks(blocks));
 }
+
+it("MongoDB serves without Docker, as docs/install.md says", needs("mongosh"), async () => {
+  const blocks = readBlocks("docs/install.md").filter(({ test }) => /commands/.test(test));
+  const port = await freePort();
+  const [text = ""] = blocks.map((block) =>
+    block.text
+      .replace(/(?<=^| )mongo(d|sh)(?= )/gm, `$& --port ${port}`)
+      .replace("localhost/", `localhost:${port}/`),
+  );
+  const clone = createClone("");
+  try {
+    await clone.start(text);
+    expect(await clone.run("curl localhost:8080/v1/investors")).toBe("[]");
+    await clone.stop();
+  } finally {
+    await clone.run("mongod --shutdown --dbpath data/mongodb");
+  }
+});
 
 it("grpcurl calls with TLS and a token, as examples/README.md says, the service of docs/operation.md", {
   ...needs("grpcurl", "openssl", "curl"),

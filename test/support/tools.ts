@@ -88,6 +88,11 @@ const tools = {
     get: "the package e2fsprogs; run the tests as root, in a container with --privileged",
     isOptional: true,
   },
+  mongosh: {
+    probe: "mongosh --version && mongod --version",
+    get: "https://www.mongodb.com/try/download/community and https://www.mongodb.com/try/download/shell",
+    isOptional: true,
+  },
   mount: {
     probe: "unshare --mount mount -t tmpfs tmpfs /mnt",
     get: "the right to mount file systems: run the tests as root, in a container with --privileged",
