@@ -13,6 +13,7 @@ import {
 } from "node:fs";
 import { basename, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { type ParseArgsConfig, parseArgs } from "node:util";
 
 const machine = process.env.MACHINE ?? "";
 const clone = join(machine, "opt/investor-records");
@@ -30,7 +31,7 @@ interface Program {
 interface State {
   /** The processes of what runs, by its name. */
   pids: Record<string, number>;
-  containers: Record<string, Program & { image: string }>;
+  containers: Record<string, Program>;
   jobs: string[];
 }
 
@@ -52,27 +53,13 @@ function find<T>(values: Record<string, T>, name: string, kind: string): T {
 const onMachine = (text: string) =>
   text.replaceAll(/(?<![\w.])\/(?=(etc|mnt|opt|var)\/)/g, `${machine}/`);
 
-/** Splits arguments where options end; those with a value are named in `valued`. */
-function parse(args: string[], valued: string[], flags: string[] = [], areMixed = true) {
-  const options: Record<string, string[]> = {};
-  const rest: string[] = [];
-  for (let i = 0; i < args.length; i++) {
-    const arg = args[i] ?? "";
-    if (!arg.startsWith("-")) {
-      if (!areMixed) return { options, rest: args.slice(i) };
-      rest.push(arg);
-      continue;
-    }
-    const [name = "", ...value] = arg.split("=");
-    if (valued.includes(name)) {
-      options[name] = [
-        ...(options[name] ?? []),
-        value.length > 0 ? value.join("=") : (args[++i] ?? fail(`${name} needs a value`)),
-      ];
-    } else if (flags.includes(arg)) options[name] = [];
-    else fail(`unknown option: ${arg}`);
-  }
-  return { options, rest };
+const text = { type: "string" } as const;
+const texts = { type: "string", multiple: true } as const;
+const flag = { type: "boolean" } as const;
+
+/** Takes apart arguments; refuses options that are not among these. */
+function parse<T extends NonNullable<ParseArgsConfig["options"]>>(args: string[], options: T) {
+  return parseArgs({ args, options, allowPositionals: true });
 }
 
 /** How a program is run on the machine that the folder is. */
@@ -98,14 +85,9 @@ function runToEnd(what: Program): void {
   if (status !== 0) fail(`${what.argv.join(" ")} ended with ${error ?? status}`);
 }
 
+/** Whether a process runs; one that has ended is a zombie while nobody has asked for its status. */
 function isRunning(pid: number | undefined): boolean {
-  if (pid === undefined) return false;
-  try {
-    // One that has ended is a zombie while nobody has asked for its status.
-    return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
-  } catch {
-    return false;
-  }
+  return pid !== undefined && existsSync(`/proc/${pid}/exe`);
 }
 
 /** Starts a service, unless it runs, and waits until it serves. */
@@ -158,15 +140,15 @@ async function startUnit(unit: string): Promise<void> {
   for (const line of [...all("ExecStart"), ...all("ExecStartPost")]) runToEnd(toProgram(line));
 }
 
-async function systemctl([command, ...args]: string[]): Promise<void> {
-  const { options, rest } = parse(args, [], command === "enable" ? ["--now"] : []);
-  for (const name of rest) {
+async function systemctl([command = "", ...args]: string[]): Promise<void> {
+  const { values, positionals } = parse(args, command === "enable" ? { now: flag } : {});
+  for (const name of positionals) {
     const unit = name.includes(".") ? name : `${name}.service`;
     readUnit(unit);
-    if (["stop", "restart"].includes(command ?? "")) await stop(unit);
-    if (["start", "restart"].includes(command ?? "") || options["--now"]) await startUnit(unit);
+    if (command === "stop") await stop(unit);
+    if (command === "start" || values.now) await startUnit(unit);
   }
-  if (!/^(daemon-reload|edit|enable|restart|start|stop)$/.test(command ?? "")) fail(`${command}?`);
+  if (!/^(daemon-reload|edit|enable|start|stop)$/.test(command)) fail(`${command}?`);
 }
 
 /** A folder with what the last stage of the Dockerfile puts beside the build. */
@@ -185,37 +167,47 @@ function buildImage(tag: string): void {
   }
 }
 
+/** The folder of a volume. */
+function makeVolume(name: string): string {
+  const folder = join(machine, "volumes", name);
+  mkdirSync(folder, { recursive: true });
+  return folder;
+}
+
 async function docker([command = "", ...args]: string[]): Promise<void> {
   const { containers } = state;
   if (command === "build") {
-    const { options, rest } = parse(args, ["-t", "--build-arg"]);
-    return rest.join() === "." ? buildImage(options["-t"]?.[0] ?? fail("-t?")) : fail("context?");
+    const tag = { ...text, short: "t" } as const;
+    const { values, positionals } = parse(args, { tag, "build-arg": text });
+    return positionals.join() === "." ? buildImage(values.tag ?? fail("-t?")) : fail("context?");
   }
   if (command === "run") {
-    const valued = ["--name", "--stop-timeout", "-v", "-e", "-p", "--volumes-from", "--entrypoint"];
-    const { options, rest } = parse(args, valued, ["-d", "--init", "--rm"], false);
-    const [image = "", ...own] = rest;
+    const { values, positionals } = parse(args, {
+      ...{ init: flag, rm: flag, name: text, "stop-timeout": text, entrypoint: text },
+      detach: { ...flag, short: "d" },
+      publish: { ...text, short: "p" },
+      env: { ...texts, short: "e" },
+      volume: { ...texts, short: "v" },
+      "volumes-from": text,
+    });
+    const [image = "", ...own] = positionals;
     const cwd = join(machine, "images", image);
     if (!existsSync(cwd)) fail(`Unable to find image '${image}' locally`);
-    const from = (options["--volumes-from"] ?? []).map(
-      (name) => find(containers, name, "container").volumes,
-    );
-    const named = (options["-v"] ?? []).map((each) => {
+    const from = values["volumes-from"];
+    const volumes = from ? { ...find(containers, from, "container").volumes } : {};
+    for (const each of values.volume ?? []) {
       const [volume = "", path = ""] = each.split(":");
-      const folder = join(machine, "volumes", volume);
-      mkdirSync(folder, { recursive: true });
-      return [path, folder];
-    });
+      volumes[path] = makeVolume(volume);
+    }
     const [, variables = ""] =
       /^ENV (.*)$/m.exec(readFileSync(join(clone, "Dockerfile"), "utf8")) ?? [];
-    const env = [...variables.split(" "), ...(options["-e"] ?? [])].map((each) => each.split("="));
-    const entrypoint = options["--entrypoint"] ?? ["node", "dist/bin.js"];
-    const volumes = Object.assign({}, ...from, Object.fromEntries(named));
+    const env = [...variables.split(" "), ...(values.env ?? [])].map((each) => each.split("="));
+    const entrypoint = values.entrypoint ? [values.entrypoint] : ["node", "dist/bin.js"];
     const what = { argv: [...entrypoint, ...own], env: Object.fromEntries(env), cwd, volumes };
-    if (options["--rm"]) return runToEnd(what);
-    const [name = ""] = options["--name"] ?? [];
+    if (values.rm) return runToEnd(what);
+    const { name = "" } = values;
     if (containers[name]) fail(`Conflict. The container name "/${name}" is already in use`);
-    containers[name] = { ...what, image };
+    containers[name] = what;
     return start(name, what);
   }
   const [name = "", ...argv] = args;
@@ -246,11 +238,10 @@ function podProgram(spec: {
   const claims = Object.fromEntries(
     (spec.volumes ?? []).map((each) => [each.name, each.persistentVolumeClaim?.claimName]),
   );
-  const volumes = container.volumeMounts.map(({ name, mountPath }) => {
-    const folder = join(machine, "volumes", claims[name] ?? `${name}-investor-records-0`);
-    mkdirSync(folder, { recursive: true });
-    return [mountPath, folder];
-  });
+  const volumes = container.volumeMounts.map(({ name, mountPath }) => [
+    mountPath,
+    makeVolume(claims[name] ?? `${name}-investor-records-0`),
+  ]);
   const env = Object.fromEntries(container.env.map(({ name, value = "" }) => [name, value]));
   const argv = (container.command ?? serve).map((each) =>
     each.replaceAll(/\$\((\w+)\)/g, (all, name) => env[name] ?? all),
@@ -266,31 +257,30 @@ async function kubectl([command = "", ...args]: string[]): Promise<void> {
       (each: (typeof objects)[0]) =>
         each.kind.toLowerCase() === kind && each.metadata.name === name,
     ) ?? fail(`${kind} "${name}" not found`);
-  const { options, rest } = parse(args, ["--from", "--for", "--timeout", "--replicas"]);
+  const options = { from: text, for: text, timeout: text, replicas: text };
+  const { values, positionals } = parse(args, options);
   if (command === "create") {
-    const [kind = "", name = ""] = rest;
-    if (kind !== "job" || !/^[a-z][a-z0-9-]{0,62}$/.test(name)) fail(`${rest}?`);
+    const [kind = "", name = ""] = positionals;
+    if (kind !== "job" || !/^[a-z][a-z0-9-]{0,62}$/.test(name)) fail(`${positionals}?`);
     if (state.jobs.includes(name)) fail(`jobs.batch "${name}" already exists`);
-    const [of = "", source] = (options["--from"]?.[0] ?? "").split("/");
+    const [of = "", source] = (values.from ?? "").split("/");
     const { spec } = findObject(of, source);
-    const program = podProgram(spec.jobTemplate.spec.template.spec);
-    const needsPod = spec.jobTemplate.spec.template.spec.affinity?.podAffinity !== undefined;
-    if (needsPod && !isRunning(state.pids["investor-records-0"])) fail("it cannot be scheduled");
-    runToEnd(program);
+    const pod = spec.jobTemplate.spec.template.spec;
+    const needsOther = pod.affinity?.podAffinity !== undefined;
+    if (needsOther && !isRunning(state.pids["investor-records-0"])) fail("it cannot be scheduled");
+    runToEnd(podProgram(pod));
     state.jobs.push(name);
   } else if (command === "wait") {
-    const [kind = "", name = ""] = rest.join().split("/");
-    if (!/^\d+[mh]$/.test(options["--timeout"]?.[0] ?? "")) fail("how long?");
-    const [condition] = options["--for"] ?? [];
-    if (kind === "pod" && condition === "delete") {
+    const [kind = "", name = ""] = positionals.join().split("/");
+    if (!/^\d+[mh]$/.test(values.timeout ?? "")) fail("how long?");
+    if (kind === "pod" && values.for === "delete") {
       if (isRunning(state.pids[name])) fail(`timed out: ${name}`);
-    } else if (kind !== "job" || condition !== "condition=complete" || !state.jobs.includes(name))
+    } else if (kind !== "job" || values.for !== "condition=complete" || !state.jobs.includes(name))
       fail(`timed out: ${kind} ${name}`);
   } else if (command === "scale") {
-    const [kind, name] = rest;
-    const { spec } = findObject(kind ?? "", name);
-    const [replicas] = options["--replicas"] ?? [];
-    if (replicas === "0") return stop(`${name}-0`);
+    const [kind = "", name] = positionals;
+    const { spec } = findObject(kind, name);
+    if (values.replicas === "0") return stop(`${name}-0`);
     const { volumeMounts, env } = spec.template.spec.containers[0];
     const mounts = volumeMounts.filter((each: { name: string }) => each.name === "data");
     await start(`${name}-0`, podProgram({ containers: [{ env, volumeMounts: mounts }] }));
