@@ -48,8 +48,8 @@ describe("the settings", () => {
   it.each([
     ["--port", ["", "x", "-1", "65536", "1e3", "80.5", "80,", "80;81", "80,81,80"]],
     ["--host", ["", "127.0.0.1:8080", "localhost:", "[::1]:80", "http://localhost", "a b", "a\0"]],
-    ["--cors-origin", ["example.com", "https://a.example/path", "https://a,b", ","]],
-    ["--cors-origin", ["https://*.example.com", "ftp://a.example"]],
+    ["--cors-origin", ["example.com", "https://a.example/path", "https://*.example.com"]],
+    ["--cors-origin", ["https://a,b", ",", "ftp://a.example"]],
     ["--max-in-flight", ["0", "-5", "many", "1000000000000"]],
     ["--max-connections", ["0", "all"]],
     ["--request-timeout", ["0s", "10", "s", "-1s", "10 s", "1d", "999999h"]],
@@ -63,12 +63,8 @@ describe("the settings", () => {
     for (const value of values) {
       const read = () => readSettings({ [flag]: value });
       expect(read, value).toThrow(CommanderError);
-      expect(read, value).toThrow(
-        new RegExp(
-          `^error: option '${flag} .* is invalid. (It must be|Allowed choices are) .+\\.$`,
-          "s",
-        ),
-      );
+      const why = "is invalid. (It must be|Allowed choices are) .+\\.$";
+      expect(read, value).toThrow(new RegExp(`^error: option '${flag} .* ${why}`, "s"));
     }
   });
 
@@ -98,14 +94,10 @@ describe("the settings", () => {
     expect(readSettings({ "--port": "8080, 50051,0,0" }).port).toEqual([8_080, 50_051, 0, 0]);
   });
 
-  it.each(["--grpc-port", "--http-port"])(
-    "of 0.5 such as %s are refused with what to set",
-    (flag) => {
-      expect(() => readSettings({ [flag]: "8080" })).toThrow(
-        `${flag} no longer exists: "--port" (PORT) serves all protocols`,
-      );
-    },
-  );
+  it.each(["--grpc-port", "--http-port"])("no longer have %s, and say what to set", (flag) => {
+    const message = `${flag} no longer exists: "--port" (PORT) serves all protocols`;
+    expect(() => readSettings({ [flag]: "8080" })).toThrow(message);
+  });
 
   it.each([
     [{ "--tls-cert": "a.crt" }, "--tls-cert and --tls-key go together"],
@@ -135,7 +127,7 @@ describe("the settings", () => {
     },
   );
 
-  it.each(["localhost", "127.0.0.1", "127.8.8.8", "::1"])("need no more for %s", (host) => {
+  it.each(["localhost", "127.8.8.8", "::1"])("need no more for %s", (host) => {
     expect(readSettings({ "--host": host }).host).toBe(host);
   });
 

@@ -8,12 +8,12 @@ import { failures } from "./service/failures.ts";
 import { root } from "./support/clone.ts";
 import { failureOf, statusOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { pages, readBlocks, readPage } from "./support/markdown.ts";
+import { findAll, pages, readBlocks, readPage } from "./support/markdown.ts";
 import { run } from "./support/service.ts";
 
 /** The fragments of a page's headings, as GitHub makes them. */
 function anchorsOf(page: string): string[] {
-  return Array.from(readPage(page).matchAll(/^#+ (.*)$/gm), ([, title = ""]) =>
+  return findAll(/^#+ (.*)$/gm, readPage(page)).map((title) =>
     title
       .toLowerCase()
       .replaceAll(/[^\w\- ]/g, "")
@@ -43,25 +43,22 @@ it("the pages link to what is there", () => {
   }
 });
 
-it("docs/layout.md names the rooms and files of src as they are", () => {
-  const text = readPage("docs/layout.md");
-  const files = Array.from(text.matchAll(/`([\w/-]+\.ts)`/g), ([, file = ""]) => file);
+it.each([
+  ["docs/layout.md", ["src"]],
+  ["docs/decisions.md", ["src", "test"]],
+])("%s names files of %j as they are", (page, folders) => {
+  const files = findAll(/`([\w/.-]+\.ts)`/g, readPage(page));
   expect(files.length).toBeGreaterThan(15);
-  for (const file of files) expect(existsSync(join(root, "src", file)), file).toBe(true);
-  const rooms = readdirSync(join(root, "src"), { withFileTypes: true });
-  const [, picture] = text.split("```");
-  for (const { name } of rooms.filter((each) => each.isDirectory())) {
-    expect(picture).toMatch(new RegExp(`\\b${name}\\b`));
+  for (const file of files) {
+    const paths = folders.map((folder) => join(root, folder, file));
+    expect(paths.filter(existsSync), file).toHaveLength(1);
   }
 });
 
-it("docs/decisions.md names files of src, and tests, that are there", () => {
-  const text = readPage("docs/decisions.md");
-  const files = Array.from(text.matchAll(/`([\w/.-]+\.ts)`/g), ([, file = ""]) => file);
-  expect(files.length).toBeGreaterThan(25);
-  for (const file of files) {
-    const paths = ["src", "test"].map((folder) => join(root, folder, file));
-    expect(paths.filter(existsSync), file).toHaveLength(1);
+it("docs/layout.md names the rooms of src", () => {
+  const [, picture] = readPage("docs/layout.md").split("```");
+  for (const entry of readdirSync(join(root, "src"), { withFileTypes: true })) {
+    if (entry.isDirectory()) expect(picture).toMatch(new RegExp(`\\b${entry.name}\\b`));
   }
 });
 
@@ -98,10 +95,9 @@ it("the pages have no command that could fetch a package of ours from a registry
 });
 
 it("docs/operation.md has the settings of --help, in its order, with their defaults", async () => {
-  const help = run(["serve", "--help"], {}, temporaryFolder());
-  await help.exited;
-  const settings = help
-    .output()
+  const { exited, output } = run(["serve", "--help"], {}, temporaryFolder());
+  await exited;
+  const settings = output()
     .replaceAll(/\s+/g, " ")
     .split(/(?= --[a-z])/)
     .filter((option) => option.includes("env: "))
@@ -124,9 +120,7 @@ function say([name, value]: [string, number]): string {
 
 it("docs/security.md has every limit, in its order, in at most ten rows", () => {
   const [, table = ""] = /## Limits\n[^|]*((?:\|.*\n)+)/.exec(readPage("docs/security.md")) ?? [];
-  const rows = Array.from(table.matchAll(/^\|[^|]*\|(.*)\|$/gm), ([, limit = ""]) => limit).slice(
-    2,
-  );
+  const rows = findAll(/^\|[^|]*\|(.*)\|$/gm, table).slice(2);
   const told = rows.flatMap(
     (row) => row.replaceAll(/`.*?`/g, "").match(/\d+(,\d{3})*(\/\d)?( (KiB|min|s)\b)?/g) ?? [],
   );
@@ -179,7 +173,7 @@ it("docs/troubleshooting.md has messages of the product, in order", () => {
   expect(items.length).toBeGreaterThan(25);
   for (const item of items) {
     const [quoted = ""] = /^- `.*?`(, `.*?`)*(?=:)/.exec(item) ?? [];
-    const messages = Array.from(quoted.matchAll(/`(.*?)`/g), ([, message = ""]) => message);
+    const messages = findAll(/`(.*?)`/g, quoted);
     expect(messages, item).not.toEqual([]);
     for (const part of messages.flatMap((each) => each.split("…"))) {
       expect(sources, item).toContain(part.trim());
@@ -191,9 +185,9 @@ it("docs/troubleshooting.md has messages of the product, in order", () => {
 it("docs/troubleshooting.md has every reason for which a connection is closed", () => {
   const source = readFileSync(join(root, "src/http/connection.ts"), "utf8");
   const [, union = ""] = /type EndReason =\s+([^;]*);/.exec(source) ?? [];
-  const reasons = Array.from(union.matchAll(/"(\w+)"/g), ([, reason]) => reason);
+  const reasons = findAll(/"(\w+)"/g, union);
   const [, items = ""] = sectionOf("docs/troubleshooting.md", "Closed connections").split(":\n\n");
-  const told = Array.from(items.matchAll(/`([a-z\d_]+)`/g), ([, reason]) => reason);
+  const told = findAll(/`([a-z\d_]+)`/g, items);
   expect(told.filter((each) => each !== "cause").toSorted()).toEqual(reasons.toSorted());
 });
 

@@ -6,6 +6,7 @@ import { createAuthority, getOverTls, writeServerFiles } from "./support/certifi
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFolder } from "./support/folder.ts";
+import { findAll } from "./support/markdown.ts";
 import { aCreate } from "./support/records.ts";
 import { startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
@@ -40,10 +41,6 @@ async function readMetrics(): Promise<Map<string, Set<string>>> {
     metrics.set(name, new Set([...known, ...findAll(/(\w+)="/g, labels)]));
   }
   return metrics;
-}
-
-function findAll(pattern: RegExp, text: string): string[] {
-  return Array.from(text.matchAll(pattern), ([, group = ""]) => group);
 }
 
 /** What others say of backups: kube-state-metrics, and what node_exporter reads in a file of ours. */
@@ -96,9 +93,7 @@ describe("the alerting rules", needs("promtool"), () => {
     "test rules test/alerts.test.yaml",
     "test rules test/alerts-of-backups.test.yaml",
   ])("pass promtool %s", (command) => {
-    const { status, stdout, stderr } = spawnSync("promtool", command.split(" "), {
-      encoding: "utf8",
-    });
-    expect(status, `${stdout}${stderr}`).toBe(0);
+    const { status, output } = spawnSync("promtool", command.split(" "), { encoding: "utf8" });
+    expect(status, output.join("")).toBe(0);
   });
 });

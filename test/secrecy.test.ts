@@ -2,11 +2,11 @@ import { join } from "node:path";
 import { ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
-import { InvestorType } from "../gen/investor/v1/investor_pb.js";
 import { clientsOf } from "./support/clients.ts";
 import { runSql } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile } from "./support/folder.ts";
+import { aNew, textOfAll } from "./support/records.ts";
 import {
   ask,
   end,
@@ -23,19 +23,7 @@ const token = `${secret}-token-without-a-name`;
 const authorization = `Bearer ${token}`;
 
 /** A valid request, all of whose text is recognisable. */
-const request = {
-  type: InvestorType.INDIVIDUAL,
-  firstName: `${secret}-1`,
-  middleName: `${secret}-2`,
-  lastName: `${secret}-3`,
-  addressLine1: `${secret}-4`,
-  addressLine2: `${secret}-5`,
-  city: `${secret}-6`,
-  state: `${secret}-7`,
-  zipCode: `${secret}-8`,
-  country: "gb",
-  language: "en",
-};
+const request = { ...aNew(), ...textOfAll(`${secret} of a record`) };
 const body = JSON.stringify({ ...request, type: "individual" });
 
 /** Makes good and bad calls by every RPC protocol, and gives what those are told that fail. */
@@ -104,14 +92,10 @@ const callEverything = async (service: Service) =>
   (await Promise.all([callByRpc(service), callByHttp(service)])).flat();
 
 it("log, metrics and errors hold no field of a record but its id and no token, whatever fails", async () => {
-  const file = temporaryFile(`${token}\n`);
-  const env = {
-    AUTH_TOKENS_FILE: file,
-    LOG_LEVEL: "trace",
-    LOG_CALLS: "true",
-    REQUEST_TIMEOUT: "3s",
-  };
-  const service = await startService(env);
+  const service = await startService({
+    AUTH_TOKENS_FILE: temporaryFile(`${token}\n`),
+    ...{ LOG_LEVEL: "trace", LOG_CALLS: "true", REQUEST_TIMEOUT: "3s" },
+  });
   const refused = await callEverything(service);
   const release = lockDatabase(service);
   refused.push(...(await callEverything(service)));

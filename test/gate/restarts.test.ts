@@ -1,7 +1,8 @@
 // The service dies under callers that have no code to repeat a call.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Writable } from "node:stream";
+import { createInterface } from "node:readline";
+import { PassThrough } from "node:stream";
 import { v7 } from "uuid";
 import { expect, it, type TestOptions } from "vitest";
 import type { InvestorClient } from "../../client/src/client.ts";
@@ -48,23 +49,19 @@ function startBy(command: string[]): Start {
 function startClient(client: InvestorClient): Callers {
   const created: string[] = [];
   const failures: string[] = [];
-  const calls: Promise<unknown>[] = [];
+  const input = new PassThrough();
   const call = async () => {
     const { id } = await client.createInvestor(aNew());
     created.push((await client.getInvestor({ id })).id);
   };
-  const { promise: finished, resolve } = Promise.withResolvers<unknown>();
-  const input = new Writable({
-    write(_, __, next) {
+  async function callAll(): Promise<void> {
+    const calls: Promise<unknown>[] = [];
+    for await (const _ of createInterface(input)) {
       calls.push(call().catch((error) => failures.push(String(error))));
-      next();
-    },
-    final(next) {
-      resolve(Promise.all(calls));
-      next();
-    },
-  });
-  return { input, created, failures, finished };
+    }
+    await Promise.all(calls);
+  }
+  return { input, created, failures, finished: callAll() };
 }
 
 /**

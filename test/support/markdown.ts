@@ -20,6 +20,11 @@ export function readPage(page: string): string {
   return readFileSync(join(root, page), "utf8");
 }
 
+/** What the first group of a pattern is, at each place of a text where it matches. */
+export function findAll(pattern: RegExp, text: string): string[] {
+  return Array.from(text.matchAll(pattern), ([, group = ""]) => group);
+}
+
 /** A fenced block of a page. */
 interface Block {
   language: string;
