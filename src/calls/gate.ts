@@ -1,5 +1,4 @@
 import type { IncomingHttpHeaders } from "node:http";
-import type { DescMethod } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import type { Authenticate } from "../auth/authentication.ts";
@@ -58,7 +57,7 @@ export function createGate(options: GateOptions) {
     const releases: (() => void)[] = [];
     try {
       releases.push(slots.acquire(principal));
-      if (isList(method)) releases.push(lists.acquire(principal));
+      if (method === InvestorService.method.listInvestors) releases.push(lists.acquire(principal));
       if (http?.isWholeList) releases.push(wholeLists.acquire(principal));
     } catch (error) {
       for (const release of releases) release();
@@ -116,8 +115,4 @@ export function createGate(options: GateOptions) {
       return admitting + slots.held;
     },
   };
-}
-
-function isList(method: DescMethod): boolean {
-  return method === InvestorService.method.listInvestors;
 }

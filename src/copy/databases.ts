@@ -7,8 +7,7 @@ import { settleInsert } from "../service/replay.ts";
 import { type Database, openStore } from "../store/database-url.ts";
 import { createMongoStore } from "../store/mongodb/mongodb.ts";
 import { emptyWal } from "../store/sqlite/checkpoint.ts";
-import { refuseDamage } from "../store/sqlite/damage.ts";
-import { openSqliteFile, openSqliteFileToRead } from "../store/sqlite/file.ts";
+import { openSqliteFile, openSqliteFileToRead, refuseDamage } from "../store/sqlite/file.ts";
 import { createSqliteReader } from "../store/sqlite/reader.ts";
 import { selectedFrom } from "../store/sqlite/schema.ts";
 import { explainError } from "../store/sqlite/sqlite-errors.ts";
@@ -107,7 +106,7 @@ function openSqlite(path: string): Reader {
 }
 
 async function openMongo(url: string): Promise<Reader> {
-  const store = createMongoStore(url, { ...options, isSource: true });
+  const store = createMongoStore(url, options, true);
   try {
     await store.ping();
     // MongoDB creates a database only on the first write, so an empty one may be a wrong name.

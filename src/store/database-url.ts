@@ -1,6 +1,4 @@
-import type { MongoOptions } from "./mongodb/mongodb.ts";
-import type { SqliteOptions } from "./sqlite/sqlite.ts";
-import { DatabaseUrlError, type Store } from "./store.ts";
+import { DatabaseUrlError, type Store, type StoreOptions } from "./store.ts";
 
 /** A database, as a URL names it. */
 export type Database = ({ kind: "sqlite"; path: string } | { kind: "mongodb"; url: string }) & {
@@ -63,10 +61,7 @@ export function withoutSecrets(url: string): string {
  * @throws {DatabaseUrlError} MongoDB's driver does not take the URL
  * @throws {Error} for operators, if the store cannot be used
  */
-export async function openStore(
-  database: Database,
-  options: MongoOptions & SqliteOptions,
-): Promise<Store> {
+export async function openStore(database: Database, options: StoreOptions): Promise<Store> {
   if (database.kind === "mongodb") {
     const { createMongoStore } = await import("./mongodb/mongodb.ts");
     return createMongoStore(database.url, options);

@@ -58,8 +58,10 @@ export interface Store {
   close(): Promise<void>;
 }
 
-/** The callbacks through which any store reports. */
+/** The timeout of a store, and the callbacks through which it reports; some are of SQLite alone. */
 export interface StoreOptions {
+  /** Timeout of a call to MongoDB, in milliseconds. */
+  requestTimeoutMs: number;
   observe: StoreObserver;
   /** Called after each batch of inserts: without an error if it stored a record, with one if the database refused all. */
   onWritable?(refusal?: Error): void;
@@ -69,6 +71,12 @@ export interface StoreOptions {
    * died, another program's collection, or mixed-up replies.
    */
   onFatal(error: Error): void;
+  /** Called with warnings that operators should act on. */
+  onWarning?(message: string): void;
+  /** Called if the file was created, or found empty: there are no records. */
+  onNew?(path: string): void;
+  /** Called with the WAL's size in bytes, on each {@link Store.ping}. */
+  onWalSize?(bytes: number): void;
 }
 
 /** Called after each database operation: its duration and, if calls share it, their number. */

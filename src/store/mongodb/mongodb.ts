@@ -21,23 +21,17 @@ import { createReads, retryOnce } from "./reads.ts";
 /** How often to check the collection again, in milliseconds. */
 const checkIntervalMs = 60_000;
 
-export interface MongoOptions extends StoreOptions {
-  /** Timeout of a call, in milliseconds. */
-  requestTimeoutMs: number;
-  /** Whether records are only read, so that a capped collection is fine. */
-  isSource?: boolean;
-}
-
 /**
  * Keeps records in a MongoDB collection: of a standalone server, a replica set, or a cluster sharded on
  * `_id`. Connects on first use, so the database may be down at startup. Finding a server, waiting for a
  * connection, opening one, and each command get a quarter of the timeout each, inserts twice that.
  *
  * @param url a connection string; its database is used, or `investors`
+ * @param isSource whether records are only read, so that a capped collection is fine
  * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
  */
-export function createMongoStore(url: string, options: MongoOptions): Store {
-  const { requestTimeoutMs, observe, onWritable, onFatal, isSource = false } = options;
+export function createMongoStore(url: string, options: StoreOptions, isSource = false): Store {
+  const { requestTimeoutMs, observe, onWritable, onFatal } = options;
   const attemptMs = Math.ceil(requestTimeoutMs / 4);
   const { client, db, run } = createMongoClient(url, attemptMs);
   let connecting: Promise<void> | undefined;

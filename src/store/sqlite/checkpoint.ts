@@ -7,7 +7,7 @@ import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 /** WAL frames that trigger a checkpoint; the same as SQLite's default. */
 const maxFrames = 1_000;
 
-/** The share of its disk that the WAL may take before a checkpoint. */
+/** The share of its disk that the WAL may take before a checkpoint: with more, a small file has no room to grow. */
 const maxPart = 1 / 16;
 
 /** Interval at which to retry a checkpoint that other connections block, in milliseconds. */
@@ -30,13 +30,11 @@ export function createCheckpoints(
   const pageSize = pragma(db, "page_size");
   const walState = db.prepare("PRAGMA wal_checkpoint(NOOP)");
 
-  /** On a small disk, a WAL of the usual size would leave the file no room to grow. */
-  function framesOfDisk(): number {
+  const framesOfDisk = () => {
     const { blocks, bsize } = statfsSync(path);
     // Some file systems do not report their size.
     return Math.min(maxFrames, ((blocks * bsize || Infinity) * maxPart) / pageSize);
-  }
-
+  };
   let frames = framesOfDisk();
   return () => {
     if (Number(walState.get()?.log) < frames) return;

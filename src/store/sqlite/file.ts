@@ -144,6 +144,19 @@ export function openSqliteFileToRead(path: string): DatabaseSync {
 }
 
 /**
+ * Lets SQLite look for damage that reading in the order of the ids does not meet, such as missing
+ * records. It is a single call, which nothing can stop: about six seconds for 20 million records.
+ *
+ * @throws {Error} for operators, if there is damage, or the check failed
+ */
+export function refuseDamage(db: DatabaseSync): void {
+  const found = String(db.prepare("PRAGMA quick_check(1)").get()?.quick_check);
+  if (found === "ok") return;
+  const finding = found.replace(/^\*\*\*.*\n/, "");
+  throw new Error(`it is damaged: ${finding}; "sqlite3 FILE 'PRAGMA quick_check'" shows all`);
+}
+
+/**
  * Identifies the file, its WAL and its index as a process opening the path now would find them.
  * While a connection is open, the identity changes only if one of the three is moved, deleted or
  * replaced: SQLite truncates the WAL, and deletes both only when the last connection closes.

@@ -21,14 +21,7 @@ import { type Row, toRow } from "./schema.ts";
 import { explainError, hasCode, resultCode, toFault, toStoreError } from "./sqlite-errors.ts";
 import type { Closed, Outcome, Started } from "./writer.ts";
 
-export interface SqliteOptions extends StoreOptions {
-  /** Called with the WAL's size in bytes, on each {@link Store.ping}. */
-  onWalSize?(bytes: number): void;
-  /** Called with warnings that operators should act on. */
-  onWarning(message: string): void;
-  /** Called if the file was created, or found empty: there are no records. */
-  onNew?(path: string): void;
-}
+type SqliteOptions = Omit<StoreOptions, "requestTimeoutMs">;
 
 /**
  * The page cache for lookups, in KiB. SQLite's default of 2 MiB cannot hold the interior pages of a
@@ -120,7 +113,7 @@ async function openFile(path: string, options: SqliteOptions) {
   const writer = await startWriter(path, options);
   if (writer.isNew) onNew?.(path);
   if ((statSync(path).mode & 0o077) !== 0) {
-    onWarning(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
+    onWarning?.(`${path} is open to others than its owner: chmod 600 it and the files beside it`);
   }
   const connections: DatabaseSync[] = [];
   function connect(): DatabaseSync {
@@ -158,7 +151,7 @@ async function startWriter(path: string, options: SqliteOptions) {
   const { identity, isNew } = await new Promise<Started>((resolve, reject) => {
     worker.on("message", (message: Outcome[] | Started | Closed | string) => {
       if (Array.isArray(message)) pending.shift()?.resolve(message);
-      else if (typeof message === "string") onWarning(message);
+      else if (typeof message === "string") onWarning?.(message);
       else if ("left" in message) left = message.left;
       else resolve(message);
     });
