@@ -1,7 +1,6 @@
 import type { Socket } from "node:net";
 import { limits } from "../limits.ts";
 import { Connection, keyOf, type OnEnd } from "./connection.ts";
-import { describePeer } from "./peer.ts";
 import { ignore } from "./reply.ts";
 import { createStrangers } from "./unadmitted-requests.ts";
 
@@ -10,12 +9,6 @@ const ageSpread = 0.1;
 
 /** How often to check ages and deadlines, in milliseconds. */
 const checkMs = 500;
-
-/**
- * How long before its client's certificate expires a connection is retired, in milliseconds, so that one
- * with a renewed certificate can take over. At most half of the time that was left when it was opened.
- */
-const certificateNoticeMs = 60_000;
 
 /** How long connections whose certificates were checked against earlier CAs stay, in milliseconds. */
 const distrustMs = 10_000;
@@ -111,22 +104,6 @@ export function createConnections(options: ConnectionOptions) {
     },
     /** Finds the connection of a TLS socket, which is another object than what was accepted. */
     find: (socket: Socket): Connection | undefined => all.get(keyOf(socket)),
-    /**
-     * Learns of the client's certificate, before which the connection is to end. One whose certificate is not valid is
-     * refused call by call, and asked for another one later.
-     */
-    secure(connection: Connection, socket: Socket): void {
-      socket.on("error", ignore);
-      connection.socket = socket;
-      connection.peer = describePeer(socket);
-      const { certificate } = connection.peer;
-      if (certificate === undefined) return;
-      const leftMs = certificate.validTo - Date.now();
-      const isValid = certificate.isTrusted && leftMs > 0;
-      const noticeMs = Math.min(certificateNoticeMs, leftMs / 2);
-      const endsInMs = isValid ? leftMs - noticeMs : certificateNoticeMs;
-      connection.retiresAt = Math.min(connection.retiresAt, performance.now() + endsInMs);
-    },
     /** From now on, each HTTP/1.1 reply closes its connection. */
     closeAfterReplies() {
       closesAfterReply = true;

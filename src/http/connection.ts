@@ -9,6 +9,12 @@ import type { Strangers } from "./unadmitted-requests.ts";
 /** How long a client has to read the reply to a request that could not be parsed, in milliseconds. */
 const refusalMs = 5_000;
 
+/**
+ * How long before its client's certificate expires a connection is retired, in milliseconds, so that one
+ * with a renewed certificate can take over. At most half of the time that was left when it was opened.
+ */
+const certificateNoticeMs = 60_000;
+
 /** The status of that reply by Node.js's error code; 400 for any other. */
 const refusals: Record<string, number> = {
   HPE_HEADER_OVERFLOW: 431,
@@ -107,6 +113,22 @@ export class Connection {
   /** Ends it for this reason if its client takes longer than this time in ms; replaces any earlier deadline. */
   expectWithin(ms: number, reason: EndReason): void {
     this.deadline = { at: performance.now() + ms, reason };
+  }
+
+  /**
+   * Takes the TLS socket, and learns of the client's certificate, before whose end it retires. With one that is not
+   * valid, calls are refused, and it retires soon.
+   */
+  secure(socket: Socket): void {
+    this.socket = socket;
+    this.peer = describePeer(socket);
+    const { certificate } = this.peer;
+    if (certificate === undefined) return;
+    const leftMs = certificate.validTo - Date.now();
+    const isValid = certificate.isTrusted && leftMs > 0;
+    const noticeMs = Math.min(certificateNoticeMs, leftMs / 2);
+    const endsInMs = isValid ? leftMs - noticeMs : certificateNoticeMs;
+    this.retiresAt = Math.min(this.retiresAt, performance.now() + endsInMs);
   }
 
   /** Takes the HTTP/2 session that begins on it. */

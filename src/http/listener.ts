@@ -8,7 +8,7 @@ import {
   type ServerHttp2Stream,
 } from "node:http2";
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
-import { createServer as createTlsServer, type TLSSocket } from "node:tls";
+import type { TLSSocket } from "node:tls";
 import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 import type { Connections } from "./connection-set.ts";
@@ -66,7 +66,7 @@ const http2Options = {
 export async function listen(options: ListenerOptions) {
   const { host, ports, tls, connections } = options;
   const serveConnection = createHttpServers(options);
-  const begin = tls ? createTls(tls, connections, serveConnection) : readPreface(serveConnection);
+  const begin = tls ? beginTls(tls, connections, serveConnection) : readPreface(serveConnection);
   const servers: Server[] = [];
   const close = () => {
     for (const server of servers) server.close();
@@ -171,20 +171,17 @@ function readPreface(serveConnection: ServeConnection) {
   };
 }
 
-/** Begins TLS on connections, by a server that does not listen itself. */
-function createTls(tls: Tls, connections: Connections, serveConnection: ServeConnection) {
-  const server = createTlsServer({
-    ...tls.options(),
-    handshakeTimeout: limits.beginMs,
-    ALPNProtocols: ["h2", "http/1.1"],
-  });
+/** Begins TLS on connections. */
+function beginTls(tls: Tls, connections: Connections, serveConnection: ServeConnection) {
+  const { server, onNewCas } = tls;
   server.on("secureConnection", (socket: TLSSocket) => {
     const connection = connections.find(socket);
     if (connection === undefined) {
       socket.destroy();
       return;
     }
-    connections.secure(connection, socket);
+    socket.on("error", ignore);
+    connection.secure(socket);
     serveConnection(connection, socket, socket.alpnProtocol === "h2");
   });
   server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket) => {
@@ -193,9 +190,6 @@ function createTls(tls: Tls, connections: Connections, serveConnection: ServeCon
       connections.find(socket)?.report("no_handshake", code);
     socket.destroy();
   });
-  tls.onReload((context, areCasNew) => {
-    server.setSecureContext(context);
-    if (areCasNew) connections.distrustCertificates();
-  });
+  onNewCas(connections.distrustCertificates);
   return (_: Connection, socket: Socket) => void server.emit("connection", socket);
 }

@@ -1,5 +1,6 @@
 import { constants, X509Certificate } from "node:crypto";
-import { createSecureContext, type SecureContextOptions, type TlsOptions } from "node:tls";
+import { createSecureContext, createServer, type SecureContextOptions } from "node:tls";
+import { limits } from "../limits.ts";
 import { ConfigError } from "../settings/config-error.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
 
@@ -11,29 +12,35 @@ export interface TlsFiles {
   clientCaFile?: string | undefined;
 }
 
-/** The keys and certificates of a server, which can be replaced while it runs. */
+/** See {@link readTls}. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;
 
-/** Called with the new context, and whether the client CAs have changed. */
-type ReloadListener = (context: SecureContextOptions, areCasNew: boolean) => void;
-
 /**
- * Reads the keys and certificates.
+ * Creates a TLS server, which does not listen itself, and reads its keys and certificates, which can be
+ * replaced while it runs.
  *
+ * @returns it, when the certificate expires, and how to learn that the client CAs have changed
  * @param onWarning called after each read if the certificate has expired
  * @throws {ConfigError} a file cannot be read or used
  */
 export async function readTls(files: TlsFiles, onWarning: (message: string) => void) {
-  const listeners: ReloadListener[] = [];
+  const { certFile, keyFile, clientCaFile } = files;
+  const server = createServer({
+    handshakeTimeout: limits.beginMs,
+    ALPNProtocols: ["h2", "http/1.1"],
+    // A client without a certificate can still send a token, or ask for health.
+    requestCert: clientCaFile !== undefined,
+    rejectUnauthorized: false,
+  });
   let context: SecureContextOptions = {};
+  let noteNewCas = () => {};
   const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
   const warnIfExpired = () => {
     const date = expiresAt();
     if (date.getTime() < Date.now()) {
-      onWarning(`${files.certFile} expired at ${date.toISOString()}: clients will refuse it`);
+      onWarning(`${certFile} expired at ${date.toISOString()}: clients will refuse it`);
     }
   };
-  const { certFile, keyFile, clientCaFile } = files;
   const paths: [flag: string, path: string][] = [
     ["--tls-cert", certFile],
     ["--tls-key", keyFile],
@@ -43,23 +50,14 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
   const reload = await useFiles(paths, (contents) => {
     const { ca } = context;
     context = toContext(files, contents);
-    const areCasNew = String(context.ca) !== String(ca);
-    for (const listener of listeners) listener(context, areCasNew);
+    server.setSecureContext(context);
+    if (String(context.ca) !== String(ca)) noteNewCas();
     warnIfExpired();
   });
-  return {
-    /** Options to start a TLS server with. */
-    options: (): TlsOptions => ({
-      ...context,
-      // A client without a certificate can still send a token, or ask for health.
-      requestCert: files.clientCaFile !== undefined,
-      rejectUnauthorized: false,
-    }),
-    /** Calls back after each {@link Tls.reload}. */
-    onReload: (listener: ReloadListener) => void listeners.push(listener),
-    reload,
-    expiresAt,
+  const onNewCas = (listener: () => void) => {
+    noteNewCas = listener;
   };
+  return { server, expiresAt, onNewCas, reload };
 }
 
 /** Ciphers with forward secrecy and authenticated encryption (RFC 9325, 4.2). */
