@@ -86,20 +86,17 @@ it("a certificate that has expired is used, with a warning", async () => {
 
 it("a certificate that comes before its key is not used, which is said once, until that comes", async () => {
   const { files, path, renew, shown, logged } = await startWithSecret();
-  const { "tls.key": key, tokens } = files;
   const refusal = "TLS_KEY secret/tls.key is not the key of TLS_CERT secret/tls.crt (ERR_";
-  const { "tls.crt": cert } = await renew({ "tls.key": key });
+  const { "tls.crt": cert } = await renew({ "tls.key": files["tls.key"] });
   await expect.poll(() => logged(refusal)).toBe(1);
   await expect.poll(() => logged('"reloaded tokens"')).toBe(1);
   writeFileSync(path("tokens"), "other token-of-another\n");
   await expect.poll(() => logged('"reloaded tokens"')).toBe(2);
   expect(logged(refusal)).toBe(1);
   expect(await shown()).toBe(1);
-  await renew({ "tls.crt": cert.slice(0, -200), tokens });
-  await expect
-    .poll(() => logged("secret/tls.crt is not a usable certificate in PEM (ERR_"))
-    .toBe(1);
-  await renew({ tokens });
+  await renew({ "tls.crt": cert.slice(0, -200) });
+  await expect.poll(() => logged("tls.crt is not a usable certificate in PEM (ERR_")).toBe(1);
+  await renew();
   await expect.poll(shown).toBe(4);
   rmSync(path("tls.key"));
   await expect.poll(() => logged("secret/tls.key cannot be read (ENOENT); the previous")).toBe(1);
@@ -108,13 +105,8 @@ it("a certificate that comes before its key is not used, which is said once, unt
 
 it.each([
   ["a folder", (path: string) => mkdirSync(path), "EISDIR"],
-  ["a link to itself", (path: string) => symlinkSync(path, path), "ELOOP"],
   ["empty", (path: string) => writeFileSync(path, ""), "holds no token"],
-  [
-    "larger than any",
-    (path: string) => writeFileSync(path, "#".repeat(2 ** 25)),
-    "holds more than",
-  ],
+  ["too large", (path: string) => writeFileSync(path, "#".repeat(2 ** 25)), "holds more than"],
 ])(
   "a tokens file that has become %s is refused once, and at each SIGHUP",
   async (_, make, fault) => {

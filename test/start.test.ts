@@ -1,5 +1,3 @@
-import { execFileSync } from "node:child_process";
-import { once } from "node:events";
 import { chmodSync, chownSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -58,13 +56,6 @@ it.each(["SIGTERM", "SIGINT"] as const)(
   },
 );
 
-it("ends by SIGTERM as soon as it runs", async () => {
-  const { child, exited } = run([], {}, temporaryFolder());
-  await once(child, "spawn");
-  child.kill("SIGTERM");
-  expect(await exited).not.toBe(0);
-});
-
 it("ends by a SIGTERM that comes while it loads its modules", async () => {
   // The signal comes in the turn in which the service takes over from what has handled it so far.
   const script = `
@@ -117,22 +108,9 @@ it("says which new file it makes, without a warning, and of no other", async () 
   expect(await saysNew()).toBe(true);
   expect(await saysNew()).toBe(false);
   rmSync(data, { recursive: true });
-  expect(await saysNew()).toBe(true);
-  rmSync(data, { recursive: true });
   mkdirSync(data);
   writeFileSync(join(data, "investors.db"), "", { mode: 0o600 });
   expect(await saysNew()).toBe(true);
-});
-
-it("takes a file that SQLite's .dump has been read back into", needs("sqlite3"), async () => {
-  const folder = temporaryFolder();
-  const [{ id } = anInvestor()] = await makeSqlite(folder, "dumped.db", 1);
-  mkdirSync(join(folder, "data"));
-  const input = execFileSync("sqlite3", [`${folder}/dumped.db`, ".dump"]);
-  execFileSync("sqlite3", [`${folder}/data/investors.db`], { input });
-  const client = grpcClient(await startService({}, folder));
-  expect(await client.getInvestor({ id })).toMatchObject({ id });
-  await client.createInvestor(aCreate());
 });
 
 const options = needs("access for all");
