@@ -26,7 +26,9 @@ const oldest = foreignPath
   });
 const nodes: [name: string, path: string, options: TestOptions][] = [
   ["the Node.js of the project", process.execPath, {}],
-  oldest === undefined ? ["Node.js 20", "", lacking("Node.js 20")] : ["Node.js 20", oldest, {}],
+  oldest === undefined
+    ? ["Node.js 20", "", lacking("Node.js 20: a node in the PATH that is 20.19 or a later 20")]
+    : ["Node.js 20", oldest, {}],
 ];
 
 /** The code that the client's README shows. */

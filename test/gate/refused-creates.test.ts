@@ -1,6 +1,5 @@
-import { execFileSync } from "node:child_process";
 import { DatabaseSync } from "node:sqlite";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
 import { runSql } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { failCommands, needsMongo, startWithUsers } from "../support/mongodb.ts";
@@ -13,7 +12,6 @@ import {
   startService,
   waitFor,
 } from "../support/service.ts";
-import { needs } from "../support/tools.ts";
 
 /** A database that refuses creates for good, and what makes it take them again. */
 interface Refusal {
@@ -74,50 +72,36 @@ async function expectStored(service: Service, count: number): Promise<void> {
 
 const fileOf = ({ folder }: Service) => `${folder}/data/investors.db`;
 
-describe("SQLite that refuses creates for good is noticed, and that it is over:", () => {
-  it("triggers, a table that is renamed, one that is dropped", async () => {
-    const service = await startService();
-    const change = (sql: string) => () => runSql(fileOf(service), sql);
-    for (const [action, cause] of [
-      ["RAISE(ABORT, 'no more')", /: no more$/],
-      ["RAISE(ROLLBACK, 'no way')", /: no way$/],
-      ["RAISE(IGNORE)", /a trigger leaves the record out$/],
-    ] as const) {
-      const spoil = `CREATE TRIGGER no BEFORE INSERT ON investors BEGIN SELECT ${action}; END`;
-      const repair = change("DROP TRIGGER no");
-      await expectNoticed(service, { cause, spoil: change(spoil), repair });
-    }
-    await expectNoticed(service, {
-      cause: "no such table: ",
-      spoil: change("ALTER TABLE investors RENAME TO kept"),
-      repair: change("ALTER TABLE kept RENAME TO investors"),
-      isReady: false,
-    });
-    await expectStored(service, 8);
-    const db = new DatabaseSync(fileOf(service), { readOnly: true });
-    const find = db.prepare("SELECT sql FROM sqlite_schema WHERE name = 'investors'");
-    const table = String(find.get()?.sql);
-    db.close();
-    await expectNoticed(service, {
-      cause: "no such table: ",
-      spoil: change("DROP TABLE investors"),
-      repair: change(table),
-      isReady: false,
-    });
-    await expectStored(service, 1);
+it("SQLite that refuses creates for good is noticed, and that it is over: triggers, a table that is gone", async () => {
+  const service = await startService();
+  const change = (sql: string) => () => runSql(fileOf(service), sql);
+  for (const [action, cause] of [
+    ["RAISE(ABORT, 'no more')", /: no more$/],
+    ["RAISE(ROLLBACK, 'no way')", /: no way$/],
+    ["RAISE(IGNORE)", /a trigger leaves the record out$/],
+  ] as const) {
+    const spoil = `CREATE TRIGGER no BEFORE INSERT ON investors BEGIN SELECT ${action}; END`;
+    const repair = change("DROP TRIGGER no");
+    await expectNoticed(service, { cause, spoil: change(spoil), repair });
+  }
+  await expectNoticed(service, {
+    cause: "no such table: ",
+    spoil: change("ALTER TABLE investors RENAME TO kept"),
+    repair: change("ALTER TABLE kept RENAME TO investors"),
+    isReady: false,
   });
-
-  it("a WAL that may no longer be written", needs("chattr"), async () => {
-    const service = await startService();
-    const change = (flag: string) => () => {
-      execFileSync("chattr", [flag, `${fileOf(service)}-wal`]);
-    };
-    const repair = change("-i");
-    onTestFinished(repair);
-    const cause = "SQLite 778: disk I/O error";
-    await expectNoticed(service, { cause, spoil: change("+i"), repair });
-    await expectStored(service, 2);
+  await expectStored(service, 8);
+  const db = new DatabaseSync(fileOf(service), { readOnly: true });
+  const find = db.prepare("SELECT sql FROM sqlite_schema WHERE name = 'investors'");
+  const table = String(find.get()?.sql);
+  db.close();
+  await expectNoticed(service, {
+    cause: "no such table: ",
+    spoil: change("DROP TABLE investors"),
+    repair: change(table),
+    isReady: false,
   });
+  await expectStored(service, 1);
 });
 
 it("one record that an index of an operator rejects fails at once and for good, and the log names the index", async () => {
@@ -136,8 +120,10 @@ it("one record that an index of an operator rejects fails at once and for good, 
   await client.createInvestor(aCreate({ lastName: "free" }));
 });
 
-describe("MongoDB that refuses creates is noticed, and that it is over:", needsMongo(), () => {
-  it("a set: quota, disk, writes that are blocked, validator, role", async () => {
+it(
+  "MongoDB that refuses creates is noticed, and that it is over: quota, disk, writes that are blocked, validator, role",
+  needsMongo(),
+  async () => {
     const name = "investors";
     const { root, db, urlOf } = await startWithUsers();
     const resource = { db: name, collection: name };
@@ -188,5 +174,5 @@ describe("MongoDB that refuses creates is noticed, and that it is over:", needsM
     expect(open.reason).toBe("OUTCOME_UNKNOWN");
     await expect.poll(service.output).toMatch(/"OUTCOME_UNKNOWN".*"cause":"[^"]*error 9999/);
     await fail("off");
-  });
-});
+  },
+);

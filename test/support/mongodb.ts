@@ -31,7 +31,10 @@ interface TestMongo {
 type MongoKind = "standalone" | "set of one" | "set of three";
 
 /** The options of a test that starts a MongoDB of its own: it is skipped where there is none. */
-export const needsMongo = () => (inject("hasMongo") ? {} : lacking("MongoDB"));
+export const needsMongo = () =>
+  inject("hasMongo")
+    ? {}
+    : lacking("MongoDB: access to fastdl.mongodb.org, or MONGOMS_SYSTEM_BINARY=/path/of/mongod");
 
 /** Runs tests against a real MongoDB; they are skipped without it. */
 export function describeWithMongo(
