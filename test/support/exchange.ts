@@ -1,8 +1,12 @@
 /** Requests and their replies as they are on the wire. */
 import { once } from "node:events";
+import { request } from "node:http";
 import { type ClientHttp2Session, constants } from "node:http2";
+import { connect } from "node:net";
+import { Duplex } from "node:stream";
+import { buffer } from "node:stream/consumers";
 import { gunzipSync } from "node:zlib";
-import { http1, openWire } from "./tcp.ts";
+import { http1 } from "./tcp.ts";
 
 /** A request as it is sent. */
 export interface Sent {
@@ -64,61 +68,23 @@ export async function exchangeBytes(
   bytes: Uint8Array | string,
   isHead = false,
 ): Promise<Received> {
-  const { socket, received } = openWire(port, bytes);
-  let isClosed = false;
-  const { promise, resolve } = Promise.withResolvers<Received>();
-  const look = () => {
-    const reply = readHttp1(received(), isHead, isClosed);
-    if (reply) resolve(reply);
-  };
-  socket.on("data", look).once("close", () => {
-    isClosed = true;
-    look();
-  });
-  const reply = await promise;
-  socket.destroy();
-  return reply;
-}
-
-/** The reply in a text; undefined as long as it is not whole. */
-function readHttp1(text: string, isHead: boolean, isClosed: boolean): Received | undefined {
+  // Node.js's client reads the reply; what it would send itself goes nowhere.
+  const wire = new Duplex({ read() {}, write: (_, __, done) => done() });
+  const reading = request({ method: isHead ? "HEAD" : "GET", createConnection: () => wire });
+  const socket = connect(port, "127.0.0.1").on("error", () => {});
+  socket.on("data", (chunk) => wire.push(chunk)).once("close", () => wire.push(null));
+  socket.write(bytes);
   const statuses: number[] = [];
-  let rest = text;
-  for (;;) {
-    const end = rest.indexOf("\r\n\r\n");
-    const [first = "", ...lines] = rest.slice(0, Math.max(0, end)).split("\r\n");
-    const [, status] = /^HTTP\/1\.1 (\d{3}) /.exec(first) ?? [];
-    if (status === undefined) {
-      const broken = toReceived(statuses, {}, Buffer.from(rest, "latin1"));
-      return isClosed ? { ...broken, end: "closed" } : undefined;
-    }
-    statuses.push(Number(status));
-    rest = rest.slice(end + 4);
-    if (status.startsWith("1")) continue;
-    const headers: Fields = {};
-    for (const line of lines) {
-      const [name = "", value = ""] = line.split(/: ?(.*)/);
-      const known = headers[name.toLowerCase()];
-      headers[name.toLowerCase()] = known === undefined ? value : `${known}; ${value}`;
-    }
-    const isEmpty = isHead || status === "204" || status === "304";
-    const isChunked = headers["transfer-encoding"] === "chunked" && !isEmpty;
-    const length = Number(isEmpty ? 0 : (headers["content-length"] ?? Number.NaN));
-    const isWhole = isChunked ? rest.endsWith("0\r\n\r\n") : rest.length >= length;
-    if (!isWhole && !isClosed) return undefined;
-    const body = isChunked ? withoutChunks(rest) : rest;
-    const reply = toReceived(statuses, headers, Buffer.from(body, "latin1"));
-    return isWhole ? reply : { ...reply, end: "closed" };
+  reading.on("information", ({ statusCode }) => statuses.push(statusCode));
+  try {
+    const [reply] = await once(reading.end(), "response");
+    statuses.push(reply.statusCode);
+    return toReceived(statuses, reply.headers, await buffer(reply));
+  } catch {
+    return { ...toReceived(statuses, {}, Buffer.alloc(0)), end: "closed" };
+  } finally {
+    socket.destroy();
   }
-}
-
-function withoutChunks(text: string): string {
-  const [, length = "0"] = /^([0-9a-f]+)\r\n/i.exec(text) ?? [];
-  const size = Number.parseInt(length, 16);
-  const start = length.length + 2;
-  return size === 0
-    ? ""
-    : text.slice(start, start + size) + withoutChunks(text.slice(start + size + 2));
 }
 
 /** Sends a request on a connection of HTTP/2. */
