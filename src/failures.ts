@@ -31,28 +31,21 @@ export function nameOf(code: Code): string {
 /** How long to wait before a call that failed with UNAVAILABLE is repeated, in milliseconds. */
 const retryAfterMs = 1_000;
 
-/** What a {@link Failure} has besides its message. */
-interface FailureData {
-  code: Code;
-  /** A stable name for what went wrong; none where a protocol has only its code. */
-  reason?: string | undefined;
-  /** More about it, by the names of google.rpc.ErrorInfo.metadata. */
-  metadata?: Readonly<Record<string, string>>;
-  /** The rules that the request breaks. */
-  violations?: readonly Violation[];
-  /** Fields of an HTTP reply; gRPC has them as trailers. */
-  headers?: Readonly<Record<string, string>>;
-  /** For the log only. */
-  cause?: unknown;
-}
+/** What a {@link Failure} is made of, besides its message. */
+type FailureData = Pick<Failure, "code"> &
+  Partial<Pick<Failure, "reason" | "metadata" | "violations" | "headers" | "cause">>;
 
-/** Why a call or a request fails, as data that each protocol writes in its own way. */
-export class Failure extends Error implements FailureData {
+/** Why a call or a request fails, as data that each protocol writes in its own way. Its cause is for the log only. */
+export class Failure extends Error {
   override name = "Failure";
   readonly code: Code;
+  /** A stable name for what went wrong; none where a protocol has only its code. */
   readonly reason: string | undefined;
+  /** More about it, by the names of google.rpc.ErrorInfo.metadata. */
   readonly metadata: Readonly<Record<string, string>>;
+  /** The rules that the request breaks. */
   readonly violations: readonly Violation[];
+  /** Fields of an HTTP reply; gRPC has them as trailers. */
   readonly headers: Readonly<Record<string, string>>;
   /** Set if the call can be repeated after this time: nothing was done, or a repeated one is safe. */
   readonly retryAfterMs: number | undefined;

@@ -126,7 +126,11 @@ async function createParts(config: Config, log: Logger, droppedLines: () => numb
       : undefined;
   const authentication = await createAuthentication(config, onWarning);
   const telemetry = createTelemetry(log, config.logCalls === "true");
-  telemetry.showDroppedLines(droppedLines);
+  telemetry.show(
+    "investor_records_log_lines_dropped_total",
+    "Lines of the log that were dropped, since nobody read it or the disk was full.",
+    droppedLines,
+  );
   if (tls) {
     telemetry.show(
       "investor_records_tls_certificate_expiry_timestamp_seconds",

@@ -216,25 +216,16 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
       );
       walSize.set(bytes);
     },
-    /** Shows a value that is computed on each scrape. */
+    /** Shows a value that is computed on each scrape; if the name ends in _total, as a counter. */
     show(name: string, help: string, value: () => number): void {
-      new Gauge({
+      const Kind = name.endsWith("_total") ? Counter : Gauge;
+      new Kind({
         name,
         help,
         registers,
-        collect() {
-          this.set(value());
-        },
-      });
-    },
-    showDroppedLines(count: () => number): void {
-      new Counter({
-        name: "investor_records_log_lines_dropped_total",
-        help: "Lines of the log that were dropped, since nobody read it or the disk was full.",
-        registers,
-        collect() {
+        collect(this: Counter | Gauge) {
           this.reset();
-          this.inc(count());
+          this.inc(value());
         },
       });
     },

@@ -16,7 +16,7 @@ import { toFailure } from "./connect-error.ts";
  *
  * @throws {Failure} MALFORMED_REQUEST
  */
-export function refuseIdempotencyKey({ method, headers }: CallHead, input: Message): void {
+function refuseIdempotencyKey({ method, headers }: CallHead, input: Message): void {
   const requestId = method.input.field.requestId;
   if (headers["idempotency-key"] === undefined || !requestId || isFieldSet(input, requestId))
     return;

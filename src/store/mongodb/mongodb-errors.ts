@@ -17,26 +17,15 @@ import {
 export const code = {
   badValue: 2,
   unauthorized: 13,
-  documentValidationFailure: 121,
-  viewNotWritable: 166,
-  userWritesBlocked: 371,
-  overQuota: 8_000,
   notWritablePrimary: 10_107,
   duplicateKey: 11_000,
-  databaseDifferCase: 13_297,
-  diskFull: 14_031,
 };
 
-/** Codes with which a server rejects a record before writing it, and all others until somebody intervenes. */
-const refusals: unknown[] = [
-  code.unauthorized,
-  code.documentValidationFailure,
-  code.viewNotWritable,
-  code.userWritesBlocked,
-  code.overQuota,
-  code.databaseDifferCase,
-  code.diskFull,
-];
+/**
+ * Codes with which a server rejects a record before writing it, and all others until somebody intervenes: for rights, a
+ * rule for documents, a view, blocked writes, a quota, a database whose name differs in case alone, a full disk.
+ */
+const refusals: unknown[] = [code.unauthorized, 121, 166, 371, 8_000, 13_297, 14_031];
 
 /**
  * Codes of errors that a retry can settle: of members that step down or shut down, timeouts, interruptions,
