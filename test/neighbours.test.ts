@@ -2,14 +2,12 @@
  * What one caller asks for at full speed is done in pieces, so that the calls of another are answered
  * between them. Pieces are counted, not timed: that holds on any machine.
  */
-import { spawn } from "node:child_process";
-import { once } from "node:events";
 import { join } from "node:path";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient, createServiceImplSpec, type ServiceImpl } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { v7 } from "uuid";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, expect, it, onTestFinished } from "vitest";
 import { Health } from "../gen/grpc/health/v1/health_pb.js";
 import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import { GetInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
@@ -47,21 +45,8 @@ const byGrpc = { over: "HTTP/2", headers: grpc } as const;
 const pages: Asked = { ...byGrpc, path: paths.list, body: messages.fullPage, calls: 8 };
 const inBursts = { ...byGrpc, connections: 4, calls: 64 };
 
-/** A program that holds SQLite's locks, and lets go of them now and then. */
-const locks = `
-  const db = new (require("node:sqlite").DatabaseSync)(process.argv[1], { timeout: 60_000 });
-  const rest = new Int32Array(new SharedArrayBuffer(4));
-  for (let first = true; ; first = false) {
-    db.exec("BEGIN EXCLUSIVE");
-    if (first) console.log("locked");
-    Atomics.wait(rest, 0, 0, 200);
-    db.exec("ROLLBACK");
-    Atomics.wait(rest, 0, 0, 20);
-  }`;
-
-/** What they ask for, or a program; each is a row of the table. */
-const neighbours: Record<string, Asked | string> = {
-  "a program that holds SQLite's locks": locks,
+/** What they ask for. */
+const neighbours: Record<string, Asked> = {
   "one whole list over HTTP/1.1": wholeList,
   "one whole list over HTTP/2": { ...wholeList, over: "HTTP/2" },
   "six whole lists": { ...wholeList, connections: 6 },
@@ -187,18 +172,6 @@ afterAll(async () => {
   await service.stop();
 });
 
-/** Starts a program beside the service, on its file; resolves once it has said something. */
-async function startProgram(program: string) {
-  const child = spawn(process.execPath, ["-e", program, join(folder, "investors.db")]);
-  await once(child.stdout, "data");
-  return {
-    async stop(): Promise<void> {
-      child.kill("SIGKILL");
-      await once(child, "close");
-    },
-  };
-}
-
 /** Makes calls one after the other; returns the most turns' worth of pieces that one waited for. */
 async function callAlone(call: (n: number) => Promise<unknown>): Promise<number> {
   let longest = 0;
@@ -210,26 +183,18 @@ async function callAlone(call: (n: number) => Promise<unknown>): Promise<number>
   return longest;
 }
 
-describe.each(Object.entries(neighbours))("Beside %s", (_name, asked) => {
-  let neighbour: { stop(): Promise<void> };
-  beforeAll(async () => {
-    neighbour =
-      typeof asked === "string"
-        ? await startProgram(asked)
-        : await startNeighbour(asked, service.port);
+it.each(Object.entries(neighbours))(
+  "beside %s, calls are answered between the pieces",
+  async (_name, asked) => {
+    const { stop } = await startNeighbour(asked, service.port);
+    onTestFinished(stop);
     meter.reset();
-  });
-  afterAll(() => neighbour.stop());
-
-  it.each(["get", "create", "check"] as const)(
-    "a %s is answered between the pieces",
-    async (method) => {
-      const turns = await callAlone(service[method]);
-      // How long a create takes is up to the disk.
-      if (method !== "create") expect(turns).toBeLessThanOrEqual(maxTurns);
-      const most = meter.most();
-      for (const kind of kinds) expect(most[kind], kind).toBeLessThanOrEqual(maxInTurn[kind]);
-      if (typeof asked === "object") expect(meter.turns()).toBeGreaterThan(0);
-    },
-  );
-});
+    expect(await callAlone(service.get)).toBeLessThanOrEqual(maxTurns);
+    expect(await callAlone(service.check)).toBeLessThanOrEqual(maxTurns);
+    // How long it takes is up to the disk.
+    await callAlone(service.create);
+    const most = meter.most();
+    for (const kind of kinds) expect(most[kind], kind).toBeLessThanOrEqual(maxInTurn[kind]);
+    expect(meter.turns()).toBeGreaterThan(0);
+  },
+);
