@@ -6,38 +6,27 @@ import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
 import { ask } from "./support/service.ts";
-import { readSettings } from "./support/settings.ts";
 import { needs } from "./support/tools.ts";
 
 const start = (file: string) => startInProcess({ "--database-url-file": file });
 
 describe("a file with the database URL", () => {
-  it("does not go with the URL itself", () => {
-    const flags = { "--database-url": "sqlite:a.db", "--database-url-file": "url" };
-    expect(() => readSettings(flags)).toThrow(
-      "only one of --database-url and --database-url-file may be set",
-    );
-  });
-
   it.each([
-    ["is missing", undefined, "url cannot be read (ENOENT)"],
-    ["is empty", "\n", "url: its URL must be sqlite:PATH"],
-    ["has another line", "sqlite:a.db\nmongodb://user:s3cret@db\n", "url: its URL must be sqlite:"],
+    ["is missing", undefined, " cannot be read (ENOENT)"],
+    ["is empty", "\n", ": its URL must be sqlite:PATH"],
     [
-      "has a wrong option",
-      "mongodb://user:s3cret@db/?a=b",
-      "url is not a MongoDB connection string: check its options and hosts",
+      "has another line",
+      "sqlite:a.db\nmongodb://user:s3cret@db\n",
+      ": its URL must be sqlite:PATH",
     ],
+    ["has a wrong option", "mongodb://user:s3cret@db/?a=b", " is not a MongoDB connection string"],
   ])("is refused if it %s, and nothing of it is repeated", async (_, text, fault) => {
     const file = join(temporaryFolder(), "url");
     if (text !== undefined) writeFileSync(file, text);
-    const error = await start(file).catch(({ name, message }) => ({ name, message }));
-    expect(error).toMatchObject({
-      name: expect.stringMatching(/^(Config|DatabaseUrl)Error$/),
-      message: expect.stringContaining(fault),
-    });
-    expect(error).toMatchObject({ message: expect.stringMatching(/^--database-url-file \//) });
-    expect(JSON.stringify(error)).not.toContain("s3cret");
+    const { name, message } = await start(file).catch((error) => error);
+    expect(["ConfigError", "DatabaseUrlError"]).toContain(name);
+    expect(message).toContain(`--database-url-file ${file}${fault}`);
+    expect(message).not.toContain("s3cret");
   });
 
   it("is read once, at the start, where it can be a FIFO", needs("Linux"), async () => {
