@@ -57,24 +57,14 @@ export function toLine(call: string, path: string, received: Received): Line {
   return mask(line);
 }
 
-/** The differences between two records, one line each, for people. */
+/** The lines that differ between two records, before and after, for people. */
 export function differences(recorded: Line[], seen: Line[]): string[] {
-  const byCall = new Map(recorded.map((line) => [line.call, line]));
-  const found = seen.flatMap((line) => {
-    const before = flatten(byCall.get(line.call) ?? {});
-    const now = flatten(line);
-    byCall.delete(line.call);
-    const names = [...new Set([...Object.keys(before), ...Object.keys(now)])];
-    const changed = names.filter((name) => before[name] !== now[name]);
-    return changed.map((name) => `${line.call}:${name} was ${before[name]}, is ${now[name]}`);
-  });
-  return [...found, ...Array.from(byCall.keys(), (call) => `${call}: is gone`)];
-}
-
-function flatten(value: unknown, name = ""): Record<string, string> {
-  if (typeof value !== "object" || value === null) return { [name]: JSON.stringify(value) };
-  const parts = Object.entries(value).map(([key, each]) => flatten(each, `${name} ${key}`));
-  return Object.assign({}, ...parts);
+  const byCall = (lines: Line[]) => new Map(lines.map((line) => [line.call, JSON.stringify(line)]));
+  const [before, now] = [byCall(recorded), byCall(seen)];
+  const calls = new Set([...before.keys(), ...now.keys()]);
+  return [...calls]
+    .filter((call) => before.get(call) !== now.get(call))
+    .map((call) => `was ${before.get(call)}, is ${now.get(call)}`);
 }
 
 /** A body as JSON, if nothing is lost by that; else its text. */
