@@ -174,7 +174,7 @@ describe("backup.js", () => {
     const statuses = new Set<unknown>();
     for (let room = 0.7; room < 3.6; room += 0.35) {
       const name = `disk of ${room.toFixed(2)}`;
-      const disk = temporaryDisk(join(folder, name), 0, Math.ceil(room * size));
+      const disk = temporaryDisk(join(folder, name), Math.ceil(room * size));
       const { status, told } = runProgram("backup.js", disk, env);
       statuses.add(status);
       if (status !== 0) expect(told).toMatch(new RegExp(`^error: cannot .*${disk}`, "m"));
@@ -265,7 +265,7 @@ describe("restore.js", () => {
     const statuses = new Set<unknown>();
     for (let room = 1.1; room < 3.6; room += 0.3) {
       const name = `disk of ${room.toFixed(1)}`;
-      const disk = temporaryDisk(join(folder, name), 0, Math.ceil(room * size));
+      const disk = temporaryDisk(join(folder, name), Math.ceil(room * size));
       copyFileSync(join(folder, "data/investors.db"), join(disk, "investors.db"));
       const DATABASE_URL = `sqlite://${disk}/investors.db`;
       const { status, told } = runProgram("restore.js", backups, { DATABASE_URL });

@@ -31,7 +31,7 @@ it(
       const codes = new Set<number>();
       for (let room = 0.7; room <= 3.5; room += 0.05) {
         const disk = `disk of ${room.toFixed(2)} for ${count}`;
-        temporaryDisk(join(folder, disk), 0, Math.ceil(room * size));
+        temporaryDisk(join(folder, disk), Math.ceil(room * size));
         const { code } = await copyHere([`sqlite:${count}.db`, `sqlite:${disk}/b.db`], { folder });
         codes.add(code);
         if (code === 0) expect(tableAlone(folder, `${disk}/b.db`), disk).toEqual(whole);

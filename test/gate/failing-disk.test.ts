@@ -192,7 +192,7 @@ it(
   "a small disk holds mostly records; once it is full, they can be read, also by a new start",
   needs("mount"),
   async () => {
-    const folder = temporaryDisk(join(temporaryFolder(), "data"), 0, 3 * 1024 ** 2);
+    const folder = temporaryDisk(join(temporaryFolder(), "data"), 3 * 1024 ** 2);
     const ballast = join(folder, "ballast");
     writeFileSync(ballast, Buffer.alloc(2 * 1024 ** 2));
     const path = join(folder, "investors.db");

@@ -34,11 +34,7 @@ export async function startEngine(options: EngineOptions) {
     maxMessageBytes = 65_536,
     maxInFlight = 1_024,
   } = options;
-  const connections = createConnections({
-    max: 1_000,
-    maxAgeMs: undefined,
-    onEnd() {},
-  });
+  const connections = createConnections({ max: 1_000, maxAgeMs: undefined, onEnd() {} });
   const telemetry = createTelemetry(pino({ level: "silent" }), false);
   const logged = createTelemetry(log, false);
   const gate = createGate({
@@ -64,14 +60,10 @@ export async function startEngine(options: EngineOptions) {
   const router = createRouter(routerOptions, rests);
   const { ports, close } = await listen({
     ...router,
-    host: "127.0.0.1",
-    ports: [0],
-    tls,
-    connections,
+    ...{ host: "127.0.0.1", ports: [0], tls, connections },
   });
-  const [port = 0] = ports;
   return {
-    port,
+    port: ports[0] ?? 0,
     gate,
     destroy() {
       close();

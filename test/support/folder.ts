@@ -28,19 +28,12 @@ export function temporaryFile(text: string): string {
   return path;
 }
 
-/**
- * A file system in memory, until the end of a test that needs `mount`.
- *
- * @param files how many files fit, or 0 for any number
- */
-export function temporaryDisk(folder: string, files = 0, bytes = 2 * 1024 ** 2): string {
+/** A file system in memory, until the end of a test that needs `mount`. */
+export function temporaryDisk(folder: string, bytes = 2 * 1024 ** 2): string {
   mkdirSync(folder);
-  // Its own folder is one more; 0 is any number.
-  const limits = `size=${bytes},nr_inodes=${files && files + 1}`;
-  execFileSync("mount", ["-t", "tmpfs", "-o", limits, "tmpfs", folder], { stdio: "ignore" });
-  onTestFinished(() => {
-    execFileSync("umount", ["-l", folder]);
-  });
+  const options = ["-t", "tmpfs", "-o", `size=${bytes},nr_inodes=0`, "tmpfs", folder];
+  execFileSync("mount", options, { stdio: "ignore" });
+  onTestFinished(() => void execFileSync("umount", ["-l", folder]));
   return folder;
 }
 

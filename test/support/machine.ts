@@ -1,13 +1,5 @@
 import { execFile } from "node:child_process";
-import {
-  chmodSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  readFileSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
+import { cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { inject, onTestFinished } from "vitest";
@@ -28,21 +20,17 @@ export function createMachine(objects: unknown[] = []) {
   const folder = temporaryFolder();
   const clone = join(folder, "opt/investor-records");
   const tools = join(folder, "tools");
-  const folders = [
-    "etc/systemd/system",
-    "var/lib/investor-records",
-    "var/lib/prometheus/node-exporter",
-  ];
-  for (const each of [...folders, "opt/investor-records", "tools"])
-    mkdirSync(join(folder, each), { recursive: true });
+  const systemd = join(folder, "etc/systemd/system");
+  const data = join(folder, "var/lib/investor-records");
+  const metrics = join(folder, "var/lib/prometheus/node-exporter");
+  for (const each of [clone, tools, systemd, data, metrics]) mkdirSync(each, { recursive: true });
   copyClone(clone);
   for (const name of ["Dockerfile", ".dockerignore"]) cpSync(join(root, name), join(clone, name));
-  symlinkSync(join(dirname(inject("bin"))), join(clone, "dist"));
+  symlinkSync(dirname(inject("bin")), join(clone, "dist"));
   writeFileSync(join(folder, "objects.json"), JSON.stringify(objects));
   for (const tool of ["docker", "kubectl", "systemctl"]) {
     const script = `#!/bin/sh\nexec "${process.execPath}" "${standIns}" ${tool} "$@"\n`;
-    writeFileSync(join(tools, tool), script);
-    chmodSync(join(tools, tool), 0o755);
+    writeFileSync(join(tools, tool), script, { mode: 0o755 });
   }
   const env = { ...process.env, PATH: `${tools}:${process.env.PATH}`, MACHINE: folder };
   const readPids = (): Record<string, number> => {
