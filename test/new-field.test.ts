@@ -4,24 +4,15 @@ import { join } from "node:path";
 import { beforeAll, expect, it } from "vitest";
 import { copy, lineOf, makeSqlite, runSql, tableOf } from "./support/copying.ts";
 import { sharedFolder, temporaryFolder } from "./support/folder.ts";
-import { buildWithField } from "./support/new-field.ts";
+import { buildWithField, create, list } from "./support/new-field.ts";
 import { institution } from "./support/records.ts";
-import { ask, grpcClient, run, type Service, startService } from "./support/service.ts";
+import { grpcClient, run, startService } from "./support/service.ts";
 
 const parent = sharedFolder();
 let newer = "";
 beforeAll(() => {
   newer = buildWithField(parent);
 });
-
-async function create(service: Service, body: object) {
-  const headers = { "content-type": "application/json" };
-  const init = { method: "POST", headers, body: JSON.stringify(body) };
-  const response = await ask(service, "/v1/investors", init);
-  return { status: response.status, body: (await response.json()) as Record<string, unknown> };
-}
-
-const list = async (service: Service) => (await ask(service, "/v1/investors")).json();
 
 it("an older file gets the field at the start, also beside an older service, which goes on", async () => {
   const folder = temporaryFolder();

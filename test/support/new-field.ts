@@ -1,17 +1,16 @@
 /** The product with one field more, as CONTRIBUTING.md has one added. */
 import { execFileSync } from "node:child_process";
 import { cpSync, readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { copyClone, root, toolPath } from "./clone.ts";
-
-export type Step = "investor.proto" | "openapi.json" | "investor.ts";
+import { ask, type Service } from "./service.ts";
 
 /** The field, which has a name of two words, and a number whose tag takes two bytes. */
 const [name, localName, number] = ["former_name", "formerName", 1000];
 
 /** What the recipe changes, by the file that it names. */
-const steps: Record<Step, [file: string, change: (text: string) => string]> = {
-  "investor.proto": [
+const steps: [file: string, change: (text: string) => string][] = [
+  [
     "proto/investor/v1/investor.proto",
     (text) =>
       text.replaceAll(
@@ -19,7 +18,7 @@ const steps: Record<Step, [file: string, change: (text: string) => string]> = {
         `$1  // An earlier name.\n  string ${name} = ${number};\n}`,
       ),
   ],
-  "openapi.json": [
+  [
     "proto/investor/v1/openapi.json",
     (text) => {
       // Both schemas of a record, and the examples of replies.
@@ -30,30 +29,25 @@ const steps: Record<Step, [file: string, change: (text: string) => string]> = {
       );
     },
   ],
-  "investor.ts": [
+  [
     "src/investor/investor.ts",
     (text) =>
       text.replace(/(?<=laterFields = \[)[^\]]*/, (names) =>
         [names, `"${localName}"`].filter(Boolean).join(", "),
       ),
   ],
-};
+];
 
-export const stepNames = Object.keys(steps) as Step[];
+/** The names of the files that the recipe changes. */
+export const changedFiles = steps.map(([file]) => basename(file));
 
-/**
- * Copies the product to a folder, and adds the field, but for one step.
- *
- * @param others what else to copy
- */
-export function addField(folder: string, leftOut?: Step, others: string[] = []): void {
+/** Copies the product and other files to a folder, and adds the field. */
+export function addField(folder: string, others: string[] = []): void {
   copyClone(folder);
   for (const name of ["buf.gen.yaml", "buf.yaml", ...others]) {
     cpSync(join(root, name), join(folder, name), { recursive: true });
   }
-  for (const name of stepNames) {
-    if (name === leftOut) continue;
-    const [path, change] = steps[name];
+  for (const [path, change] of steps) {
     const file = join(folder, path);
     const text = readFileSync(file, "utf8");
     const changed = change(text);
@@ -68,6 +62,20 @@ export function buildWithField(folder: string): string {
   addField(folder);
   runIn(folder, "npm", "run", "-s", "build");
   return join(folder, "dist/bin.js");
+}
+
+/** Creates a record by REST; returns the status and what the reply has. */
+export async function create(service: Service, body: object, headers = {}) {
+  const all = { "content-type": "application/json", ...headers };
+  const init = { method: "POST", headers: all, body: JSON.stringify(body) };
+  const response = await ask(service, "/v1/investors", init);
+  return { status: response.status, body: (await response.json()) as Record<string, unknown> };
+}
+
+/** All records of a service, by REST. */
+export async function list(service: Service): Promise<Record<string, unknown>[]> {
+  const response = await ask(service, "/v1/investors");
+  return (await response.json()) as Record<string, unknown>[];
 }
 
 /** Runs a program of the repository in a folder; throws with what it has said if it fails. */

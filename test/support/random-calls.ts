@@ -50,6 +50,19 @@ export interface RestCall {
 
 const rest = "/v1/investors";
 
+const schemas = {
+  create: CreateInvestorRequestSchema,
+  get: GetInvestorRequestSchema,
+  list: ListInvestorsRequestSchema,
+};
+
+/** The bytes of a call's message. */
+export function encode({ method, input }: MessageCall, isJson = false): Buffer {
+  const schema: DescMessage = schemas[method];
+  const message = create(schema, { ...input });
+  return Buffer.from(isJson ? toJsonString(schema, message) : toBinary(schema, message));
+}
+
 /** Texts on both sides of every rule. */
 const texts = [
   ...["", " ", "Ada", "Łódź", "é", "e\u0301", "\u{1f600}", "\u0000", "\n", "\u007f", "\u0085"],
@@ -103,30 +116,23 @@ export function createCalls(
   }
 
   function aBroken(): BytesCall {
-    const [path, schema, init] = pick<[string, DescMessage, object]>([
-      [paths.create, CreateInvestorRequestSchema, aCreate()],
-      [paths.get, GetInvestorRequestSchema, { id: pick(["", ...ids]) }],
-      [
-        paths.list,
-        ListInvestorsRequestSchema,
-        { pageSize: int(-1, 3), pageToken: pick(["", ...tokens]) },
-      ],
+    const call = pick<MessageCall>([
+      { method: "create", input: aCreate() },
+      { method: "get", input: { id: pick(["", ...ids]) } },
+      { method: "list", input: { pageSize: int(-1, 3), pageToken: pick(["", ...tokens]) } },
     ]);
-    const message = create(schema, init as never);
     const kind = pick(["proto", "json"] as const);
-    const good = kind === "proto" ? toBinary(schema, message) : toJsonString(schema, message);
     const isOdd = kind === "json" && int(0, 9) === 0;
     const body = isOdd
       ? Buffer.from(pick([...oddJson, '{"city":"a","city":null}']))
-      : broken(Buffer.from(good as Uint8Array), random);
-    return { method: "bytes", path, kind, body };
+      : broken(encode(call, kind === "json"), random);
+    return { method: "bytes", path: paths[call.method], kind, body };
   }
 
   /** A create on either side of the largest size, and too long on both. */
   function anEdge(): BytesCall {
     const lastName = "x".repeat(int(65_000, 70_000));
-    const input = create(CreateInvestorRequestSchema, { ...institution, type: 1, lastName });
-    const body = Buffer.from(toBinary(CreateInvestorRequestSchema, input));
+    const body = encode({ method: "create", input: { ...institution, type: 1, lastName } });
     return { method: "bytes", path: paths.create, kind: "proto", body };
   }
 

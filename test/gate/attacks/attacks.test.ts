@@ -10,7 +10,7 @@ import { needs } from "../../support/tools.ts";
 import { type Figures, startCallers } from "./callers.ts";
 import { floods } from "./floods.ts";
 import { forms } from "./forms.ts";
-import { type Attack, type Kind, marks, startTarget } from "./target.ts";
+import { type Attack, isAlone, type Kind, marks, startTarget } from "./target.ts";
 
 const clients = 64;
 
@@ -25,8 +25,6 @@ const minCalls = 100;
 
 /** How busy the one thread of the service, and all cores, may be while good callers are timed. */
 const maxBusy = 0.75;
-/** Whether nothing else is tested beside, as by `npm run attack`. */
-const isAlone = process.env.ATTACK_MINUTES !== undefined;
 const secrets = new RegExp(Object.values(marks).join("|"));
 
 const all = { ...forms, ...floods };
@@ -51,12 +49,6 @@ async function prepare(kind: Kind) {
 async function settle({ target, initial }: Scene, kinds?: "calls"[]): Promise<void> {
   const poll = expect.poll(() => target.excess(initial, kinds), { interval: 200 }).toEqual([]);
   await Promise.race([poll, target.throwOnceEnded]);
-}
-
-/** Ends both; resolves with the exit code of the service. */
-async function dismiss({ target, callers }: Scene) {
-  await callers?.stop();
-  return target.stop();
 }
 
 /**
@@ -87,16 +79,12 @@ async function withstand(seed: number, scene: Scene, attack: Attack): Promise<bo
   if (figures) expectServed(figures, isTimed);
   expect(target.leaks[0], "what a hostile client must not see").toBe(undefined);
   expect(target.recordsOfStrangers(), "records of strangers").toBe(0);
-  expectGoodLog(target.output().slice(logged));
+  const log = target.output().slice(logged).split("\n");
+  const isBad = (line: string) => secrets.test(line) || /"level":[56]0/.test(line);
+  expect(log.find(isBad)?.slice(0, 2_000), "a fault or a secret in the log").toBe(undefined);
   expect(target.peakMb(), "MB at the peak").toBeLessThan(maxMemoryMb);
   await settle(scene, ["calls"]);
   return isTimed;
-}
-
-/** Expects that the log holds no fault and no secret. */
-function expectGoodLog(log: string): void {
-  const bad = log.split("\n").find((line) => secrets.test(line) || /"level":[56]0/.test(line));
-  if (bad) throw new Error(`in the log: ${bad.slice(0, 2_000)}`);
 }
 
 /** Expects that good callers were served and, if their calls were timed, in time. */
@@ -117,35 +105,23 @@ describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;
     const end = performance.now() + (isReplay ? 0 : (minutes * 60_000) / kinds.length);
-    const peaks: Record<string, number> = {};
-    const failures: string[] = [];
+    const scene = await prepare(kind);
+    const { target, callers } = scene;
     let timed = 0;
-    let scene: Scene | undefined;
     let seed = firstSeed;
-    for (; seed === firstSeed || performance.now() < end; seed += 1) {
+    do {
       const [name, attack] = attacks[seed % attacks.length] as [string, Attack];
-      scene ??= await prepare(kind);
-      const { target } = scene;
       target.resetPeak();
       try {
         if (await withstand(seed, scene, attack)) timed += 1;
-        peaks[name] = Math.max(peaks[name] ?? 0, target.peakMb());
       } catch (error) {
-        failures.push(`SEED=${seed}, ${name}: ${(error as Error).message}`);
-        console.error(`FAILED ${kind}, ${failures.at(-1)}`);
-        await dismiss(scene);
-        scene = undefined;
+        throw new Error(`SEED=${seed}, ${name}: ${(error as Error).message}`, { cause: error });
       }
-    }
-    if (scene) {
-      await settle(scene);
-      expect(await dismiss(scene), "exit code").toBe(0);
-    }
-    const highest = Object.entries(peaks).toSorted(([, a], [, b]) => b - a);
-    console.log(
-      `${kind}: ${seed - firstSeed} attacks, ${timed} timed; MB at the peak:`,
-      Object.fromEntries(highest.slice(0, 5)),
-    );
-    expect(failures).toEqual([]);
+      seed += 1;
+    } while (performance.now() < end);
+    console.log(`${kind}: ${seed - firstSeed} attacks, ${timed} timed`);
+    await settle(scene);
+    await callers?.stop();
+    expect(await target.stop(), "exit code").toBe(0);
   });
 });

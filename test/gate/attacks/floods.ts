@@ -11,14 +11,12 @@ import {
   headerBlock,
   http2Frame,
   openStream,
-  sendData,
-  wideWindows,
 } from "../../support/http2-frames.ts";
 import { frame, messages, paths } from "../../support/raw-grpc.ts";
 import { calls, http1, http1Requests, json } from "./requests.ts";
 import type { Attack, Hostile, Protocol } from "./target.ts";
 
-const { headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
+const { data, headers, resetStream, settings, ping, windowUpdate, continuation } = frameType;
 const { none, endHeaders, endStream } = frameFlag;
 const padding = headerBlock({ "x-padding": "x".repeat(100) });
 
@@ -29,43 +27,50 @@ const references = Buffer.alloc(16_000, 0xbe);
 /** Makes the n-th frames of a flood on a connection whose calls have this block of headers. */
 type FramesOf = (n: number, call: Buffer) => [type: number, flags: number, payload: Uint8Array][];
 
-/** Floods of frames on a stream of their own each. */
-const onNewStreams: Record<string, FramesOf> = {
-  "rapid resets": (_, call) => [
-    [headers, endHeaders, call],
-    [resetStream, none, Buffer.from([0, 0, 0, 8])],
+const ownStream = (n: number) => 2 * n + 1;
+const oneStream = () => 1;
+const noStream = () => 0;
+
+/** Floods of frames: on which stream, and which. */
+const frameFloods: Record<string, [streamOf: (n: number) => number, framesOf: FramesOf]> = {
+  "rapid resets": [
+    ownStream,
+    (_, call) => [
+      [headers, endHeaders, call],
+      [resetStream, none, Buffer.from([0, 0, 0, 8])],
+    ],
   ],
   // A window that grows by nothing is an error of the stream (RFC 9113, 6.9).
-  "streams that the service has to reset": (_, call) => [
-    [headers, endHeaders, call],
-    [windowUpdate, none, Buffer.alloc(4)],
+  "streams that the service has to reset": [
+    ownStream,
+    (_, call) => [
+      [headers, endHeaders, call],
+      [windowUpdate, none, Buffer.alloc(4)],
+    ],
   ],
-  "calls without a message": (_, call) => [[headers, endHeaders | endStream, call]],
-  "streams that stay open": (_, call) => [[headers, endHeaders, call]],
-  "header bombs": (_, call) => [
-    [headers, none, Buffer.concat([call, longField])],
-    [continuation, endHeaders, references],
+  "calls without a message": [ownStream, (_, call) => [[headers, endHeaders | endStream, call]]],
+  "streams that stay open": [ownStream, (_, call) => [[headers, endHeaders, call]]],
+  "header bombs": [
+    ownStream,
+    (_, call) => [
+      [headers, none, Buffer.concat([call, longField])],
+      [continuation, endHeaders, references],
+    ],
   ],
-};
-
-/** Floods of frames on the first stream. */
-const onOneStream: Record<string, FramesOf> = {
-  "CONTINUATION frames": (n, call) => [
-    n === 0 ? [headers, none, call] : [continuation, none, padding],
+  "CONTINUATION frames": [
+    oneStream,
+    (n, call) => [n === 0 ? [headers, none, call] : [continuation, none, padding]],
   ],
-  "DATA of a byte": (n, call) => [
-    n === 0 ? [headers, endHeaders, call] : [frameType.data, none, Buffer.alloc(1)],
+  "DATA of a byte": [
+    oneStream,
+    (n, call) => [n === 0 ? [headers, endHeaders, call] : [data, none, Buffer.alloc(1)]],
   ],
-};
-
-/** Floods of frames of the connection. */
-const onConnection: Record<string, FramesOf> = {
-  SETTINGS: (n) => [[settings, none, Buffer.from([0, 1, 0, 0, (n % 2) * 16, 0])]],
-  PING: () => [[ping, none, Buffer.alloc(8)]],
+  SETTINGS: [noStream, (n) => [[settings, none, Buffer.from([0, 1, 0, 0, (n % 2) * 16, 0])]]],
+  PING: [noStream, () => [[ping, none, Buffer.alloc(8)]]],
 };
 
 /** Sends frames until the connection is closed or it was enough, and reads only after a while. */
-function flood(framesOf: FramesOf, streamOf: (n: number) => number): Attack {
+function flood([streamOf, framesOf]: (typeof frameFloods)[string]): Attack {
   return async ({ random, open, credentials }) => {
     const path = random.pick([paths.list, paths.create, paths.check]);
     const call = headerBlock(fieldsOf(path, credentials));
@@ -88,9 +93,6 @@ function flood(framesOf: FramesOf, streamOf: (n: number) => number): Attack {
   };
 }
 
-const floodsOf = (all: Record<string, FramesOf>, streamOf: (n: number) => number) =>
-  Object.entries(all).map(([name, framesOf]) => [`a flood of ${name}`, flood(framesOf, streamOf)]);
-
 /** Writes bytes on a connection, and leaves after a while. */
 async function hold(
   { random, open }: Hostile,
@@ -111,15 +113,6 @@ const fillers = Object.fromEntries(
 const manyFields = Object.fromEntries(Array.from({ length: 5_000 }, (_, i) => [`x-${i}`, "x"]));
 const unpacked = Buffer.alloc(20_000_000, " ");
 const packed = { gzip: gzipSync(unpacked), br: brotliCompressSync(unpacked) };
-
-/** The same get on many streams of HTTP/2. */
-function gets(count: number, path: string, first = 1): Buffer[] {
-  const fields = { ...fieldsOf(path), ":method": "GET" };
-  return Array.from({ length: count }, (_, i) => [
-    openStream(2 * i + first, fields),
-    sendData(2 * i + first, Buffer.alloc(0), true),
-  ]).flat();
-}
 
 /** Small requests that are large once unpacked, or take long to parse. */
 function bombs({ credentials }: Hostile): Buffer[] {
@@ -143,11 +136,9 @@ function bombs({ credentials }: Hostile): Buffer[] {
 
 /** Attacks by quantity. */
 export const floods: Record<string, Attack> = {
-  ...Object.fromEntries([
-    ...floodsOf(onNewStreams, (n) => 2 * n + 1),
-    ...floodsOf(onOneStream, () => 1),
-    ...floodsOf(onConnection, () => 0),
-  ]),
+  ...Object.fromEntries(
+    Object.entries(frameFloods).map(([name, frames]) => [`a flood of ${name}`, flood(frames)]),
+  ),
   bombs: (hostile) => hold(hostile, "http/1.1", [hostile.random.pick(bombs(hostile))]),
   "pipelines of thousands of requests"(hostile) {
     const { random } = hostile;
@@ -180,25 +171,6 @@ export const floods: Record<string, Attack> = {
     const encoding = random.pick(["identity", "gzip", "br"]);
     const get = http1("GET", path, { ...credentials, "accept-encoding": encoding });
     return hold(hostile, "http/1.1", Array(12).fill(get), random.int(0, 1) === 0);
-  },
-  async "the largest public reply, again and again, and nothing read"({ random, open }) {
-    const protocol = random.pick<Protocol>(["http/1.1", "h2"]);
-    const path = "/openapi.json";
-    const requests =
-      protocol === "h2"
-        ? [clientPreface, wideWindows, ...gets(100, path)]
-        : Array(16).fill(http1("GET", path, {}));
-    const { socket, closes } = await open(protocol);
-    socket.pause().write(Buffer.concat(requests));
-    await closes(random.int(0, 20));
-    if (protocol === "h2" && random.int(0, 1) === 0) {
-      const resets = Array.from({ length: 100 }, (_, i) =>
-        http2Frame(resetStream, none, 2 * i + 1, Buffer.from([0, 0, 0, 8])),
-      );
-      socket.write(Buffer.concat([...resets, ...gets(100, path, 201)]));
-    }
-    await closes(random.int(500, 1_500));
-    socket.destroy();
   },
   async "connections that stay, with a health check on each that does not end"({ open }) {
     const { socket, closes } = await open("h2");

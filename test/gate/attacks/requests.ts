@@ -1,11 +1,5 @@
 /** Valid requests of every form, as bytes. */
-import { create, toBinary } from "@bufbuild/protobuf";
-import {
-  CreateInvestorRequestSchema,
-  GetInvestorRequestSchema,
-  InvestorType,
-  ListInvestorsRequestSchema,
-} from "../../../gen/investor/v1/investor_pb.js";
+import { InvestorType } from "../../../gen/investor/v1/investor_pb.js";
 import {
   clientPreface,
   type Fields,
@@ -13,6 +7,7 @@ import {
   openStream,
   sendData,
 } from "../../support/http2-frames.ts";
+import { encode, type MessageCall } from "../../support/random-calls.ts";
 import { frame, messages, paths } from "../../support/raw-grpc.ts";
 import { institution } from "../../support/records.ts";
 import { http1 as http1Text } from "../../support/tcp.ts";
@@ -29,17 +24,13 @@ function plainJson(mark: string): string {
 
 /** The path of each method, with its message in protobuf and in JSON. */
 function messagesOf(mark: string): [path: string, binary: Buffer, json: string][] {
-  const record = JSON.parse(plainJson(mark));
-  const investor = { ...record, type: InvestorType.INSTITUTION };
-  const created = create(CreateInvestorRequestSchema, investor);
-  const got = create(GetInvestorRequestSchema, { id });
-  const listed = create(ListInvestorsRequestSchema, { pageSize: 5 });
-  const text = JSON.stringify({ ...record, type: "INVESTOR_TYPE_INSTITUTION" });
-  return [
-    [paths.create, Buffer.from(toBinary(CreateInvestorRequestSchema, created)), text],
-    [paths.get, Buffer.from(toBinary(GetInvestorRequestSchema, got)), `{"id":"${id}"}`],
-    [paths.list, Buffer.from(toBinary(ListInvestorsRequestSchema, listed)), '{"pageSize":5}'],
+  const input = { ...JSON.parse(plainJson(mark)), type: InvestorType.INSTITUTION };
+  const calls: MessageCall[] = [
+    { method: "create", input },
+    { method: "get", input: { id } },
+    { method: "list", input: { pageSize: 5 } },
   ];
+  return calls.map((call) => [paths[call.method], encode(call), String(encode(call, true))]);
 }
 
 /** A request of HTTP/1.1, with its length if it has a body. */

@@ -8,12 +8,9 @@ import { messages, paths } from "../../support/raw-grpc.ts";
 import { institution } from "../../support/records.ts";
 import { needs } from "../../support/tools.ts";
 import { calls, http1 } from "./requests.ts";
-import { type Kind, type Protocol, startTarget } from "./target.ts";
+import { isAlone, type Kind, type Protocol, startTarget } from "./target.ts";
 
 const execute = promisify(execFile);
-
-/** Whether nothing else is tested beside, as by `npm run attack`. */
-const isAlone = process.env.ATTACK_MINUTES !== undefined;
 
 const maxMemoryMb = 650;
 const maxHealthMs = 100;
@@ -22,32 +19,27 @@ const creates = 20;
 /** 15 KB of headers, as the service counts them (RFC 9113, 6.5.2). */
 const large = Object.fromEntries(Array.from({ length: 110 }, (_, i) => [`x-${i}`, "x".repeat(99)]));
 
-/** What each of many connections sends. */
-interface Flood {
-  readonly kind: Kind;
-  readonly protocol: Protocol;
-  readonly bytes: Buffer;
-}
+/** What is sent on each of many connections. */
+type Flood = [name: string, connections: number, kind: Kind, protocol: Protocol, bytes: Buffer];
 
-/** Calls on a hundred streams, none of which takes data or ends its request. */
-function streams(kind: Kind, path: string, type: string, fields: Fields, body: Uint8Array): Flood {
-  const all = calls(100, path, fieldsOf(path, fields, type), body);
-  const bytes = Buffer.concat([clientPreface, closedWindows, ...all]);
-  return { kind, protocol: "h2", bytes };
-}
-
-/** A call on one stream, whose request does not end. */
-function stream(kind: Kind, path: string, body: Uint8Array): Flood {
-  const bytes = Buffer.concat([clientPreface, ...calls(1, path, {}, body)]);
-  return { kind, protocol: "h2", bytes };
+/** Calls on streams that take no data and do not end their requests. */
+function streams(path: string, type: string, fields: Fields, body: Uint8Array, count = 100) {
+  const all = calls(count, path, fieldsOf(path, fields, type), body);
+  return Buffer.concat([clientPreface, closedWindows, ...all]);
 }
 
 const nothing = Buffer.alloc(0);
-const half = messages.fullPage.subarray(0, -1);
-const get = { ":method": "GET" };
+const check = streams(paths.check, "application/grpc", {}, messages.fullPage.subarray(0, -1));
+const reflect = streams(paths.reflect, "application/grpc", {}, messages.listServices, 1);
 const pipelined = Buffer.concat(Array(16).fill(http1("GET", "/openapi.json", large)));
+const documents = streams("/openapi.json", "", { ":method": "GET" }, nothing);
 
-const floods: [name: string, connections: number, flood: Flood][] = [
+/** Calls with 15 KB of headers or few, on so many connections. */
+const sizes: [connections: number, fields: Fields][] = [[220, large]];
+if (isAlone) sizes.push([1_000, large], [400, {}], [1_000, {}]);
+const kinds: Kind[] = isAlone ? ["plain", "TLS"] : ["TLS"];
+
+const floods: Flood[] = [
   ...(
     [
       ["gRPC", "plain", paths.create, "application/grpc"],
@@ -55,33 +47,24 @@ const floods: [name: string, connections: number, flood: Flood][] = [
       ["Connect", "plain", paths.create, "application/proto"],
       ["REST", "TLS", "/v1/investors", "application/json"],
     ] as const
-  ).flatMap(([name, kind, path, type]): typeof floods => {
-    const few = streams(kind, path, type, {}, nothing);
-    const much = streams(kind, path, type, large, nothing);
-    return [
-      [`calls by ${name} with 15 KB of headers`, 220, much],
-      ...(isAlone
-        ? ([
-            [`calls by ${name} with 15 KB of headers`, 1_000, much],
-            [`calls by ${name}`, 400, few],
-            [`calls by ${name}`, 1_000, few],
-          ] satisfies typeof floods)
-        : []),
-    ];
-  }),
-  ...(isAlone ? (["plain", "TLS"] as const) : (["TLS"] as const)).flatMap((kind): typeof floods => [
-    [`half-sent Checks, ${kind},`, 1_024, streams(kind, paths.check, "application/grpc", {}, half)],
-    [`pipelined pages, ${kind},`, 1_024, { kind, protocol: "http/1.1", bytes: pipelined }],
-    [`reflection, ${kind},`, 1_024, stream(kind, paths.reflect, messages.listServices)],
-    [`watches, ${kind},`, 1_024, stream(kind, paths.watch, messages.empty)],
+  ).flatMap(([name, kind, path, type]) =>
+    sizes.map(([connections, fields]): Flood => {
+      const about = `calls by ${name} with ${Object.keys(fields).length} fields`;
+      return [about, connections, kind, "h2", streams(path, type, fields, nothing)];
+    }),
+  ),
+  ...kinds.flatMap((kind): Flood[] => [
+    [`half-sent Checks, ${kind},`, 1_024, kind, "h2", check],
+    [`pipelined documents, ${kind},`, 1_024, kind, "http/1.1", pipelined],
+    [`reflection, ${kind},`, 1_024, kind, "h2", reflect],
   ]),
-  ["pages over HTTP/2", 1_024, streams("TLS", "/openapi.json", "", get, nothing)],
+  ["documents over HTTP/2", 1_024, "TLS", "h2", documents],
 ];
 
 it.each(floods)(
   "%s that are not read, on %i connections",
   { ...needs("Linux", "curl"), timeout: 10 * inject("testMs") },
-  async (name, connections, { kind, protocol, bytes }) => {
+  async (name, connections, kind, protocol, bytes) => {
     const target = await startTarget(kind);
     const { httpUrl, token } = target.addresses;
     const hostile = target.hostile(createRandom(0), true);
@@ -90,23 +73,20 @@ it.each(floods)(
       const { stdout } = await execute("curl", ["-sk", "-o", "/dev/null", "-w", format, ...args]);
       return Number(stdout);
     };
-    const create = () =>
-      curl(
-        "%{http_code}",
-        ...["-H", "content-type: application/json", "-H", `authorization: Bearer ${token}`],
-        ...["-d", JSON.stringify(institution), `${httpUrl}/v1/investors`],
-      );
-    const flood = Promise.all(
-      Array.from({ length: connections }, async () => {
-        const { socket } = await hostile.open(protocol);
-        socket.pause().write(bytes);
-      }),
-    );
+    const headers = ["content-type: application/json", `authorization: Bearer ${token}`];
+    const create = [
+      ...headers.flatMap((header) => ["-H", header]),
+      ...["-d", JSON.stringify(institution), `${httpUrl}/v1/investors`],
+    ];
+    const flood = Array.from({ length: connections }, async () => {
+      const { socket } = await hostile.open(protocol);
+      socket.pause().write(bytes);
+    });
     const statuses: number[] = [];
     const createAll = async () => {
-      while (statuses.length < creates) statuses.push(await create());
+      while (statuses.length < creates) statuses.push(await curl("%{http_code}", ...create));
     };
-    await Promise.race([Promise.all([flood, createAll()]), target.throwOnceEnded]);
+    await Promise.race([Promise.all([...flood, createAll()]), target.throwOnceEnded]);
     console.log(`MB at the peak: ${target.peakMb()}`);
     target.closeAll();
     expect(statuses).toEqual(Array(creates).fill(200));
@@ -114,9 +94,8 @@ it.each(floods)(
     const healthMs = async () => 1_000 * (await curl("%{time_total}", `${httpUrl}/healthz`));
     await expect.poll(healthMs).toBeLessThan(maxHealthMs);
     // Over HTTP/1.1 it depends on how many the system passes on at once.
-    if (protocol === "http/1.1" || /reflection|watches/.test(name)) return;
-    const headers = { authorization: `Bearer ${token}` };
-    const metrics = await (await fetch(`${httpUrl}/metrics`, { headers })).text();
+    if (protocol === "http/1.1" || name.startsWith("reflection")) return;
+    const metrics = await target.readMetrics();
     expect(metrics).toMatch(/connections_closed_total{reason="unadmitted_requests"} [1-9]/);
   },
 );

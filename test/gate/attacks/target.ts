@@ -9,7 +9,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { connect, type Socket } from "node:net";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { connect as connectTls, setDefaultCACertificates } from "node:tls";
@@ -20,7 +20,10 @@ import { temporaryFolder } from "../../support/folder.ts";
 import type { Fields } from "../../support/http2-frames.ts";
 import type { Random } from "../../support/random.ts";
 import { textOfAll } from "../../support/records.ts";
-import { hasEnded, startService, waitFor } from "../../support/service.ts";
+import { end, hasEnded, startService, waitFor } from "../../support/service.ts";
+
+/** Whether nothing else is tested beside, as by `npm run attack`. */
+export const isAlone = process.env.ATTACK_MINUTES !== undefined;
 
 export type Kind = "plain" | "TLS";
 export type Protocol = "h2" | "http/1.1";
@@ -79,38 +82,28 @@ export type Target = Awaited<ReturnType<typeof startTarget>>;
 /** The memory of a container that the manifests allow, in bytes. */
 const memoryLimit = 768 * 2 ** 20;
 
-/**
- * Has a process end if it takes more memory than in a container, where this user may set that (cgroup
- * v1 or v2).
- *
- * @returns the folder of its group, which can be removed once it has ended
- */
-function limitMemory(pid: number): string | undefined {
-  const kinds = [
-    ["/sys/fs/cgroup/memory", "memory.limit_in_bytes"],
-    ["/sys/fs/cgroup", "memory.max"],
-  ] as const;
-  for (const [parent, limit] of kinds) {
-    const group = join(parent, `investor-records-${pid}`);
-    try {
-      mkdirSync(group);
-      writeFileSync(join(group, limit), String(memoryLimit));
-      writeFileSync(join(group, "cgroup.procs"), String(pid));
-      return group;
-    } catch {
-      if (existsSync(group)) rmdirSync(group);
-    }
+/** Where cgroup v1 or v2 has groups of processes, and the file of a group with its limit. */
+const [groups, limitFile] = existsSync("/sys/fs/cgroup/memory")
+  ? ["/sys/fs/cgroup/memory", "memory.limit_in_bytes"]
+  : ["/sys/fs/cgroup", "memory.max"];
+
+/** Has a process end if it takes more memory than in a container, where this user may set that. */
+function limitMemory(group: string, pid: number): void {
+  try {
+    mkdirSync(group);
+    writeFileSync(join(group, limitFile), String(memoryLimit));
+    writeFileSync(join(group, "cgroup.procs"), String(pid));
+  } catch {
+    // Then the peak is looked at alone.
   }
-  return undefined;
 }
 
-function isRemoved(folder: string): boolean {
+/** Removes a group, which only an empty one can be. */
+function isRemoved(group: string): boolean {
   try {
-    rmdirSync(folder);
-    return true;
-  } catch {
-    return false;
-  }
+    rmdirSync(group);
+  } catch {}
+  return !existsSync(group);
 }
 
 /** Less than Node.js takes by itself in a container of 768 MiB; with more, V8 collects later. */
@@ -120,12 +113,8 @@ const heapOptions = "--max-old-space-size=224";
 export async function startTarget(kind: Kind, requestTimeout = "3s") {
   const folder = temporaryFolder();
   // Two pages.
-  await makeSqlite(
-    folder,
-    "data/investors.db",
-    260,
-    textOfAll("\u{1F600}".repeat(250) + marks.good),
-  );
+  const texts = textOfAll("\u{1F600}".repeat(250) + marks.good);
+  await makeSqlite(folder, "data/investors.db", 260, texts);
   const env: NodeJS.ProcessEnv = {
     NODE_OPTIONS: heapOptions,
     AUTH_TOKENS_FILE: "tokens",
@@ -137,12 +126,12 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     Object.assign(env, await writeServerFiles(folder, authority));
     setDefaultCACertificates([authority.ca]);
   }
-  let group: string | undefined;
+  const group = join(groups, basename(folder));
   // After the service has ended, since it was registered before.
-  onTestFinished(async () => void (await waitFor(() => group === undefined || isRemoved(group))));
+  onTestFinished(async () => void (await waitFor(() => isRemoved(group))));
   const service = await startService(env, folder);
   const { child, exited, output } = service;
-  if (child.pid !== undefined) group = limitMemory(child.pid);
+  limitMemory(group, Number(child.pid));
   const throwOnceEnded = exited.then(() => {
     throw new Error(`the process ended: ${output().slice(-2_000)}`);
   });
@@ -190,15 +179,19 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     };
   }
 
+  async function readMetrics(): Promise<string> {
+    const headers = { authorization: `Bearer ${tokens.good}` };
+    return (await fetch(`${httpUrl}/metrics`, { headers })).text();
+  }
+
   /** What the process holds. */
   async function holdings(): Promise<Holdings> {
-    const headers = { authorization: `Bearer ${tokens.good}` };
-    const metrics = await (await fetch(`${httpUrl}/metrics`, { headers })).text();
-    const value = (name: RegExp) => Number(name.exec(metrics)?.[1] ?? 0);
+    const metrics = await readMetrics();
+    const value = (name: string) => Number(metrics.split(`\n${name} `)[1]?.split("\n")[0] ?? 0);
     return {
-      calls: value(/^\w*rpc_server_calls_in_flight (\d+)/m),
-      timers: value(/^nodejs_active_resources{type="Timeout"} (\d+)/m),
-      sockets: value(/^nodejs_active_resources{type="TCPSocketWrap"} (\d+)/m),
+      calls: value("investor_records_rpc_server_calls_in_flight"),
+      timers: value('nodejs_active_resources{type="Timeout"}'),
+      sockets: value('nodejs_active_resources{type="TCPSocketWrap"}'),
       descriptors: readdirSync(`/proc/${child.pid}/fd`).length,
     };
   }
@@ -240,6 +233,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
       // The socket of TLS comes after the one below it; Node.js crashes if it is destroyed last.
       for (const each of [...sockets].reverse()) each.destroy();
     },
+    readMetrics,
     holdings,
     /** What the process holds more of than it did once. */
     async excess(initial: Holdings, names = all): Promise<string[]> {
@@ -261,19 +255,14 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     resetPeak: () => writeFileSync(`/proc/${child.pid}/clear_refs`, "5"),
     /** How many records strangers have stored. */
     recordsOfStrangers(): number {
-      const db = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
+      using db = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
       const sql = "SELECT count(*) AS count FROM investors WHERE first_name || city LIKE ?";
-      const row = db.prepare(sql).get(`%${marks.stranger}%`);
-      db.close();
-      return Number(row?.count);
+      return Number(db.prepare(sql).get(`%${marks.stranger}%`)?.count);
     },
     /** Ends the service; resolves with its exit code. */
-    async stop(): Promise<number | NodeJS.Signals> {
+    stop() {
       this.closeAll();
-      child.kill("SIGTERM");
-      await Promise.race([exited, timeout(300_000)]);
-      child.kill("SIGKILL");
-      return exited;
+      return end(service);
     },
   };
 }

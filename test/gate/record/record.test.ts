@@ -6,13 +6,7 @@
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { connect } from "node:http2";
-import { create, type MessageInitShape, toBinary, toJsonString } from "@bufbuild/protobuf";
 import { expect, it, onTestFinished } from "vitest";
-import {
-  CreateInvestorRequestSchema,
-  GetInvestorRequestSchema,
-  ListInvestorsRequestSchema,
-} from "../../../gen/investor/v1/investor_pb.js";
 import { deriveId } from "../../../src/investor/ids.ts";
 import { firstFields } from "../../../src/investor/investor.ts";
 import { encodePageToken } from "../../../src/investor/paging.ts";
@@ -31,7 +25,14 @@ import { temporaryFile, temporaryFolder } from "../../support/folder.ts";
 import { type Methods, serveMethods } from "../../support/in-process.ts";
 import { startIssuer } from "../../support/issuer.ts";
 import { createRandom } from "../../support/random.ts";
-import { createCalls, type Known, type MessageCall, toRest } from "../../support/random-calls.ts";
+import {
+  type Create,
+  createCalls,
+  encode,
+  type Known,
+  type MessageCall,
+  toRest,
+} from "../../support/random-calls.ts";
 import { frame, openCall, paths, rawConnection } from "../../support/raw-grpc.ts";
 import { differences, type Line, toLine } from "../../support/record-lines.ts";
 import { institution, textOfAll } from "../../support/records.ts";
@@ -70,25 +71,12 @@ const secondId = "7d0c4b1a-2f3e-4d5c-9b8a-112233445566";
 const thirdId = "0c4b1a7d-3e2f-4c5d-8a9b-665544332211";
 const content = { ...institution, type: 2 as const };
 
-const schemas = {
-  create: CreateInvestorRequestSchema,
-  get: GetInvestorRequestSchema,
-  list: ListInvestorsRequestSchema,
-};
-
-const aCreate = (changes: MessageInitShape<typeof CreateInvestorRequestSchema> = {}) =>
+const aCreate = (changes: Create = {}) =>
   ({ method: "create", input: { ...content, requestId, ...changes } }) as const;
 const aGet = (id: string) => ({ method: "get", input: { id } }) as const;
 const aList = (pageSize: number, pageToken = "") =>
   ({ method: "list", input: { pageSize, pageToken } }) as const;
 const list: MessageCall = { method: "list", input: {} };
-
-/** The bytes of a call's message. */
-function encode({ method, input }: MessageCall, isJson: boolean): Buffer {
-  const schema = schemas[method] as typeof CreateInvestorRequestSchema;
-  const message = create(schema, input as object);
-  return Buffer.from(isJson ? toJsonString(schema, message) : toBinary(schema, message));
-}
 
 /** How a call is sent by a protocol. */
 interface Form {
