@@ -1,25 +1,18 @@
 // Each example downloads and compiles what it needs, which takes minutes the first time.
 import { execFile } from "node:child_process";
-import { once } from "node:events";
-import {
-  copyFileSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
+import { copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
 import { join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
 import { version } from "uuid";
 import { expect, it, type TestOptions } from "vitest";
 import { copyClone, foreignPath, root } from "../support/clone.ts";
 import { copy } from "../support/copying.ts";
-import { sharedFolder, temporaryFolder } from "../support/folder.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { readBlocks, readPage } from "../support/markdown.ts";
 import { aCreate } from "../support/records.ts";
-import { grpcClient, type Service, startService } from "../support/service.ts";
+import { grpcClient, startService } from "../support/service.ts";
+import { listen } from "../support/tcp.ts";
 import { needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
@@ -40,75 +33,51 @@ function stepsOf(language: string): string {
   return steps;
 }
 
-/** How the last command of an example ended. */
-type Ended = Promise<{ stdout: string; code: number }>;
-
-/** Examples that nobody replies to, beside the tests that follow. */
-const unanswered: Ended[] = [];
-
-/** Does the steps of an example in a clone, where they would change nothing of the tools that npm uses. */
-async function doSteps(language: string, { port }: Service) {
-  const clone = mkdtempSync(join(clones, "clone-"));
-  copyClone(clone);
-  const toScript = (steps: string) => steps.replaceAll("localhost:8080", `localhost:${port}`);
-  const bash = (script: string) =>
-    execute("bash", ["-euo", "pipefail", "-c", script], {
-      cwd: clone,
-      env: { ...process.env, PATH: foreignPath },
-      maxBuffer: 16 * 1024 * 1024,
-    });
-  const steps = stepsOf(language).split("\n");
-  const last = steps.pop() ?? "";
-  const { stdout: first } = await bash(toScript(stepsOf(language)));
-  // Again, with what the first time left behind.
-  const { stdout: second } = await bash(toScript(stepsOf(language)));
-  const prepared = steps.filter((step) => /^(cd|\.) /.test(step)).join("\n");
-  const runThere = (script: string) => bash(toScript(`${prepared}\n${script}`));
-  // It takes connections and says nothing.
-  const silent = createServer((socket) => socket.on("error", () => {})).unref();
-  await once(silent.listen(0, "127.0.0.1"), "listening");
-  const address = `127.0.0.1:${(silent.address() as AddressInfo).port}`;
-  unanswered.push(
-    runThere(`${last.replace(/localhost:\d+/, address)} 2>&1`).then(
-      ({ stdout }) => ({ stdout, code: 0 }),
-      ({ stdout, code }) => ({ stdout, code }),
-    ),
-  );
-  return { first, second, runThere };
-}
-
-/** Where they are, until the last test has looked at those that nobody answers. */
-const clones = sharedFolder();
-
 for (const [language, options] of languages) {
-  it(`the example in ${language} runs as printed on 150 records`, options, async () => {
-    const service = await startService();
-    const client = grpcClient(service);
-    await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
-    await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
-    const { first, second, runThere } = await doSteps(language, service);
-    expectPrinted(first, 151);
-    expectPrinted(second, 152);
-    if (language === "TypeScript with grpc-js") {
-      const { text } = readBlocks("README.md").find((block) => block.language === "ts") ?? {};
-      const node = "../../node_modules/.bin/node";
-      const printed = await runThere(`cat > readme.ts <<'END'\n${text}\nEND\n${node} readme.ts`);
-      expect(printed.stdout).toContain(`lastName: '${aCreate().lastName}'`);
-    }
-  });
-}
+  it(
+    `the example in ${language} runs as printed on 150 records, and ends at its deadline`,
+    options,
+    async () => {
+      const { port } = await startService();
+      const client = grpcClient({ port });
+      await Promise.all(Array.from({ length: 149 }, () => client.createInvestor(aCreate())));
+      await client.createInvestor(aCreate({ requestId: "01980f3c-5a00-7c3e-9b1f-6f1d2a4b8c0d" }));
+      const clone = temporaryFolder();
+      copyClone(clone);
+      // Where they would change nothing of the tools that npm uses.
+      const env = { ...process.env, PATH: foreignPath };
+      const run = async (script: string, address = `localhost:${port}`) => {
+        const text = script.replaceAll("localhost:8080", address);
+        const args = ["-euo", "pipefail", "-c", text];
+        const options = { cwd: clone, env, maxBuffer: 16 * 1024 * 1024 };
+        return stripVTControlCharacters((await execute("bash", args, options)).stdout);
+      };
+      const steps = stepsOf(language);
+      expectPrinted(await run(steps), 151);
+      // Again, with what the first time left behind.
+      expectPrinted(await run(steps), 152);
 
-it("the examples end at their deadlines where nobody replies", async () => {
-  expect(unanswered).toHaveLength(languages.filter(([, { skip }]) => !skip).length);
-  for (const { stdout, code } of await Promise.all(unanswered)) {
-    expect(stdout).toMatch(/deadline.?exceeded/i);
-    expect(code).not.toBe(0);
-  }
-});
+      const enter = steps.split("\n").filter((step) => /^(cd|\.) /.test(step));
+      if (language === "TypeScript with grpc-js") {
+        const { text } = readBlocks("README.md").find((block) => block.language === "ts") ?? {};
+        const node = "../../node_modules/.bin/node";
+        const program = `cat > readme.ts <<'END'\n${text}\nEND\n${node} readme.ts`;
+        expect(await run([...enter, program].join("\n"))).toContain(
+          `lastName: '${aCreate().lastName}'`,
+        );
+      }
+      // It takes connections and says nothing.
+      const silent = await listen(createServer((socket) => void socket.on("error", () => {})));
+      const last = `${steps.split("\n").at(-1)} 2>&1`;
+      const ended = run([...enter, last].join("\n"), `127.0.0.1:${silent}`);
+      const { stdout } = await ended.catch((error) => error);
+      expect(stdout).toMatch(/deadline.?exceeded/i);
+    },
+  );
+}
 
 /** Expects what examples/README.md shows. */
-function expectPrinted(stdout: string, count: number): void {
-  const printed = stripVTControlCharacters(stdout);
+function expectPrinted(printed: string, count: number): void {
   const [created, ...lines] = printed.slice(printed.indexOf("created ")).trim().split("\n");
   expect(created, printed).toMatch(/^created [0-9a-f-]{36}$/);
   expect(lines).toEqual([

@@ -1,18 +1,15 @@
 import { writeFileSync } from "node:fs";
-import { Agent } from "node:https";
 import { connect, createServer } from "node:net";
-import { join } from "node:path";
 import { Readable } from "node:stream";
-import { createClient } from "@connectrpc/connect";
-import { createConnectTransport } from "@connectrpc/connect-node";
-import { describe, expect, it, onTestFinished } from "vitest";
-import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
+import type { Db } from "mongodb";
+import { describe, expect, it } from "vitest";
 import { buildGo, findPythonCallers, startCallers, toLine } from "../support/callers/callers.ts";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
+import { clientsOf } from "../support/clients.ts";
 import { temporaryFile, temporaryFolder } from "../support/folder.ts";
-import { connectTo, describeWithMongo, needsMongo, startWithUsers } from "../support/mongodb.ts";
+import { connectTo, needsMongo, startServer, startWithUsers } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
-import { type Service, startService } from "../support/service.ts";
+import { end, startService } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
 import { needs } from "../support/tools.ts";
 
@@ -54,11 +51,8 @@ function startProcess(
 }
 
 /** Starts callers by Connect over HTTP/1.1. */
-function startHttp1(baseUrl: string, ca: string): EndlessCallers {
-  const agent = new Agent({ keepAlive: true, ca });
-  onTestFinished(() => agent.destroy());
-  const transport = createConnectTransport({ httpVersion: "1.1", baseUrl, nodeOptions: { agent } });
-  const client = createClient(InvestorService, transport);
+function startHttp1(port: number, ca: string): EndlessCallers {
+  const { Connect: client } = clientsOf({ port }, { tls: { ca } });
   const seen = { created: 0, failures: [] as string[] };
   let isEnding = false;
   const callers = Array.from({ length: 16 }, async () => {
@@ -81,31 +75,43 @@ function startHttp1(baseUrl: string, ca: string): EndlessCallers {
   };
 }
 
-type Records = Awaited<ReturnType<typeof openRecords>>;
+/** Starts two services on one database. */
+async function startTwo(db: Db, settings: NodeJS.ProcessEnv) {
+  const env = { REQUEST_TIMEOUT: "30s", ...settings };
+  const services = await Promise.all([startService(env), startService(env)]);
+  const ports = services.map(({ port }) => port);
+  const records = db.collection("investors");
 
-async function openRecords(url: string) {
-  return (await connectTo(url)).db().collection("investors");
-}
-
-/** Restarts one of the services on its port, under the load of the callers. */
-async function restart(services: Service[], index: number, env: NodeJS.ProcessEnv, all: Records) {
-  const { child, exited, output, port } = services[index] as Service;
-  const before = await all.countDocuments();
-  await expect.poll(() => all.countDocuments()).toBeGreaterThan(before + 200);
-  child.kill("SIGTERM");
-  expect(await exited, output()).toBe(0);
-  services[index] = await startService({ ...env, PORT: String(port) });
-}
-
-/** Expects that no call failed, and that each record is stored once. */
-async function expectNothingLost(all: Records, callers: EndlessCallers[]): Promise<void> {
-  const seen = await Promise.all(callers.map((each) => each.finish()));
-  for (const { created, failures } of seen) {
-    expect(failures).toEqual([]);
-    expect(created).toBeGreaterThan(0);
+  /** Waits until callers have created some more. */
+  async function untilUsed(): Promise<void> {
+    const before = await records.countDocuments();
+    await expect.poll(() => records.countDocuments()).toBeGreaterThan(before + 200);
   }
-  const stored = await all.countDocuments();
-  expect(stored).toBe(seen.reduce((sum, { created }) => sum + created, 0));
+
+  return {
+    ports,
+    addresses: ports.map((port) => `127.0.0.1:${port}`).join(),
+    untilUsed,
+    /** Restarts each on its port, under the load of the callers. */
+    async restart(onEnd = (_index: number) => {}): Promise<void> {
+      for (const [index, service] of services.entries()) {
+        await untilUsed();
+        onEnd(index);
+        expect(await end(service), service.output()).toBe(0);
+        await startService({ ...env, PORT: String(service.port) });
+      }
+    },
+    /** Expects that no call failed, and that each record is stored once. */
+    async expectNothingLost(callers: EndlessCallers[]): Promise<void> {
+      const seen = await Promise.all(callers.map((each) => each.finish()));
+      for (const { created, failures } of seen) {
+        expect(failures).toEqual([]);
+        expect(created).toBeGreaterThan(0);
+      }
+      const created = seen.reduce((sum, each) => sum + each.created, 0);
+      expect(await records.countDocuments()).toBe(created);
+    },
+  };
 }
 
 /** Starts a load balancer, which spreads new connections over the target ports. */
@@ -123,72 +129,51 @@ async function startBalancer(targets: number[]) {
   return balancer;
 }
 
-describeWithMongo("a rolling restart of two services under load", "standalone", (mongo) => {
-  it("loses no call by gRPC, also without a delay", needs("Go", "Python"), async () => {
-    const env = { DATABASE_URL: mongo.url(), REQUEST_TIMEOUT: "30s" };
-    const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
-    const services = await Promise.all([startService(env), startService(env)]);
-    const all = await openRecords(env.DATABASE_URL);
-    const addresses = services.map(({ port }) => `127.0.0.1:${port}`).join(",");
-    const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
-    for (const i of [0, 1]) await restart(services, i, env, all);
-    await expectNothingLost(all, callers);
-  });
+describe("a rolling restart of two services under load", needsMongo(), () => {
+  it(
+    "to another user of MongoDB loses no call by gRPC, also without a delay",
+    needs("Go", "Python"),
+    async () => {
+      const { db, urlOf } = await startWithUsers();
+      const createUser = (name: string) =>
+        db.command({ createUser: name, pwd: name, roles: ["readWrite"] });
+      await createUser("first");
+      const file = temporaryFile(urlOf("first", "first"));
+      const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
+      const services = await startTwo(db, { DATABASE_URL_FILE: file });
+      const callers = [go, python].map((each) => startProcess(each, "grpc", services.addresses));
+      await createUser("second");
+      writeFileSync(file, urlOf("second", "second"));
+      await services.restart();
+      await db.command({ dropUser: "first" });
+      await services.untilUsed();
+      await services.expectNothingLost(callers);
+    },
+  );
 
   it(
     "loses no call by gRPC, nor by Connect on HTTP/2 and HTTP/1.1 behind a balancer, with TLS",
     needs("Go", "Python"),
     async () => {
       const authority = await createAuthority();
-      const folder = temporaryFolder();
-      const tls = await writeServerFiles(folder, authority);
-      const caFile = join(folder, "ca.crt");
-      writeFileSync(caFile, authority.ca);
-      const common = { REQUEST_TIMEOUT: "30s", DRAIN_DELAY: "2s" };
-      const env = { DATABASE_URL: mongo.url(), ...common, ...tls };
+      const tls = await writeServerFiles(temporaryFolder(), authority);
+      const caFile = temporaryFile(authority.ca);
+      const url = (await startServer()).getUri("investors");
       const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
-      const services = await Promise.all([startService(env), startService(env)]);
-      const all = await openRecords(env.DATABASE_URL);
-      const addresses = services.map(({ port }) => `127.0.0.1:${port}`).join(",");
-      const ports = services.map(({ port }) => port);
-      const balancer = await startBalancer(ports);
-      const url = `https://localhost:${balancer.port}`;
+      const db = (await connectTo(url)).db();
+      const services = await startTwo(db, { DATABASE_URL: url, DRAIN_DELAY: "2s", ...tls });
+      const balancer = await startBalancer(services.ports);
       const callers = [
-        startProcess(go, "grpc", addresses, caFile),
-        startProcess(python, "grpc", addresses, caFile),
-        startProcess(go, "connect", url, caFile),
-        startHttp1(url, authority.ca),
+        startProcess(go, "grpc", services.addresses, caFile),
+        startProcess(python, "grpc", services.addresses, caFile),
+        startProcess(go, "connect", `https://localhost:${balancer.port}`, caFile),
+        startHttp1(balancer.port, authority.ca),
       ];
-      for (const i of [0, 1]) {
-        // As the probes would have it.
-        balancer.targets = ports.toSpliced(i, 1);
-        await restart(services, i, env, all);
-        balancer.targets = ports;
-      }
-      await expectNothingLost(all, callers);
+      // As the probes would have it.
+      await services.restart((index) => {
+        balancer.targets = services.ports.toSpliced(index, 1);
+      });
+      await services.expectNothingLost(callers);
     },
   );
-});
-
-describe("a rolling restart to another user of MongoDB", needsMongo(), () => {
-  it("loses no call", needs("Go", "Python"), async () => {
-    const { db, root, urlOf } = await startWithUsers();
-    const createUser = (name: string) =>
-      db.command({ createUser: name, pwd: name, roles: ["readWrite"] });
-    await createUser("first");
-    const file = temporaryFile(urlOf("first", "first"));
-    const env = { DATABASE_URL_FILE: file, REQUEST_TIMEOUT: "30s" };
-    const [go, python] = [buildGo(temporaryFolder()), await findPythonCallers()];
-    const services = await Promise.all([startService(env), startService(env)]);
-    const all = root.db("investors").collection("investors");
-    const addresses = services.map(({ port }) => `127.0.0.1:${port}`).join(",");
-    const callers = [go, python].map((command) => startProcess(command, "grpc", addresses));
-    await createUser("second");
-    writeFileSync(file, urlOf("second", "second"));
-    for (const i of [0, 1]) await restart(services, i, env, all);
-    await db.command({ dropUser: "first" });
-    const before = await all.countDocuments();
-    await expect.poll(() => all.countDocuments()).toBeGreaterThan(before + 200);
-    await expectNothingLost(all, callers);
-  });
 });

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -29,22 +30,19 @@ func (s *slow) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func upload(client *http.Client, url, token string) any {
-	request, err := http.NewRequest("POST", url, &slow{time.Now(), 10_000_000})
-	if err != nil {
-		return err.Error()
-	}
+func upload(url, token string, roots *x509.CertPool) any {
+	request, _ := http.NewRequest("POST", url, &slow{time.Now(), 10_000_000})
 	request.ContentLength = 10_000_000
 	request.Header.Set("Content-Type", "application/json")
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	reply, err := client.Do(request)
-	if err != nil {
-		return err.Error()
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
+	reply, err := transport.RoundTrip(request)
+	if err == nil {
+		_, err = io.ReadAll(reply.Body)
 	}
-	defer reply.Body.Close()
-	if _, err := io.ReadAll(reply.Body); err != nil {
+	if err != nil {
 		return err.Error()
 	}
 	return reply.StatusCode
@@ -54,20 +52,14 @@ func main() {
 	url, token, ca := os.Args[1], os.Args[2], os.Args[3]
 	count, _ := strconv.Atoi(os.Args[4])
 	roots := x509.NewCertPool()
-	if pem, err := os.ReadFile(ca); err == nil {
-		roots.AppendCertsFromPEM(pem)
+	pem, _ := os.ReadFile(ca)
+	roots.AppendCertsFromPEM(pem)
+	all := make([]any, count)
+	var running sync.WaitGroup
+	for i := range count {
+		running.Go(func() { all[i] = upload(url, token, roots) })
 	}
-	statuses := make(chan any)
-	for range count {
-		go func() {
-			transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
-			statuses <- upload(&http.Client{Transport: transport}, url, token)
-		}()
-	}
-	all := []any{}
-	for range count {
-		all = append(all, <-statuses)
-	}
+	running.Wait()
 	text, _ := json.Marshal(all)
 	fmt.Println(string(text))
 }

@@ -1,10 +1,10 @@
 """Uploads 10 MB at 100 KB a second, as often at once as asked, and prints the statuses as JSON."""
 
+import concurrent.futures
 import http.client
 import json
 import ssl
 import sys
-import threading
 import time
 import urllib.parse
 
@@ -13,7 +13,6 @@ target = urllib.parse.urlsplit(url)
 headers = {"Content-Type": "application/json", "Content-Length": "10000000"}
 if token:
     headers["Authorization"] = f"Bearer {token}"
-statuses = []
 
 
 def body():
@@ -23,7 +22,7 @@ def body():
         yield b"x" * 10_000
 
 
-def upload():
+def upload(_):
     try:
         if target.scheme == "https":
             context = ssl.create_default_context(cafile=ca)
@@ -33,14 +32,10 @@ def upload():
         connection.request("POST", target.path, body(), headers)
         reply = connection.getresponse()
         reply.read()
-        statuses.append(reply.status)
+        return reply.status
     except Exception as error:
-        statuses.append(repr(error))
+        return repr(error)
 
 
-threads = [threading.Thread(target=upload) for _ in range(int(count))]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print(json.dumps(statuses))
+with concurrent.futures.ThreadPoolExecutor(int(count)) as pool:
+    print(json.dumps(list(pool.map(upload, range(int(count))))))
