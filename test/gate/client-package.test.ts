@@ -228,7 +228,6 @@ describe("the package", () => {
       write(name, JSON.stringify({ compilerOptions, files }));
     };
     const both = ["caller.mts", "caller.cts", "client.mts"];
-    project("node16.json", { module: "node16" }, both);
     project("nodenext.json", { module: "nodenext" }, both);
     const bundler = { module: "esnext", moduleResolution: "bundler", noEmit: true };
     project("bundler.json", bundler, ["caller.ts"]);
@@ -238,7 +237,7 @@ describe("the package", () => {
       const compiling = execute(tsc, ["-p", name], inPlace);
       expect((await compiling.catch((error) => error)).stdout, `${tsc} ${name}`).toBe("");
     };
-    for (const name of ["node16.json", "nodenext.json", "bundler.json"]) {
+    for (const name of ["nodenext.json", "bundler.json"]) {
       await compile(today, name);
       await compile(bin("tsc"), name);
     }

@@ -13,6 +13,7 @@ import {
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
 import { type TextField, textFields, typeNames } from "../../src/investor/investor.ts";
+import type { Sent } from "./exchange.ts";
 import { broken, oddJson, type Random } from "./random.ts";
 import { paths } from "./raw-grpc.ts";
 import { institution } from "./records.ts";
@@ -38,14 +39,6 @@ export interface Known {
   ids: string[];
   /** Of pages. */
   tokens: string[];
-}
-
-/** The same call by REST, as bytes. */
-export interface RestCall {
-  method: string;
-  path: string;
-  body?: string;
-  headers?: Record<string, string>;
 }
 
 const rest = "/v1/investors";
@@ -148,20 +141,24 @@ export function createCalls(
   };
 }
 
-/** A call by REST. */
-export function toRest(call: MessageCall): RestCall {
-  if (call.method === "get") {
-    return { method: "GET", path: `${rest}/${encodeURIComponent(call.input.id)}` };
-  }
+/** How a call is sent by REST. */
+export function toRest(call: MessageCall): Sent {
+  const get = (path: string) => ({ method: "GET", path, headers: {}, body: Buffer.alloc(0) });
+  if (call.method === "get") return get(`${rest}/${encodeURIComponent(call.input.id)}`);
   if (call.method === "list") {
     const query = new URLSearchParams(
       Object.entries(call.input).map(([name, value]) => [name, String(value)]),
     );
-    return { method: "GET", path: query.size === 0 ? rest : `${rest}?${query}` };
+    return get(query.size === 0 ? rest : `${rest}?${query}`);
   }
   const { requestId, type, ...members } = call.input;
   const name = type === undefined ? undefined : (typeNames.get(type) ?? "other");
+  const body = Buffer.from(JSON.stringify({ type: name, ...members }));
   const key = requestId === undefined ? {} : { "idempotency-key": requestId };
-  const headers = { "content-type": "application/json", ...key };
-  return { method: "POST", path: rest, headers, body: JSON.stringify({ type: name, ...members }) };
+  return {
+    method: "POST",
+    path: rest,
+    headers: { "content-type": "application/json", ...key },
+    body,
+  };
 }

@@ -123,13 +123,7 @@ const forms: Record<string, Form> = {
   "Connect, JSON with a charset": post(1, "application/json; charset=utf-8"),
   "Connect by GET": get("encoding=proto&base64=1", "base64url"),
   "Connect by GET, JSON": get("encoding=json", "utf8"),
-  REST: {
-    http: 1,
-    toSent(call) {
-      const { headers = {}, body = "", ...request } = toRest(call);
-      return { ...request, headers, body: Buffer.from(body) };
-    },
-  },
+  REST: { http: 1, toSent: toRest },
 };
 
 /** By every protocol, in this order, on one service. */
