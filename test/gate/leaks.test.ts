@@ -2,9 +2,8 @@
 import { once } from "node:events";
 import { constants } from "node:http2";
 import type { Socket } from "node:net";
-import { create, toBinary } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
-import { CreateInvestorRequestSchema } from "../../gen/investor/v1/investor_pb.js";
+import { encode } from "../support/random-calls.ts";
 import { frame, messages, openCall, paths, rawConnection } from "../support/raw-grpc.ts";
 import { aCreate, institution } from "../support/records.ts";
 import {
@@ -17,25 +16,24 @@ import {
 } from "../support/service.ts";
 import { http1, openWire } from "../support/tcp.ts";
 
-const { reflect, list, create: createPath } = paths;
+const { reflect, list, create } = paths;
 // So short that it is text on the wire.
-const creation = create(CreateInvestorRequestSchema, aCreate({ firstName: "Ada", city: "" }));
+const creation = aCreate({ firstName: "Ada", city: "" });
 
-/** The calls of RPC: which streams they are, and their messages. */
-const rpcs: [path: string, isStream: boolean, message: Uint8Array][] = [
-  [reflect, true, messages.listServices.subarray(5)],
-  [list, false, messages.fullPage.subarray(5)],
-  [createPath, false, toBinary(CreateInvestorRequestSchema, creation)],
+/** The messages of calls of RPC. */
+const rpcs: [path: string, message: Buffer][] = [
+  [reflect, messages.listServices.subarray(5)],
+  [list, messages.fullPage.subarray(5)],
+  [create, encode({ method: "create", input: creation })],
 ];
 
 /** All calls in the forms of all RPC protocols. */
-const forms = rpcs.flatMap(([path, isStream, message]) => {
-  const connectType = isStream ? "connect+proto" : "proto";
-  return ["grpc", "grpc-web", connectType].map((type) => {
-    const body = Buffer.from(type === "proto" ? message : frame(message));
-    return { path, isStream, type: `application/${type}`, body };
-  });
-});
+const forms = rpcs.flatMap(([path, message]) =>
+  ["grpc", "grpc-web", path === reflect ? "connect+proto" : "proto"].map((type) => ({
+    ...{ path, type: `application/${type}` },
+    body: type === "proto" ? message : frame(message),
+  })),
+);
 type Form = (typeof forms)[number];
 
 const json = JSON.stringify(institution);
@@ -53,31 +51,8 @@ interface Ending {
   maxAge?: string;
 }
 
-/** A call on a connection of its own, and what ends it. */
-interface Opened {
-  readonly responded: Promise<unknown> | false;
-  readonly closed: Promise<unknown>;
-  /** Whether it is held, if calls are: before the end of a create, or by a reply that is not read. */
-  readonly waits: boolean;
-  end(): void;
-  reset(): void;
-  close(): void;
-  kill(): void;
-}
-
-/** Makes a call over HTTP/1.1. */
-function openHttp1(port: number, request: string, { isHeld }: Ending): Opened {
-  const waits = /^POST \S*(investors|CreateInvestor) /.test(request);
-  const sent = isHeld && waits ? request.length - 1 : request.length;
-  const { socket, closed } = openWire(port, request.slice(0, sent));
-  const end = () => void socket.write(request.slice(sent));
-  const close = () => void socket.destroy();
-  const kill = () => void socket.resetAndDestroy();
-  return { responded: false, closed, waits, end, reset: kill, close, kill };
-}
-
-/** Makes a call over HTTP/2. */
-function openHttp2(port: number, { path, isStream, type, body }: Form, of: Ending): Opened {
+/** Makes a call over HTTP/2, on a connection of its own. */
+function openHttp2(port: number, { path, type, body }: Form, of: Ending) {
   const isUnread = of.isHeld && [list, reflect].includes(path);
   const settings = isUnread ? { initialWindowSize: 0 } : {};
   const session = rawConnection(port, settings);
@@ -88,17 +63,33 @@ function openHttp2(port: number, { path, isStream, type, body }: Form, of: Endin
   });
   const stream = openCall(session, path, { "content-type": type, ...of.headers });
   stream.write(body);
-  const isCreate = path === createPath;
+  const isCreate = path === create;
   if (path !== reflect && !(of.isHeld && isCreate)) stream.end();
   if (!isUnread) stream.resume();
   return {
-    responded: isStream && once(stream, "response"),
-    closed: once(session, "close"),
+    responded: path === reflect && once(stream, "response"),
+    closed: once(session, "close") as Promise<unknown>,
+    /** Whether it is held, if calls are: before the end of a create, or by a reply that is not read. */
     waits: isCreate || path === list,
     end: () => void stream.end(),
     reset: () => stream.close(constants.NGHTTP2_CANCEL),
     close: () => session.destroy(),
     kill: () => void socket?.resetAndDestroy(),
+  };
+}
+
+type Opened = ReturnType<typeof openHttp2>;
+
+/** The same over HTTP/1.1. */
+function openHttp1(port: number, request: string, { isHeld }: Ending): Opened {
+  const waits = /^POST \S*(investors|CreateInvestor) /.test(request);
+  const sent = isHeld && waits ? request.length - 1 : request.length;
+  const { socket, closed } = openWire(port, request.slice(0, sent));
+  const kill = () => void socket.resetAndDestroy();
+  return {
+    ...{ responded: false, closed, waits, reset: kill, kill },
+    end: () => void socket.write(request.slice(sent)),
+    close: () => void socket.destroy(),
   };
 }
 
