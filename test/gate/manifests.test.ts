@@ -1,17 +1,9 @@
 import { execFileSync, spawnSync } from "node:child_process";
-import {
-  cpSync,
-  globSync,
-  mkdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
+import { globSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { root } from "../support/clone.ts";
-import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { temporaryDisk, temporaryFile, temporaryFolder } from "../support/folder.ts";
 import { createManifestReader } from "../support/manifest-reader.ts";
 import { readBlocks } from "../support/markdown.ts";
 import { readVariables } from "../support/settings.ts";
@@ -20,10 +12,28 @@ import { needs } from "../support/tools.ts";
 const deploy = join(root, "deploy");
 const text = (file: string) => readFileSync(join(deploy, file), "utf8");
 
-/** A port of a container. */
-interface Port {
+/** The variables that a unit of systemd sets. */
+function environmentOf(unit: string): Record<string, string> {
+  const lines = Array.from(unit.matchAll(/^Environment=(.*)$/gm), ([, line = ""]) => line);
+  return Object.fromEntries(
+    lines.flatMap((line) => line.split(" ")).map((each) => each.split("=")),
+  );
+}
+
+/** The blocks of a language in a page. */
+const blocksOf = (page: string, language: string) =>
+  readBlocks(page)
+    .filter((block) => block.language === language)
+    .map(({ text }) => text);
+
+interface Named {
   name: string;
-  containerPort: number;
+}
+
+/** A volume of a pod. */
+interface Volume {
+  secret?: { secretName: string };
+  persistentVolumeClaim?: { claimName: string };
 }
 
 describe("the manifests", needs("Go"), () => {
@@ -43,50 +53,53 @@ describe("the manifests", needs("Go"), () => {
     (name, kind) => {
       const { objects, find } = readOverlay(name);
       const { spec } = find(kind);
-      const { terminationGracePeriodSeconds: grace, containers } = spec.template.spec;
-      const [container] = containers;
-      const { env, volumeMounts, startupProbe, readinessProbe, livenessProbe } = container;
-      const mountOf = (volume: string) =>
-        volumeMounts.find((each: { name: string }) => each.name === volume);
-      const own = env.map((each: { name: string; value: string }) => [each.name, each.value]);
+      const [container] = spec.template.spec.containers;
+      const { env, volumeMounts, readinessProbe, ports } = container;
       const image = readFileSync(join(root, "Dockerfile"), "utf8");
       const [, databaseOfImage = ""] = /^ENV .*DATABASE_URL=(\S+)/m.exec(image) ?? [];
+      const own = env.map((each: Named & { value: string }) => [each.name, each.value]);
       const config = readVariables({
         HOST: "::",
         DATABASE_URL: databaseOfImage,
         ...Object.fromEntries(own),
         ...find("ConfigMap").data,
       });
-      const { database, databaseUrlFile, port: ports, drainDelay, drainTimeout } = config;
-      if (name === "sqlite") expect(database.name).toBe("sqlite:///data/investors.db");
-      else expect(databaseUrlFile).toBe(`${mountOf("database").mountPath}/DATABASE_URL`);
-      expect(config).toMatchObject({
-        tlsCert: expect.anything(),
-        authTokensFile: expect.anything(),
-      });
+      if (name === "sqlite") expect(config.database.name).toBe("sqlite:///data/investors.db");
+      else {
+        const { mountPath } = volumeMounts.find((each: Named) => each.name === "database");
+        expect(config.databaseUrlFile).toBe(`${mountPath}/DATABASE_URL`);
+      }
+      const given = { tlsCert: expect.anything(), authTokensFile: expect.anything() };
+      expect(config).toMatchObject(given);
       // What only the operator knows is not there, or cannot be used by mistake.
-      expect(container.image).toMatch(/^REGISTRY\//);
+      const images = JSON.stringify(objects).matchAll(/"image":"([^"]*)"/g);
+      for (const [, image] of images) expect(image).toMatch(/^REGISTRY\//);
+      const naming = globSync("kubernetes/**/*.yaml", { cwd: deploy }).filter((file) =>
+        text(file).includes("REGISTRY"),
+      );
+      expect(naming).toEqual(["kubernetes/base/kustomization.yaml"]);
       expect(JSON.stringify(objects)).not.toMatch(/https?:|example/);
-      expect(container.ports.map((each: Port) => each.containerPort)).toEqual(ports);
-      expect(grace * 1_000).toBeGreaterThanOrEqual(drainDelay + drainTimeout + 5_000);
+      expect(ports).toMatchObject(config.port.map((port) => ({ containerPort: port })));
+      const { drainDelay, drainTimeout } = config;
+      const graceMs = 1_000 * spec.template.spec.terminationGracePeriodSeconds;
+      expect(graceMs).toBeGreaterThanOrEqual(drainDelay + drainTimeout + 5_000);
       const { periodSeconds, failureThreshold } = readinessProbe;
       expect(drainDelay).toBeGreaterThan(periodSeconds * failureThreshold * 1_000);
-      for (const { httpGet } of [startupProbe, readinessProbe, livenessProbe]) {
-        expect(httpGet).toMatchObject({ scheme: "HTTPS", port: "https" });
-      }
+      const probe = { httpGet: { scheme: "HTTPS", port: "https" } };
+      const probes = { startupProbe: probe, readinessProbe: probe, livenessProbe: probe };
+      expect(container).toMatchObject(probes);
       const { labels } = spec.template.metadata;
-      const names = container.ports.map((each: Port) => each.name);
-      for (const each of objects.filter((object) => object.kind === "Service")) {
-        expect(each.spec.selector).toEqual(labels);
-        for (const { targetPort } of each.spec.ports) expect(names).toContain(targetPort);
+      for (const { kind, spec: service } of objects) {
+        if (kind !== "Service") continue;
+        expect(service.selector).toEqual(labels);
+        const names = ports.map((port: Named) => port.name);
+        for (const { targetPort } of service.ports) expect(names).toContain(targetPort);
         // It only names the pods, and maps no port.
-        const isHeadless = each.spec.clusterIP === "None";
-        if (isHeadless) expect(each.spec.ports).toMatchObject(ports.map((port) => ({ port })));
+        const isHeadless = service.clusterIP === "None";
+        if (isHeadless) expect(service.ports).toMatchObject(config.port.map((port) => ({ port })));
       }
       expect(find("NetworkPolicy").spec.podSelector.matchLabels).toEqual(labels);
-      expect(new Set(objects.map(({ metadata }) => metadata.namespace))).toEqual(
-        new Set(["investors"]),
-      );
+      for (const { metadata } of objects) expect(metadata.namespace).toBe("investors");
     },
   );
 
@@ -104,23 +117,6 @@ describe("the manifests", needs("Go"), () => {
     expect(volumeMounts).toContainEqual({ name, mountPath: "/data" });
   });
 
-  it.each(["mongodb", "sqlite"])(
-    "of Kubernetes in %s run the image that the base names, backups and restores, too",
-    (name) => {
-      const folder = join(temporaryFolder(), "kubernetes");
-      cpSync(join(deploy, "kubernetes"), folder, { recursive: true });
-      const base = join(folder, "base/kustomization.yaml");
-      const named = readFileSync(base, "utf8").replace(
-        /newName: .*, newTag: .* }/,
-        "newName: registry.test/mine, newTag: 9.9.9 }",
-      );
-      writeFileSync(base, named);
-      const objects = JSON.stringify(read("kubernetes", join(folder, name)));
-      const images = Array.from(objects.matchAll(/"image":"([^"]*)"/g), ([, image]) => image);
-      expect(images).toEqual(Array(name === "sqlite" ? 3 : 1).fill("registry.test/mine:9.9.9"));
-    },
-  );
-
   it("of Kubernetes on sqlite back up and restore the records' volume, from and to another", () => {
     const { objects, find } = readOverlay("sqlite");
     const { metadata, spec: service } = find("StatefulSet");
@@ -131,8 +127,7 @@ describe("the manifests", needs("Go"), () => {
     for (const { spec } of jobs) {
       const { template } = spec.jobTemplate.spec;
       const claims = template.spec.volumes.map(
-        (each: { persistentVolumeClaim: { claimName: string } }) =>
-          each.persistentVolumeClaim.claimName,
+        (each: Volume) => each.persistentVolumeClaim?.claimName,
       );
       expect(claims).toEqual([data, find("PersistentVolumeClaim").metadata.name]);
       expect(template.spec.containers[0].env).toEqual(expect.arrayContaining(env));
@@ -146,20 +141,15 @@ describe("the manifests", needs("Go"), () => {
     ...needs("openssl"),
   }, () => {
     const folder = temporaryFolder();
-    for (const tool of ["docker", "kubectl"]) {
-      const script = [
-        "#!/bin/sh",
-        `echo "${tool} $*" >> ${folder}/calls`,
-        'case "$*" in "apply -f -") cat > /dev/null ;; esac\n',
-      ].join("\n");
-      writeFileSync(join(folder, tool), script, { mode: 0o755 });
-    }
+    const tool = `#!/bin/sh
+      echo "$(basename "$0") $*" >> ${folder}/calls
+      case "$*" in "apply -f -") cat > /dev/null ;; esac\n`;
+    for (const name of ["docker", "kubectl"])
+      writeFileSync(join(folder, name), tool, { mode: 0o755 });
     writeFileSync(join(folder, "tokens"), "orders 9f2c7a1e4b8d40c6a5f0\n");
     symlinkSync(deploy, join(folder, "deploy"));
-    const options = {
-      cwd: folder,
-      env: { PATH: `${folder}:${process.env.PATH}`, GIT_DIR: join(root, ".git") },
-    };
+    const env = { PATH: `${folder}:${process.env.PATH}`, GIT_DIR: join(root, ".git") };
+    const options = { cwd: folder, env };
     const blocks = readBlocks("deploy/kubernetes/README.md").filter(
       ({ language, test }) => language === "sh" && /manifests/.test(test),
     );
@@ -178,7 +168,7 @@ describe("the manifests", needs("Go"), () => {
       Array.from(calls.matchAll(new RegExp(`create ${kind} ([\\w-]+)`, "g")), ([, name]) => name);
     const volumes = [template, readOverlay("mongodb").find("Deployment").spec.template]
       .flatMap(({ spec }) => spec.volumes)
-      .flatMap(({ secret }: { secret?: { secretName: string } }) => secret?.secretName ?? []);
+      .flatMap(({ secret }: Volume) => secret?.secretName ?? []);
     expect(new Set(made("secret generic"))).toEqual(new Set(volumes));
     for (const key of ["tls.crt", "tls.key", "ca.crt"])
       expect(calls).toContain(`--from-file=${key} `);
@@ -193,51 +183,40 @@ describe("the manifests", needs("Go"), () => {
     const [{ port, authorization, tlsConfig }] = spec.podMetricsEndpoints;
     expect(template.spec.containers[0].ports).toContainEqual({ name: port, containerPort: 8080 });
     expect(tlsConfig.serverName).toBe(`investor-records.${metadata.namespace}.svc`);
-    const secrets = template.spec.volumes.map(
-      ({ secret }: { secret: { secretName: string } }) => secret.secretName,
-    );
+    const secrets = template.spec.volumes.map(({ secret }: Volume) => secret?.secretName);
     for (const needed of [tlsConfig.ca.secret, authorization.credentials])
       expect(secrets).toContain(needed.name);
   });
 
-  it("of Compose have settings that the service takes, and time to drain", () => {
+  it("of Compose have settings that the service takes, time to drain, and MongoDB's password", () => {
     const [start] = readBlocks("README.md").filter(({ test }) => /manifests/.test(test));
     expect(start?.text).toBe("docker compose -f deploy/compose.yaml up");
     const [{ services }] = read("compose", join(deploy, "compose.yaml"));
-    const { environment, stop_grace_period: grace, ports } = services["investor-records"];
-    expect(services["investor-records"].depends_on.mongo.condition).toBe("service_healthy");
-    const config = readVariables({ HOST: "::", ...environment });
+    const { mongo, "investor-records": service } = services;
+    expect(service.depends_on.mongo.condition).toBe("service_healthy");
+    const config = readVariables({ HOST: "::", ...service.environment });
     const url = expect.stringContaining("replicaSet=rs0");
     expect(config.database).toMatchObject({ kind: "mongodb", url });
-    expect(grace).toBe("30s");
+    expect(service.stop_grace_period).toBe("30s");
     expect(config.drainDelay + config.drainTimeout).toBeLessThan(30_000);
-    expect(ports.map((each: { target: number }) => each.target)).toEqual(config.port);
-    for (const port of ports) expect(port.host_ip).toBe("127.0.0.1");
-  });
+    const own = config.port.map((target) => ({ target, host_ip: "127.0.0.1" }));
+    expect(service.ports).toMatchObject(own);
 
-  it("of Compose keep MongoDB's data, have its password, and the version that tests download", () => {
-    const [{ services }] = read("compose", join(deploy, "compose.yaml"));
-    const { image, environment, healthcheck, volumes } = services.mongo;
     const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")).config
       .mongodbMemoryServer;
-    expect(version.startsWith(`${image.split(":")[1]}.`)).toBe(true);
-    expect(volumes).toMatchObject([{ type: "volume", target: "/data/db" }]);
-    expect(healthcheck.test.join()).toContain("rs.initiate");
-    const { username, password, hostname } = new URL(
-      services["investor-records"].environment.DATABASE_URL,
-    );
-    expect(hostname).toBe("mongo");
-    expect({ username, password }).toEqual({
-      username: environment.MONGO_INITDB_ROOT_USERNAME,
-      password: environment.MONGO_INITDB_ROOT_PASSWORD,
+    expect(version.startsWith(`${mongo.image.split(":")[1]}.`)).toBe(true);
+    expect(mongo.volumes).toMatchObject([{ type: "volume", target: "/data/db" }]);
+    expect(mongo.healthcheck.test.join()).toContain("rs.initiate");
+    expect(new URL(service.environment.DATABASE_URL)).toMatchObject({
+      hostname: "mongo",
+      username: mongo.environment.MONGO_INITDB_ROOT_USERNAME,
+      password: mongo.environment.MONGO_INITDB_ROOT_PASSWORD,
     });
   });
 
   it("of Compose mount a folder of a disk, which they never make, as docs/install.md says", () => {
-    const folder = temporaryFolder();
-    const [block] = readBlocks("docs/install.md").filter(({ language }) => language === "yaml");
-    const file = join(folder, "override.yaml");
-    writeFileSync(file, `name: test\n${block?.text}\n    image: investor-records\n`);
+    const [block] = blocksOf("docs/install.md", "yaml");
+    const file = temporaryFile(`name: test\n${block}\n    image: investor-records\n`);
     const [{ services }] = read("compose", file);
     const [{ bind, target }] = services["investor-records"].volumes;
     expect(target).toBe("/data");
@@ -247,7 +226,7 @@ describe("the manifests", needs("Go"), () => {
 
 describe("the systemd units", needs("systemd-analyze"), () => {
   /** What systemd says of a unit, with others of deploy/ beside it. */
-  const verify = (name: string, dropIn = "") => {
+  const verify = (name: string, dropIn: string) => {
     const folder = temporaryFolder();
     for (const each of globSync("investor-records*.{service,timer}", { cwd: deploy }))
       writeFileSync(join(folder, each), text(each).replaceAll("/opt/investor-records", root));
@@ -255,56 +234,48 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     mkdirSync(`${file}.d`);
     writeFileSync(join(`${file}.d`, "override.conf"), dropIn);
     const { status, stderr } = spawnSync("systemd-analyze", ["verify", file], { encoding: "utf8" });
-    return { status, stderr };
+    // It ends with 0 whatever it complains of.
+    expect({ status, stderr }).toEqual({ status: 0, stderr: "" });
   };
 
-  it("is accepted, has settings that the service takes, and time to drain", () => {
-    const unit = text("investor-records.service");
-    // It ends with 0 whatever it complains of.
-    expect(verify("investor-records.service")).toEqual({ status: 0, stderr: "" });
-    const environment = Object.fromEntries(
-      Array.from(unit.matchAll(/^Environment=(\w+)=(.*)$/gm), ([, name, value]) => [name, value]),
-    );
-    const { drainDelay, drainTimeout, database } = readVariables(environment);
+  const service = text("investor-records.service");
+  const backup = text("investor-records-backup.service");
+  const [credentials = "", mounted = ""] = blocksOf("docs/install.md", "ini");
+  const [urlFromFile = ""] = blocksOf("docs/data.md", "ini");
+
+  it.each([
+    ["investor-records.service", "as it is", ""],
+    ["investor-records.service", "with keys from credentials", credentials],
+    ["investor-records.service", "on a disk of its own", mounted],
+    ["investor-records.service", "with its database URL from a file", urlFromFile],
+    ["investor-records-backup.service", "as it is", ""],
+    ["investor-records-backup.timer", "as it is", ""],
+  ])("%s is accepted %s", (name, _, dropIn) => verify(name, dropIn));
+
+  it("of the service has settings that it takes, and time to drain", () => {
+    const { drainDelay, drainTimeout, database } = readVariables(environmentOf(service));
     expect(database.name).toBe("sqlite:///var/lib/investor-records/investors.db");
-    const [, seconds] = /^TimeoutStopSec=(\d+)s$/m.exec(unit) ?? [];
+    const [, seconds] = /^TimeoutStopSec=(\d+)s$/m.exec(service) ?? [];
     expect(drainDelay + drainTimeout + 5_000).toBeLessThanOrEqual(Number(seconds) * 1_000);
   });
 
-  it.each(["investor-records-backup.service", "investor-records-backup.timer"])(
-    "%s is accepted",
-    (name) => {
-      expect(verify(name)).toEqual({ status: 0, stderr: "" });
-    },
-  );
-
   it("of backups has the database of the service, and may write where it has to", () => {
-    const [unit, backup] = ["investor-records.service", "investor-records-backup.service"].map(
-      text,
-    );
-    const databaseOf = (each = "") => /^Environment=(DATABASE_URL=.*)$/m.exec(each)?.[1];
-    expect(databaseOf(backup)).toBe(databaseOf(unit));
-    const [, written = ""] = /^ReadWritePaths=(.*)$/m.exec(backup ?? "") ?? [];
-    const paths = Array.from(
-      (backup ?? "").matchAll(/(?<![\w.])\/var\/[\w/-]+\w/g),
-      ([path]) => path,
-    );
-    for (const path of paths.map((each) => each.replace(/\/investors$/, "")))
-      expect(written.split(" ").map((each) => each.replace(/^-/, ""))).toContain(path);
+    expect(environmentOf(backup).DATABASE_URL).toBe(environmentOf(service).DATABASE_URL);
+    const [, written = ""] = /^ReadWritePaths=(.*)$/m.exec(backup) ?? [];
+    for (const [path] of backup.matchAll(/(?<![\w.])\/var\/[\w/-]+\w/g)) {
+      const folder = path.replace(/\/investors$/, "");
+      expect(written.split(" ").map((each) => each.replace(/^-/, ""))).toContain(folder);
+    }
   });
 
   it(
     "does not start while its disk is not mounted, as docs/install.md says",
     needs("mount"),
     () => {
-      const [, lines = ""] = readBlocks("docs/install.md")
-        .filter(({ language }) => language === "ini")
-        .map((block) => block.text);
-      expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
       const folder = join(temporaryFolder(), "disk");
-      const [, assertion = ""] = /^(Assert.*)$/m.exec(lines) ?? [];
-      const check = assertion.replace(/=.*/, `=${folder}`);
-      const isMet = () => spawnSync("systemd-analyze", ["condition", check]).status === 0;
+      const [, assertion = ""] = /^(Assert.*)=/m.exec(mounted) ?? [];
+      const isMet = () =>
+        spawnSync("systemd-analyze", ["condition", `${assertion}=${folder}`]).status === 0;
       mkdirSync(folder);
       expect(isMet()).toBe(false);
       rmSync(folder, { recursive: true });
@@ -313,27 +284,17 @@ describe("the systemd units", needs("systemd-analyze"), () => {
     },
   );
 
-  it("reads the database URL from a file, as docs/data.md says", () => {
-    const [dropIn] = readBlocks("docs/data.md").filter(({ language }) => language === "ini");
-    const lines = dropIn?.text ?? "";
-    expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
-    const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
-    const own = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
-    const unit = /^Environment=(DATABASE_URL)=(.*)$/m.exec(text("investor-records.service")) ?? [];
-    const { databaseUrlFile } = readVariables({ [unit[1] ?? ""]: unit[2] ?? "", ...own });
-    const [, credential] = /^LoadCredential=([\w-]+):/m.exec(lines) ?? [];
-    expect(databaseUrlFile).toBe(`%d/${credential}`);
-  });
-
-  it("takes its keys from credentials, as docs/install.md says", () => {
-    const [dropIn] = readBlocks("docs/install.md").filter(({ language }) => language === "ini");
-    const lines = dropIn?.text ?? "";
-    expect(verify("investor-records.service", lines)).toEqual({ status: 0, stderr: "" });
-    const names = Array.from(lines.matchAll(/^LoadCredential=([\w.]+):/gm), ([, name]) => name);
-    const [, assigned = ""] = /^Environment=(.*)$/m.exec(lines) ?? [];
-    const environment = Object.fromEntries(assigned.split(" ").map((each) => each.split("=")));
-    const { tlsCert, tlsKey, authTokensFile } = readVariables(environment);
-    expect([tlsCert, tlsKey, authTokensFile]).toEqual(names.map((name) => `%d/${name}`));
+  it("reads the database URL and keys from credentials, as the pages say", () => {
+    const names = Array.from(
+      `${urlFromFile}\n${credentials}`.matchAll(/^LoadCredential=([\w.-]+):/gm),
+      ([, name]) => `%d/${name}`,
+    );
+    const { databaseUrlFile } = readVariables({
+      ...environmentOf(service),
+      ...environmentOf(urlFromFile),
+    });
+    const { tlsCert, tlsKey, authTokensFile } = readVariables(environmentOf(credentials));
+    expect([databaseUrlFile, tlsCert, tlsKey, authTokensFile]).toEqual(names);
   });
 });
 
