@@ -127,7 +127,10 @@ describe("an older SQLite file", () => {
     [
       "it is damaged, or its disk cannot be read (SQLite 11: database disk image is malformed)",
       // The last page of the table, which is in the order of the ids.
-      (path) => writeFileSync(path, readFileSync(path).fill(0xff, -4_096)),
+      (path) => {
+        const bytes = readFileSync(path);
+        writeFileSync(path, bytes.fill(0xff, bytes.length - 4_096));
+      },
     ],
     [
       "SQLite 1: duplicate column name: former_name",
