@@ -7,6 +7,7 @@ import { hurry, lockDatabase, metric, startService, untilInFlight } from "./supp
 import { http1, openWire, statusesIn } from "./support/tcp.ts";
 
 const json = { "content-type": "application/json" };
+const isChunked = { ...json, "content-length": undefined, "transfer-encoding": "chunked" };
 const rest = "/v1/investors";
 const rpc = "/investor.v1.InvestorService/CreateInvestor";
 const record = JSON.stringify({ ...aCreate(), type: "INVESTOR_TYPE_INDIVIDUAL" });
@@ -70,8 +71,7 @@ describe("a connection of HTTP/1.1", () => {
   it("carries requests in chunks, sent without waiting for replies, in their order", async () => {
     const { port } = await startInProcess();
     const chunks = `${Buffer.byteLength(record).toString(16)}\r\n${record}\r\n0\r\n\r\n`;
-    const isChunked = { "content-length": undefined, "transfer-encoding": "chunked" };
-    const chunked = http1("POST", rpc, { ...json, ...isChunked }) + chunks;
+    const chunked = http1("POST", rpc, isChunked) + chunks;
     const missing = http1("GET", "/nothing", {});
     const { received } = openWire(port, chunked + missing + chunked + alive);
     await expect.poll(() => statusesIn(received())).toEqual([200, 404, 200, 200]);
@@ -141,25 +141,22 @@ describe("a request that is not well-formed", () => {
     "two lengths": `POST ${rpc} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n${tail}`,
   };
 
-  it.each([16_500, 70_000, 1_000_000])(
-    "is refused, and not reset, for a URL of %d bytes",
-    async (length) => {
-      const service = await startInProcess();
-      const request = http1("GET", `${rest}?a=${"b".repeat(length)}`, {});
-      const { closed } = openWire(service.port, request);
+  it("is refused, and not reset, for a URL that is too long", async () => {
+    const service = await startInProcess();
+    for (const length of [16_500, 1_000_000]) {
+      const { closed } = openWire(service.port, http1("GET", `/?a=${"b".repeat(length)}`, {}));
       const head = "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close";
       expect(await closed).toBe(`${head}\r\nContent-Length: 0\r\n\r\n`);
-      const name = "investor_records_connections_closed_total";
-      expect(await metric(service, name, '{reason="http1_error"}')).toBe(1);
-    },
-  );
+    }
+    const name = "investor_records_connections_closed_total";
+    expect(await metric(service, name, '{reason="http1_error"}')).toBe(2);
+  });
 
   it("is not answered while an earlier one is unanswered, as the reply would pass for that one's", async () => {
     const service = await startInProcess();
     lockDatabase(service);
     const create = http1("POST", rpc, json, record);
-    const isChunked = { "content-length": undefined, "transfer-encoding": "chunked" };
-    const badChunk = `${http1("POST", rpc, { ...json, ...isChunked })}nonsense\r\n`;
+    const badChunk = `${http1("POST", rpc, isChunked)}nonsense\r\n`;
     const tooLarge = http1("GET", `${rest}?a=${"b".repeat(17_000)}`, {});
     for (const request of ["nonsense\r\n\r\n", tooLarge, badChunk]) {
       expect(await openWire(service.port, create + request).closed, request).toBe("");
@@ -167,12 +164,9 @@ describe("a request that is not well-formed", () => {
     expect(statusesIn(await openWire(service.port, badChunk).closed)).toEqual([400]);
   });
 
-  it.each([
-    ["this machine's", {}],
-    ["any", anyHost],
-  ])(
-    "is refused with a status of its own, and ends nothing else, where hosts are %s",
-    async (_, flags) => {
+  it.each([{}, anyHost])(
+    "is refused with a status of its own, and ends nothing else, with settings %j",
+    async (flags) => {
       const { port, errors } = await startInProcess(flags);
       for (const [message, request] of Object.entries(requests)) {
         const { received } = openWire(port, request);

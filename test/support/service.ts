@@ -6,11 +6,7 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { inject, onTestFinished, vi } from "vitest";
-import {
-  CreateInvestorRequestSchema,
-  InvestorService,
-  type InvestorType,
-} from "../../gen/investor/v1/investor_pb.js";
+import { InvestorService, type InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { insertSql, toRow } from "../../src/store/sqlite/schema.ts";
 import { temporaryFolder } from "./folder.ts";
 import { frame } from "./raw-grpc.ts";
@@ -45,11 +41,8 @@ export function run(
   folder: string,
   program = inject("bin"),
 ): Run {
-  const { PATH } = process.env;
-  const child = spawn(node, [program, ...args], {
-    cwd: folder,
-    env: { PATH, ...anyPort, ...env },
-  });
+  const all = { PATH: process.env.PATH, ...anyPort, ...env };
+  const child = spawn(node, [program, ...args], { cwd: folder, env: all });
   return follow(child, () => child.kill("SIGKILL"));
 }
 
@@ -116,9 +109,8 @@ export function grpcClient({ port }: Pick<Service, "port">) {
 
 /** The body of a create by gRPC; its call waits for it as long as REQUEST_TIMEOUT. */
 export function createBody(): Buffer {
-  return frame(
-    toBinary(CreateInvestorRequestSchema, create(CreateInvestorRequestSchema, aCreate())),
-  );
+  const { input } = InvestorService.method.createInvestor;
+  return frame(toBinary(input, create(input, aCreate())));
 }
 
 /**
@@ -195,9 +187,8 @@ export async function metric(service: Measured, name: string, labels = ""): Prom
 
 /** Waits until a service has this many calls in flight. */
 export async function untilInFlight(service: Measured, count: number): Promise<void> {
-  await waitFor(
-    async () => (await metric(service, "investor_records_rpc_server_calls_in_flight")) === count,
-  );
+  const name = "investor_records_rpc_server_calls_in_flight";
+  await waitFor(async () => (await metric(service, name)) === count);
 }
 
 /** Tries until there is a result, for as long as `expect.poll` does. */
