@@ -2,13 +2,15 @@
 import { getEventListeners } from "node:events";
 import { createServer, type RequestListener } from "node:http";
 import { createServer as createHttp2Server } from "node:http2";
-import { Code, ConnectError, createRouterTransport, type Transport } from "@connectrpc/connect";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcTransport } from "@connectrpc/connect-node";
 import { credentials } from "@grpc/grpc-js";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import * as connect from "../client/src/connect.ts";
 import * as grpc from "../client/src/grpc.ts";
+import { StatusSchema } from "../gen/google/rpc/status_pb.js";
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createAuthority, writeServerFlags } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
@@ -20,25 +22,39 @@ import { listen } from "./support/tcp.ts";
 const get = (client: grpc.InvestorClient, options = {}) =>
   client.getInvestor({ id: v7() }, options);
 
-/** Serves HTTP/2 and HTTP/1.1 by one listener, as a proxy would: the clients over each transport. */
-async function clientsOfProxy(handle: RequestListener) {
-  const http2 = createHttp2Server(handle as Parameters<typeof createHttp2Server>[0]);
+/** Serves HTTP/2 and HTTP/1.1 by one listener, as a proxy would: the client over each transport. */
+async function startProxy(handle: RequestListener = () => {}) {
+  const proxy = { clients: {} as ReturnType<typeof investorClients>, requests: 0 };
+  const listener: RequestListener = (req, res) => {
+    proxy.requests += 1;
+    handle(req, res);
+  };
+  const http2 = createHttp2Server(listener as Parameters<typeof createHttp2Server>[0]);
   const port = await listen(http2);
-  const http1Port = await listen(createServer(handle));
-  return Object.entries(investorClients({ port, http1Port }));
+  proxy.clients = investorClients({ port, http1Port: await listen(createServer(listener)) });
+  return proxy;
 }
 
 /** A client over a transport of Connect's, and over HTTP/1.1 or gRPC by a URL. */
-const over = (transport: Transport) => connect.createInvestorClient(transport);
+const over = connect.createInvestorClient;
 const overHttp1 = (baseUrl: string, nodeOptions = {}) =>
   over(createConnectTransport({ baseUrl, httpVersion: "1.1", nodeOptions }));
 const overHttp2 = (baseUrl: string, nodeOptions = {}) =>
   over(createGrpcTransport({ baseUrl, nodeOptions }));
 
-/** A client of a service that is a function, and a clock that only the test moves. */
-function overFunction(getInvestor: () => object | Promise<object>) {
-  return over(createRouterTransport(({ service }) => service(InvestorService, { getInvestor })));
+/** A client of a service that is a function. */
+function overFunction(getInvestor: () => object | Promise<object>, options = {}) {
+  const transport = createRouterTransport((router) =>
+    router.service(InvestorService, { getInvestor }),
+  );
+  return over(transport, options);
 }
+
+/** The failure of a call that may be repeated, after so many seconds if that is said. */
+const isDown = (seconds?: string) =>
+  new ConnectError("it is down", Code.Unavailable, seconds ? { "retry-after": seconds } : {});
+
+/** Has time pass only as the test moves it. */
 function stopClock(): void {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
   onTestFinished(() => void vi.useRealTimers());
@@ -99,10 +115,9 @@ describe("what cannot heal is said at once", () => {
       const authority = await createAuthority();
       const flags = await writeServerFlags(temporaryFolder(), authority);
       const { port } = await startInProcess(flags);
+      const tls = credentials.createSsl(Buffer.from(authority.ca));
       const open = (channelOptions = {}) => {
-        const tls = credentials.createSsl(Buffer.from(authority.ca));
-        const options = { channelOptions };
-        const client = grpc.createInvestorClient(`127.0.0.1:${port}`, tls, options);
+        const client = grpc.createInvestorClient(`127.0.0.1:${port}`, tls, { channelOptions });
         onTestFinished(() => client.close());
         return client;
       };
@@ -115,17 +130,23 @@ describe("what cannot heal is said at once", () => {
   );
 });
 
+/** The details of an error by gRPC: one of a type. */
+function detailsWith(type: string, value: Uint8Array): Uint8Array {
+  const details = [{ typeUrl: `type.googleapis.com/google.rpc.${type}`, value }];
+  return toBinary(StatusSchema, create(StatusSchema, { details }));
+}
+
 describe("the client behind a proxy", () => {
   it.each([
     ["429", "seconds", 429, () => "1"],
     ["503", "a date", 503, () => new Date(Date.now() + 2_000).toUTCString()],
   ])("waits after a %s for its Retry-After, as %s", async (_, __, status, retryAfter) => {
     const requests: { name: unknown; at: number }[] = [];
-    const clients = await clientsOfProxy((req, res) => {
+    const { clients } = await startProxy((req, res) => {
       requests.push({ name: req.headers["x-name"], at: performance.now() });
       res.writeHead(status, { "retry-after": retryAfter() }).end("too many");
     });
-    const calls = clients.map(async ([name, client]) => {
+    const calls = Object.entries(clients).map(async ([name, client]) => {
       const error = await errorOf(get(client, { retries: 1, headers: { "x-name": name } }));
       expect(error, name).toMatchObject({ codeName: "UNAVAILABLE", reason: undefined });
       const [first, second] = requests.filter((request) => request.name === name);
@@ -134,18 +155,41 @@ describe("the client behind a proxy", () => {
     await Promise.all(calls);
   });
 
-  it("repeats at most five hundred calls more than succeed that a proxy failed", async () => {
-    let requests = 0;
-    const clients = await clientsOfProxy((_, res) => {
-      requests += 1;
-      res.writeHead(503).end();
+  it.each(["Connect over HTTP/2", "grpc-js"])(
+    "repeats at most five hundred calls more than succeed that a proxy failed, by %s",
+    async (name) => {
+      const proxy = await startProxy((_, res) => void res.writeHead(503).end());
+      const client = proxy.clients[name] as grpc.InvestorClient;
+      const options = { retries: 1, timeoutMs: 600_000 };
+      await Promise.all(Array.from({ length: 550 }, () => errorOf(get(client, options))));
+      // On a busy machine, some attempts fail before they are requests.
+      expect(proxy.requests).toBeLessThanOrEqual(1_050);
+      expect(proxy.requests).toBeGreaterThan(1_000);
+    },
+  );
+
+  it.each<[string, details: Uint8Array, retryDelayMs?: number]>([
+    ["ask for a delay of a second", detailsWith("RetryInfo", Buffer.of(10, 2, 8, 1)), 1_000],
+    ["are no google.rpc.Status", Buffer.from("no status")],
+    ["break off", detailsWith("ErrorInfo", Buffer.of(10, 32))],
+  ])("reads what it can of an error by gRPC whose details %s", async (_, details, retryDelayMs) => {
+    const proxy = await startProxy((_, res) => {
+      res.writeHead(200, { "content-type": "application/grpc" });
+      res.addTrailers({
+        "grpc-status": "13",
+        "grpc-message": "out of order",
+        "grpc-status-details-bin": Buffer.from(details).toString("base64"),
+      });
+      res.end();
     });
-    const client = new Map(clients).get("Connect over HTTP/2") as grpc.InvestorClient;
-    const options = { retries: 1, timeoutMs: 600_000 };
-    await Promise.all(Array.from({ length: 550 }, () => errorOf(get(client, options))));
-    // On a busy machine, some attempts fail before they are requests.
-    expect(requests).toBeLessThanOrEqual(1_050);
-    expect(requests).toBeGreaterThan(1_000);
+    const client = proxy.clients["grpc-js"] as grpc.InvestorClient;
+    expect(await errorOf(get(client))).toMatchObject({
+      codeName: "INTERNAL",
+      message: "INTERNAL: out of order",
+      reason: undefined,
+      retryDelayMs,
+    });
+    expect(proxy.requests).toBe(1);
   });
 });
 
@@ -154,12 +198,9 @@ describe("a signal", () => {
     const reason = new Error("enough");
     const controller = new AbortController();
     const { signal } = controller;
-    let open = 0;
-    const clients = await clientsOfProxy(() => {
-      open += 1;
-    });
-    const calls = clients.map(([, client]) => errorOf(get(client, { signal })));
-    await expect.poll(() => open).toBe(clients.length);
+    const proxy = await startProxy();
+    const calls = Object.values(proxy.clients).map((client) => errorOf(get(client, { signal })));
+    await expect.poll(() => proxy.requests).toBe(calls.length);
     controller.abort(reason);
     for (const error of await Promise.all(calls)) {
       expect(error.codeName).toBe("CANCELLED");
@@ -168,17 +209,14 @@ describe("a signal", () => {
   });
 
   it("has one listener, however many calls share it, and none after them", async () => {
-    let open = 0;
-    const clients = await clientsOfProxy(() => {
-      open += 1;
-    });
-    for (const [name, client] of clients) {
-      open = 0;
+    const proxy = await startProxy();
+    for (const [name, client] of Object.entries(proxy.clients)) {
+      proxy.requests = 0;
       const [shared, own] = [new AbortController(), new AbortController()];
       const calls = Array.from({ length: 20 }, () => get(client, { signal: shared.signal }));
       const all = Promise.all(calls.map(errorOf));
       const other = errorOf(get(client, { signal: own.signal }));
-      await expect.poll(() => open).toBe(21);
+      await expect.poll(() => proxy.requests).toBe(21);
       const listeners = () => getEventListeners(shared.signal, "abort").length;
       expect(listeners(), name).toBe(1);
       own.abort();
@@ -217,7 +255,7 @@ it("waits 0.2 s at first, twice as long each time with jitter, and never more th
     const at: number[] = [];
     const client = overFunction(() => {
       at.push(performance.now());
-      throw new ConnectError("it is down", Code.Unavailable);
+      throw isDown();
     });
     await errorOf(get(client, { timeoutMs: Number.POSITIVE_INFINITY }));
     waits.push(at.slice(1).map((each, i) => each - (at[i] ?? 0)));
@@ -236,13 +274,11 @@ it("waits 0.2 s at first, twice as long each time with jitter, and never more th
 it("waits for a delay that is asked for, whatever its jitter, where the deadline has time for it", async () => {
   stopClock();
   const calls = Array.from({ length: 20 }, () => {
-    let isRepeat = false;
-    const client = overFunction(() => {
-      if (isRepeat) return {};
-      isRepeat = true;
-      throw new ConnectError("it is down", Code.Unavailable, { "retry-after": "20" });
-    });
-    return get(client, { timeoutMs: 30_000 });
+    const replies = [() => Promise.reject(isDown("20"))];
+    return get(
+      overFunction(() => replies.pop()?.() ?? {}),
+      { timeoutMs: 30_000 },
+    );
   });
   const settled = Promise.allSettled(calls);
   await vi.advanceTimersByTimeAsync(30_000);
@@ -258,4 +294,50 @@ it("gives an attempt that no other can follow all of the time", async () => {
   const settled = Promise.allSettled([get(client, { timeoutMs: 450 })]);
   await vi.advanceTimersByTimeAsync(450);
   expect(await settled).toMatchObject([{ status: "fulfilled" }]);
+});
+
+it("has time for another attempt where the service says nothing", async () => {
+  stopClock();
+  const silence = [new Promise<object>(() => {})];
+  const call = get(
+    overFunction(() => silence.pop() ?? {}),
+    { timeoutMs: 10_000 },
+  );
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(await call).toMatchObject({ id: "" });
+});
+
+it("repeats nothing with `retries: 0`, nor where the deadline ends before the next attempt", async () => {
+  let attempts = 0;
+  const fail = () => {
+    attempts += 1;
+    throw isDown("86400");
+  };
+  for (const call of [
+    get(overFunction(fail), { timeoutMs: 80_000_000 }),
+    get(overFunction(fail), { timeoutMs: 100_000_000, retries: 0 }),
+    get(overFunction(fail, { timeoutMs: 100_000_000, retries: 0 })),
+  ]) {
+    const error = { codeName: "UNAVAILABLE", message: "UNAVAILABLE: it is down" };
+    expect(await errorOf(call)).toMatchObject(error);
+  }
+  expect(attempts).toBe(3);
+});
+
+it("repeats nothing after its signal has aborted, which ends the wait", async () => {
+  stopClock();
+  const controller = new AbortController();
+  let attempts = 0;
+  const client = overFunction(() => {
+    attempts += 1;
+    throw isDown("86400");
+  });
+  const options = { signal: controller.signal, timeoutMs: 1_000_000_000 };
+  const call = errorOf(get(client, options));
+  await vi.advanceTimersByTimeAsync(60_000);
+  controller.abort();
+  for (const error of [await call, await errorOf(get(client, options))]) {
+    expect(error.codeName).toBe("CANCELLED");
+  }
+  expect(attempts).toBe(1);
 });
