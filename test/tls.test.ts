@@ -23,17 +23,12 @@ import { aCreate } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { needs } from "./support/tools.ts";
 
-/** Makes an authority and the files of a server, and the settings that name them. */
-async function prepare() {
-  const folder = temporaryFolder();
-  const authority = await createAuthority();
-  return { folder, authority, flags: await writeServerFlags(folder, authority, "first.example") };
-}
-
+/** Starts a service with TLS, and gives the folder of its files and the authority that has signed for it. */
 async function start(more: Record<string, string> = {}) {
-  const { folder, authority, flags } = await prepare();
-  const server = await startInProcess({ ...flags, ...more });
-  return { ...server, files: folder, authority, ca: authority.ca };
+  const files = temporaryFolder();
+  const authority = await createAuthority();
+  const flags = await writeServerFlags(files, authority);
+  return { ...(await startInProcess({ ...flags, ...more })), files, authority, ca: authority.ca };
 }
 
 /** Starts a service that knows an authority of clients, which has signed for one of them. */
@@ -177,27 +172,22 @@ describe("TLS", () => {
     }
   });
 
-  it.each([
-    ["--tls-cert", "x.crt", "cannot be read (ENOENT)"],
-    ["--tls-cert", "text", "is not a usable certificate in PEM"],
-    ["--tls-cert", "weak.crt", "is not a usable certificate in PEM (ERR_SSL_EE_KEY_TOO_SMALL)"],
-    ["--tls-key", "other.key", "is not the key of"],
-    ["--tls-client-ca", "empty", "is not a certificate in PEM"],
-    ["--tls-client-ca", "other.key", "is not a certificate in PEM"],
-    ["--tls-client-ca", "damaged", "is not a certificate in PEM"],
-  ])("does not start with %s %s, which %s", async (flag, file, fault) => {
-    const { folder, authority, flags } = await prepare();
-    const damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+  it("does not start with a file that cannot be used, which it names", async () => {
+    const authority = await createAuthority();
     const { key } = await authority.sign("other");
-    const files = { text: "text", "other.key": key, empty: "", damaged: authority.ca + damaged };
-    for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
-    const make = "req -x509 -newkey rsa:1024 -nodes -days 1 -subj /CN=weak -keyout weak.key";
-    if (file === "weak.crt") {
-      execFileSync("openssl", [...make.split(" "), "-out", file], { cwd: folder, stdio: "pipe" });
+    const damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+    for (const [flag, text, fault] of [
+      ["--tls-cert", "text", "is not a usable certificate in PEM (ERR_"],
+      ["--tls-key", key, "is not the key of --tls-cert"],
+      ["--tls-client-ca", "", "is not a certificate in PEM"],
+      ["--tls-client-ca", key, "is not a certificate in PEM"],
+      ["--tls-client-ca", authority.ca + damaged, "is not a certificate in PEM"],
+    ] as const) {
+      const file = temporaryFile(text);
+      await expect(start({ [flag]: file })).rejects.toThrow(`${flag} ${file} ${fault}`);
     }
-    await expect(startInProcess({ ...flags, [flag]: join(folder, file) })).rejects.toThrow(
-      `${join(folder, file)} ${fault}`,
-    );
+    const missing = start({ "--tls-cert": "/none.crt" });
+    await expect(missing).rejects.toThrow("--tls-cert /none.crt cannot be read (ENOENT)");
   });
 });
 
