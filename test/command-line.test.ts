@@ -51,10 +51,6 @@ describe("the command line", () => {
     expect(stdout).toMatch(/^\d+\.\d+\.\d+\n$/);
   });
 
-  it("runs from its sources, too", async () => {
-    await startService({}, temporaryFolder(), join(root, "src/bin.ts"));
-  });
-
   it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
     const versions = `{ value: { ...process.versions, node: "${node}" } }`;
     const pretend = preload(`Object.defineProperty(process, "versions", ${versions})`);
@@ -105,7 +101,7 @@ describe("the command line", () => {
   });
 
   it.each([
-    [{ LOG_LEVEL: "debug" }, "<6>30 <4>40 <3>50 <7>20"],
+    [{ LOG_LEVEL: "debug", MAX_INFLIGHT: "1" }, "<6>30 <4>40 <3>50 <7>20"],
     [{ PORT: "x" }, "<2>60"],
     [{ DATABASE_URL: "sqlite:/dev/null/a.db" }, "<2>60"],
   ])("gives journald priorities with %j", async (env, expected) => {

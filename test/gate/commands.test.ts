@@ -13,6 +13,9 @@ import { needs } from "../support/tools.ts";
 
 const execute = promisify(execFile);
 
+/** How bash runs a script that ends at the first failure. */
+const strictly = ["-euo", "pipefail", "-c"];
+
 /** The database that the pages name. */
 const database = "mongodb://user:password@db1,db2,db3/investors?replicaSet=rs0";
 
@@ -47,14 +50,13 @@ function createClone(mongoUrl: string) {
     /** Runs commands to their end, and returns what they print. */
     async run(text: string): Promise<string> {
       const script = toScript(text, `export -p > ${folder}/.exports`);
-      const args = ["-euo", "pipefail", "-c", script];
-      return (await execute("bash", args, { cwd: folder, env })).stdout;
+      return (await execute("bash", [...strictly, script], { cwd: folder, env })).stdout;
     },
     /** Runs commands whose last one starts the service, instead of the one before. */
     async start(text: string): Promise<void> {
       await stop();
-      const args = ["-euo", "pipefail", "-c", toScript(text)];
-      const { child, output, exited } = runGroup("bash", args, { cwd: folder, env });
+      const options = { cwd: folder, env };
+      const { child, output, exited } = runGroup("bash", [...strictly, toScript(text)], options);
       const [, pid, found = ""] = await waitFor(async () => {
         if (hasEnded(child)) throw new Error(`it ended: ${output()}`);
         return /"pid":(\d+).*"serving .* on https?:.*:(\d+)"/.exec(output()) ?? undefined;
@@ -69,13 +71,11 @@ function createClone(mongoUrl: string) {
   };
 }
 
-type Blocks = ReturnType<typeof readBlocks>;
-
 /**
  * Runs the commands of a page in turn, each block twice in a row, the second time with what the first
  * left behind, and compares what they print.
  */
-async function runBlocks(blocks: Blocks, mongoUrl = ""): Promise<void> {
+async function runBlocks(blocks: ReturnType<typeof readBlocks>, mongoUrl = ""): Promise<void> {
   const clone = createClone(mongoUrl);
   const starts = (text: string) => /\bnpm start\b/.test(text);
   if (!starts(blocks[0]?.text ?? "")) await clone.start("npm start");
@@ -95,22 +95,16 @@ async function runBlocks(blocks: Blocks, mongoUrl = ""): Promise<void> {
 }
 
 for (const page of pages) {
-  let blocks = readBlocks(page).filter(({ language, test }) => language === "sh" && test === "");
-  for (const tool of ["curl", "grpcurl", "openssl"] as const) {
-    const others = blocks.filter(({ text }) => !new RegExp(`\\b${tool}\\b`).test(text));
-    if (others.length === blocks.length) continue;
-    const options = needs(tool);
-    if (!options.skip) continue;
-    it(`the commands of ${page} with ${tool}`, options, () => {});
-    blocks = others;
-  }
+  const blocks = readBlocks(page).filter(({ language, test }) => language === "sh" && test === "");
+  const has = (text: string) => blocks.some((block) => block.text.includes(text));
   if (blocks.length === 0) continue;
+  const options = needs(...(["curl", "grpcurl", "openssl"] as const).filter(has));
   const name = `the commands of ${page} run twice in a row, and print what it says`;
-  if (blocks.some(({ text }) => text.includes(database))) {
+  if (has(database)) {
     await describeWithMongo("on MongoDB", "set of one", (mongo) =>
-      it(name, () => runBlocks(blocks, mongo.url())),
+      it(name, options, () => runBlocks(blocks, mongo.url())),
     );
-  } else it(name, () => runBlocks(blocks));
+  } else it(name, options, () => runBlocks(blocks));
 }
 
 it("MongoDB serves without Docker, as docs/install.md says", needs("mongosh"), async () => {

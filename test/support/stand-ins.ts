@@ -7,8 +7,8 @@ import {
   mkdirSync,
   openSync,
   readFileSync,
+  rmSync,
   symlinkSync,
-  unlinkSync,
   writeFileSync,
 } from "node:fs";
 import { basename, join } from "node:path";
@@ -17,7 +17,7 @@ import { type ParseArgsConfig, parseArgs } from "node:util";
 
 const machine = process.env.MACHINE ?? "";
 const clone = join(machine, "opt/investor-records");
-const serve = ["node", "dist/bin.js", "serve"];
+const dockerfile = readFileSync(join(clone, "Dockerfile"), "utf8");
 
 /** What is to be run, and where. */
 interface Program {
@@ -44,15 +44,6 @@ function fail(message: string): never {
   throw new Error(message);
 }
 
-/** The value, which has to be there. */
-function find<T>(values: Record<string, T>, name: string, kind: string): T {
-  return values[name] ?? fail(`no such ${kind}: ${name}`);
-}
-
-/** Text with the paths of the machine. */
-const onMachine = (text: string) =>
-  text.replaceAll(/(?<![\w.])\/(?=(etc|mnt|opt|var)\/)/g, `${machine}/`);
-
 const text = { type: "string" } as const;
 const texts = { type: "string", multiple: true } as const;
 const flag = { type: "boolean" } as const;
@@ -69,11 +60,11 @@ function resolveProgram({ argv, env, cwd, volumes }: Program) {
       (all, [path, folder]) => all.replaceAll(new RegExp(`(?<![\\w.])${path}(?!\\w)`, "g"), folder),
       text,
     );
-  const [program, ...args] = argv.map(inVolumes);
+  const [program = "", ...args] = argv.map(inVolumes);
   const own = Object.entries(env).map(([name, value]) => [name, inVolumes(value)]);
   const ports = { HOST: "127.0.0.1", PORT: "0" };
   return {
-    program: program === "node" ? process.execPath : (program ?? fail("nothing to run")),
+    program: program === "node" ? process.execPath : program,
     args,
     options: { cwd, env: { PATH: process.env.PATH, ...Object.fromEntries(own), ...ports } },
   };
@@ -85,14 +76,12 @@ function runToEnd(what: Program): void {
   if (status !== 0) fail(`${what.argv.join(" ")} ended with ${error ?? status}`);
 }
 
-/** Whether a process runs; one that has ended is a zombie while nobody has asked for its status. */
-function isRunning(pid: number | undefined): boolean {
-  return pid !== undefined && existsSync(`/proc/${pid}/exe`);
-}
+/** Whether something runs; what has ended is a zombie while nobody has asked for its status. */
+const isRunning = (name: string) => existsSync(`/proc/${state.pids[name]}/exe`);
 
 /** Starts a service, unless it runs, and waits until it serves. */
 async function start(name: string, what: Program): Promise<void> {
-  if (isRunning(state.pids[name])) return;
+  if (isRunning(name)) return;
   const { program, args, options } = resolveProgram(what);
   const log = join(machine, `${name}.log`);
   const output = openSync(log, "w");
@@ -111,33 +100,38 @@ async function start(name: string, what: Program): Promise<void> {
 
 async function stop(name: string): Promise<void> {
   const pid = state.pids[name];
-  if (pid === undefined || !isRunning(pid)) return;
+  if (pid === undefined || !isRunning(name)) return;
   process.kill(pid, "SIGTERM");
-  while (isRunning(pid)) await delay(10);
+  while (isRunning(name)) await delay(10);
 }
 
-/** The settings of a section of a unit, as systemd reads them. */
-function readUnit(unit: string) {
+/** Reads the settings of a unit as systemd does, with the paths of the machine: all values of a key. */
+function readUnit(unit: string): (key: string) => string[] {
   const file = join(machine, "etc/systemd/system", unit);
   if (!existsSync(file)) fail(`Unit ${unit} not found`);
-  const text = onMachine(readFileSync(file, "utf8")).replaceAll("\\\n", "");
-  const all = (key: string) =>
+  const text = readFileSync(file, "utf8")
+    .replaceAll(/(?<![\w.])\/(?=(etc|mnt|opt|var)\/)/g, `${machine}/`)
+    .replaceAll("\\\n", "");
+  return (key) =>
     Array.from(text.matchAll(new RegExp(`^${key}=(.*)$`, "gm")), ([, value = ""]) => value);
-  return { all, one: (key: string) => all(key).at(-1) ?? "" };
 }
 
 async function startUnit(unit: string): Promise<void> {
-  const { all, one } = readUnit(unit);
+  const valuesOf = readUnit(unit);
   if (unit.endsWith(".timer")) return void readUnit(unit.replace(".timer", ".service"));
-  const env = all("Environment").map((each) => /^(\w+)=(.*)$/.exec(each)?.slice(1) ?? fail(each));
-  const toProgram = (line: string): Program => ({
-    argv: ["sh", "-c", `exec ${line.replaceAll("%%", "%")}`],
-    env: Object.fromEntries(env),
-    cwd: one("WorkingDirectory"),
-    volumes: {},
-  });
-  if (one("Type") !== "oneshot") return start(unit, toProgram(one("ExecStart")));
-  for (const line of [...all("ExecStart"), ...all("ExecStartPost")]) runToEnd(toProgram(line));
+  const env = valuesOf("Environment").map((each) => /^(\w+)=(.*)$/.exec(each)?.slice(1) ?? []);
+  const [cwd = ""] = valuesOf("WorkingDirectory");
+  const [first, ...others] = [...valuesOf("ExecStart"), ...valuesOf("ExecStartPost")].map(
+    (line): Program => ({
+      argv: ["sh", "-c", `exec ${line.replaceAll("%%", "%")}`],
+      env: Object.fromEntries(env),
+      cwd,
+      volumes: {},
+    }),
+  );
+  if (first === undefined) return fail(`${unit} starts nothing`);
+  if (valuesOf("Type").join() !== "oneshot") return start(unit, first);
+  for (const each of [first, ...others]) runToEnd(each);
 }
 
 async function systemctl([command = "", ...args]: string[]): Promise<void> {
@@ -153,16 +147,15 @@ async function systemctl([command = "", ...args]: string[]): Promise<void> {
 
 /** A folder with what the last stage of the Dockerfile puts beside the build. */
 function buildImage(tag: string): void {
-  const text = readFileSync(join(clone, "Dockerfile"), "utf8");
+  const [, copied = ""] = /^COPY (LICENSE .*) \.\/$/m.exec(dockerfile) ?? [];
   const context = readFileSync(join(clone, ".dockerignore"), "utf8");
-  const [, copied = ""] = /^COPY (LICENSE .*) \.\/$/m.exec(text) ?? [];
   const app = join(machine, "images", tag);
   mkdirSync(app, { recursive: true });
   for (const file of [...copied.split(" "), "package.json", "node_modules", "gen", "dist"]) {
     const isBuilt = ["node_modules", "dist"].includes(file);
     if (!isBuilt && !context.includes(`\n!${file}\n`)) fail(`${file} is not in the context`);
     const path = join(app, basename(file));
-    if (existsSync(path)) unlinkSync(path);
+    rmSync(path, { force: true });
     symlinkSync(join(clone, file), path);
   }
 }
@@ -174,53 +167,53 @@ function makeVolume(name: string): string {
   return folder;
 }
 
+const findContainer = (name: string) =>
+  state.containers[name] ?? fail(`no such container: ${name}`);
+
+async function runContainer(args: string[]): Promise<void> {
+  const { values, positionals } = parse(args, {
+    ...{ init: flag, rm: flag, name: text, "stop-timeout": text, entrypoint: text },
+    detach: { ...flag, short: "d" },
+    publish: { ...text, short: "p" },
+    env: { ...texts, short: "e" },
+    volume: { ...texts, short: "v" },
+    "volumes-from": text,
+  });
+  const [image = "", ...own] = positionals;
+  const cwd = join(machine, "images", image);
+  if (!existsSync(cwd)) fail(`Unable to find image '${image}' locally`);
+  const from = values["volumes-from"];
+  const volumes = from === undefined ? {} : { ...findContainer(from).volumes };
+  for (const each of values.volume ?? []) {
+    const [volume = "", path = ""] = each.split(":");
+    volumes[path] = makeVolume(volume);
+  }
+  const [, variables = ""] = /^ENV (.*)$/m.exec(dockerfile) ?? [];
+  const env = [...variables.split(" "), ...(values.env ?? [])].map((each) => each.split("="));
+  const entrypoint = values.entrypoint ? [values.entrypoint] : ["node", "dist/bin.js"];
+  const what = { argv: [...entrypoint, ...own], env: Object.fromEntries(env), cwd, volumes };
+  if (values.rm) return runToEnd(what);
+  const { name = "" } = values;
+  if (state.containers[name]) fail(`Conflict. The container name "/${name}" is already in use`);
+  state.containers[name] = what;
+  return start(name, what);
+}
+
 async function docker([command = "", ...args]: string[]): Promise<void> {
-  const { containers } = state;
+  if (command === "run") return runContainer(args);
   if (command === "build") {
     const tag = { ...text, short: "t" } as const;
     const { values, positionals } = parse(args, { tag, "build-arg": text });
-    return positionals.join() === "." ? buildImage(values.tag ?? fail("-t?")) : fail("context?");
-  }
-  if (command === "run") {
-    const { values, positionals } = parse(args, {
-      ...{ init: flag, rm: flag, name: text, "stop-timeout": text, entrypoint: text },
-      detach: { ...flag, short: "d" },
-      publish: { ...text, short: "p" },
-      env: { ...texts, short: "e" },
-      volume: { ...texts, short: "v" },
-      "volumes-from": text,
-    });
-    const [image = "", ...own] = positionals;
-    const cwd = join(machine, "images", image);
-    if (!existsSync(cwd)) fail(`Unable to find image '${image}' locally`);
-    const from = values["volumes-from"];
-    const volumes = from ? { ...find(containers, from, "container").volumes } : {};
-    for (const each of values.volume ?? []) {
-      const [volume = "", path = ""] = each.split(":");
-      volumes[path] = makeVolume(volume);
-    }
-    const [, variables = ""] =
-      /^ENV (.*)$/m.exec(readFileSync(join(clone, "Dockerfile"), "utf8")) ?? [];
-    const env = [...variables.split(" "), ...(values.env ?? [])].map((each) => each.split("="));
-    const entrypoint = values.entrypoint ? [values.entrypoint] : ["node", "dist/bin.js"];
-    const what = { argv: [...entrypoint, ...own], env: Object.fromEntries(env), cwd, volumes };
-    if (values.rm) return runToEnd(what);
-    const { name = "" } = values;
-    if (containers[name]) fail(`Conflict. The container name "/${name}" is already in use`);
-    containers[name] = what;
-    return start(name, what);
+    return positionals.join() === "." ? buildImage(values.tag ?? "") : fail("context?");
   }
   const [name = "", ...argv] = args;
-  const container = find(containers, name, "container");
+  const container = findContainer(name);
   if (command === "start") return start(name, container);
   if (command === "stop") return stop(name);
-  if (command === "exec") {
-    if (!isRunning(state.pids[name])) fail(`container ${name} is not running`);
-    return runToEnd({ ...container, argv });
-  }
+  if (isRunning(name) !== (command === "exec")) fail(`is container ${name} running?`);
+  if (command === "exec") return runToEnd({ ...container, argv });
   if (command !== "rm") fail(`unknown command: ${command}`);
-  if (isRunning(state.pids[name])) fail(`container ${name} is running`);
-  delete containers[name];
+  delete state.containers[name];
 }
 
 /** What a pod runs, with each claim in a folder. */
@@ -232,8 +225,7 @@ function podProgram(spec: {
     volumeMounts: { name: string; mountPath: string }[];
   }[];
 }): Program {
-  const [container] = spec.containers;
-  if (container === undefined) return fail("no container");
+  const [container = fail("no container")] = spec.containers;
   buildImage("of-the-pods");
   const claims = Object.fromEntries(
     (spec.volumes ?? []).map((each) => [each.name, each.persistentVolumeClaim?.claimName]),
@@ -243,45 +235,44 @@ function podProgram(spec: {
     makeVolume(claims[name] ?? `${name}-investor-records-0`),
   ]);
   const env = Object.fromEntries(container.env.map(({ name, value = "" }) => [name, value]));
-  const argv = (container.command ?? serve).map((each) =>
+  const argv = (container.command ?? ["node", "dist/bin.js"]).map((each) =>
     each.replaceAll(/\$\((\w+)\)/g, (all, name) => env[name] ?? all),
   );
   const cwd = join(machine, "images/of-the-pods");
   return { argv, env, cwd, volumes: Object.fromEntries(volumes) };
 }
 
+/** The specification of an object of the cluster, by its kind and name. */
+function findSpec(of: string) {
+  const objects: { kind: string; metadata: { name: string }; spec: ReturnType<JSON["parse"]> }[] =
+    JSON.parse(readFileSync(join(machine, "objects.json"), "utf8"));
+  const found = objects.find(
+    ({ kind, metadata }) => `${kind}/${metadata.name}`.toLowerCase() === of,
+  );
+  return found?.spec ?? fail(`${of} not found`);
+}
+
 async function kubectl([command = "", ...args]: string[]): Promise<void> {
-  const objects = JSON.parse(readFileSync(join(machine, "objects.json"), "utf8"));
-  const findObject = (kind: string, name = "") =>
-    objects.find(
-      (each: (typeof objects)[0]) =>
-        each.kind.toLowerCase() === kind && each.metadata.name === name,
-    ) ?? fail(`${kind} "${name}" not found`);
   const options = { from: text, for: text, timeout: text, replicas: text };
   const { values, positionals } = parse(args, options);
+  const object = positionals.join("/");
+  const [kind = "", name = ""] = object.split("/");
   if (command === "create") {
-    const [kind = "", name = ""] = positionals;
-    if (kind !== "job" || !/^[a-z][a-z0-9-]{0,62}$/.test(name)) fail(`${positionals}?`);
+    if (kind !== "job" || !/^[a-z][a-z0-9-]{0,62}$/.test(name)) fail(`${object}?`);
     if (state.jobs.includes(name)) fail(`jobs.batch "${name}" already exists`);
-    const [of = "", source] = (values.from ?? "").split("/");
-    const { spec } = findObject(of, source);
-    const pod = spec.jobTemplate.spec.template.spec;
-    const needsOther = pod.affinity?.podAffinity !== undefined;
-    if (needsOther && !isRunning(state.pids["investor-records-0"])) fail("it cannot be scheduled");
-    runToEnd(podProgram(pod));
+    const { spec } = findSpec(values.from ?? "").jobTemplate.spec.template;
+    const needsOther = spec.affinity?.podAffinity !== undefined;
+    if (needsOther && !isRunning("investor-records-0")) fail("it cannot be scheduled");
+    runToEnd(podProgram(spec));
     state.jobs.push(name);
   } else if (command === "wait") {
-    const [kind = "", name = ""] = positionals.join().split("/");
-    if (!/^\d+[mh]$/.test(values.timeout ?? "")) fail("how long?");
-    if (kind === "pod" && values.for === "delete") {
-      if (isRunning(state.pids[name])) fail(`timed out: ${name}`);
-    } else if (kind !== "job" || values.for !== "condition=complete" || !state.jobs.includes(name))
-      fail(`timed out: ${kind} ${name}`);
+    const isOver = kind === "job" ? state.jobs.includes(name) : !isRunning(name);
+    const condition = kind === "job" ? "condition=complete" : "delete";
+    if (!isOver || values.for !== condition || !values.timeout) fail(`timed out: ${object}`);
   } else if (command === "scale") {
-    const [kind = "", name] = positionals;
-    const { spec } = findObject(kind, name);
+    const { spec } = findSpec(object).template;
     if (values.replicas === "0") return stop(`${name}-0`);
-    const { volumeMounts, env } = spec.template.spec.containers[0];
+    const { volumeMounts, env } = spec.containers[0];
     const mounts = volumeMounts.filter((each: { name: string }) => each.name === "data");
     await start(`${name}-0`, podProgram({ containers: [{ env, volumeMounts: mounts }] }));
   } else fail(`unknown command: ${command}`);
@@ -289,7 +280,8 @@ async function kubectl([command = "", ...args]: string[]): Promise<void> {
 
 const [tool = "", ...args] = process.argv.slice(2);
 try {
-  await find({ docker, kubectl, systemctl } as Record<string, typeof docker>, tool, "tool")(args);
+  const tools: Record<string, typeof docker> = { docker, kubectl, systemctl };
+  await (tools[tool] ?? fail("unknown tool"))(args);
 } catch (error) {
   console.error(`${tool}: ${(error as Error).message}`);
   process.exitCode = 1;
