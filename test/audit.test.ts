@@ -57,17 +57,13 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
     await failureOf(reports.gRPC.createInvestor(aCreate()));
     isOver = true;
     await flooding;
-    const told = (pattern: RegExp) =>
-      Array.from(service.output().matchAll(pattern), ([, n]) => Number(n ?? 1));
-    const logged = () => told(/"msg":"refused"/g).length;
-    const unlogged = () => told(/"count":(\d+),"msg":"more/g).reduce((sum, n) => sum + n, 0);
+    const sumOf = (text: string, pattern: RegExp) =>
+      Array.from(text.matchAll(pattern), ([, n]) => Number(n ?? 1)).reduce((sum, n) => sum + n, 0);
+    const logged = () => sumOf(service.output(), /"msg":"refused"/g);
+    const unlogged = () => sumOf(service.output(), /"count":(\d+),"msg":"more/g);
     await expect.poll(() => logged() + unlogged()).toBe(strangers + 1);
-    const counts = (await figures()).matchAll(
-      /^investor_records_refusals_unlogged_total\S+ (\d+)$/gm,
-    );
-    expect(Array.from(counts, ([, n]) => Number(n)).reduce((sum, n) => sum + n, 0)).toBe(
-      unlogged(),
-    );
+    const counted = /^investor_records_refusals_unlogged_total\S+ (\d+)$/gm;
+    expect(sumOf(await figures(), counted)).toBe(unlogged());
     await end(service);
 
     const folder = temporaryFolder();

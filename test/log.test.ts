@@ -57,10 +57,11 @@ const launchers: [string, string[], ...Parameters<typeof needs>][] = [
   ["a full disk", redirected("/dev/full"), "Linux"],
 ];
 
-/** Runs the command line, none of whose standard error is read. */
-function runUnread([program = "", ...args]: string[], own: string[], options: object) {
+/** Runs the command line, none of whose standard error is read, in a folder of its own. */
+function runUnread([program = "", ...args]: string[], own: string[], env = {}) {
   const all = [...args, process.execPath, inject("bin"), ...own];
-  const running = runGroup(program, all, { ...options });
+  const options = { cwd: temporaryFolder(), env: { PATH: process.env.PATH, ...env } };
+  const running = runGroup(program, all, options);
   running.child.stderr?.pause();
   return running;
 }
@@ -91,13 +92,14 @@ it("is tried again ever more rarely, up to once a second, while nobody reads it"
 
 describe.each(launchers)("%s that takes nothing", (kind, launcher, ...tools) => {
   it(
-    "does not hold up the service, which counts and says what is lost",
+    "holds up neither a copy nor the service, which counts and says what is lost",
     needs(...tools),
     async () => {
+      const from = join(root, "examples/investors.ndjson");
+      expect(await runUnread(launcher, ["copy", from, "sqlite:copy.db"]).exited).toBe(0);
       // Nothing says which port the service would choose.
       const port = await freePort();
-      const env = { PATH: process.env.PATH, PORT: String(port), LOG_LEVEL: "debug" };
-      const service = runUnread(launcher, [], { cwd: temporaryFolder(), env });
+      const service = runUnread(launcher, [], { PORT: String(port), LOG_LEVEL: "debug" });
       const client = grpcClient({ port });
       const lost = () => metric({ port }, "investor_records_log_lines_dropped_total");
       await waitFor(() => client.createInvestor(aCreate()).catch(() => undefined));
@@ -112,12 +114,4 @@ describe.each(launchers)("%s that takes nothing", (kind, launcher, ...tools) => 
       expect(await end(service)).toBe(0);
     },
   );
-
-  it("does not hold up a copy", needs(...tools), async () => {
-    const from = join(root, "examples/investors.ndjson");
-    const args = ["copy", from, "sqlite:copy.db"];
-    const { PATH } = process.env;
-    const { exited } = runUnread(launcher, args, { cwd: temporaryFolder(), env: { PATH } });
-    expect(await exited).toBe(0);
-  });
 });

@@ -28,12 +28,6 @@ export const messages = {
   listServices: frame(Buffer.from([0x3a, 0])),
 };
 
-/** How a call ended on the wire. */
-interface RawReply {
-  status: number;
-  reason: string | undefined;
-}
-
 /** A connection that speaks HTTP/2 and knows nothing of gRPC. */
 export function rawConnection(port: number, settings: Settings = {}): ClientHttp2Session {
   const session = connect(`http://127.0.0.1:${port}`, { settings });
@@ -55,19 +49,12 @@ export function openCall(session: ClientHttp2Session, path: string, headers = {}
 }
 
 /** Sends a body as it is, and tells how the call ended. */
-export async function rawCall(
-  session: ClientHttp2Session,
-  path: string,
-  body: Uint8Array,
-  headers = {},
-): Promise<RawReply> {
-  const stream = openCall(session, path, headers);
-  stream.end(body);
-  return replyOf(stream);
+export function rawCall(session: ClientHttp2Session, path: string, body: Uint8Array, headers = {}) {
+  return replyOf(openCall(session, path, headers).end(body));
 }
 
 /** How the call on a stream ends. */
-export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawReply> {
+export async function replyOf(stream: ReturnType<typeof openCall>) {
   const seen: Record<string, unknown> = {};
   stream.on("response", (headers) => Object.assign(seen, headers));
   stream.on("trailers", (headers) => Object.assign(seen, headers));
@@ -77,8 +64,9 @@ export async function replyOf(stream: ReturnType<typeof openCall>): Promise<RawR
   });
   await once(stream, "close");
   // Those of gRPC-Web are in the body.
-  for (const [, name = "", value] of body.matchAll(/(grpc-[a-z-]+|reason): (.*)\r\n/g))
+  for (const [, name = "", value] of body.matchAll(/(grpc-[a-z-]+|reason): (.*)\r\n/g)) {
     seen[name] = value;
+  }
   const details = seen["grpc-status-details-bin"];
   const status = fromBinary(StatusSchema, Buffer.from(String(details ?? ""), "base64"));
   const infos = status.details.map((any) => anyUnpack(any, ErrorInfoSchema));
