@@ -4,15 +4,15 @@ import { constants as system } from "node:os";
 import { isatty } from "node:tty";
 import { Command, Option } from "commander";
 import type { Logger } from "pino";
+import { ConfigError } from "./config-error.ts";
 import { createLog } from "./log.ts";
 import type { RunningServer } from "./server.ts";
 import { addSettings, findMisspelled, nameAsGiven, readConfig } from "./settings/config.ts";
-import { ConfigError } from "./settings/config-error.ts";
 import { reloadIntervalMs } from "./settings/reloaded-files.ts";
 import { duration } from "./settings/values.ts";
 import { openStandardError } from "./standard-error.ts";
 import { withoutSecrets } from "./store/database-url.ts";
-import { DatabaseUrlError, FilesGoneError } from "./store/store.ts";
+import { FilesGoneError } from "./store/store.ts";
 import { readBuild } from "./version.ts";
 
 /** A repeat within this time counts as the same signal, in milliseconds. */
@@ -117,7 +117,7 @@ if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
 await program.parseAsync();
 
 function exitIfMisconfigured(error: unknown): never {
-  if (!(error instanceof ConfigError || error instanceof DatabaseUrlError)) throw error;
+  if (!(error instanceof ConfigError)) throw error;
   complain(`error: ${nameAsGiven(error.message, serve)}`);
   return exit(2);
 }
@@ -154,7 +154,7 @@ async function runServer(): Promise<void> {
   const starting = startServer(config, log, exitFatally, () => stderr.dropped);
   stopOnSignal(() => server, log);
   server = await starting.catch((error: Error) => {
-    if (error instanceof ConfigError || error instanceof DatabaseUrlError) throw error;
+    if (error instanceof ConfigError) throw error;
     log.fatal(error.message);
     return exit(1);
   });

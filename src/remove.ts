@@ -1,12 +1,12 @@
+import { ConfigError } from "./config-error.ts";
 import { readArgument } from "./copy/source-and-target.ts";
 import { isUuid } from "./investor/ids.ts";
-import { ConfigError } from "./settings/config-error.ts";
 import { createMongoClient } from "./store/mongodb/client.ts";
 import { collectionName, toKey } from "./store/mongodb/documents.ts";
 import { toWriteError } from "./store/mongodb/mongodb-errors.ts";
 import { type RemovalOptions, removeFromSqlite } from "./store/sqlite/removal.ts";
 import { explainError } from "./store/sqlite/sqlite-errors.ts";
-import { DatabaseUrlError, OutcomeUnknownError } from "./store/store.ts";
+import { OutcomeUnknownError } from "./store/store.ts";
 
 /** Deadline for connecting to MongoDB, and for making the removal durable, in milliseconds. */
 const mongoTimeoutMs = 15_000;
@@ -42,7 +42,7 @@ export async function runRemove(options: RemoveOptions): Promise<boolean> {
   } catch (error) {
     if (error instanceof OutcomeUnknownError) failed = `${id} may or may not be removed from`;
     const message = `${failed} ${name}: ${explainError(error).replaceAll(/\s+/g, " ")}`;
-    if (error instanceof DatabaseUrlError) throw new ConfigError(message);
+    if (error instanceof ConfigError) throw new ConfigError(message);
     say(`error: ${message}`);
     return false;
   }

@@ -9,6 +9,7 @@ import { createAuthentication } from "./auth/authentication.ts";
 import { createGate } from "./calls/gate.ts";
 import { createTelemetry } from "./calls/telemetry.ts";
 import { areSpansExported, createTracing } from "./calls/tracing.ts";
+import { ConfigError } from "./config-error.ts";
 import { createHealth } from "./endpoints/health.ts";
 import { createProbesAndMetrics } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
@@ -16,17 +17,14 @@ import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
 import { type Listener, listen } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
-import { limits } from "./limits.ts";
 import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";
 import { createInvestorService } from "./service/investors.ts";
 import type { Config } from "./settings/config.ts";
-import { ConfigError } from "./settings/config-error.ts";
 import { createReload, readSettingFile } from "./settings/reloaded-files.ts";
 import { isLoopback } from "./settings/values.ts";
 import { openStore, parseDatabaseUrl } from "./store/database-url.ts";
 import { createLateStore, type LateStore } from "./store/late-store.ts";
-import { DatabaseUrlError } from "./store/store.ts";
 
 /** A server that accepts calls. */
 export type RunningServer = Awaited<ReturnType<typeof startServer>>;
@@ -85,9 +83,7 @@ export async function startServer(
   } catch (error) {
     listener?.close();
     connections.destroy();
-    throw error instanceof DatabaseUrlError
-      ? new ConfigError(`${setting} is ${error.message}`)
-      : error;
+    throw error instanceof ConfigError ? new ConfigError(`${setting} is ${error.message}`) : error;
   }
   const { ports, close } = listener;
   return {
@@ -170,10 +166,8 @@ function createServices(
   options: Omit<RouterOptions, "services" | "publicServices">,
 ) {
   const { gate, telemetry, hosts } = options;
-  const investors = createServiceImplSpec<typeof InvestorService>(
-    InvestorService,
-    createInvestorService(store, limits.pagesAtOnce),
-  );
+  const investorService = createInvestorService(store);
+  const investors = createServiceImplSpec<typeof InvestorService>(InvestorService, investorService);
   telemetry.show(
     "investor_records_ready",
     "Whether the service can read records (1) or not (0); same as /readyz.",

@@ -9,7 +9,6 @@ const flushMs = 1_000;
 
 const fd = 2;
 
-/** See {@link openStandardError}. */
 export type StandardError = ReturnType<typeof openStandardError>;
 
 /**

@@ -26,10 +26,10 @@ export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void
 
 /**
  * Creates a queue that lets at most `count` pieces of asynchronous work run at once; the others
- * wait in order. What it returns resolves with a function for the work to call once at its end, and
- * rejects with the reason of the signal if that aborts first.
+ * wait in order. What it returns settles with the work, or rejects with the reason of the signal if
+ * that aborts before the work begins.
  */
-export function createQueue(count: number): (signal?: AbortSignal) => Promise<() => void> {
+export function createQueue(count: number) {
   const waiting = new Set<() => void>();
   let running = 0;
 
@@ -56,9 +56,13 @@ export function createQueue(count: number): (signal?: AbortSignal) => Promise<()
     await promise;
   }
 
-  return async (signal) => {
+  return async <T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> => {
     if (running < count) running += 1;
     else await wait(signal);
-    return end;
+    try {
+      return await work();
+    } finally {
+      end();
+    }
   };
 }

@@ -13,7 +13,6 @@ import { ServerReflection } from "../gen/grpc/reflection/v1/reflection_pb.js";
 import { GetInvestorRequestSchema, InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { createHealth } from "../src/endpoints/health.ts";
 import { createReflection } from "../src/endpoints/reflection.ts";
-import { limits } from "../src/limits.ts";
 import { createInvestorService } from "../src/service/investors.ts";
 import { openSqlite } from "./support/copying.ts";
 import { startEngine } from "./support/engine.ts";
@@ -108,17 +107,14 @@ async function start() {
   const store = await openSqlite(join(folder, "investors.db"));
   const investors = Array.from({ length: records }, () => anInvestor());
   await Promise.all(investors.map((investor) => store.insert(investor)));
-  const { createInvestor, getInvestor, listInvestors } = createInvestorService(
-    {
-      ...store,
-      list(range, signal) {
-        // A store reads nothing for a call that is over.
-        if (!signal?.aborted) meter.count("read");
-        return store.list(range, signal);
-      },
+  const { createInvestor, getInvestor, listInvestors } = createInvestorService({
+    ...store,
+    list(range, signal) {
+      // A store reads nothing for a call that is over.
+      if (!signal?.aborted) meter.count("read");
+      return store.list(range, signal);
     },
-    limits.pagesAtOnce,
-  );
+  });
   const service: ServiceImpl<typeof InvestorService> = {
     createInvestor(...call) {
       meter.count("call");

@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import { setImmediate } from "node:timers/promises";
-import { ConfigError } from "../settings/config-error.ts";
+import { ConfigError } from "../config-error.ts";
 import { allScopes, type Caller, scopeNames } from "./caller.ts";
 
 /** The shortest token, in characters; shorter ones could be guessed. */

@@ -12,7 +12,6 @@ import type { CallHead } from "./call-head.ts";
 import { createSlots } from "./slots.ts";
 import type { Telemetry } from "./telemetry.ts";
 
-/** See {@link createGate}. */
 export type Gate = ReturnType<typeof createGate>;
 
 interface GateOptions extends CallOptions {

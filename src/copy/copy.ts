@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
-import { ConfigError } from "../settings/config-error.ts";
+import { ConfigError } from "../config-error.ts";
 import { explainError } from "../store/sqlite/sqlite-errors.ts";
-import { DatabaseUrlError, raceWithSignal } from "../store/store.ts";
+import { raceWithSignal } from "../store/store.ts";
 import { openStoreSource, openStoreTarget } from "./databases.ts";
 import { openNdjsonSource, readRecords } from "./ndjson-source.ts";
 import { openNdjsonTarget, openStdoutTarget } from "./ndjson-target.ts";
@@ -130,7 +130,7 @@ function failAs(what: string, Failure: typeof ReadError = Error) {
   return <T>(work: Promise<T>): Promise<T> =>
     work.catch((cause) => {
       const message = `${what}: ${explainError(cause).replaceAll(/\s+/g, " ")}`;
-      throw cause instanceof DatabaseUrlError
+      throw cause instanceof ConfigError
         ? new ConfigError(message)
         : new Failure(message, { cause });
     });

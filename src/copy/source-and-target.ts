@@ -1,6 +1,6 @@
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { ConfigError } from "../config-error.ts";
 import type { Violation } from "../investor/investor.ts";
-import { ConfigError } from "../settings/config-error.ts";
 import { type Database, parseDatabaseUrl } from "../store/database-url.ts";
 
 /**
@@ -55,7 +55,7 @@ const databaseNames =
  *
  * @param argument the argument's name
  * @param others what else an error names as accepted
- * @throws {ConfigError | DatabaseUrlError} it names no database; the message does not repeat it
+ * @throws {ConfigError} it names no database; the message does not repeat it
  */
 export function readArgument(
   argument: string,
@@ -76,7 +76,7 @@ export function readArgument(
  * Parses an argument of a copy.
  *
  * @param argument the argument's name
- * @throws {ConfigError | DatabaseUrlError} it names nothing that can be copied from or to
+ * @throws {ConfigError} it names nothing that can be copied from or to
  */
 export function readSide(argument: string, text: string, environment: NodeJS.ProcessEnv): Side {
   if (text === "-") {

@@ -1,7 +1,7 @@
 import { constants, X509Certificate } from "node:crypto";
 import { createSecureContext, createServer, type SecureContextOptions } from "node:tls";
+import { ConfigError } from "../config-error.ts";
 import { limits } from "../limits.ts";
-import { ConfigError } from "../settings/config-error.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
 
 /** Files in PEM. */
@@ -12,7 +12,6 @@ export interface TlsFiles {
   clientCaFile?: string | undefined;
 }
 
-/** See {@link readTls}. */
 export type Tls = Awaited<ReturnType<typeof readTls>>;
 
 /**

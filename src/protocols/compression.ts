@@ -17,17 +17,8 @@ const brotliOptions = { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } };
  * rejected, since its call has been made.
  */
 export function createCompressions(): Compression[] {
-  const begin = createQueue(maxAtOnce);
+  const inTurn = createQueue(maxAtOnce);
   const compressBrotli = promisify(brotliCompress);
-
-  async function inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const end = await begin();
-    try {
-      return await work();
-    } finally {
-      end();
-    }
-  }
 
   const bound = ({ name, compress, decompress }: Compression): Compression => ({
     name,

@@ -24,7 +24,6 @@ export const binaryOptions = { readUnknownFields: false };
 /** The smallest message to compress, in bytes, as in connect-node. */
 const minBytes = 1_024;
 
-/** See {@link createMessages}. */
 export type Messages = ReturnType<typeof createMessages>;
 
 /** Reads and writes the messages of unary calls: as protobuf or JSON, compressed or not. */

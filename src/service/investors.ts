@@ -32,6 +32,7 @@ import {
   type Range,
   toRange,
 } from "../investor/paging.ts";
+import { limits } from "../limits.ts";
 import {
   DuplicateIdError,
   OutcomeUnknownError,
@@ -50,18 +51,11 @@ const firstRead = 32;
 const minRead = 16;
 const maxRead = Math.floor((4 * 1024 * 1024) / maxRecordBytes);
 
-/**
- * The three operations on a store, as promised in proto/investor/v1/investor.proto.
- *
- * @param pagesAtOnce the most pages that are read at once; lists wait for their turn
- */
-export function createInvestorService(
-  store: Store,
-  pagesAtOnce: number,
-): ServiceImpl<typeof InvestorService> {
+/** The three operations on a store, as promised in proto/investor/v1/investor.proto. */
+export function createInvestorService(store: Store): ServiceImpl<typeof InvestorService> {
   // Reading and sending a page takes milliseconds: other calls come in between.
   const takeTurn = createTurns();
-  const beginPage = createQueue(pagesAtOnce);
+  const inTurn = createQueue(limits.pagesAtOnce);
 
   /**
    * A page of at most `limit` records and bounded size, read in pieces of about {@link
@@ -144,14 +138,9 @@ export function createInvestorService(
 
     async listInvestors(request, { signal, values }) {
       requireNone(findListViolations(request));
-      const end = await beginPage(signal);
-      try {
-        const page = await listPage(toRange(request), signal);
-        noteListed(values, page.investors);
-        return page;
-      } finally {
-        end();
-      }
+      const page = await inTurn(() => listPage(toRange(request), signal), signal);
+      noteListed(values, page.investors);
+      return page;
     },
   };
 }

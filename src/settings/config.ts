@@ -1,8 +1,8 @@
 import { existsSync, readFileSync } from "node:fs";
 import { type Command, Option } from "commander";
 import type { Level } from "pino";
+import { ConfigError } from "../config-error.ts";
 import { type Database, databaseUrls, parseDatabaseUrl } from "../store/database-url.ts";
-import { ConfigError } from "./config-error.ts";
 import {
   duration,
   host,
@@ -83,7 +83,7 @@ export function addSettings(command: Command): void {
 /**
  * Checks the settings of a parsed command, also against each other.
  *
- * @throws {ConfigError | DatabaseUrlError} for the first that is wrong
+ * @throws {ConfigError} for the first that is wrong
  */
 export function readConfig(command: Command): Config {
   const set = Object.entries(command.opts()).filter(([, value]) => value !== "");

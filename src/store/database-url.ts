@@ -1,4 +1,5 @@
-import { DatabaseUrlError, type Store, type StoreOptions } from "./store.ts";
+import { ConfigError } from "../config-error.ts";
+import type { Store, StoreOptions } from "./store.ts";
 
 /** A database, as a URL names it. */
 export type Database = ({ kind: "sqlite"; path: string } | { kind: "mongodb"; url: string }) & {
@@ -28,17 +29,17 @@ const pathFaults: [RegExp, string][] = [
  *
  * @param setting its name in errors
  * @param accepted the forms that an error names as accepted
- * @throws {DatabaseUrlError} what it must be; the URL, which may contain a password, is not repeated
+ * @throws {ConfigError} what it must be; the URL, which may contain a password, is not repeated
  */
 export function parseDatabaseUrl(setting: string, url: string, accepted = databaseUrls): Database {
   const [, path] = /^sqlite:(?:\/\/+(?=\/))?(.*)/s.exec(url) ?? [];
   const [, fault] = pathFaults.find(([pattern]) => path && pattern.test(path)) ?? [];
   if (fault) {
     const forms = "sqlite:PATH or sqlite:///PATH with the path as it is";
-    throw new DatabaseUrlError(`${setting} must be ${forms}: ${fault}`);
+    throw new ConfigError(`${setting} must be ${forms}: ${fault}`);
   }
   if (!/^(?!.*\p{Cc})(sqlite:.|mongodb(\+srv)?:\/\/[^/?]+)/su.test(url)) {
-    throw new DatabaseUrlError(`${setting} must be ${accepted}`);
+    throw new ConfigError(`${setting} must be ${accepted}`);
   }
   if (path !== undefined) return { kind: "sqlite", path, name: url };
   return { kind: "mongodb", url, name: withoutSecrets(url) };
@@ -58,7 +59,7 @@ export function withoutSecrets(url: string): string {
 /**
  * Opens the store of a database.
  *
- * @throws {DatabaseUrlError} MongoDB's driver does not take the URL
+ * @throws {ConfigError} MongoDB's driver does not take the URL
  * @throws {Error} for operators, if the store cannot be used
  */
 export async function openStore(database: Database, options: StoreOptions): Promise<Store> {

@@ -7,7 +7,6 @@ const checkIntervalMs = 1_000;
 /** Timeout of a check, in milliseconds. */
 const checkTimeoutMs = 5_000;
 
-/** See {@link createLateStore}. */
 export type LateStore = ReturnType<typeof createLateStore>;
 
 /** Creates a store that can be handed out before its database is open. Until then, all calls fail. */

@@ -110,9 +110,6 @@ class StoreError extends Error {
   override name = this.constructor.name;
 }
 
-/** A wrong database URL; the message does not repeat it. */
-export class DatabaseUrlError extends StoreError {}
-
 /** A record with this id exists. */
 export class DuplicateIdError extends StoreError {
   constructor() {

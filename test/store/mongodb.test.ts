@@ -14,10 +14,10 @@ import {
 import { v4, v7 } from "uuid";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
+import { ConfigError } from "../../src/config-error.ts";
 import { toDocument } from "../../src/store/mongodb/documents.ts";
 import { createMongoStore } from "../../src/store/mongodb/mongodb.ts";
 import {
-  DatabaseUrlError,
   OutcomeUnknownError,
   RecordRefusedError,
   type Store,
@@ -519,7 +519,7 @@ it("names what is wrong with a URL, and never repeats the password in it", () =>
     ["mongodb://host/db#s3cret", "its database has"],
     ["mongodb://host/local", "or is local or config"],
   ] as const) {
-    expect(() => open(url), url).toThrow(DatabaseUrlError);
+    expect(() => open(url), url).toThrow(ConfigError);
     expect(() => open(url), url).toThrow(what);
     expect(() => open(url), url).not.toThrow("s3");
   }

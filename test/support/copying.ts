@@ -4,11 +4,11 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { inject } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { ConfigError } from "../../src/config-error.ts";
 import { runCopy } from "../../src/copy/copy.ts";
 import { runRemove } from "../../src/remove.ts";
-import { ConfigError } from "../../src/settings/config-error.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
-import { DatabaseUrlError, type Store } from "../../src/store/store.ts";
+import type { Store } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
 import { aCreate, anInvestor, largest } from "./records.ts";
 import { grpcClient, type Run, run, type Service } from "./service.ts";
@@ -56,7 +56,7 @@ async function runHere(
     const code = (await runCommand(say)) ? 0 : 1;
     return { code, told: withoutProgress(told) };
   } catch (error) {
-    if (!(error instanceof ConfigError || error instanceof DatabaseUrlError)) throw error;
+    if (!(error instanceof ConfigError)) throw error;
     return { code: 2, told: `error: ${error.message}\n` };
   } finally {
     process.chdir(here);

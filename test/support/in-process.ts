@@ -10,7 +10,6 @@ import {
 import { onTestFinished } from "vitest";
 import { InvestorService } from "../../gen/investor/v1/investor_pb.js";
 import { Failure } from "../../src/failures.ts";
-import { limits } from "../../src/limits.ts";
 import { toConnectError } from "../../src/protocols/connect-error.ts";
 import { deadlineKey } from "../../src/service/context.ts";
 import { createInvestorService } from "../../src/service/investors.ts";
@@ -40,8 +39,7 @@ export function serviceOver(
     }
   };
   const transport = createRouterTransport(
-    (router) =>
-      void router.service(InvestorService, createInvestorService(store, limits.pagesAtOnce)),
+    (router) => void router.service(InvestorService, createInvestorService(store)),
     { router: { interceptors: [asCall] } },
   );
   return createClient(InvestorService, transport);

@@ -5,7 +5,7 @@ import {
   type MongoClientOptions,
   type RunCommandOptions,
 } from "mongodb";
-import { DatabaseUrlError } from "../store.ts";
+import { ConfigError } from "../../config-error.ts";
 
 /** The shortest interval of heartbeats that the driver allows, in milliseconds. */
 const minHeartbeatMs = 500;
@@ -20,7 +20,7 @@ export type Run = (command: Document, options?: RunOptions) => Promise<Document>
  * Creates a client, not yet connected, for the database that the URL names, or `investors`. Its
  * commands take little more than `attemptMs`.
  *
- * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
+ * @throws {ConfigError} the URL cannot be used; the message repeats no value of it
  */
 export function createMongoClient(url: string, attemptMs: number) {
   // The server gives up after `attemptMs`; the margin lets its error arrive.
@@ -98,6 +98,6 @@ function open(url: string, options: MongoClientOptions): MongoClient {
   }
 }
 
-function wrongUrl(fault: string): DatabaseUrlError {
-  return new DatabaseUrlError(`not a MongoDB connection string: ${fault}`);
+function wrongUrl(fault: string): ConfigError {
+  return new ConfigError(`not a MongoDB connection string: ${fault}`);
 }

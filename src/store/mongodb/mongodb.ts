@@ -28,7 +28,7 @@ const checkIntervalMs = 60_000;
  *
  * @param url a connection string; its database is used, or `investors`
  * @param isSource whether records are only read, so that a capped collection is fine
- * @throws {DatabaseUrlError} the URL cannot be used; the message repeats no value of it
+ * @throws {ConfigError} the URL cannot be used; the message repeats no value of it
  */
 export function createMongoStore(url: string, options: StoreOptions, isSource = false): Store {
   const { requestTimeoutMs, observe, onWritable, onFatal } = options;
