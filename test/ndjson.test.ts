@@ -32,6 +32,7 @@ describe("a line of NDJSON", () => {
     ['"\\u001b[2J\\n" is not a member of an investor', lineOf({ "\u001b[2J\n": "5" })],
     ['"\\ufeffcity" is not a member of an investor', lineOf({ "\ufeffcity": "5" })],
     ["lastName must not contain unpaired surrogates", lineOf({ lastName: "Secret \ud800" })],
+    ["id or requestId is required", lineOf({ id: undefined })],
     ["id or requestId is required", lineOf({ id: undefined, requestId: "" })],
     ["requestId must not be given beside id", lineOf({ requestId })],
     ["requestId must be a UUID, neither nil nor max", lineOf({ id: undefined, requestId: "17" })],
