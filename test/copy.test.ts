@@ -352,19 +352,6 @@ describe("a store to copy to", () => {
     await store.close();
   });
 
-  it("on a disk that is full can be gone on with once there is room", needs("mount"), async () => {
-    const folder = temporaryFolder();
-    const disk = temporaryDisk(join(folder, "disk"));
-    await makeSqlite(folder, "a.db", 3_000);
-    writeFileSync(join(disk, "ballast"), Buffer.alloc(1536 * 1024));
-    const { code, told } = await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder });
-    expect(told).toMatch(/^error: cannot write to sqlite:disk\/b.db: [^\n]*full[^\n]*\n$/m);
-    expect(code).toBe(1);
-    rmSync(join(disk, "ballast"));
-    expect((await copyHere(["sqlite:a.db", "sqlite:disk/b.db"], { folder })).code).toBe(0);
-    expect(tableOf(folder, "disk/b.db")).toEqual(tableOf(folder, "a.db"));
-  });
-
   it("that others read holds all records by itself after a 0", async () => {
     const { folder } = await prepare(500);
     await startService({}, folder);

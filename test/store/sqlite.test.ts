@@ -35,7 +35,7 @@ import {
   tableAlone,
 } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
-import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { aCreate, anInvestor, largest } from "../support/records.ts";
 import { end, grpcClient, metric, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
@@ -461,18 +461,6 @@ describe("SQLite", () => {
       await store.list({ limit: 1_000 });
     }
     expect(statSync(`${path}-wal`).size).toBeLessThan(16 * 1024 * 1024);
-  });
-
-  it("says at the start that the disk is full", needs("mount"), async () => {
-    for (const age of ["new", "old"]) {
-      const disk = temporaryDisk(join(temporaryFolder(), "disk"));
-      const path = join(disk, "investors.db");
-      if (age === "old") await (await open(path)).store.close();
-      try {
-        writeFileSync(join(disk, "ballast"), Buffer.alloc(2 * 1024 * 1024));
-      } catch {}
-      await expect(open(path), age).rejects.toThrow(`${path}: its disk is full`);
-    }
   });
 
   it(
