@@ -1,9 +1,14 @@
 import { existsSync, globSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
+import { create } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
+import { ListInvestorsRequestSchema } from "../gen/investor/v1/investor_pb.js";
 import { nameOf } from "../src/failures.ts";
 import { maxTextLength } from "../src/investor/investor.ts";
+import { maxPageBytes, toRange } from "../src/investor/paging.ts";
 import { limits } from "../src/limits.ts";
+import { settings } from "../src/settings/config.ts";
+import { reloadIntervalMs } from "../src/settings/reloaded-files.ts";
 import { failures } from "./service/failures.ts";
 import { root } from "./support/clone.ts";
 import { failureOf, statusOf } from "./support/errors.ts";
@@ -128,13 +133,22 @@ it("docs/security.md has every limit, in its order, in at most ten rows", () => 
   expect(rows.length).toBeLessThanOrEqual(10);
 });
 
-it.each(["README.md", "proto/investor/v1/investor.proto", "proto/investor/v1/openapi.json"])(
-  "%s says how many characters a text may have",
-  (file) => {
-    const limit = new RegExp(`at most ${maxTextLength} (characters|Unicode code points)`, "i");
-    expect(readFileSync(join(root, file), "utf8")).toMatch(limit);
-  },
+const textLimit = `at most ${maxTextLength} (characters|Unicode code points)`;
+const [pageSize, maxPageSize] = [0, 1_000_000].map((size) =>
+  toRange(create(ListInvestorsRequestSchema, { pageSize: size })).limit.toLocaleString("en"),
 );
+
+it.each([
+  ["README.md", textLimit],
+  ["README.md", `at most ${maxPageSize} records and ${Math.ceil(maxPageBytes / 2 ** 20)} MiB`],
+  ["docs/calling.md", `the default is ${pageSize}`],
+  ["docs/calling.md", `${limits.requestBytes / 1024} KiB at most`],
+  ["docs/operation.md", `every ${reloadIntervalMs / 1_000} seconds`],
+  ["proto/investor/v1/investor.proto", textLimit],
+  ["proto/investor/v1/openapi.json", textLimit],
+])("%s says: %s", (file, words) => {
+  expect(readFileSync(join(root, file), "utf8")).toMatch(new RegExp(words, "i"));
+});
 
 it("docs/calling.md has every error with its code, its status, and whether to retry the call", async () => {
   const rows = readPage("docs/calling.md").matchAll(
@@ -191,14 +205,38 @@ it("docs/troubleshooting.md has every reason for which a connection is closed", 
   expect(told.filter((each) => each !== "cause").toSorted()).toEqual(reasons.toSorted());
 });
 
-it("docs/operation.md has every metric, and the pages no other", () => {
+it("docs/operation.md has every metric, and no other", () => {
   const metricsIn = (text: string) => new Set(text.match(/\binvestor_records_\w+/g));
   const metrics = metricsIn(readSources());
   expect(metrics.size).toBeGreaterThan(10);
   expect(metricsIn(readPage("docs/operation.md"))).toEqual(metrics);
-  for (const page of pages.filter((each) => /^docs|^README/.test(each))) {
-    // Of the programs that make backups.
-    const known = [...metrics, "investor_records_backup_timestamp_seconds"];
-    expect(known, page).toEqual(expect.arrayContaining([...metricsIn(readPage(page))]));
+});
+
+/** Names in the pages that are of other programs, or of a page's own commands. */
+const foreign = [
+  ...["--build-arg", "--dbpath", "--drop", "--format", "--mount", "--no", "--previous", "--rm"],
+  ...["--shutdown", "--silent", "--tags", "CALLER", "HTTPS_PROXY", "MongoBulkWriteError"],
+  ...["NODE_EXTRA_CA_CERTS", "NODE_USE_ENV_PROXY", "NotPrimaryOrSecondary", "allowHTTP1"],
+  ...["baseUrl", "base_url", "createSecureServer", "createSsl", "insertMany", "language_override"],
+  ...["moduleResolution", "packageExports", "tlsCertificateKeyFile"],
+  "writeConcernMajorityJournalDefault",
+];
+
+it("the pages name no flag, variable, reason, metric or member that is not there", () => {
+  const product = ["{src,client/src}/**/*.ts", "{deploy,proto}/**/*.{js,json,proto,service,yaml}"]
+    .flatMap((pattern) => globSync(pattern, { cwd: root }))
+    .concat("Dockerfile", "package.json")
+    .map((file) => readFileSync(join(root, file), "utf8"))
+    .concat(settings.flatMap(({ envVar = "" }) => envVar));
+  const known = new Set(product.join("\n").match(/--[a-z][\w-]*|\w+/g));
+  const forms = [/--[a-z][\w-]*/, /[A-Z][A-Z_]{3,}/, /\w*[a-z][A-Z]\w*/, /[A-Za-z]\w*_\w+/];
+  const name = forms.map(({ source }) => source).join("|");
+  const names = new RegExp(`(?<![\\w./-])(${name})(?![\\w.])`, "g");
+  for (const page of pages.filter((each) => /^(README|docs|client|examples|deploy)/.test(each))) {
+    const prose = readPage(page).replaceAll(/^( *)```[\s\S]*?^\1```$/gm, "");
+    const code = prose.match(/`[^`]+`/g) ?? [];
+    const named = code.flatMap((text) => text.match(names) ?? []);
+    const wrong = named.filter((each) => !known.has(each) && !foreign.includes(each));
+    expect(wrong, page).toEqual([]);
   }
 });
