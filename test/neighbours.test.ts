@@ -39,32 +39,27 @@ const aGet = frame(
   toBinary(GetInvestorRequestSchema, create(GetInvestorRequestSchema, { id: v7() })),
 );
 const grpc = { "content-type": "application/grpc", te: "trailers" };
-const wholeList = { over: "HTTP/1.1", path: "/v1/investors" } as const;
-const byGrpc = { over: "HTTP/2", headers: grpc } as const;
-const pages: Asked = { ...byGrpc, path: paths.list, body: messages.fullPage, calls: 8 };
-const inBursts = { ...byGrpc, connections: 4, calls: 64 };
+const page = { headers: grpc, path: paths.list, body: messages.fullPage, calls: 8 };
 
 /** What they ask for. */
 const neighbours: Record<string, Asked> = {
-  "one whole list over HTTP/1.1": wholeList,
-  "one whole list over HTTP/2": { ...wholeList, over: "HTTP/2" },
-  "six whole lists": { ...wholeList, connections: 6 },
-  "pages by gRPC": pages,
-  "pages by gRPC that are reset": { ...pages, resetAfter: 100 },
+  "one whole list": { path: "/v1/investors" },
+  "six whole lists": { path: "/v1/investors", calls: 6 },
+  "pages by gRPC": page,
+  "pages by gRPC that are reset": { ...page, resetAfter: 100 },
   "pages by Connect in brotli": {
-    over: "HTTP/1.1",
-    path: paths.list,
+    ...page,
     headers: { "content-type": "application/proto", "accept-encoding": "br" },
     body: messages.fullPage.subarray(5),
-    connections: 8,
   },
-  "pages by REST": { over: "HTTP/1.1", path: "/v1/investors?pageSize=1000", connections: 8 },
-  "256 gets at once": { ...inBursts, path: paths.get, body: aGet },
-  "256 creates at once": { ...inBursts, path: paths.create, body: createBody() },
+  "pages by REST": { path: "/v1/investors?pageSize=1000", calls: 8 },
+  "256 gets at once": { headers: grpc, path: paths.get, body: aGet, calls: 256 },
+  "256 creates at once": { headers: grpc, path: paths.create, body: createBody(), calls: 256 },
   "256 reflection streams, again and again": {
-    ...inBursts,
+    headers: grpc,
     path: paths.reflect,
     body: messages.listServices,
+    calls: 256,
   },
 };
 
