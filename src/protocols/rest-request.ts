@@ -114,12 +114,10 @@ function findQueryViolations(query: URLSearchParams, accepted: string[]): Violat
   const names = new Set(query.keys());
   const unknown = [...names].filter((name) => !accepted.includes(name)).slice(0, maxViolations);
   const repeated = accepted.filter((name) => query.getAll(name).length > 1);
-  const violation =
-    (rule: string) =>
-    (key: string): Violation => ({ in: "query", key, rule });
+  const of = (key: string, rule: string): Violation => ({ in: "query", key, rule });
   return [
-    ...unknown.map(violation("is not a parameter")),
-    ...repeated.map(violation("must be given once")),
+    ...unknown.map((name) => of(name, "is not a parameter")),
+    ...repeated.map((name) => of(name, "must be given once")),
   ];
 }
 

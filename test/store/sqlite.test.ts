@@ -15,9 +15,9 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { v4 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
+import { rewriteWal } from "../../src/store/sqlite/checkpoint.ts";
 import { pragma } from "../../src/store/sqlite/commit-count.ts";
 import { checkIdentity, openSqliteFileToRead } from "../../src/store/sqlite/file.ts";
-import { rewriteWal } from "../../src/store/sqlite/leftovers.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import {
   DuplicateIdError,

@@ -1,4 +1,5 @@
 import { statfsSync } from "node:fs";
+import { open } from "node:fs/promises";
 import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { pragma } from "./commit-count.ts";
@@ -45,6 +46,31 @@ export function createCheckpoints(
       onFailure(explainError(error));
     }
   };
+}
+
+/**
+ * Rewrites the bytes of a WAL in place and syncs them, before its first checkpoint here. The sync of the
+ * process that wrote them may have failed or never returned. The page cache then regards blocks that the
+ * disk lost as written: no later sync would write them, and a power cut during the checkpoint would
+ * leave a half-changed file without a WAL to repair it from.
+ *
+ * Closing the WAL drops no locks, since SQLite has none on it.
+ */
+export async function rewriteWal(db: DatabaseSync, wal: string): Promise<void> {
+  await using file = await open(wal, "r+");
+  const chunk = Buffer.alloc(1024 * 1024);
+  for (let at = 0, size = 1; size > 0; at += size) {
+    // Locked chunk by chunk, and the pause lets other processes commit in between.
+    db.exec("BEGIN IMMEDIATE");
+    try {
+      const { bytesRead } = await file.read(chunk, 0, chunk.length, at);
+      size = (await file.write(chunk, 0, bytesRead, at)).bytesWritten;
+    } finally {
+      db.exec("ROLLBACK");
+    }
+    await delay(1);
+  }
+  await file.sync();
 }
 
 /**

@@ -7,14 +7,13 @@ import {
   realpathSync,
   statSync,
 } from "node:fs";
-import { dirname, resolve } from "node:path";
+import { basename, dirname, join, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { FilesGoneError, StoreUnavailableError } from "../store.ts";
-import { checkpoint } from "./checkpoint.ts";
+import { checkpoint, rewriteWal } from "./checkpoint.ts";
 import { beginCount, isCounted, pragma, refuseForeignWal } from "./commit-count.ts";
-import { refuseLeftovers, rewriteWal } from "./leftovers.ts";
-import { makeFolder, syncPath } from "./paths.ts";
+import { makeFolder, sizeOf, syncPath } from "./paths.ts";
 import { columnsToAdd, completeTable, isEmpty } from "./schema.ts";
 import { explainError, hasCode, resultCode } from "./sqlite-errors.ts";
 
@@ -188,6 +187,33 @@ export function checkIdentity(path: string, identity: string): void {
     cause = error;
   }
   throw new FilesGoneError(`${path} or a file beside it was moved, deleted or replaced`, { cause });
+}
+
+/**
+ * Refuses leftovers of another file or a killed program beside a path, before SQLite opens the
+ * file. SQLite ignores a WAL beside a link, and deletes the WAL of an empty file, with the records
+ * in it. SQLite would roll a journal back into whatever file is there; this service never leaves
+ * one.
+ */
+function refuseLeftovers(path: string): void {
+  const beside = join(realpathSync(dirname(path)), basename(path));
+  const file = existsSync(path) ? realpathSync(path) : beside;
+  for (const name of [beside, file]) {
+    const journal = `${name}-journal`;
+    if (sizeOf(journal) > 0) {
+      throw new Error(
+        `the journal ${journal} is there, which SQLite would play back into the file. ` +
+          "Nothing has been changed. If you have put a backup in the place of the file, move the journal away; " +
+          "if a killed program left it of this very file, this plays it back and deletes it: " +
+          `sqlite3 '${file}' 'PRAGMA journal_mode = PERSIST; PRAGMA journal_mode = DELETE'`,
+      );
+    }
+    const wal = `${name}-wal`;
+    // Check the WAL first: another process that is creating both writes to the file before the WAL.
+    // SQLite treats a file of one byte as empty.
+    if (sizeOf(wal) === 0 || (name === file && sizeOf(file) > 1)) continue;
+    throw new Error(`its WAL ${wal} is there without it: put the file back beside its WAL`);
+  }
 }
 
 /** Refuses a file that other paths lead to, each of which would have a WAL of its own. */
