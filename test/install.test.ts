@@ -51,7 +51,7 @@ it.each([
   ["::", "127.0.0.1"],
   ["::", "::1"],
 ])(
-  "the health check asks the address that is served, on the first port: with HOST=%s, on %s",
+  "the health check asks the first port of HOST=%s on %s",
   needs("IPv6"),
   async (HOST, address) => {
     const server = createServer((req, res) =>

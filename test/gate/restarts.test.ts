@@ -123,7 +123,7 @@ it("every create of the client, over each transport, is acknowledged and stored 
 
 for (const [language, options, prepare] of languages) {
   it(
-    `every create by gRPC in ${language} with a request id is acknowledged and stored once, and none without one twice`,
+    `every create in ${language} is stored once by a request id, and none twice`,
     options,
     async () => {
       const start = await prepare();

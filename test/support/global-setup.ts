@@ -1,4 +1,3 @@
-import { execFileSync } from "node:child_process";
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -23,11 +22,6 @@ export async function setup(project: TestProject): Promise<() => void> {
     if (process.env.CI) throw error;
   });
   project.provide("hasMongo", binary !== undefined);
-  if (binary !== undefined) {
-    const [version] = execFileSync(binary, ["--version"], { encoding: "utf8" }).split("\n");
-    console.log(`MongoDB: ${version}`);
-  }
-
   const folder = mkdtempSync(join(tmpdir(), "investor-records-"));
   // Some tests run it as another user.
   chmodSync(folder, 0o755);

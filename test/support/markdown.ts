@@ -3,17 +3,9 @@ import { join } from "node:path";
 import { root } from "./clone.ts";
 
 /** The pages that people read, by their paths in the repository. */
-export const pages = [
-  "*.md",
-  "docs/*.md",
-  "client/*.md",
-  "examples/*.md",
-  "bench/*.md",
-  "test/*.md",
-  "deploy/*/*.md",
-]
-  .flatMap((pattern) => globSync(pattern, { cwd: root }))
-  .toSorted();
+export const pages = globSync("{,docs/,client/,examples/,bench/,test/,deploy/*/}*.md", {
+  cwd: root,
+}).toSorted();
 
 /** The text of a page. */
 export function readPage(page: string): string {

@@ -27,9 +27,6 @@ interface TestMongo {
   revive(): Promise<void>;
 }
 
-/** The deployments to test against; sets are named by the number of their members. */
-type MongoKind = "standalone" | "set of one" | "set of three";
-
 /** The options of a test that starts a MongoDB of its own: it is skipped where there is none. */
 export const needsMongo = () =>
   inject("hasMongo")
@@ -39,7 +36,7 @@ export const needsMongo = () =>
 /** Runs tests against a real MongoDB; they are skipped without it. */
 export function describeWithMongo(
   name: string,
-  kind: MongoKind,
+  kind: "standalone" | "set of one" | "set of three",
   tests: (mongo: TestMongo) => void,
 ): void {
   const start = (): Promise<MongoMemoryServer | MongoMemoryReplSet> =>
@@ -55,22 +52,18 @@ export function describeWithMongo(
       for (const { signal } of members()) signal("SIGCONT");
       await running.stop();
     });
-    tests({
-      url: () => running.getUri(`test-${v4()}`),
-      members,
-      revive: () => revive(servers()),
-    });
+    const url = () => running.getUri(`test-${v4()}`);
+    tests({ url, members, revive: () => revive(servers()) });
   });
 }
 
 /** The members of a set, the primary first. */
 export async function findMembers(mongo: TestMongo): Promise<Member[]> {
-  const client = await MongoClient.connect(mongo.url());
+  const client = await connectTo(mongo.url());
   const primary = await waitFor(async () => {
     const hello = await client.db("admin").command({ hello: 1 });
     return hello.isWritablePrimary ? Number(hello.me.split(":")[1]) : undefined;
   });
-  await client.close();
   const members = mongo.members();
   return members.toSorted((a, b) => Number(b.port === primary) - Number(a.port === primary));
 }
@@ -124,10 +117,7 @@ const args = ["--setParameter", "enableTestCommands=1"];
 /** Starts a set of one with users, of the running test's own: its root, and the URL of another. */
 export async function startWithUsers() {
   const auth = { enable: true, customRootName: "root", customRootPwd: "secret" };
-  const set = await MongoMemoryReplSet.create({
-    instanceOpts: [{ launchTimeout, args }],
-    replSet: { count: 1, storageEngine: "wiredTiger", auth },
-  });
+  const set = await createSet(1, { auth });
   onTestFinished(async () => void (await set.stop()));
   const login = { auth: { username: "root", password: "secret" } };
   const root = await connectTo(set.getUri("admin"), login);
@@ -141,11 +131,11 @@ function createServer(instance: object = {}, auth?: object): Promise<MongoMemory
   return MongoMemoryServer.create({ instance: all, ...auth });
 }
 
-function createSet(count: number): Promise<MongoMemoryReplSet> {
+function createSet(count: number, options: object = {}): Promise<MongoMemoryReplSet> {
   const configSettings = { electionTimeoutMillis: electionTimeoutMs };
   return MongoMemoryReplSet.create({
     instanceOpts: Array.from({ length: count }, () => ({ launchTimeout, args })),
-    replSet: { count, storageEngine: "wiredTiger", configSettings },
+    replSet: { count, storageEngine: "wiredTiger", configSettings, ...options },
   });
 }
 

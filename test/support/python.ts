@@ -37,9 +37,6 @@ export async function findPython(): Promise<string> {
 export async function runPython<T>(program: string, input: unknown): Promise<T[]> {
   const running = execute(await findPython(), ["-c", program]);
   running.child.stdin?.end(JSON.stringify(input));
-  const { stdout } = await running;
-  return stdout
-    .split("\n")
-    .filter((line) => line !== "")
-    .map((line) => JSON.parse(line));
+  const lines = (await running).stdout.split("\n").filter((line) => line !== "");
+  return lines.map((line) => JSON.parse(line));
 }
