@@ -1,17 +1,13 @@
 /** backup.js and restore.js, ended or failing at each of their steps, by a power cut too. */
-import { spawnSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
-import { dirname, join } from "node:path";
-import { describe, expect, inject, it } from "vitest";
-import { root } from "../support/clone.ts";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { nameFrom, runProgram, toldBy } from "../support/backup-programs.ts";
 import { makeSqlite, openSqlite, outside, tableOf } from "../support/copying.ts";
 import { makeImage, mountImage, temporaryFolder } from "../support/folder.ts";
 import { anInvestor } from "../support/records.ts";
+import { preload } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
-
-const dayMs = 86_400_000;
-
-const nameAt = (ms: number) => `${new Date(ms).toISOString().replaceAll(":", "-")}.db`;
 
 /** Ends the process, or fails, at the STEP-th of its calls that change a disk. */
 const striking = `
@@ -33,15 +29,10 @@ const striking = `
   syncBuiltinESMExports();`;
 
 /** Runs a program of deploy/ on a disk, to its end or to a step. */
-function runProgram(name: string, disk: string, step = 0, way = "") {
-  const imports = `--import=data:text/javascript,${encodeURIComponent(striking)}`;
-  const args = [imports, join(root, "deploy", name), join(disk, "backups")];
-  const strike = { DISK: disk, STEP: String(step), WAY: way };
+function runOn(disk: string, name: string, step = 0, way = "") {
+  const strike = { DISK: disk, STEP: String(step), WAY: way, NODE_OPTIONS: preload(striking) };
   const env = { DATABASE_URL: `sqlite:${disk}/data/investors.db`, ...strike };
-  const options = { cwd: dirname(dirname(inject("bin"))), encoding: "utf8", env } as const;
-  const { status, stdout, stderr } = spawnSync(process.execPath, args, options);
-  const told = stdout + stderr;
-  return { status, told, isStruck: told.includes("struck at") };
+  return runProgram(name, join(disk, "backups"), env);
 }
 
 /** Makes disks with records in data/, of which the latest are in the WAL, and with backups. */
@@ -54,11 +45,10 @@ async function prepare() {
   const { disk } = mounted;
   for (const name of ["data", "backups"]) mkdirSync(join(disk, name));
   outside("cp", join(folder, "a.db"), join(disk, "data/investors.db"));
-  const { status, told } = runProgram("backup.js", disk);
-  expect(status, told).toBe(0);
+  toldBy(runOn(disk, "backup.js"));
   const [made = ""] = readdirSync(join(disk, "backups"));
-  const ages = [20, 19, 18].map((days) => join(disk, "backups", nameAt(Date.now() - days * dayMs)));
-  for (const path of ages) copyFileSync(join(disk, "backups", made), path);
+  for (const name of [20, 19, 18].map(nameFrom))
+    copyFileSync(join(disk, "backups", made), join(disk, "backups", name));
   rmSync(join(disk, "backups", made));
 
   const store = await openSqlite(join(folder, "a.db"));
@@ -68,13 +58,14 @@ async function prepare() {
   await store.close();
   rmSync(join(disk, "data/investors.db-shm"), { force: true });
 
-  /** Mounts a disk of its own for a step. */
-  function mountFor(step: number) {
-    copyFileSync(image, join(folder, String(step)));
-    return mountImage(join(folder, String(step)));
-  }
-
-  return { mountFor, saved, latest: tableOf(folder, "a.db") };
+  return {
+    ...{ saved, latest: tableOf(folder, "a.db") },
+    /** Mounts a disk of its own for a step. */
+    mountFor(step: number) {
+      copyFileSync(image, join(folder, String(step)));
+      return mountImage(join(folder, String(step)));
+    },
+  };
 }
 
 type Table = ReturnType<typeof tableOf>;
@@ -102,48 +93,47 @@ function movedOn(disk: string): Table[] {
   return files.filter((file) => existsSync(join(disk, file))).map((file) => tableOf(disk, file));
 }
 
+/** Has a program end or fail at each of its steps, and looks at the disk, and what a power cut leaves. */
+async function strike(
+  program: string,
+  way: string,
+  look: (left: string, told: string, tables: { saved: Table; latest: Table }) => Promise<void>,
+): Promise<void> {
+  const { mountFor, ...tables } = await prepare();
+  for (let step = 1, isStruck = true; isStruck; step += 1) {
+    using mounted = mountFor(step);
+    const { disk, cutPower } = mounted;
+    const { status, told } = runOn(disk, program, step, way);
+    isStruck = told.includes("struck at");
+    expect(status === 0, told).toBe(!isStruck);
+    if (told.includes("nothing was changed")) {
+      const left = readdirSync(join(disk, "data")).filter((name) => !name.endsWith("-shm"));
+      expect(left, told).toEqual(["investors.db", "investors.db-wal"]);
+      expect(statSync(join(disk, "data/investors.db")).nlink).toBe(1);
+    }
+    for (const left of [cutPower(), disk]) await look(left, told, tables);
+  }
+}
+
 describe.each(["kill", "fail"])("at each step: %s", (way) => {
   it("a backup leaves what was there, and is made by the same command", needs("loop"), async () => {
-    const { mountFor, saved, latest } = await prepare();
-    for (let step = 1; ; step += 1) {
-      using mounted = mountFor(step);
-      const { disk, cutPower } = mounted;
-      const { isStruck, status, told } = runProgram("backup.js", disk, step, way);
-      expect(status === 0, told).toBe(!isStruck);
-      for (const left of [cutPower(), disk]) {
-        expectBackups(left, [saved, latest]);
-        const [, made] = /^made .*\/(.*)$/m.exec(told) ?? [];
-        if (made) expect(tableOf(left, `backups/${made}`), told).toEqual(latest);
-        const again = runProgram("backup.js", left);
-        expect(again.status, again.told).toBe(0);
-        expectBackups(left, [saved, latest]);
-      }
-      if (!isStruck) break;
-    }
+    await strike("backup.js", way, async (left, told, { saved, latest }) => {
+      expectBackups(left, [saved, latest]);
+      const [, made] = /^made .*\/(.*)$/m.exec(told) ?? [];
+      if (made) expect(tableOf(left, `backups/${made}`), told).toEqual(latest);
+      toldBy(runOn(left, "backup.js"));
+      expectBackups(left, [saved, latest]);
+    });
   });
 
   it("a restore loses nothing, and is made by the same command", needs("loop"), async () => {
-    const { mountFor, saved, latest } = await prepare();
-    for (let step = 1; ; step += 1) {
-      using mounted = mountFor(step);
-      const { disk, cutPower } = mounted;
-      const { isStruck, status, told } = runProgram("restore.js", disk, step, way);
-      expect(status === 0, told).toBe(!isStruck);
-      if (told.includes("nothing was changed")) {
-        const left = readdirSync(join(disk, "data")).filter((name) => !name.endsWith("-shm"));
-        expect(left, told).toEqual(["investors.db", "investors.db-wal"]);
-        expect(statSync(join(disk, "data/investors.db")).nlink).toBe(1);
-      }
-      for (const left of [cutPower(), disk]) {
-        // A start in between.
-        if (left !== disk) await expectServable(left, [latest, saved]);
-        const again = isStruck && runProgram("restore.js", left);
-        if (again) expect(again.status, again.told).toBe(0);
-        expect(tableOf(left, "data/investors.db"), told).toEqual(saved);
-        expect(movedOn(left), told).toContainEqual(latest);
-        await expectServable(left, [saved]);
-      }
-      if (!isStruck) break;
-    }
+    await strike("restore.js", way, async (left, told, { saved, latest }) => {
+      // A start in between, after a power cut.
+      if (left.endsWith(".cut.mounted")) await expectServable(left, [latest, saved]);
+      if (told.includes("struck at")) toldBy(runOn(left, "restore.js"));
+      expect(tableOf(left, "data/investors.db"), told).toEqual(saved);
+      expect(movedOn(left), told).toContainEqual(latest);
+      await expectServable(left, [saved]);
+    });
   });
 });

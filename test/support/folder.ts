@@ -3,7 +3,7 @@ import { copyFileSync, mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSy
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { v4 } from "uuid";
-import { afterAll, beforeAll, onTestFinished } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished } from "vitest";
 
 /** A folder of the running test's own, removed after it. */
 export function temporaryFolder(): string {
@@ -35,6 +35,24 @@ export function temporaryDisk(folder: string, bytes = 2 * 1024 ** 2): string {
   execFileSync("mount", options, { stdio: "ignore" });
   onTestFinished(() => void execFileSync("umount", ["-l", folder]));
   return folder;
+}
+
+/**
+ * Has something tried on small disks, the first of which have too little room: it must fail on those, and
+ * then on no other.
+ *
+ * @param room how many bytes the smallest has, and how many more each of the next ones, up to the last
+ * @param attempt returns a status
+ */
+export async function tryOnSmallDisks(
+  folder: string,
+  room: { from: number; step: number; to: number },
+  attempt: (disk: string) => number | null | Promise<number | null>,
+): Promise<void> {
+  const statuses = new Set<unknown>();
+  for (let bytes = room.from; bytes <= room.to; bytes += room.step)
+    statuses.add(await attempt(temporaryDisk(join(folder, v4()), Math.ceil(bytes))));
+  expect([...statuses]).toEqual([1, 0]);
 }
 
 /** Makes a file system for {@link mountImage} in a new file. */
