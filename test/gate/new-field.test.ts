@@ -75,7 +75,7 @@ describe("an older SQLite file", () => {
 
     it("has all records, and gets the field at the next start", async () => {
       const disk = createDisk();
-      const { DISK_DURABLE: _, ...env } = disk.env;
+      const { env } = disk;
       const source = temporaryFolder();
       await makeSqlite(source, "investors.db", 1_000);
       const path = join(disk.data, "investors.db");

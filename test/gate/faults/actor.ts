@@ -1,19 +1,17 @@
 /**
  * What uses an SQLite file, as a process that can be stopped and killed at any instant: a store, or
  * another program. Lines in its journal say which records it asks for (`?ID`), which of them are
- * acknowledged (`+ID`), which it removes (`-ID`), and that a store is open (`open`).
+ * acknowledged (`+ID`), which it removes (`-ID`), and that a store is open (`open`). Ids are without hyphens.
  *
  *   node actor.ts ROLE FILE JOURNAL SEED
  */
 import { appendFileSync } from "node:fs";
 import { backup, DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { v4 } from "uuid";
-import { runCopy } from "../../../src/copy/copy.ts";
+import { stringify, v4 } from "uuid";
 import { maxTextLength } from "../../../src/investor/investor.ts";
-import { runRemove } from "../../../src/remove.ts";
 import type { Store } from "../../../src/store/store.ts";
-import { insertInto, openSqlite } from "../../support/copying.ts";
+import { copyHere, idOf, insertInto, openSqlite, removeHere } from "../../support/copying.ts";
 import { createRandom } from "../../support/random.ts";
 import { anInvestor } from "../../support/records.ts";
 
@@ -32,7 +30,7 @@ function requestRecords() {
       id: v4(),
       city: random.pick(["", "\u{1F3E0}".repeat(maxTextLength)]),
     });
-    note(`?${record.id}`);
+    note(`?${idOf(record)}`);
     return record;
   });
 }
@@ -44,16 +42,8 @@ const openPlain = () => new DatabaseSync(path, { timeout: 5_000 });
 const close = (store: Store) => store.close().catch(console.error);
 
 async function copyAll(from: string, to: string): Promise<void> {
-  const { signal } = new AbortController();
-  const sides = { from: `sqlite:${from}`, to: `sqlite:${to}` };
-  const isWhole = await runCopy({
-    ...sides,
-
-    environment: {},
-    signal,
-    say: console.error,
-  });
-  process.exit(isWhole ? 0 : 1);
+  const { code, told } = await copyHere([`sqlite:${from}`, `sqlite:${to}`], { folder: "." });
+  if (code !== 0) throw new Error(told);
 }
 
 const roles: Record<string, () => unknown> = {
@@ -62,7 +52,7 @@ const roles: Record<string, () => unknown> = {
     note("open");
     while (!isOver) {
       const insert = (record: ReturnType<typeof anInvestor>) =>
-        store.insert(record).then(() => note(`+${record.id}`));
+        store.insert(record).then(() => note(`+${idOf(record)}`));
       await Promise.allSettled(requestRecords().map(insert));
       await store.list({ limit: random.int(1, 500) });
       await delay(random.int(0, 30));
@@ -86,28 +76,21 @@ const roles: Record<string, () => unknown> = {
   writer() {
     const values = `unhex(?, '-'), 1, ?${", ''".repeat(10)}`;
     const insert = openPlain().prepare(`${insertInto} VALUES (${values})`);
-    for (const { id, firstName } of requestRecords()) {
-      insert.run(id, firstName);
-      note(`+${id}`);
+    for (const record of requestRecords()) {
+      insert.run(record.id, record.firstName);
+      note(`+${idOf(record)}`);
     }
   },
 
   async remove() {
-    const row = openPlain().prepare("SELECT lower(hex(id)) AS id FROM investors LIMIT 1").get();
-    const id = String(row?.id).replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
-    note(`-${id}`);
-    await runRemove({
-      database: `sqlite:${path}`,
-      id,
-      environment: {},
-      waitMs: 30_000,
-      vacuum: false,
-      say() {},
-    });
+    const row = openPlain().prepare("SELECT id FROM investors LIMIT 1").get();
+    const id = stringify(row?.id as Uint8Array);
+    note(`-${idOf({ id })}`);
+    await removeHere(".", `sqlite:${path}`, id);
   },
 
   "copy to": () => copyAll(`${journal}.source`, path),
-  "copy from": () => copyAll(path, `${path}.copy`),
+  copy: () => copyAll(path, `${path}.copy`),
 
   /** Another program, killed amid a change in rollback mode: it leaves a journal. */
   "rollback mode"() {
@@ -117,8 +100,8 @@ const roles: Record<string, () => unknown> = {
   },
 
   // In one step: it begins again whenever a service commits between two.
-  backup: () => backup(openPlain(), `${journal}.copy`, { rate: 1_000_000 }),
-  "VACUUM INTO": () => openPlain().exec(`VACUUM INTO '${journal}.copy'`),
+  backup: () => backup(openPlain(), `${path}.copy`, { rate: 1_000_000 }),
+  "VACUUM INTO": () => openPlain().exec(`VACUUM INTO '${path}.copy'`),
   VACUUM: () => openPlain().exec("VACUUM"),
   checkpoint: () => openPlain().exec("PRAGMA wal_checkpoint(PASSIVE)"),
 };

@@ -45,19 +45,10 @@ export function startCallers(services: Service[], random: Random) {
     return client;
   }
 
-  /** Sends a create, and returns the failure, if it fails. Some callers do not wait. */
+  /** Sends a create. Some callers do not wait. */
   async function send(request: CreateRequest, own: Random): Promise<FailedCall | undefined> {
     const client = await pickClient(own);
-    const call = history.create(request);
-    const creating = client.createInvestor(request, patience(own.int(0, 19) > 0 ? 20_000 : 30));
-    return creating.then(
-      (investor) => void call.acknowledged(investor),
-      async () => {
-        const failure = await failureOf(creating);
-        call.failed(failure);
-        return failure;
-      },
-    );
+    return sendCreate(history, client, request, own.int(0, 19) > 0 ? 20_000 : 30);
   }
 
   /** Creates a record with a request id, until it is stored. */
@@ -191,7 +182,27 @@ export async function readBack(history: History, service: Service): Promise<void
 
 type Client = ReturnType<typeof grpcClient>;
 
-async function lookUp(history: History, client: Client, id: string): Promise<void> {
+/** Sends a create, and returns the failure, if it fails. */
+export async function sendCreate(
+  history: History,
+  client: Client,
+  request: CreateRequest,
+  patienceMs?: number,
+): Promise<FailedCall | undefined> {
+  const call = history.create(request);
+  const creating = client.createInvestor(request, patience(patienceMs));
+  return creating.then(
+    (investor) => void call.acknowledged(investor),
+    async () => {
+      const failure = await failureOf(creating);
+      call.failed(failure);
+      return failure;
+    },
+  );
+}
+
+/** Gets a record. */
+export async function lookUp(history: History, client: Client, id: string): Promise<void> {
   const call = history.get(id);
   const getting = client.getInvestor({ id }, patience());
   await getting.then(call.found, async () => call.failed(await failureOf(getting)));

@@ -11,7 +11,7 @@
  *                 beside one has a byte for each page that a sync has lost: 1 until it is written
  *                 again.
  *   DISK_RULES    a file of faults. It may be replaced at any time (by a rename); then counting
- *                 starts anew; a file beside it, .struck, then says that a fault has happened. A line is
+ *                 starts anew. A line is
  *                   OPERATION SUFFIX WHEN ACTION
  *                 ACTION happens to an OPERATION (write, sync, truncate, unlink, open if it may make
  *                 the file, or any of them; or read, look, which is another open, rename, or lock)
@@ -45,11 +45,6 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, LOST = 1000 /* other faults are an errno, or 0 */ };
-
-static int fail(int error) {
-  errno = error;
-  return -1;
-}
 
 static int ends_in(const char *text, const char *suffix) {
   size_t length = strlen(text), end = strlen(suffix);
@@ -119,9 +114,6 @@ static int fault_of(const char *op, const char *name) {
   pthread_mutex_unlock(&lock);
   if (!*action) return 0;
   dprintf(2, "the disk fails: %s %s %s\n", op, name, action);
-  char struck[PATH_MAX];
-  snprintf(struck, sizeof struck, "%s.struck", getenv("DISK_RULES"));
-  close(open(struck, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!strcmp(action, "kill")) kill(getpid(), SIGKILL);
   while (!strcmp(action, "hang") || !strcmp(action, "kill")) pause();
   static const struct { const char *name; int number; } errors[] = {
@@ -129,6 +121,25 @@ static int fault_of(const char *op, const char *name) {
   for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
     if (!strcmp(action, errors[i].name)) return errors[i].number;
   return LOST;
+}
+
+/* The same of an operation on what a descriptor is open on, or a path names. */
+static int fault_on(const char *op, int fd) {
+  char path[PATH_MAX];
+  const char *name = watched(fd, path);
+  return name ? fault_of(op, name) : 0;
+}
+
+static int fault_at(const char *op, const char *file) {
+  char path[PATH_MAX];
+  const char *name = watched_path(file, path);
+  return name ? fault_of(op, name) : 0;
+}
+
+/* Whether a call has to fail, which then returns -1. */
+static int fails(int fault) {
+  if (fault) errno = fault == LOST ? EIO : fault;
+  return fault;
 }
 
 /* Opens a file in the folder of the copies. */
@@ -180,33 +191,22 @@ int open64(const char *file, int flags, ...) {
   va_start(rest, flags);
   mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  char path[PATH_MAX];
-  const char *name = watched_path(file, path);
   /* To close one that was there would drop the locks that the process has on it. */
-  int is_made = name && flags & O_CREAT && access(file, F_OK);
-  int fault = name && !is_made ? fault_of(flags & O_CREAT ? "open" : "look", name) : 0;
-  if (fault) return fail(fault);
+  int is_made = flags & O_CREAT && access(file, F_OK);
+  if (!is_made && fails(fault_at(flags & O_CREAT ? "open" : "look", file))) return -1;
   int fd = syscall(SYS_openat, AT_FDCWD, file, flags, mode);
-  fault = fd >= 0 && is_made ? fault_of("open", name) : 0;
-  if (!fault) return fd;
-  close(fd);
-  return fail(fault);
+  int fault = fd >= 0 && is_made ? fault_at("open", file) : 0;
+  if (fault) close(fd);
+  return fails(fault) ? -1 : fd;
 }
-
 int open(const char *, int, ...) __attribute__((alias("open64")));
 
 int unlink(const char *file) {
-  char path[PATH_MAX];
-  const char *name = watched_path(file, path);
-  int fault = name ? fault_of("unlink", name) : 0;
-  return fault ? fail(fault) : syscall(SYS_unlinkat, AT_FDCWD, file, 0);
+  return fails(fault_at("unlink", file)) ? -1 : syscall(SYS_unlinkat, AT_FDCWD, file, 0);
 }
 
 int rename(const char *from, const char *to) {
-  char path[PATH_MAX];
-  const char *name = watched_path(to, path);
-  int fault = name ? fault_of("rename", name) : 0;
-  return fault ? fail(fault) : syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
+  return fails(fault_at("rename", to)) ? -1 : syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
 }
 
 int fcntl64(int fd, int command, ...) {
@@ -214,51 +214,33 @@ int fcntl64(int fd, int command, ...) {
   va_start(rest, command);
   void *argument = va_arg(rest, void *);
   va_end(rest);
-  char path[PATH_MAX];
   int locks = (command == F_SETLK || command == F_SETLKW) && ((struct flock *)argument)->l_type != F_UNLCK;
-  const char *name = locks ? watched(fd, path) : NULL;
-  int fault = name ? fault_of("lock", name) : 0;
-  return fault ? fail(fault) : syscall(SYS_fcntl, fd, command, argument);
+  return locks && fails(fault_on("lock", fd)) ? -1 : syscall(SYS_fcntl, fd, command, argument);
 }
 int fcntl(int, int, ...) __attribute__((alias("fcntl64")));
 
 ssize_t pread64(int fd, void *data, size_t size, off_t offset) {
-  char path[PATH_MAX];
-  const char *name = watched(fd, path);
-  int fault = name ? fault_of("read", name) : 0;
-  return fault ? fail(fault) : syscall(SYS_pread64, fd, data, size, offset);
-}
-
-static int write_fault(int fd) {
-  char path[PATH_MAX];
-  const char *name = watched(fd, path);
-  return name ? fault_of("write", name) : 0;
+  return fails(fault_on("read", fd)) ? -1 : syscall(SYS_pread64, fd, data, size, offset);
 }
 
 ssize_t write(int fd, const void *data, size_t size) {
-  int fault = write_fault(fd);
-  return fault ? fail(fault) : syscall(SYS_write, fd, data, size);
+  return fails(fault_on("write", fd)) ? -1 : syscall(SYS_write, fd, data, size);
 }
 
 ssize_t writev(int fd, const struct iovec *parts, int count) {
-  int fault = write_fault(fd);
-  return fault ? fail(fault) : syscall(SYS_writev, fd, parts, count);
+  return fails(fault_on("write", fd)) ? -1 : syscall(SYS_writev, fd, parts, count);
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
   char path[PATH_MAX];
   const char *name = watched(fd, path);
-  int fault = name ? fault_of("write", name) : 0;
-  if (fault) return fail(fault);
+  if (name && fails(fault_of("write", name))) return -1;
   if (name) mark(name, 0, offset, offset + size, 0);
   return syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
 int ftruncate64(int fd, off_t size) {
-  char path[PATH_MAX];
-  const char *name = watched(fd, path);
-  int fault = name ? fault_of("truncate", name) : 0;
-  return fault ? fail(fault) : syscall(SYS_ftruncate, fd, size);
+  return fails(fault_on("truncate", fd)) ? -1 : syscall(SYS_ftruncate, fd, size);
 }
 
 int fsync(int fd) {
@@ -267,7 +249,7 @@ int fsync(int fd) {
   if (!name) return syscall(SYS_fsync, fd);
   int fault = fault_of("sync", name);
   if (fault == LOST) mark(name, O_CREAT, 0, lseek(fd, 0, SEEK_END), 1);
-  if (fault) return fail(fault == LOST ? EIO : fault);
+  if (fails(fault)) return -1;
   if (*name) copy_pages(fd, name);
   else sync_names();
   return 0;

@@ -11,7 +11,8 @@ import {
   writeFileSync,
 } from "node:fs";
 import { dirname, join, resolve } from "node:path";
-import { beforeAll } from "vitest";
+import { beforeAll, expect } from "vitest";
+import { copy, tableAlone, tableOf } from "../../support/copying.ts";
 import { sharedFolder, temporaryFolder } from "../../support/folder.ts";
 import type { Random } from "../../support/random.ts";
 
@@ -39,27 +40,23 @@ function createFailingDisk(library: string) {
   const durable = join(folder, "durable");
   const rules = join(folder, "rules");
   for (const each of [data, durable]) mkdirSync(each);
-  let strikes = 0;
+  const env = {
+    LD_PRELOAD: library,
+    NODE_COMPILE_CACHE: join(dirname(library), "cache"),
+    DISK_FOLDER: data,
+    DISK_RULES: rules,
+  };
 
   return {
     folder,
     data,
     /** The environment of a process whose files in the folder `data` are on the disk. */
-    env: {
-      LD_PRELOAD: library,
-      NODE_COMPILE_CACHE: join(dirname(library), "cache"),
-      DISK_FOLDER: data,
-      DISK_DURABLE: durable,
-      DISK_RULES: rules,
-    },
-
-    /** How many of the former rules have made it fail. */
-    strikes: () => strikes,
+    env,
+    /** The same, which takes more time, if the power is to be cut. */
+    durableEnv: { ...env, DISK_DURABLE: durable },
 
     /** Makes the disk fail by other rules from now on. */
     setRules(text: string): void {
-      if (existsSync(`${rules}.struck`)) strikes += 1;
-      rmSync(`${rules}.struck`, { force: true });
       writeFileSync(`${rules}.new`, text);
       renameSync(`${rules}.new`, rules);
     },
@@ -72,7 +69,7 @@ function createFailingDisk(library: string) {
       // How many hundredths of what is not synced the disk has.
       const share = random.pick([0, 5, 50, 95, 100]);
       const isOnDisk = () => random.int(1, 100) <= share;
-      const [cached, synced] = [read(data), read(durable)];
+      const [cached, synced] = [readFiles(data), readFiles(durable)];
       const names = [...new Set([...cached.keys(), ...synced.keys()])];
       const isLeft = (name: string) => (isOnDisk() ? cached : synced).has(name);
       return new Map(
@@ -101,8 +98,32 @@ function createFailingDisk(library: string) {
   };
 }
 
+/**
+ * Copies an SQLite file while a rule has the disk fail, and looks whether what is said is true: the copy
+ * is there and whole, or a repeat makes it.
+ *
+ * @param to a path that ends in .db or .ndjson
+ * @returns what the first copy said
+ */
+export async function copyDuring(rule: string, disk: FailingDisk, from: string, to: string) {
+  const { folder, env, setRules } = disk;
+  const isSqlite = to.endsWith(".db");
+  const args = [`sqlite:${from}`, isSqlite ? `sqlite:${to}` : to];
+  setRules(rule);
+  const first = await copy(args, { folder, env });
+  setRules("");
+  const isMade = first.code === 0 || first.told.includes(`${to} is there`);
+  const what = `${rule}\n${first.told}`;
+  if (!isSqlite) expect(existsSync(join(folder, to)), what).toBe(isMade);
+  if (!isMade) expect(await copy(args, { folder, env }), what).toMatchObject({ code: 0 });
+  const whole = tableOf(folder, from);
+  if (isSqlite) expect(tableAlone(folder, to), what).toEqual(whole);
+  else expect(readFileSync(join(folder, to), "utf8").match(/\n/g), what).toHaveLength(whole.rows);
+  return first;
+}
+
 /** The files in a folder, without those that SQLite makes anew after a crash. */
-function read(folder: string): Files {
+export function readFiles(folder: string): Files {
   const names = readdirSync(folder).filter((name) => !/-shm$|\.lost$/.test(name));
   return new Map(names.map((name) => [name, readFileSync(join(folder, name))]));
 }

@@ -1,15 +1,16 @@
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join, resolve } from "node:path";
+import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { openSqliteFile, openSqliteFileToRead } from "../../../src/store/sqlite/file.ts";
-import { copyHere, runSql } from "../../support/copying.ts";
-import { createRandom, type Random, seedOf } from "../../support/random.ts";
-import { hasEnded, type Run, run, untilWritten, waitFor } from "../../support/service.ts";
+import { runSql } from "../../support/copying.ts";
+import type { Random } from "../../support/random.ts";
+import { end, hasEnded, type Run, untilWritten, waitFor } from "../../support/service.ts";
 import { needs } from "../../support/tools.ts";
-import { minutes, timeout } from "./episodes.ts";
+import { Known, pathsOn, startActor } from "./actors.ts";
+import { minutes, repeat, timeout } from "./episodes.ts";
 import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
 
 /** It takes minutes to see each way at least once; without them, a few are looked at. */
@@ -40,17 +41,11 @@ describe("a file and its WAL", needs("cc"), () => {
   const createDisk = prepareDisks();
 
   it("are opened with all that is in them, or refused", { timeout }, async () => {
-    const random = createRandom(seedOf("file and log"));
     // In memory, where syncs take no time, if there is such a folder.
     const folder = mkdtempSync(join(existsSync("/dev/shm") ? "/dev/shm" : tmpdir(), "pairs-"));
     onTestFinished(() => rmSync(folder, { recursive: true }));
-    const until = performance.now() + minutes * 60_000;
-    const counts: Record<string, number> = {};
-    const count = (name: string) => {
-      counts[name] = (counts[name] ?? 0) + 1;
-    };
     let others: Image[] = [];
-    for (let world = 0; world === 0 || performance.now() < until; world += 1) {
+    await repeat("files and logs", async (random, count, world) => {
       const { images, copies } = await live(createDisk(), world, random);
       const contents = new Map<Image, string>();
       for (const image of images) {
@@ -68,25 +63,22 @@ describe("a file and its WAL", needs("cc"), () => {
       }
       for (const log of images.filter((image) => hasCommit(folder, image))) {
         const torn = Array.from({ length: 4 }, () => tear(log, images, random));
-        const files = [...images, ...copies, ...others, ...torn];
-        for (const file of random
-          .shuffle(files.filter((each) => isCovered(each, log)))
-          .slice(0, maxFiles)) {
+        const files = [...images, ...copies, ...others, ...torn].filter((each) =>
+          isCovered(each, log),
+        );
+        for (const file of random.shuffle(files).slice(0, maxFiles)) {
           const content = await open(folder, file, log);
           const isWhole = content === contents.get(log);
-          // Beside a reader, a checkpoint leaves page 1 as it is, and with it the count.
-          const isNewer = images.indexOf(file) > images.indexOf(log);
           const result = content === undefined ? "refused" : isWhole ? "opened" : "spoiled";
           count(`${kindOf(file, log, images)}: ${result}`);
-          if (isNewer) continue;
-          expect(result, `the file of ${file.kind} beside the WAL of ${log.kind}`).not.toBe(
-            "spoiled",
-          );
+          // Beside a reader, a checkpoint leaves page 1 as it is, and with it the count.
+          const isNewer = images.indexOf(file) > images.indexOf(log);
+          const what = `the file of ${file.kind} beside the WAL of ${log.kind}`;
+          if (!isNewer) expect(result, what).not.toBe("spoiled");
         }
       }
       others = images;
-    }
-    console.log(`files and logs: ${JSON.stringify(counts, undefined, 1)}`);
+    });
   });
 });
 
@@ -121,9 +113,10 @@ function tear(log: Image, images: Image[], random: Random): Image {
   return { ...first, kind: "a slow copy", file };
 }
 
-/** Puts the file of an image beside the WAL of one, in a folder of their own. */
-function put(parent: string, { file }: Image, { log, rollback }: Image): string {
-  const path = join(mkdtempSync(join(parent, "pair-")), "investors.db");
+/** Puts the file of an image beside the WAL and the journal of one, in a folder that has nothing else. */
+function put(folder: string, { file }: Image, { log, rollback }: Image): string {
+  for (const name of readdirSync(folder)) rmSync(join(folder, name));
+  const path = join(folder, "investors.db");
   writeFileSync(path, file);
   if (log.length > 0) writeFileSync(`${path}-wal`, log);
   if (rollback.length > 0) writeFileSync(`${path}-journal`, rollback);
@@ -131,14 +124,10 @@ function put(parent: string, { file }: Image, { log, rollback }: Image): string 
 }
 
 /** Whether SQLite finds a commit in the WAL of an image. */
-function hasCommit(parent: string, image: Image): boolean {
+function hasCommit(folder: string, image: Image): boolean {
   if (image.log.length === 0) return false;
-  const path = put(parent, image, image);
-  const db = new DatabaseSync(path, { readOnly: true });
-  const frames = db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log;
-  db.close();
-  rmSync(dirname(path), { recursive: true });
-  return Number(frames) > 0;
+  using db = new DatabaseSync(put(folder, image, image), { readOnly: true });
+  return Number(db.prepare("PRAGMA wal_checkpoint(NOOP)").get()?.log) > 0;
 }
 
 /**
@@ -148,12 +137,12 @@ function hasCommit(parent: string, image: Image): boolean {
  * @returns the result of a check and all records, or undefined if it is refused as it is
  */
 async function open(
-  parent: string,
+  folder: string,
   from: Image,
   beside: Image,
   isPlayedBack = false,
 ): Promise<string | undefined> {
-  const path = put(parent, from, beside);
+  const path = put(folder, from, beside);
   if (isPlayedBack) runSql(path, playBack);
   const hasJournal = beside.rollback.length > 0 && !isPlayedBack;
   const apart = hasJournal ? "-journal is there" : "do not belong together";
@@ -163,50 +152,40 @@ async function open(
   } catch (error) {
     told = String(error);
   }
-  const db = await openSqliteFile(path, () => {}).then(
-    (opened) => opened.db,
-    (error) => void expect(String(error)).toContain(apart),
-  );
-  expect(told.includes(apart)).toBe(db === undefined);
-  if (!db) expect([read(path), read(`${path}-wal`)]).toEqual([from.file, beside.log]);
-  const check = db && String(db.prepare("PRAGMA integrity_check(1)").get()?.integrity_check);
+  const opened = await openSqliteFile(path, () => {}).catch(String);
+  expect(told.includes(apart)).toBe(typeof opened === "string");
+  if (typeof opened === "string") {
+    expect(opened).toContain(apart);
+    expect([read(path), read(`${path}-wal`)]).toEqual([from.file, beside.log]);
+    return undefined;
+  }
+  using db = opened.db;
+  const check = db.prepare("PRAGMA integrity_check(1)").get()?.integrity_check;
   const query = "SELECT lower(hex(id)) AS id, first_name, city FROM investors";
-  const rows = check === "ok" ? db?.prepare(query).all() : [];
-  db?.close();
-  rmSync(dirname(path), { recursive: true });
-  return check && JSON.stringify([check, ...(rows ?? [])], undefined, 1);
+  const rows = check === "ok" ? db.prepare(query).all() : [];
+  return JSON.stringify([check, ...rows], undefined, 1);
 }
 
 /** What is missing of what was acknowledged at an instant, and what is there that nobody asked for. */
 function problemsOf({ journal }: Image, content: string | undefined): string[] {
   if (content === undefined) return ["refused"];
   const [check, ...rows] = JSON.parse(content) as [string, ...{ id: string }[]];
-  const found = new Set(rows.map(({ id }) => id));
-  const marks = new Map<string, string>();
-  for (const line of journal.split("\n")) {
-    const id = line.slice(1).replaceAll("-", "");
-    marks.set(id, (marks.get(id) ?? "") + line[0]);
-  }
-  const lost = [...marks].filter(([id, mark]) => mark === "?+" && !found.has(id));
-  const unknown = [...found].filter((id) => !marks.has(id));
-  return [...(check === "ok" ? [] : [check]), ...lost.map(([id]) => `lost: ${id}`), ...unknown];
+  const known = new Known();
+  known.take(journal);
+  const problems = known.problemsOf(new Set(rows.map(({ id }) => id)));
+  return check === "ok" ? problems : [check, ...problems];
 }
 
 /** Has services and other programs use a file, and keeps what it and copies were at many instants. */
 async function live(disk: FailingDisk, world: number, random: Random) {
-  // What syncs bring to the disk is not looked at.
-  const { DISK_DURABLE: _, ...env } = disk.env;
-  const path = join(disk.folder, "data/investors.db");
-  const journal = join(disk.folder, "journal");
-  const copy = `${journal}.copy`;
+  const { path, journal, copy } = pathsOn(disk);
   const images: Image[] = [];
   const copies: Image[] = [];
   let actors: Run[] = [];
   let uncounted = 0;
 
   function start(role: string): Run {
-    const args = [role, path, journal, String(random.int(0, 2 ** 31 - 1))];
-    const actor = run(args, env, disk.folder, resolve(import.meta.dirname, "actor.ts"));
+    const actor = startActor(disk, role, random);
     actors.push(actor);
     return actor;
   }
@@ -223,44 +202,52 @@ async function live(disk: FailingDisk, world: number, random: Random) {
     });
   }
 
-  async function end(signal: NodeJS.Signals): Promise<void> {
-    for (const { child } of actors) child.kill(signal);
-    await Promise.all(actors.map(({ exited }) => exited));
+  async function endAll(signal: NodeJS.Signals): Promise<void> {
+    await Promise.all(actors.map((actor) => end(actor, signal)));
     actors = [];
   }
+
+  const kill = () => endAll("SIGKILL");
 
   /** Keeps what a kill at this instant would leave. */
   async function take(kind: string): Promise<void> {
     actors = actors.filter(({ child }) => !hasEnded(child));
     for (const { child } of actors) child.kill("SIGSTOP");
     await waitFor(() => actors.every(({ child }) => isStopped(child.pid ?? 0)));
-    const [file, log] = [read(path), read(`${path}-wal`)];
     const index = read(`${path}-shm`);
-    // How many frames are brought in, and up to which of them that was begun (wal.c, WalCkptInfo).
-    const isTorn = index.length > 0 && index.readUInt32LE(96) !== index.readUInt32LE(128);
-    const told = read(journal).toString();
-    const rollback = read(`${path}-journal`);
-    images.push({ kind, world, file, log, rollback, journal: told, uncounted, isTorn });
+    images.push({
+      kind,
+      world,
+      file: read(path),
+      log: read(`${path}-wal`),
+      rollback: read(`${path}-journal`),
+      journal: read(journal).toString(),
+      uncounted,
+      // How many frames are brought in, and up to which of them that was begun (wal.c, WalCkptInfo).
+      isTorn: index.length > 0 && index.readUInt32LE(96) !== index.readUInt32LE(128),
+    });
     for (const { child } of actors) child.kill("SIGCONT");
   }
 
-  /** Keeps an instant while another program does something, and the copy that it makes. */
+  /** Keeps a later instant. */
+  async function takeLater(kind: string): Promise<void> {
+    await delay(random.int(0, 500));
+    await take(kind);
+  }
+
+  /** Keeps an instant while another program does something. */
   async function act(role: string): Promise<void> {
-    const makesCopy = ["backup", "VACUUM INTO"].includes(role);
-    uncounted += makesCopy ? 0 : 1;
     const actor = start(role);
     await Promise.race([actor.exited, delay(random.int(100, 500))]);
     await take(role);
     await actor.exited;
-    uncounted += makesCopy ? 0 : 1;
-    if (makesCopy) keepCopy(role);
   }
 
-  function keepCopy(kind: string): void {
-    const file = read(copy);
-    const none = { log: Buffer.of(), rollback: Buffer.of(), journal: "", isTorn: false };
-    copies.push({ kind, world, file, uncounted, ...none });
-    rmSync(copy, { force: true });
+  /** The same of one that commits, without a count. */
+  async function change(role: string): Promise<void> {
+    uncounted += 1;
+    await act(role);
+    uncounted += 1;
   }
 
   /** Keeps an instant at which the disk hangs, or one after what an actor did, if it did not hang. */
@@ -275,30 +262,33 @@ async function live(disk: FailingDisk, world: number, random: Random) {
     await Promise.race([actor.exited, ...hung, opened]);
     isOver = true;
     await take(kind);
-    await end("SIGKILL");
+    await kill();
     disk.setRules("");
   }
 
-  const kill = () => end("SIGKILL");
-  const pass = () => delay(random.int(0, 500));
-  const steps: Record<string, (name: string) => unknown> = {
-    "any instant": (name) => pass().then(() => take(name)),
-    "kill -9": (name) =>
-      pass()
-        .then(() => take(name))
-        .then(kill),
+  const steps: Record<string, (name: string) => Promise<void>> = {
+    "any instant": takeLater,
+    async "kill -9"(name) {
+      await takeLater(name);
+      await kill();
+    },
     "a checkpoint": (name) => hang(name, "checkpoint"),
-    "a start": (name) => kill().then(() => hang(name, "service")),
-    "the end of a start": (name) =>
-      kill()
-        .then(() => startServices())
-        .then(() => take(name)),
-    "two starts at once": (name) =>
-      kill()
-        .then(() => startServices(2))
-        .then(() => take(name)),
+    async "a start"(name) {
+      await kill();
+      await hang(name, "service");
+    },
+    async "the end of a start"(name) {
+      await kill();
+      await startServices();
+      await take(name);
+    },
+    async "two starts at once"(name) {
+      await kill();
+      await startServices(2);
+      await take(name);
+    },
     async "a clean shutdown"(name) {
-      await end("SIGTERM");
+      await endAll("SIGTERM");
       await take(name);
       await startServices();
       await take(`${name} and a start`);
@@ -310,21 +300,18 @@ async function live(disk: FailingDisk, world: number, random: Random) {
     },
     async "a second service"(name) {
       await startServices();
-      await pass();
-      await take(name);
+      await takeLater(name);
     },
     async "a reader"(name) {
       start("reader");
-      await pass();
-      await take(name);
+      await takeLater(name);
     },
     async "a full disk"(name) {
       disk.setRules(`write ${random.pick([".db", "-wal"])} ${random.int(1, 20)} ENOSPC`);
-      await pass();
-      await take(name);
+      await takeLater(name);
       disk.setRules("");
     },
-    "another program": () => act("writer"),
+    "another program": () => change("writer"),
     async "another program in rollback mode"(name) {
       await kill();
       uncounted += 1;
@@ -333,12 +320,14 @@ async function live(disk: FailingDisk, world: number, random: Random) {
       runSql(path, playBack);
       uncounted += 1;
     },
-    "a compaction": () => act("VACUUM"),
-    "a removal": () => act("remove"),
-    "a copy by another program": () => act(random.pick(["backup", "VACUUM INTO"])),
-    async copy(name) {
-      await copyHere([`sqlite:${path}`, `sqlite:${copy}`], { folder: disk.folder });
-      keepCopy(name);
+    "a compaction": () => change("VACUUM"),
+    "a removal": () => change("remove"),
+    async "a copy"() {
+      const kind = random.pick(["backup", "VACUUM INTO", "copy"]);
+      await act(kind);
+      const none = { log: Buffer.of(), rollback: Buffer.of(), journal: "", isTorn: false };
+      copies.push({ kind, world, file: read(copy), uncounted, ...none });
+      for (const suffix of ["", "-wal", "-shm"]) rmSync(copy + suffix, { force: true });
     },
   };
   await hang("the first start", "service");

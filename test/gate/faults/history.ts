@@ -15,7 +15,7 @@ export type FailedCall = Pick<Awaited<ReturnType<typeof failureOf>>, "reason" | 
 };
 
 /** What a reply can contradict. */
-export type Rule =
+type Rule =
   /** A record that was acknowledged or seen is missing from what was asked for later. */
   | "missing"
   /** One create, or one request id, made two records. */
@@ -92,14 +92,14 @@ export class History {
       acknowledged: (investor: Investor) => {
         entry.running -= 1;
         entry.mayBeThere = true;
-        this.count("acknowledged");
+        this.#count("acknowledged");
         if (this.#see(investor, "create") !== entry) {
           this.#violate("altered", `create: ${investor.id} of another request came`);
         }
       },
       failed: (failure: FailedCall) => {
         entry.running -= 1;
-        this.count(`create ${failure.reason}`);
+        this.#count(`create ${failure.reason}`);
         this.#judgeFailedCreate(request, entry, failure);
       },
     };
@@ -130,12 +130,12 @@ export class History {
     const isKnown = this.#ids.has(id);
     return {
       found: (investor: Investor) => {
-        this.count("get");
+        this.#count("get");
         if (investor.id !== id) this.#violate("altered", `get ${id}: ${investor.id} came`);
         this.#see(investor, "get");
       },
       failed: ({ reason, message }: FailedCall) => {
-        this.count(`get ${reason}`);
+        this.#count(`get ${reason}`);
         if (reason !== "INVESTOR_NOT_FOUND") this.#expectTemporary(reason, `get: ${message}`);
         else if (isKnown) this.#violate("missing", `get: ${id}`);
       },
@@ -157,20 +157,35 @@ export class History {
       },
       /** All of it was seen. */
       ended: () => {
-        this.count(via);
+        this.#count(via);
         for (const id of this.visible.slice(0, before)) {
           if (!seen.has(id)) this.#violate("missing", `${via}: ${id}`);
         }
       },
       /** A part of it failed, and is asked for again or given up. */
       failed: ({ reason, message }: FailedCall) => {
-        this.count(`${via} ${reason}`);
+        this.#count(`${via} ${reason}`);
         this.#expectTemporary(reason, `${via}: ${message}`);
       },
     };
   }
 
-  count(what: string): void {
+  /** A record was removed: it must not come again. No walk may be under way. */
+  removed(id: string): void {
+    this.visible.splice(this.visible.indexOf(id), 1);
+    this.#ids.delete(id);
+    for (const [name, entry] of this.#entries) if (entry.id === id) this.#entries.delete(name);
+  }
+
+  /** One that knows the same records, to look at what may be, and need not become true. */
+  fork(): History {
+    const fork = new History();
+    fork.visible.push(...this.visible);
+    for (const [name, entry] of this.#entries) fork.#entries.set(name, { ...entry });
+    return fork;
+  }
+
+  #count(what: string): void {
     this.counts[what] = (this.counts[what] ?? 0) + 1;
   }
 

@@ -1,14 +1,13 @@
 // Starts, copies and removals that are killed, and backups that are put beside what they leave.
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { dirname, join, resolve } from "node:path";
-import { DatabaseSync } from "node:sqlite";
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { makeSqlite, openSqlite, runSql } from "../../support/copying.ts";
-import { createRandom, type Random, seedOf } from "../../support/random.ts";
-import { type Run, run } from "../../support/service.ts";
+import { idOf, idsIn, makeSqlite, runSql } from "../../support/copying.ts";
+import type { Random } from "../../support/random.ts";
+import type { Run } from "../../support/service.ts";
 import { needs } from "../../support/tools.ts";
-import { minutes, timeout } from "./episodes.ts";
+import { Known, listIds, pathsOn, putBackup, startActor } from "./actors.ts";
+import { minutes, repeat, timeout } from "./episodes.ts";
 import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
 
 /** How many steps a life of a file has, after which a new one begins. */
@@ -26,38 +25,18 @@ interface Backup {
 describe("what killed commands leave", needs("cc"), () => {
   const createDisk = prepareDisks();
 
-  it("costs no record, in the file or in a backup that is put there", { timeout }, async () => {
-    const random = createRandom(seedOf("left-overs"));
-    const until = performance.now() + minutes * 60_000;
-    const counts: Record<string, number> = {};
-    const count = (name: string) => {
-      counts[name] = (counts[name] ?? 0) + 1;
-    };
-    do await live(createDisk(), random, count);
-    while (performance.now() < until);
-    console.log(`left-overs: ${JSON.stringify(counts, undefined, 1)}`);
-  });
+  it("costs no record, in the file or in a backup that is put there", { timeout }, () =>
+    repeat("left-overs", (random, count) => live(createDisk(), random, count)),
+  );
 });
 
 /** Has a file used, killed and restored, and looks after each step at what is in it. */
 async function live(disk: FailingDisk, random: Random, count: (name: string) => void) {
-  const { DISK_DURABLE: _, ...env } = disk.env;
-  const path = join(disk.folder, "data/investors.db");
-  const journal = join(disk.folder, "journal");
-  /** Ids that have to be in the file, and those that may be. */
-  let certain = new Set<string>();
-  let possible = new Set<string>();
+  const { path, journal, copy } = pathsOn(disk);
+  let known = new Known();
   const backups: Backup[] = [];
 
-  function start(role: string): Run {
-    const seed = String(random.int(0, 2 ** 31 - 1));
-    return run(
-      [role, path, journal, seed],
-      env,
-      disk.folder,
-      resolve(import.meta.dirname, "actor.ts"),
-    );
-  }
+  const start = (role: string) => startActor(disk, role, random);
 
   /** Runs an actor until it ends, mostly by a kill: at one of its system calls, or after some time. */
   async function killAmid(role: string): Promise<boolean> {
@@ -86,110 +65,53 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     return code;
   }
 
-  /** Takes what the actors have noted: asked for, acknowledged, removed. */
+  /** Takes what the actors have noted. */
   function note(): void {
     if (!existsSync(journal)) return;
-    for (const line of readFileSync(journal, "utf8").split("\n")) {
-      const id = line.slice(1);
-      if (line.startsWith("+")) certain.add(id);
-      if (line.startsWith("-")) certain.delete(id);
-      if (/^[?-]/.test(line)) possible.add(id);
-    }
+    known.take(readFileSync(journal, "utf8"));
     rmSync(journal);
   }
 
-  const read = () =>
-    readdirSync(dirname(path))
-      .filter((name) => !name.endsWith("-shm"))
-      .map((name) => [name, readFileSync(join(dirname(path), name)).toString("base64")]);
-
-  /** The ids in the file, by a start and a list; or why it is refused as it is. */
-  async function look(): Promise<Set<string> | string> {
-    const before = read();
-    try {
-      const store = await openSqlite(path);
-      const found = await store.list({ limit: 100_000 });
-      await store.close();
-      expect(found.filter(({ city }) => city === "Gotham")).toEqual([]);
-      return new Set(found.map(({ id }) => id));
-    } catch (error) {
-      expect(read()).toEqual(before);
-      return String(error);
-    }
-  }
-
-  const isKnown = (id: string) => certain.has(id) || possible.has(id);
-  const isAsKnown = (found: Set<string>) =>
-    [...certain].every((id) => found.has(id)) && [...found].every(isKnown);
-
   /** Looks at the file as it was left; a journal is its own, and played back as the error says. */
   async function verify(): Promise<void> {
-    let found = await look();
+    let found = await listIds(path);
     const [, sql] = /plays it back .*'([^']+)'$/.exec(String(found)) ?? [];
     if (sql !== undefined) {
       runSql(path, sql);
       count("a journal of its own was refused, and played back");
-      found = await look();
+      found = await listIds(path);
     }
     if (typeof found === "string") throw new Error(found);
-    expect(
-      [...certain].filter((id) => !found.has(id)),
-      "lost",
-    ).toEqual([]);
-    expect(
-      [...found].filter((id) => !isKnown(id)),
-      "unknown",
-    ).toEqual([]);
+    expect(known.problemsOf(found)).toEqual([]);
     // What was read stays.
-    certain = found;
-    possible = new Set();
+    known.settle(found);
   }
 
   async function keepBackup(kind: string): Promise<void> {
-    if (kind === "copy") {
-      if (!(await killAmid("copy from"))) return;
-      copyFileSync(`${path}.copy`, `${journal}.copy`);
-      for (const suffix of ["", "-wal", "-shm", "-journal"])
-        rmSync(`${path}.copy${suffix}`, { force: true });
-    } else {
-      const { exited, output } = start(kind);
-      expect(await exited, output()).toBe(0);
-    }
+    for (const suffix of ["", "-wal", "-shm"]) rmSync(copy + suffix, { force: true });
+    if (kind === "copy" ? !(await killAmid(kind)) : (await endOf(kind, start(kind))) !== 0) return;
     const to = `${journal}.${backups.length}`;
-    copyFileSync(`${journal}.copy`, to);
-    rmSync(`${journal}.copy`);
-    const db = new DatabaseSync(to);
-    const rows = db.prepare("SELECT lower(hex(id)) AS id FROM investors").all();
-    db.close();
-    const ids = rows.map(({ id }) =>
-      String(id).replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"),
-    );
-    backups.push({ kind, path: to, ids: new Set(ids) });
-    expect(isAsKnown(new Set(ids)), `a backup by ${kind}`).toBe(true);
+    renameSync(copy, to);
+    const ids = new Set(idsIn(to));
+    backups.push({ kind, path: to, ids });
+    expect(known.problemsOf(ids), `a backup by ${kind}`).toEqual([]);
   }
 
-  /** Puts a backup in the place of the file, and leaves what is beside it, as the pages warn of. */
   async function restore(): Promise<void> {
     if (backups.length === 0) return;
     const { kind, path: from, ids } = random.pick(backups);
-    copyFileSync(from, path);
-    let found = await look();
-    if (typeof found === "string") {
-      const [, what = ""] = /move the (WAL|journal) away/.exec(found) ?? [];
-      expect(what, found).not.toBe("");
-      count(`a backup by ${kind} beside a ${what} was refused`);
-      for (const suffix of ["-wal", "-shm", "-journal"]) rmSync(path + suffix, { force: true });
-      found = await look();
-      if (typeof found === "string") throw new Error(found);
-      expect(found).toEqual(ids);
-    } else {
-      // Its own WAL, of commits since it was made or restored, brings it up to date.
-      const isCurrent = isAsKnown(found) && ![...found].every((id) => ids.has(id));
-      count(`a backup by ${kind} was opened${isCurrent ? ", and its WAL brought in" : ""}`);
-      if (!isCurrent) expect(found, kind).toEqual(ids);
-    }
-    certain = found;
-    possible = new Set();
+    const { ids: found, refused } = await putBackup(from, path);
+    // Its own WAL, of commits since it was made or restored, brings it up to date.
+    const isCurrent =
+      !refused && [...found].some((id) => !ids.has(id)) && known.problemsOf(found).length === 0;
+    const result = refused
+      ? `refused beside a ${refused}`
+      : isCurrent
+        ? "brought up to date"
+        : "opened";
+    count(`a backup by ${kind} was ${result}`);
+    if (!isCurrent) expect(found, kind).toEqual(ids);
+    known.settle(found);
   }
 
   /** Leaves the journal of another program; mostly, a backup is put beside it. */
@@ -201,9 +123,9 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
 
   /** Begins with no file; what a kill amid the first start leaves is beside the backup. */
   async function beginAnew(): Promise<void> {
-    rmSync(dirname(path), { recursive: true });
-    mkdirSync(dirname(path));
-    [certain, possible] = [new Set(), new Set()];
+    rmSync(disk.data, { recursive: true });
+    mkdirSync(disk.data);
+    known = new Known();
     await killAmid(random.pick(["start", "service"]));
     await restore();
   }
@@ -212,20 +134,20 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     () => killAmid("service"),
     () => killAmid("service"),
     () => killAmid("start"),
-    async () => certain.size > 0 && killAmid("remove"),
+    async () => known.certain.size > 0 && killAmid("remove"),
     rollBack,
     async () => {
       rmSync(`${journal}.source`, { force: true });
-      const ids = (await makeSqlite(disk.folder, "journal.source", 50)).map(({ id }) => id);
-      for (const id of ids) possible.add(id);
-      if (await killAmid("copy to")) for (const id of ids) certain.add(id);
+      const ids = (await makeSqlite(disk.folder, "journal.source", 50)).map(idOf);
+      for (const id of ids) known.possible.add(id);
+      if (await killAmid("copy to")) for (const id of ids) known.certain.add(id);
     },
     async () => {
-      const services = [start("service"), start("service")];
+      const services = [start("service"), start("service")] as const;
       await delay(random.int(0, 1_200));
-      services[0]?.child.kill("SIGKILL");
+      services[0].child.kill("SIGKILL");
       await delay(random.int(0, 1_200));
-      services[1]?.child.kill(random.pick(["SIGKILL", "SIGTERM"]));
+      services[1].child.kill(random.pick(["SIGKILL", "SIGTERM"]));
       for (const service of services) await endOf("one of two services", service);
       note();
     },
@@ -246,8 +168,8 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
   await beginAnew();
   for (let step = 0; step < steps; step += 1) {
     const act = random.pick(kinds);
-    if (act === restore || random.int(0, 2) > 0) await act();
-    else await act().then(verify);
+    await act();
+    if (act !== restore && random.int(0, 2) === 0) await verify();
   }
   await verify();
   rmSync(disk.folder, { recursive: true });

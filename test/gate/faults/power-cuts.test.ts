@@ -4,9 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
-import { v4, v7 } from "uuid";
+import { stringify, v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import { type Investor, InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
+import { InvestorSchema } from "../../../gen/investor/v1/investor_pb.js";
 import { maxTextLength } from "../../../src/investor/investor.ts";
 import { listAll } from "../../support/pages.ts";
 import { createRandom, type Random, seedOf } from "../../support/random.ts";
@@ -22,51 +22,76 @@ import {
   waitFor,
 } from "../../support/service.ts";
 import { needs } from "../../support/tools.ts";
-import { minutes, timeout } from "./episodes.ts";
+import { sendCreate } from "./callers.ts";
+import { repeat, timeout } from "./episodes.ts";
 import { type FailingDisk, type Files, prepareDisks } from "./failing-disk.ts";
-import { contentOf } from "./history.ts";
+import { type CreateRequest, History } from "./history.ts";
 
 const struck = "the disk fails";
+
+/** A disk, what is known of the records on it, and who uses its file. */
+interface World {
+  readonly disk: FailingDisk;
+  readonly random: Random;
+  readonly history: History;
+  /** Creates with a request id that have failed. */
+  readonly unanswered: CreateRequest[];
+  /** Processes that hold a snapshot of the file. */
+  readonly readers: Run[];
+}
 
 describe("after a power cut", needs("cc"), () => {
   const createDisk = prepareDisks();
 
+  const createWorld = (random: Random): World => {
+    const disk = createDisk();
+    return { disk, random, history: new History(), unanswered: [], readers: [] };
+  };
+
   it("all that was acknowledged or read is there, and nothing else", { timeout }, async () => {
-    const random = createRandom(seedOf("power cuts"));
-    const until = performance.now() + (minutes || 0.25) * 60_000;
-    const count: Record<string, number> = {};
-    while (performance.now() < until) {
-      const disk = createDisk();
-      const records = createRecords();
-      const readers: Run[] = [];
-      for (const [way, end] of random.shuffle(Object.entries(ends))) {
+    const cutOften = async (random: Random) => {
+      const world = createWorld(random);
+      for (const end of random.shuffle(ends)) {
         if (random.int(0, 2) > 0) {
           const [suffix, action] = [random.pick([".db", "-wal"]), random.pick(["hang", "lost"])];
-          await failStart(disk, `sync ${suffix} ${random.int(1, 2)} ${action}`);
-          await cutPower(disk, records, readers, random);
+          await failStart(world, `sync ${suffix} ${random.int(1, 2)} ${action}`);
+          await cutPower(world);
         }
-        await live(disk, records, readers, random, end);
-        await cutPower(disk, records, readers, random);
-        count[way] = (count[way] ?? 0) + 1;
+        await live(world, end);
+        await cutPower(world);
       }
-      await endAll(readers);
-      rmSync(disk.folder, { recursive: true });
-    }
-    console.log(`power cuts: ${JSON.stringify(count)}`);
+      await endReaders(world);
+      rmSync(world.disk.folder, { recursive: true });
+    };
+    await repeat("power cuts", cutOften, 0.25);
   });
 
   it("a WAL that a sync has lost is written again before a start brings it in", async () => {
     const random = createRandom(seedOf("a lost log"));
-    const disk = createDisk();
-    const records = createRecords();
+    const world = createWorld(random);
     for (let round = 0; round < 4; round += 1) {
-      const readers: Run[] = [];
-      await live(disk, records, readers, random, loseLog);
+      await live(world, loseLog);
       // Beside them, the start would not bring it in.
-      await endAll(readers);
-      await failStart(disk, "sync .db 1 hang");
-      for (let i = 0; i < 60; i += 1) {
-        expect(records.problemsOf(disk.afterPowerCut(random))).toEqual([]);
+      await endReaders(world);
+      await failStart(world, "sync .db 1 hang");
+      for (let i = 0; i < 60; i += 1) expectSound(world, world.disk.afterPowerCut(random));
+    }
+  });
+
+  it("no record is left that was removed, in the file or its WAL, beside a service or not", async () => {
+    const random = createRandom(seedOf("removals and power cuts"));
+    for (const isStopped of [true, false]) {
+      const { durableEnv, folder, afterPowerCut } = createDisk();
+      const service = await startService(durableEnv, folder);
+      const { id } = await grpcClient(service).createInvestor(aCreate());
+      if (isStopped) await end(service);
+      const args = ["remove", "sqlite:data/investors.db", id];
+      const { exited, output } = run(args, durableEnv, folder);
+      expect(await exited, output()).toBe(0);
+      const bytes = Buffer.from(id.replaceAll("-", ""), "hex");
+      for (let i = 0; i < 30; i += 1) {
+        for (const [name, content] of afterPowerCut(random))
+          expect(content.includes(bytes), name).toBe(false);
       }
     }
   });
@@ -79,7 +104,7 @@ describe("after a power cut", needs("cc"), () => {
       db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; CREATE TABLE investors (id)");
       for (let id = 0; id < ${rows}; id += 1) db.prepare("INSERT INTO investors VALUES (?)").run(id);
       process.kill(process.pid, "SIGKILL");`;
-    spawnSync(process.execPath, ["-e", script], { cwd: disk.folder, env: disk.env });
+    spawnSync(process.execPath, ["-e", script], { cwd: disk.folder, env: disk.durableEnv });
     const random = createRandom(seedOf("commits that are not synced"));
     const left = Array.from({ length: 50 }, () => readRows(disk.afterPowerCut(random)).length);
     expect(Math.min(...left)).toBeLessThan(rows);
@@ -97,65 +122,30 @@ const loseLog: End = async (service, disk, random) => {
   expect(await service.exited).toBe(1);
 };
 
-const ends: Record<string, End> = {
-  async "a clean shutdown"({ child }, _, random) {
-    await delay(random.int(20, 500));
-    child.kill("SIGTERM");
-  },
-
-  async "kill -9"({ child }, _, random) {
-    await delay(random.int(20, 500));
-    child.kill("SIGKILL");
-  },
-
-  async "kill -9 while a sync hangs"(service, disk, random) {
-    const ofLog = `sync -wal ${random.int(1, 20)} hang`;
-    // Beside a reader, the file may not be written at all.
-    disk.setRules(random.pick([ofLog, "sync .db 1 hang\nsync -wal 200 hang"]));
-    await waitFor(async () => service.output().includes(struck));
-    service.child.kill("SIGKILL");
-  },
-
-  "a sync of the WAL that loses its pages": loseLog,
+const killAmidSync: End = async (service, disk, random) => {
+  const ofLog = `sync -wal ${random.int(1, 20)} hang`;
+  // Beside a reader, the file may not be written at all.
+  disk.setRules(random.pick([ofLog, "sync .db 1 hang\nsync -wal 200 hang"]));
+  await waitFor(async () => service.output().includes(struck));
+  service.child.kill("SIGKILL");
 };
 
+function endBy(signal: NodeJS.Signals): End {
+  return async ({ child }, _, random) => {
+    await delay(random.int(20, 500));
+    child.kill(signal);
+  };
+}
+
+const ends = [endBy("SIGTERM"), endBy("SIGKILL"), killAmidSync, loseLog];
+
 /** Starts a service whose disk fails meanwhile by a rule, and kills it. */
-async function failStart(disk: FailingDisk, rule: string): Promise<void> {
+async function failStart({ disk }: World, rule: string): Promise<void> {
   disk.setRules(rule);
-  const starting = run([], disk.env, disk.folder);
+  const starting = run([], disk.durableEnv, disk.folder);
   const { output } = starting;
   await waitFor(async () => output().includes(struck) || output().includes("serving"));
   await end(starting, "SIGKILL");
-}
-
-type Records = ReturnType<typeof createRecords>;
-
-/** What was asked for, and what was acknowledged or read. */
-function createRecords() {
-  const requested = new Set<string>();
-  /** Ids by content. */
-  const promised = new Map<string, string>();
-  return {
-    /** Creates with a request id that have failed. */
-    unanswered: [] as ReturnType<typeof aCreate>[],
-    request: (request: ReturnType<typeof aCreate>) => void requested.add(contentOf(request)),
-    promise: (investor: Investor) => void promised.set(contentOf(investor), investor.id),
-    /** What of it is missing from files, and what is there besides. */
-    problemsOf(files: Files): string[] {
-      const problems: string[] = [];
-      const found = new Map<string, string>();
-      for (const row of readRows(files)) {
-        const content = JSON.stringify(InvestorSchema.fields.slice(1).map(({ name }) => row[name]));
-        if (found.has(content)) problems.push(`doubled: ${content}`);
-        if (!requested.has(content)) problems.push(`never requested: ${content}`);
-        found.set(content, String(row.id));
-      }
-      for (const [content, id] of promised) {
-        if (found.get(content) !== id.replaceAll("-", "")) problems.push(`lost: ${id}`);
-      }
-      return problems;
-    },
-  };
 }
 
 /**
@@ -163,19 +153,28 @@ function createRecords() {
  *
  * @throws {Error} something is missing, or there that was never requested
  */
-async function cutPower(
-  disk: FailingDisk,
-  records: Records,
-  readers: Run[],
-  random: Random,
-): Promise<void> {
+async function cutPower(world: World): Promise<void> {
+  const { disk, random } = world;
   const images = Array.from({ length: 15 }, () => disk.afterPowerCut(random));
-  for (const image of images) expect(records.problemsOf(image)).toEqual([]);
+  for (const image of images) expectSound(world, image);
   if (random.int(0, 1) === 0) {
-    await endAll(readers);
+    await endReaders(world);
     const image = random.pick(images);
     disk.restore(isBlank(image) ? new Map() : image);
   }
+}
+
+/** @throws {Error} what of the files contradicts what is known */
+function expectSound({ history }: World, files: Files): void {
+  const fork = history.fork();
+  const walk = fork.walk("after a power cut");
+  for (const row of readRows(files)) {
+    const values = InvestorSchema.fields.map(({ name, localName }) => [localName, row[name]]);
+    const id = stringify(row.id as Uint8Array);
+    walk.saw({ ...Object.fromEntries(values), id });
+  }
+  walk.ended();
+  fork.expectSound();
 }
 
 /** Whether there is just the first page of a new file, not yet written: a start refuses it. */
@@ -193,7 +192,7 @@ async function startReader({ folder }: FailingDisk): Promise<Run> {
 }
 
 /** Kills readers: one that closes the file would bring the WAL in, past the disk that fails. */
-async function endAll(readers: Run[]): Promise<void> {
+async function endReaders({ readers }: World): Promise<void> {
   for (const reader of readers.splice(0)) await end(reader, "SIGKILL");
 }
 
@@ -201,38 +200,27 @@ async function endAll(readers: Run[]): Promise<void> {
  * A service takes creates, 32 at once, until it ends; each caller gives up at its first failure. A
  * reader may begin meanwhile, and stays.
  */
-async function live(
-  disk: FailingDisk,
-  records: Records,
-  readers: Run[],
-  random: Random,
-  end: End,
-): Promise<void> {
+async function live({ disk, random, history, unanswered, readers }: World, end: End) {
   disk.setRules("");
-  const service = await startService(disk.env, disk.folder);
+  const service = await startService(disk.durableEnv, disk.folder);
   const client = grpcClient(service);
-  for (const investor of await listAll(client)) records.promise(investor);
-  const repeats = records.unanswered;
-  records.unanswered = [];
+  const walk = history.walk("at the start");
+  for (const investor of await listAll(client)) walk.saw(investor);
+  walk.ended();
 
   async function create(): Promise<void> {
-    for (;;) {
-      const request = repeats.pop() ?? aRequest(random);
-      records.request(request);
-      try {
-        records.promise(await client.createInvestor(request));
-      } catch {
-        if (request.requestId !== undefined) records.unanswered.push(request);
-        return;
-      }
-    }
+    let request: CreateRequest;
+    do request = unanswered.pop() ?? aRequest(random);
+    while ((await sendCreate(history, client, request)) === undefined);
+    if (request.requestId !== undefined) unanswered.push(request);
   }
 
   /** Reads again and again what comes last. */
   async function read(): Promise<void> {
     for (let pageToken = ""; ; ) {
       const page = await client.listInvestors({ pageSize: 50, pageToken });
-      for (const investor of page.investors) records.promise(investor);
+      const walk = history.walk("page");
+      for (const investor of page.investors) walk.saw(investor);
       pageToken = page.nextPageToken || pageToken;
     }
   }
@@ -242,7 +230,7 @@ async function live(
   await end(service, disk, random);
   await Promise.all(calls);
   await service.exited;
-  records.unanswered.push(...repeats);
+  history.expectSound();
 }
 
 /** Some are large, so that the WAL is brought into the file now and then. */
@@ -253,7 +241,7 @@ function aRequest(random: Random) {
 }
 
 /**
- * Reads what SQLite makes of the files, ids in hex.
+ * Reads what SQLite makes of the files.
  *
  * @throws {Error} it takes them for damaged
  */
@@ -266,8 +254,7 @@ function readRows(files: Files): Record<string, unknown>[] {
     const check = db.prepare("PRAGMA integrity_check").get()?.integrity_check;
     if (check !== "ok") throw new Error(`it is damaged: ${check}`);
     const tables = db.prepare("SELECT name FROM sqlite_schema WHERE name = 'investors'").all();
-    const rows = "SELECT *, lower(hex(id)) AS id FROM investors";
-    return tables.length === 0 ? [] : db.prepare(rows).all();
+    return tables.length === 0 ? [] : db.prepare("SELECT * FROM investors ORDER BY id").all();
   } finally {
     db.close();
     rmSync(folder, { recursive: true });

@@ -1,60 +1,105 @@
-import { rmSync } from "node:fs";
+import { existsSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { createRandom, type Random, seedOf } from "../../support/random.ts";
+import { tableAlone, tableOf } from "../../support/copying.ts";
+import type { Random } from "../../support/random.ts";
 import {
   end,
   hasEnded,
   lockDatabase,
+  run,
   type Service,
-  startService,
   untilWritten,
 } from "../../support/service.ts";
 import { needs } from "../../support/tools.ts";
 import { startCallers } from "./callers.ts";
 import { type FaultOf, runEpisodes, timeout, type World } from "./episodes.ts";
-import { prepareDisks } from "./failing-disk.ts";
+import { copyDuring, type FailingDisk, prepareDisks } from "./failing-disk.ts";
+
+const file = "data/investors.db";
+
+/** System calls that can fail, and of which files. */
+const operations: Record<string, string[]> = {
+  write: ["*", ".db", "-wal", "-shm", ".partial"],
+  sync: ["*", ".db", "-wal", "."],
+  truncate: ["*", "-wal", "-shm"],
+  open: ["*", ".db", "-wal", "-shm", ".partial"],
+  look: ["*", ".db", "-wal"],
+  unlink: ["*", "-wal", "-shm", ".partial"],
+  rename: [".ndjson"],
+  lock: ["*", ".db", "-shm"],
+  read: ["*", ".db", "-wal", "-shm"],
+};
+/** What is done only once or twice, where the others are done often. */
+const rare = ["truncate", "unlink", "rename"];
+
+/** A rule by which a system call fails once, from some time on, or each third time. */
+function aFailure(random: Random): string {
+  const [operation, suffixes] = random.pick(Object.entries(operations));
+  const number = random.int(1, rare.includes(operation) ? 2 : 12);
+  const when = random.pick([`=${number}`, `${number}`, "/3"]);
+  const error = random.pick(["EIO", "ENOSPC", "EDQUOT", "EROFS", "EMFILE"]);
+  return `${operation} ${random.pick(suffixes)} ${when} ${error}`;
+}
 
 /** A service whose disk and process can be made to fail, and its callers. */
 interface SqliteWorld extends World {
+  readonly disk: FailingDisk;
   /** The service as it runs now. */
   service(): Service;
-  /** Starts a process beside it on the same file. */
-  startSecond(): Promise<Service>;
-  /** Makes the disk fail by the rules of failing-disk.c. */
-  failDisk(rules: string): void;
-  readonly file: string;
+  /** Starts a process beside those that run on the file; returns it if it does not serve. */
+  start(): Promise<Service>;
 }
 
 const faults: Record<string, FaultOf<SqliteWorld>> = {
   "kill -9": async ({ service }) => void (await end(service(), "SIGKILL")),
   "a shutdown": async ({ service }) => void (await end(service())),
 
-  async "an error of the disk for a while"({ failDisk, service }, random) {
-    const suffix = random.pick(["-wal", "-wal", ".db"]);
-    const action = random.pick(["EIO", "ENOSPC"]);
-    failDisk(`${random.pick(["write", "truncate"])} ${suffix} ${random.int(1, 20)} ${action}`);
+  async "calls that fail for a while"({ disk, service }, random) {
+    disk.setRules(aFailure(random));
     await Promise.race([delay(random.int(100, 1_500)), service().exited]);
   },
 
-  async "a sync that fails"({ failDisk, service }, random) {
-    failDisk(`sync -wal ${random.int(1, 10)} EIO`);
+  async "an error of the disk for a while"({ disk, service }, random) {
+    const suffix = random.pick(["-wal", "-wal", ".db"]);
+    const action = random.pick(["EIO", "ENOSPC"]);
+    disk.setRules(`${random.pick(["write", "truncate"])} ${suffix} ${random.int(1, 20)} ${action}`);
+    await Promise.race([delay(random.int(100, 1_500)), service().exited]);
+  },
+
+  async "a start while calls fail"({ disk, service, start }, random) {
+    await end(service(), random.pick(["SIGTERM", "SIGKILL"]));
+    disk.setRules(aFailure(random));
+    const { child } = await start();
+    if (!hasEnded(child)) await delay(random.int(100, 1_500));
+  },
+
+  async "a shutdown while calls fail"({ disk, service }, random) {
+    disk.setRules(aFailure(random));
+    const code = await end(service());
+    disk.setRules("");
+    // It may be that the WAL could not be deleted; the file is whole without it.
+    if (code === 0) expect(tableAlone(disk.folder, file)).toEqual(tableOf(disk.folder, file));
+  },
+
+  async "a sync that fails"({ disk, service }, random) {
+    disk.setRules(`sync -wal ${random.int(1, 10)} EIO`);
     expect(await service().exited, "it goes on after a sync that failed").toBe(1);
   },
 
-  async "a sync that hangs, and kill -9"({ failDisk, service }, random) {
-    failDisk(`sync ${random.pick(["-wal", "-wal", ".db"])} ${random.int(1, 10)} hang`);
+  async "a sync that hangs, and kill -9"({ disk, service }, random) {
+    disk.setRules(`sync ${random.pick(["-wal", "-wal", ".db"])} ${random.int(1, 10)} hang`);
     await Promise.race([untilWritten(service(), "the disk fails"), delay(3_000)]);
     // In the longer time, some callers learn that the deadline has passed.
     await delay(random.pick([0, 3_500]));
     await end(service(), "SIGKILL");
   },
 
-  async "a second process"({ service, startSecond }, random) {
+  async "a second process"({ service, start }, random) {
     const first = service();
-    const second = await startSecond();
+    const second = await start();
     await delay(random.int(200, 1_500));
     await end(random.pick([first, second]), random.pick(["SIGKILL", "SIGTERM"]));
   },
@@ -66,8 +111,8 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
   },
 
   /** It also keeps a start waiting, which has to bring the WAL in. */
-  async "another program that reads"({ file, service, recover }, random) {
-    const db = new DatabaseSync(file, { readOnly: true });
+  async "another program that reads"({ disk, service, recover }, random) {
+    const db = new DatabaseSync(join(disk.folder, file), { readOnly: true });
     db.exec("BEGIN");
     db.prepare("SELECT count(*) FROM investors").get();
     const left = delay(random.int(500, 2_000)).then(() => db.close());
@@ -84,58 +129,101 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
   },
 };
 
+/** Removes a record while calls fail, and again if that fails: then it is nowhere. */
+async function removeDuring(
+  rule: string,
+  { folder, env, setRules }: FailingDisk,
+  id: string,
+  random: Random,
+) {
+  // Elsewhere, the free space of the file may keep a copy.
+  const vacuum = random.pick([[], ["--vacuum"]]);
+  const remove = () =>
+    run(["remove", "--wait", "2s", ...vacuum, `sqlite:${file}`, id], env, folder);
+  setRules(rule);
+  const code = await remove().exited;
+  setRules("");
+  if (code !== 0) {
+    const { exited, output } = remove();
+    expect(await exited, output()).toBe(0);
+  }
+  const bytes = Buffer.from(id.replaceAll("-", ""), "hex");
+  const names = vacuum.length > 0 ? [file, `${file}-wal`] : [`${file}-wal`];
+  for (const name of names.map((each) => join(folder, each)).filter(existsSync))
+    expect(readFileSync(name).includes(bytes), name).toBe(false);
+}
+
+/** That a process has ended as it should, if it has, and has not logged without end. */
+function expectSane({ child, output }: Service, startedAt: number): void {
+  expect([0, 1, null], output()).toContain(child.exitCode);
+  const lines = output().match(/^{"level"/gm)?.length ?? 0;
+  const seconds = (performance.now() - startedAt) / 1_000;
+  expect(lines, output().slice(-5_000)).toBeLessThan(60 + 60 * seconds);
+}
+
 describe("callers of a service on SQLite", needs("cc"), () => {
   const createDisk = prepareDisks();
 
-  it("lose nothing that was acknowledged, and have nothing twice, through all faults", {
-    timeout,
-  }, async () => {
-    const random = createRandom(seedOf("SQLite history"));
-    await runEpisodes(() => startWorld(random), faults, random);
-  });
+  it(
+    "lose nothing that was acknowledged, and have nothing twice, through all faults",
+    {
+      timeout,
+    },
+    () => runEpisodes("SQLite history", startWorld, faults),
+  );
 
   /** The service admits fewer calls at once than its callers make. */
   async function startWorld(random: Random): Promise<SqliteWorld> {
     const disk = createDisk();
-    const file = join(disk.folder, "data/investors.db");
-    const start = (REQUEST_TIMEOUT = "3s") =>
-      startService({ ...disk.env, REQUEST_TIMEOUT, MAX_IN_FLIGHT: "32" }, disk.folder);
-    const services = [await start()];
-    const callers = startCallers(services, random);
+    const { env, folder } = disk;
+    const limits = { DRAIN_TIMEOUT: "5s", MAX_IN_FLIGHT: "32" };
+    const services: Service[] = [];
+    const startedAt = performance.now();
+
+    async function start(REQUEST_TIMEOUT = "3s"): Promise<Service> {
+      const starting = run([], { ...env, ...limits, REQUEST_TIMEOUT }, folder);
+      await untilWritten(starting, "serving");
+      const [, port] = / on http:\S*:(\d+)/.exec(starting.output()) ?? [];
+      const service = { ...starting, port: Number(port), folder };
+      if (port !== undefined) services.push(service);
+      else expect(await starting.exited, starting.output()).toBe(1);
+      return service;
+    }
+
     const service = () => services[0] as Service;
 
     async function recover(): Promise<void> {
       disk.setRules("");
-      for (const each of services.filter(({ child }) => hasEnded(child)))
-        services.splice(services.indexOf(each), 1);
-      if (services.length === 0) services.push(await start());
+      for (const each of services) expectSane(each, startedAt);
+      services.splice(0, services.length, ...services.filter(({ child }) => !hasEnded(child)));
+      if (services.length > 0) return;
+      const { child, output } = await start();
+      expect(hasEnded(child), output()).toBe(false);
     }
 
+    await start();
+    const callers = startCallers(services, random);
     return {
-      callers,
-      file,
-      service,
-      recover,
-      async startSecond() {
-        const second = await start();
-        services.push(second);
-        return second;
-      },
-      failDisk: disk.setRules,
+      ...{ callers, disk, service, start, recover },
       async startFresh() {
-        await Promise.all(services.map((each) => end(each, "SIGKILL")));
         disk.setRules("");
-        services.splice(0, services.length, await start("10m"));
-        return service();
+        await Promise.all(services.splice(0).map((each) => end(each, "SIGKILL")));
+        return start("10m");
       },
       async end() {
-        await Promise.all(services.map((each) => end(each)));
-        const db = new DatabaseSync(file);
+        const { history } = callers;
+        if (random.int(0, 1) === 0) await end(service(), random.pick(["SIGTERM", "SIGKILL"]));
+        const id = random.pick(history.visible);
+        await removeDuring(aFailure(random), disk, id, random);
+        history.removed(id);
+        const to = random.pick(["data/copy.db", "data/copy.ndjson"]);
+        await copyDuring(aFailure(random), disk, file, to);
+        await end(service());
+        using db = new DatabaseSync(join(folder, file));
         const { integrity_check: check } = db.prepare("PRAGMA integrity_check").get() ?? {};
         const { count } = db.prepare("SELECT count(*) AS count FROM investors").get() ?? {};
-        db.close();
-        expect({ check, count }).toEqual({ check: "ok", count: callers.history.visible.length });
-        rmSync(disk.folder, { recursive: true });
+        expect({ check, count }).toEqual({ check: "ok", count: history.visible.length });
+        rmSync(folder, { recursive: true });
       },
     };
   }
