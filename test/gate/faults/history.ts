@@ -16,19 +16,17 @@ export type FailedCall = Pick<Awaited<ReturnType<typeof failureOf>>, "reason" | 
 
 /** What a reply can contradict. */
 type Rule =
-  /** A record that was acknowledged or seen is missing from what was asked for later. */
+  // What was acknowledged or seen is not in what was asked for later.
   | "missing"
-  /** One create, or one request id, made two records. */
+  // One create, or one request id, made two records.
   | "doubled"
-  /** A record differs from what was sent. */
   | "altered"
-  /** A record is there that nobody asked for. */
+  // Nobody asked for a record that is there.
   | "unrequested"
-  /** A record is there whose creates all failed in a way that changes nothing. */
+  // All its creates failed in a way that changes nothing.
   | "refused, and there"
-  /** A walk does not ascend by id. */
   | "out of order"
-  /** A failure that the contract does not know here. */
+  // The contract does not know such a failure here.
   | "unexpected";
 
 /** All that is known about the creates of one content. */
