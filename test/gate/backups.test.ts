@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from "no
 import { join } from "node:path";
 import type { Document, WithId } from "mongodb";
 import { describe, expect, it } from "vitest";
+import { nameFrom } from "../support/backup-programs.ts";
 import { root } from "../support/clone.ts";
 import { copy, idOf, idsIn } from "../support/copying.ts";
 import { createMachine } from "../support/machine.ts";
@@ -97,7 +98,7 @@ describe("the commands of the pages, each followed twice, lose no record", needs
 
       // What fails leaves the service stopped, with its records where they were.
       const latest = await createThree();
-      const damaged = join(folder, backups, `${new Date().toISOString().replaceAll(":", "-")}.db`);
+      const damaged = join(folder, backups, nameFrom(0));
       writeFileSync(damaged, "not SQLite".repeat(1_000));
       for (let run = 0; run < 2; run++)
         await expect(machine.run(restore)).rejects.toThrow("nothing was changed");

@@ -3,7 +3,7 @@ import { rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { StoreUnavailableError } from "../../src/store/store.ts";
-import { copy, openSqlite, rowsOf, tableAlone } from "../support/copying.ts";
+import { copy, openSqlite, rowsOf } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { listAll } from "../support/pages.ts";
@@ -14,40 +14,31 @@ import {
   hasEnded,
   metric,
   run,
-  type Service,
   startService,
   untilWritten,
 } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
-import { type FailingDisk, prepareDisks } from "./faults/failing-disk.ts";
+import { prepareDisks } from "./faults/failing-disk.ts";
 
 /** A size that the WAL passes only if it is not brought into the file, in bytes. */
 const largeWal = 8 * 1024 ** 2;
 
-describe("where the file cannot be written, but its WAL", needs("cc"), () => {
+describe("where a disk fails", needs("cc"), () => {
   const createDisk = prepareDisks();
-  let disk: FailingDisk;
-  const wal = () => statSync(join(disk.data, "investors.db-wal")).size;
-  const start = () => startService(disk.env, disk.folder);
-
-  /** Creates records, many at once, until the WAL is large; returns how many. */
-  async function fillWal(service: Service): Promise<number> {
-    const client = grpcClient(service);
-    let count = 0;
-    async function create(): Promise<void> {
-      for (; wal() < largeWal; count += 1) await client.createInvestor(aCreate(largest));
-    }
-    await Promise.all(Array.from({ length: 16 }, create));
-    return count;
-  }
 
   it.each(["EIO", "ENOSPC"])(
-    "a service takes creates, says so, and ends with 1: %s",
+    "a service takes creates while its WAL can be written, says so, and ends with 1: %s",
     async (error) => {
-      disk = createDisk();
-      const service = await start();
-      disk.setRules(`write .db 1 ${error}`);
-      const count = await fillWal(service);
+      const { data, env, folder, setRules } = createDisk();
+      const sizeOfWal = () => statSync(join(data, "investors.db-wal")).size;
+      const service = await startService(env, folder);
+      setRules(`write .db 1 ${error}`);
+      let count = 0;
+      const fillWal = async () => {
+        const client = grpcClient(service);
+        for (; sizeOfWal() < largeWal; count += 1) await client.createInvestor(aCreate(largest));
+      };
+      await Promise.all(Array.from({ length: 16 }, fillWal));
       expect(await metric(service, "investor_records_ready")).toBe(1);
       expect(await metric(service, "investor_records_store_writable")).toBe(1);
       expect(await end(service)).toBe(1);
@@ -55,102 +46,18 @@ describe("where the file cannot be written, but its WAL", needs("cc"), () => {
       expect(service.output().match(said)?.length).toBe(1);
       expect(service.output()).toContain("stopped, and left its latest records in");
       // It starts as it has run, and is over when the disk is well.
-      const next = await start();
+      const next = await startService(env, folder);
       expect(await listAll(grpcClient(next))).toHaveLength(count);
       expect(next.output()).toMatch(said);
-      disk.setRules("");
+      setRules("");
       expect(await end(next)).toBe(0);
-      expect(wal).toThrow("ENOENT");
+      expect(sizeOfWal).toThrow("ENOENT");
     },
   );
 
-  it("a service whose create still waits for a lock as it ends says so, and ends with 1", async () => {
-    disk = createDisk();
-    const limits = { REQUEST_TIMEOUT: "1s", DRAIN_TIMEOUT: "2s" };
-    const service = await startService({ ...disk.env, ...limits }, disk.folder);
-    await grpcClient(service).createInvestor(aCreate());
-    disk.setRules("lock -shm 1 ENOSPC");
-    const create = failureOf(grpcClient(service).createInvestor(aCreate()));
-    await untilWritten(service, "the disk fails");
-    expect(await end(service)).toBe(1);
-    expect((await create).reason).toBe("DEADLINE_EXCEEDED");
-    expect(service.output()).toContain("stopped, and could not close the database in time");
-  });
-
-  it("a service that can take no more locks as it ends says so if it still needs its WAL", async () => {
-    for (let first = 1; first <= 5; first += 1) {
-      disk = createDisk();
-      const service = await start();
-      await grpcClient(service).createInvestor(aCreate());
-      disk.setRules(`lock * ${first} EMFILE`);
-      const code = await end(service);
-      disk.setRules("");
-      const needsWal = tableAlone(disk.folder, "data/investors.db").rows === 0;
-      if (needsWal) expect(code, `lock ${first}`).toBe(1);
-      const says = service.output().includes("stopped, and left its latest records in");
-      expect(code).toBe(says ? 1 : 0);
-      const next = await start();
-      expect(await listAll(grpcClient(next))).toHaveLength(1);
-      expect(await end(next)).toBe(0);
-    }
-  });
-});
-
-describe("an error of the disk", needs("cc"), () => {
-  const createDisk = prepareDisks();
-
-  /** A disk with a file and a WAL that a killed service has left. */
-  async function leaveWal(): Promise<FailingDisk> {
-    const disk = createDisk();
-    const service = await startService(disk.env, disk.folder);
-    await grpcClient(service).createInvestor(aCreate());
-    await end(service, "SIGKILL");
-    return disk;
-  }
-
-  it("keeps a service from starting that could read its file, and never write to it", async () => {
-    const disk = createDisk();
-    await end(await startService(disk.env, disk.folder));
-    disk.setRules("open .db =1 EMFILE");
-    const next = run([], disk.env, disk.folder);
-    expect(await next.exited).toBe(1);
-    expect(next.output()).toContain(
-      "check rights, read-only mounts, inodes and open files (SQLite 8: ",
-    );
-  });
-
-  it.each([
-    ["read .db =1 EIO", "disk I/O error"],
-    ["read .db 1 EIO", "disk I/O error"],
-    ["read -wal 1 EIO", "its disk cannot be read"],
-    ["write -wal 1 EDQUOT", "system error -122"],
-    ["open .db 1 EMFILE", "read-only mounts, inodes and open files"],
-    ["open -wal 1 EIO", "cannot be opened or written"],
-    ["sync -wal 1 EIO", "EIO: i/o error"],
-  ])(
-    "is named as what it is if it keeps the service or a copy from starting: %s",
-    async (rule, why) => {
-      const disk = await leaveWal();
-      const { folder, env } = disk;
-      disk.setRules(rule);
-      const service = run([], env, folder);
-      const copied = await copy(["sqlite:data/investors.db", "sqlite:other.db"], { folder, env });
-      const told = [copied.told, copied.code === 1];
-      await Promise.race([service.exited, untilWritten(service, "serving")]);
-      for (const [text, failed] of [told, [service.output(), hasEnded(service.child)]]) {
-        if (failed) expect(text).toContain(why);
-        expect(text).not.toContain("file is not a database");
-      }
-    },
-  );
-});
-
-describe("where no lock on the index of the WAL can be taken", needs("cc"), () => {
-  const createDisk = prepareDisks();
-
-  // Another program holds it, or the file system has no locks.
+  // Another program holds them, or the file system has no locks.
   it.each(["EAGAIN", "EIO"])(
-    "a service ends and says so, and so does a start: %s",
+    "a service that can take no locks on the index of its WAL ends and says so, and so does a start: %s",
     async (error) => {
       const { folder, env, setRules } = createDisk();
       const service = await startService(env, folder);
@@ -167,6 +74,44 @@ describe("where no lock on the index of the WAL can be taken", needs("cc"), () =
       expect(await next.exited).toBe(1);
       for (const { output } of [service, next])
         expect(output()).toMatch(/"level":60.*its -shm cannot be locked/);
+    },
+  );
+
+  it("a service does not start that could read its file, and never write to it", async () => {
+    const { folder, env, setRules } = createDisk();
+    await end(await startService(env, folder));
+    setRules("open .db =1 EMFILE");
+    const next = run([], env, folder);
+    expect(await next.exited).toBe(1);
+    expect(next.output()).toContain(
+      "check rights, read-only mounts, inodes and open files (SQLite 8: ",
+    );
+  });
+
+  it.each([
+    ["read .db =1 EIO", "disk I/O error"],
+    ["read .db 1 EIO", "disk I/O error"],
+    ["read -wal 1 EIO", "its disk cannot be read"],
+    ["write -wal 1 EDQUOT", "system error -122"],
+    ["open .db 1 EMFILE", "read-only mounts, inodes and open files"],
+    ["open -wal 1 EIO", "cannot be opened or written"],
+    ["sync -wal 1 EIO", "EIO: i/o error"],
+  ])(
+    "what keeps the service or a copy from starting is named as what it is: %s",
+    async (rule, why) => {
+      const { folder, env, setRules } = createDisk();
+      const killed = await startService(env, folder);
+      await grpcClient(killed).createInvestor(aCreate());
+      await end(killed, "SIGKILL");
+      setRules(rule);
+      const service = run([], env, folder);
+      const copied = await copy(["sqlite:data/investors.db", "sqlite:other.db"], { folder, env });
+      const told = [copied.told, copied.code === 1];
+      await Promise.race([service.exited, untilWritten(service, "serving")]);
+      for (const [text, failed] of [told, [service.output(), hasEnded(service.child)]]) {
+        if (failed) expect(text).toContain(why);
+        expect(text).not.toContain("file is not a database");
+      }
     },
   );
 });
