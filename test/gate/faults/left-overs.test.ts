@@ -2,6 +2,7 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
+import { sizeOf } from "../../../src/store/sqlite/paths.ts";
 import { idOf, idsIn, makeSqlite, runSql } from "../../support/copying.ts";
 import type { Random } from "../../support/random.ts";
 import type { Run } from "../../support/service.ts";
@@ -100,7 +101,9 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
   async function restore(): Promise<void> {
     if (backups.length === 0) return;
     const { kind, path: from, ids } = random.pick(backups);
+    const hasJournal = sizeOf(`${path}-journal`) > 0;
     const { ids: found, refused } = await putBackup(from, path);
+    if (hasJournal) expect(refused).toBe("journal");
     // Its own WAL, of commits since it was made or restored, brings it up to date.
     const isCurrent =
       !refused && [...found].some((id) => !ids.has(id)) && known.problemsOf(found).length === 0;
