@@ -25,9 +25,9 @@ describe("from the log alone, an auditor learns", needs("jq"), () => {
     const tokens = "orders t0ken-of-the-orders\nreports t0ken-of-the-reports investors:read\n";
     const env = { AUTH_TOKENS_FILE: temporaryFile(tokens), LOG_CALLS: "true" };
     const service = await startService(env);
-    const [orders, reports] = ["orders", "reports"].map((name) =>
-      clientsOf(service, { authorization: `Bearer t0ken-of-the-${name}` }),
-    ) as [ReturnType<typeof clientsOf>, ReturnType<typeof clientsOf>];
+    const clientsBy = (name: string) =>
+      clientsOf(service, { authorization: `Bearer t0ken-of-the-${name}` });
+    const [orders, reports] = [clientsBy("orders"), clientsBy("reports")];
     const headers = { authorization: "Bearer t0ken-of-the-reports" };
     const session = rawConnection(service.port);
     const stranger = () => rawCall(session, paths.get, messages.empty, { authorization: "none" });

@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { connect } from "node:tls";
@@ -48,9 +49,7 @@ async function startWithSecret() {
     async shown() {
       const socket = connect({ port, host: "127.0.0.1", ca, ALPNProtocols: ["h2"] });
       onTestFinished(() => void socket.destroy());
-      await new Promise((resolve, reject) => {
-        socket.on("secureConnect", resolve).on("error", reject);
-      });
+      await once(socket, "secureConnect");
       const names = socket.getPeerCertificate().subjectaltname ?? "";
       return Number(/version-(\d+)/.exec(names)?.[1]);
     },

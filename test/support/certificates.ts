@@ -4,30 +4,26 @@ import type { IncomingMessage } from "node:http";
 import { get, type RequestOptions } from "node:https";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
-import { type Certificate, createCA, createCert } from "mkcert";
-
-/** An authority that signs certificates, and the files of a server that it has signed for. */
-interface Authority {
-  /** Its own certificate, in PEM. */
-  readonly ca: string;
-  /** Signs a certificate whose subject has this common name, valid for a day or that many. */
-  sign(name: string, days?: number): Promise<Certificate>;
-}
+import { createCA, createCert } from "mkcert";
 
 const made = new Map<string, ReturnType<typeof createCA>>();
 
 /** The authority of a name, which no other process knows. */
-export async function createAuthority(organization = "Example"): Promise<Authority> {
+export async function createAuthority(organization = "Example") {
   const place = { countryCode: "GB", state: "London", locality: "London" };
   const making = made.get(organization) ?? createCA({ organization, ...place, validity: 1 });
   made.set(organization, making);
   const ca = await making;
   return {
+    /** Its own certificate, in PEM. */
     ca: ca.cert,
-    sign: (name, days = 1) =>
+    /** Signs a certificate whose subject has this common name, valid for a day or that many. */
+    sign: (name: string, days = 1) =>
       createCert({ ca, domains: [name, "localhost", "127.0.0.1"], validity: days }),
   };
 }
+
+type Authority = Awaited<ReturnType<typeof createAuthority>>;
 
 /** Writes the files of a server on TLS into a folder, as its environment names them. */
 export async function writeServerFiles(folder: string, authority: Authority, name = "server") {

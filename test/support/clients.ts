@@ -1,4 +1,4 @@
-import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
+import { createClient, type Interceptor, type Transport } from "@connectrpc/connect";
 import {
   createConnectTransport,
   createGrpcTransport,
@@ -31,18 +31,11 @@ export function clientsOf({ port }: Address, options: ClientOptions = {}) {
   const common = { interceptors: [authorize], useBinaryFormat, ...(tls && { nodeOptions: tls }) };
   const baseUrl = tls ? `https://localhost:${port}` : `http://127.0.0.1:${port}`;
   const http = { ...common, baseUrl, httpVersion };
-  const transports = {
-    gRPC: createGrpcTransport({ ...common, baseUrl }),
-    Connect: createConnectTransport(http),
-    "Connect by GET": createConnectTransport({ ...http, useHttpGet: true }),
-    "gRPC-Web": createGrpcWebTransport(http),
+  const clientBy = (transport: Transport) => createClient(InvestorService, transport);
+  return {
+    gRPC: clientBy(createGrpcTransport({ ...common, baseUrl })),
+    Connect: clientBy(createConnectTransport(http)),
+    "Connect by GET": clientBy(createConnectTransport({ ...http, useHttpGet: true })),
+    "gRPC-Web": clientBy(createGrpcWebTransport(http)),
   };
-  const clients = Object.entries(transports).map(([protocol, transport]) => [
-    protocol,
-    createClient(InvestorService, transport),
-  ]);
-  return Object.fromEntries(clients) as Record<
-    keyof typeof transports,
-    Client<typeof InvestorService>
-  >;
 }

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
+import { type AddressInfo, connect, createServer, type Server } from "node:net";
 import { onTestFinished } from "vitest";
 
 /** Has a server listen on a free port of this machine until the end of the test; returns the port. */
@@ -17,15 +17,12 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
-/** A connection as bytes, all that came on it so far, and all once it has closed. */
-interface Wire {
-  readonly socket: Socket;
-  received(): string;
-  readonly closed: Promise<string>;
-}
-
-/** Opens a connection and sends bytes as they are; it is closed with the test. */
-export function openWire(port: number, bytes: Uint8Array | string = ""): Wire {
+/**
+ * Opens a connection and sends bytes as they are; it is closed with the test.
+ *
+ * @returns its socket, all that came on it so far, and all once it has closed
+ */
+export function openWire(port: number, bytes: Uint8Array | string = "") {
   const socket = connect(port, "127.0.0.1").on("error", () => {});
   onTestFinished(() => void socket.destroy());
   let text = "";
