@@ -114,12 +114,9 @@ type Parts = Awaited<ReturnType<typeof createParts>>;
 
 /** Creates all that a server consists of, but for its ports and its database. */
 async function createParts(config: Config, log: Logger, droppedLines: () => number) {
-  const { host, corsOrigin: corsOrigins = [], tlsCert, tlsKey, tlsClientCa } = config;
+  const { host, corsOrigin: corsOrigins = [] } = config;
   const onWarning = (message: string) => log.warn(message);
-  const tls =
-    tlsCert && tlsKey
-      ? await readTls({ certFile: tlsCert, keyFile: tlsKey, clientCaFile: tlsClientCa }, onWarning)
-      : undefined;
+  const tls = await readTls(config, onWarning);
   const authentication = await createAuthentication(config, onWarning);
   const telemetry = createTelemetry(log, config.logCalls === "true");
   telemetry.show(

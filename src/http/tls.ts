@@ -2,33 +2,29 @@ import { constants, X509Certificate } from "node:crypto";
 import { createSecureContext, createServer, type SecureContextOptions } from "node:tls";
 import { ConfigError } from "../config-error.ts";
 import { limits } from "../limits.ts";
+import type { Config } from "../settings/config.ts";
 import { useFiles } from "../settings/reloaded-files.ts";
 
-/** Files in PEM. */
-export interface TlsFiles {
-  certFile: string;
-  keyFile: string;
-  /** Absent if clients need no certificate. */
-  clientCaFile?: string | undefined;
-}
+export type TlsSettings = Pick<Config, "tlsCert" | "tlsKey" | "tlsClientCa">;
 
-export type Tls = Awaited<ReturnType<typeof readTls>>;
+export type Tls = NonNullable<Awaited<ReturnType<typeof readTls>>>;
 
 /**
  * Creates a TLS server, which does not listen itself, and reads its keys and certificates, which can be
- * replaced while it runs.
+ * replaced while it runs. Undefined without them.
  *
- * @returns it, when the certificate expires, and how to learn that the client CAs have changed
  * @param onWarning called after each read if the certificate has expired
+ * @returns it, when the certificate expires, and how to learn that the client CAs have changed
  * @throws {ConfigError} a file cannot be read or used
  */
-export async function readTls(files: TlsFiles, onWarning: (message: string) => void) {
-  const { certFile, keyFile, clientCaFile } = files;
+export async function readTls(settings: TlsSettings, onWarning: (message: string) => void) {
+  const { tlsCert, tlsKey, tlsClientCa } = settings;
+  if (tlsCert === undefined || tlsKey === undefined) return undefined;
   const server = createServer({
     handshakeTimeout: limits.beginMs,
     ALPNProtocols: ["h2", "http/1.1"],
     // A client without a certificate can still send a token, or ask for health.
-    requestCert: clientCaFile !== undefined,
+    requestCert: tlsClientCa !== undefined,
     rejectUnauthorized: false,
   });
   let context: SecureContextOptions = {};
@@ -37,18 +33,18 @@ export async function readTls(files: TlsFiles, onWarning: (message: string) => v
   const warnIfExpired = () => {
     const date = expiresAt();
     if (date.getTime() < Date.now()) {
-      onWarning(`${certFile} expired at ${date.toISOString()}: clients will refuse it`);
+      onWarning(`${tlsCert} expired at ${date.toISOString()}: clients will refuse it`);
     }
   };
   const paths: [flag: string, path: string][] = [
-    ["--tls-cert", certFile],
-    ["--tls-key", keyFile],
+    ["--tls-cert", tlsCert],
+    ["--tls-key", tlsKey],
   ];
-  if (clientCaFile !== undefined) paths.push(["--tls-client-ca", clientCaFile]);
+  if (tlsClientCa !== undefined) paths.push(["--tls-client-ca", tlsClientCa]);
   /** For new connections; if the files cannot be used, nothing changes. */
   const reload = await useFiles(paths, (contents) => {
     const { ca } = context;
-    context = toContext(files, contents);
+    context = toContext(settings, contents);
     server.setSecureContext(context);
     if (String(context.ca) !== String(ca)) noteNewCas();
     warnIfExpired();
@@ -72,8 +68,8 @@ const ciphers = [
 const groups = "X25519MLKEM768:X25519:P-256:P-384";
 
 /** @throws {ConfigError} a file cannot be used */
-function toContext(files: TlsFiles, [cert, key, ca]: Buffer[]): SecureContextOptions {
-  const { certFile, keyFile, clientCaFile } = files;
+function toContext(settings: TlsSettings, [cert, key, ca]: Buffer[]): SecureContextOptions {
+  const { tlsCert, tlsKey, tlsClientCa } = settings;
   const context: SecureContextOptions = {
     minVersion: "TLSv1.2",
     ciphers,
@@ -81,23 +77,23 @@ function toContext(files: TlsFiles, [cert, key, ca]: Buffer[]): SecureContextOpt
     cert,
     key,
   };
-  check(`--tls-cert ${certFile} is not a usable certificate in PEM`, () =>
+  check(`--tls-cert ${tlsCert} is not a usable certificate in PEM`, () =>
     createSecureContext({ cert }),
   );
-  check(`--tls-key ${keyFile} is not a usable private key in PEM without a passphrase`, () =>
+  check(`--tls-key ${tlsKey} is not a usable private key in PEM without a passphrase`, () =>
     createSecureContext({ key }),
   );
-  if (clientCaFile !== undefined) {
+  if (tlsClientCa !== undefined) {
     // No session resumption, which would keep the earlier certificate and its verification result.
     context.secureOptions = constants.SSL_OP_NO_TICKET;
     context.ca = ca;
     // Checked here, since Node.js skips blocks that are not certificates.
     const blocks = String(ca).match(/-----BEGIN .*?(?=-----BEGIN |$)/gs) ?? [""];
-    check(`--tls-client-ca ${clientCaFile} is not a certificate in PEM`, () =>
+    check(`--tls-client-ca ${tlsClientCa} is not a certificate in PEM`, () =>
       blocks.map((each) => new X509Certificate(each)),
     );
   }
-  check(`--tls-key ${keyFile} is not the key of --tls-cert ${certFile}`, () =>
+  check(`--tls-key ${tlsKey} is not the key of --tls-cert ${tlsCert}`, () =>
     createSecureContext(context),
   );
   return context;

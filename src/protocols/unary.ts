@@ -2,6 +2,7 @@ import type { IncomingHttpHeaders } from "node:http";
 import type { ServerHttp2Stream } from "node:http2";
 import { create, type DescMethod, isFieldSet, type Message } from "@bufbuild/protobuf";
 import { Code, type HandlerContext, type MethodImplSpec } from "@connectrpc/connect";
+import type { parseTimeout } from "@connectrpc/connect/protocol-grpc";
 import type { Call } from "../calls/call.ts";
 import type { CallHead, HttpCall, TransportName } from "../calls/call-head.ts";
 import type { Gate } from "../calls/gate.ts";
@@ -44,10 +45,7 @@ export interface UnaryRpc extends Rpc {
 }
 
 /** The time limit that a client sets, in milliseconds, or why it cannot be read. */
-export interface Timeout {
-  readonly timeoutMs?: number | undefined;
-  readonly error?: Error | undefined;
-}
+export type Timeout = Partial<ReturnType<typeof parseTimeout>>;
 
 /** @throws {Failure} MALFORMED_REQUEST: the client's time limit cannot be read */
 export function checkTimeout({ error }: Timeout): void {

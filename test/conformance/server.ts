@@ -11,8 +11,7 @@ import { createServiceImplSpec } from "@connectrpc/connect";
 import { pino } from "pino";
 import type { Gate } from "../../src/calls/gate.ts";
 import { Failure } from "../../src/failures.ts";
-import { readTls } from "../../src/http/tls.ts";
-import type { TlsFiles } from "../../src/settings/config.ts";
+import { readTls, type TlsSettings } from "../../src/http/tls.ts";
 import { startEngine } from "../support/engine.ts";
 import type { TLSCreds } from "./gen/connectrpc/conformance/v1/config_pb.js";
 import {
@@ -68,12 +67,12 @@ const size = Buffer.alloc(4);
 size.writeUInt32BE(response.length);
 process.stdout.write(Buffer.concat([size, response]));
 
-function writeFiles({ cert, key }: TLSCreds): TlsFiles {
+function writeFiles({ cert, key }: TLSCreds): TlsSettings {
   const folder = mkdtempSync(join(tmpdir(), "conformance-server-"));
-  const files = { certFile: join(folder, "cert"), keyFile: join(folder, "key") };
-  writeFileSync(files.certFile, cert);
-  writeFileSync(files.keyFile, key);
-  return { ...files, clientCaFile: undefined };
+  const files = { tlsCert: join(folder, "cert"), tlsKey: join(folder, "key") };
+  writeFileSync(files.tlsCert, cert);
+  writeFileSync(files.tlsKey, key);
+  return files;
 }
 
 async function readFrame(): Promise<Buffer> {
