@@ -1,5 +1,4 @@
-import { execFileSync, spawn } from "node:child_process";
-import { once } from "node:events";
+import { execFileSync } from "node:child_process";
 import {
   existsSync,
   mkdirSync,
@@ -14,7 +13,14 @@ import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { root } from "../support/clone.ts";
 import { sharedFolder } from "../support/folder.ts";
 import { aCreate } from "../support/records.ts";
-import { anyPort, grpcClient, metric, waitFor } from "../support/service.ts";
+import {
+  anyPort,
+  grpcClient,
+  metric,
+  runGroup,
+  untilWritten,
+  waitFor,
+} from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
@@ -39,17 +45,15 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
 
   beforeAll(() => {
     // Packages come from where the npm of this machine has them.
-    const settings = ["registry", "cafile"].map((each) => [
-      each,
-      output("npm", "config", "get", each),
-    ]);
-    const lines = settings.filter(([, value]) => value !== "null").map((each) => each.join("="));
-    writeFileSync(join(folder, "npmrc"), [...lines, "prefer-offline=true", ""].join("\n"));
+    const configured = (name: string) => output("npm", "config", "get", name);
+    const lines = ["registry", "cafile"].map((name) => `${name}=${configured(name)}`);
+    const known = lines.filter((line) => !line.endsWith("=null"));
+    writeFileSync(join(folder, "npmrc"), [...known, "prefer-offline=true", ""].join("\n"));
     const npm = resolve(realpathSync(output("sh", "-c", "command -v npm")), "../..");
     const volumes = [
       ...["/lib:/lib:ro", "/lib64:/lib64:ro", "/usr/bin:/usr/bin:ro", "/usr/bin:/bin:ro"],
       ...[`${dirname(process.execPath)}:/node:ro`, `${npm}:/npm:ro`],
-      `${output("npm", "config", "get", "cache")}:/root/.npm`,
+      `${configured("cache")}:/root/.npm`,
       ...[`${join(folder, "npmrc")}:/root/.npmrc:ro`, "/etc/ssl/certs:/etc/ssl/certs:ro"],
     ].flatMap((volume) => ["--volume", volume]);
     const build = ["build", "--quiet", "--isolation", "chroot", "--format", "docker", ...volumes];
@@ -77,34 +81,24 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
   function run(env: Record<string, string>, program: string[]) {
     const settings = Object.entries(env).flatMap(([name, value]) => ["--env", `${name}=${value}`]);
     const args = ["run", "--isolation", "chroot", ...settings, container, "--", ...program];
-    const child = spawn("buildah", [...buildahArguments, ...args]);
-    let text = "";
-    for (const stream of [child.stdout, child.stderr]) {
-      stream.setEncoding("utf8").on("data", (chunk) => {
-        text += chunk;
-      });
-    }
-    const exited = once(child, "close").then(([code]) => code as number | null);
+    const running = runGroup("buildah", [...buildahArguments, ...args], {});
     // The rest is what buildah says of the status.
-    const written = () => text.replaceAll(/^(subprocess exited|Error: exit status).*\n/gm, "");
-    return { exited, written };
+    const rest = /^(subprocess exited|Error: exit status).*\n/gm;
+    return { ...running, told: () => running.output().replaceAll(rest, "") };
   }
 
   async function start(env: Record<string, string> = {}) {
     const settings = { ...anyPort, ALLOW_INSECURE: "true", ...env };
-    const { exited, written } = run(settings, config.Entrypoint);
-    const [, pid, port] = await Promise.race([
-      waitFor(async () => /"pid":(\d+).*:\/\/\[::\]:(\d+)/.exec(written()) ?? false),
-      exited.then((status) => {
-        throw new Error(`it ended with ${status}: ${written()}`);
-      }),
-    ]);
+    const running = run(settings, config.Entrypoint);
+    await untilWritten(running, "serving");
+    const [, pid, port] = /"pid":(\d+).*:\/\/\[::\]:(\d+)/.exec(running.told()) ?? [];
+    expect(port, running.told()).toBeDefined();
     return {
       ...{ port: Number(port), pid: Number(pid) },
       async stop() {
         process.kill(Number(pid), "SIGTERM");
         await waitFor(async () => !existsSync(`/proc/${pid}`));
-        return exited;
+        return running.exited;
       },
     };
   }
@@ -122,7 +116,7 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
     expect(config.Labels["org.opencontainers.image.revision"]).toBe(revision);
     const asked = run({}, [...config.Entrypoint, "--version"]);
     expect(await asked.exited).toBe(0);
-    expect(asked.written()).toBe(`${version} (${revision})\n`);
+    expect(asked.told()).toBe(`${version} (${revision})\n`);
     const record = await grpcClient(first).createInvestor(aCreate());
     expect(await first.stop()).toBe(0);
     const second = await start();
@@ -135,12 +129,12 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
     const client = grpcClient(first);
     const { id } = await client.createInvestor(aCreate());
     const backup = run({}, ["node", "backup.js", "/backups"]);
-    expect(await backup.exited, backup.written()).toBe(0);
+    expect(await backup.exited, backup.told()).toBe(0);
     const later = await client.createInvestor(aCreate());
     expect(await first.stop()).toBe(0);
     for (let time = 0; time < 2; time++) {
       const restore = run({}, ["node", "restore.js", "/backups"]);
-      expect(await restore.exited, restore.written()).toBe(0);
+      expect(await restore.exited, restore.told()).toBe(0);
       const service = await start();
       const restored = grpcClient(service);
       expect((await restored.getInvestor({ id })).id).toBe(id);
@@ -166,7 +160,7 @@ describe("the image", needs("buildah", "packages of Debian"), () => {
   it("refuses to listen without TLS, which nobody allowed, in one line", async () => {
     const refused = run(anyPort, config.Entrypoint);
     expect(await refused.exited).toBe(2);
-    expect(JSON.parse(refused.written()).msg).toMatch(/^HOST /);
+    expect(JSON.parse(refused.told()).msg).toMatch(/^HOST /);
   });
 });
 

@@ -2,7 +2,7 @@
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { connect } from "node:http2";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, getOverTls, writeServerFiles } from "../support/certificates.ts";
@@ -31,16 +31,10 @@ const proxies = {
       const server = text.replace("listen 443", `listen 127.0.0.1:${port}`);
       return `pid pid;\nevents { worker_connections 4096; }\nhttp {\naccess_log off;\n${paths}\n${server}}\n`;
     },
-    args: (file: string) => [
-      "-p",
-      join(file, ".."),
-      "-c",
-      file,
-      "-e",
-      "stderr",
-      "-g",
-      "daemon off;",
-    ],
+    args: (file: string) => {
+      const daemon = ["-g", "daemon off;"];
+      return ["-p", dirname(file), "-c", file, "-e", "stderr", ...daemon];
+    },
   },
 };
 
@@ -53,9 +47,8 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
       const authority = await createAuthority();
       const { ca } = authority;
       const { TLS_CERT, TLS_KEY } = await writeServerFiles(folder, authority);
-      const service = await startService({
-        AUTH_TOKENS_FILE: temporaryFile("caller t0ken-of-a-caller\n"),
-      });
+      const tokens = temporaryFile("caller t0ken-of-a-caller\n");
+      const service = await startService({ AUTH_TOKENS_FILE: tokens });
       const port = await freePort();
       const text = readFileSync(join("deploy", file), "utf8")
         .replaceAll(/\S+tls\.crt/g, TLS_CERT)
@@ -81,10 +74,8 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
           expect(missing).toMatchObject({ reason: "INVESTOR_NOT_FOUND" });
         }
       }
-      const list = await getOverTls({ port }, "/v1/investors", {
-        ca,
-        headers: { authorization },
-      });
+      const headers = { authorization };
+      const list = await getOverTls({ port }, "/v1/investors", { ca, headers });
       expect(JSON.parse(list)).toHaveLength(8);
       const refused = await getOverTls({ port }, "/v1/investors", { ca });
       expect(JSON.parse(refused)).toMatchObject({ status: 401, reason: "CREDENTIALS_MISSING" });
@@ -97,10 +88,7 @@ describe.each(Object.entries(proxies))("%s", (name, { file, complete, args }) =>
         for (let n = 0; n < 110; n += 1) openCall(session, paths.check);
         await once(session, "remoteSettings");
       }
-      const { gRPC: client } = clientsOf(
-        { port },
-        { authorization, tls: { ca }, httpVersion: "2" },
-      );
+      const { gRPC: client } = clientsOf({ port }, { authorization, tls: { ca } });
       for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
     },
   );

@@ -11,15 +11,9 @@ import { aCreate, everyText } from "../support/records.ts";
 import { end, grpcClient, type Service, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
-/** Older versions, and the last commit of each. */
-const versions = [
-  ["0.2.0", "4c92f4d"],
-  ["0.3.0", "fad55f1"],
-] as const;
-
 const parent = sharedFolder();
 
-/** Puts the sources of a version in a folder, if they are not there; returns its program. */
+/** Puts the sources of a commit, the last of a version, in a folder, if they are not there; returns its program. */
 function unpack(commit: string): string {
   const source = join(parent, commit);
   const program = join(source, "src/bin.ts");
@@ -85,7 +79,10 @@ it("SQLite: 0.5.0, this version and back, each after a kill", needs("git", "hist
 });
 
 describeWithMongo("MongoDB", "set of one", (mongo) => {
-  it.each(versions)(
+  it.each([
+    ["0.2.0", "4c92f4d"],
+    ["0.3.0", "fad55f1"],
+  ])(
     "%s and this version, side by side and after a kill of either",
     needs("git", "history"),
     async (_, commit) => {

@@ -19,16 +19,22 @@ interface ClientOptions {
   /** The version of HTTP below all but gRPC. */
   httpVersion?: "1.1" | "2";
   useBinaryFormat?: boolean;
+  /** How long a call may take. */
+  timeoutMs?: number;
 }
 
 /** Clients of the service by every RPC protocol, each with connections of its own. */
 export function clientsOf({ port }: Address, options: ClientOptions = {}) {
-  const { authorization, tls, httpVersion = "1.1", useBinaryFormat = true } = options;
+  const { authorization, tls, httpVersion = "1.1", useBinaryFormat = true, timeoutMs } = options;
   const authorize: Interceptor = (next) => (req) => {
     if (authorization !== undefined) req.header.set("authorization", authorization);
     return next(req);
   };
-  const common = { interceptors: [authorize], useBinaryFormat, ...(tls && { nodeOptions: tls }) };
+  const common = {
+    ...{ interceptors: [authorize], useBinaryFormat },
+    ...(tls && { nodeOptions: tls }),
+    ...(timeoutMs && { defaultTimeoutMs: timeoutMs }),
+  };
   const baseUrl = tls ? `https://localhost:${port}` : `http://127.0.0.1:${port}`;
   const http = { ...common, baseUrl, httpVersion };
   const clientBy = (transport: Transport) => createClient(InvestorService, transport);

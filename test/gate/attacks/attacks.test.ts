@@ -40,8 +40,7 @@ type Scene = Awaited<ReturnType<typeof prepare>>;
 async function prepare(kind: Kind) {
   const target = await startTarget(kind);
   const callers = isAlone ? startCallers(target) : undefined;
-  callers?.begin();
-  await callers?.end(minCalls);
+  await callers?.figures(minCalls);
   return { target, callers, initial: await target.holdings() };
 }
 
@@ -60,7 +59,7 @@ async function withstand(seed: number, scene: Scene, attack: Attack): Promise<bo
   const { target, callers } = scene;
   const logged = target.output().length;
   const [start, busyMs, idle] = [performance.now(), target.busyMs(), idleMs()];
-  callers?.begin();
+  await callers?.figures(0);
   const lives = Array.from({ length: clients }, async (_, i) => {
     const random = createRandom((seed * clients + i) | 0);
     do await attack(target.hostile(random));
@@ -69,7 +68,7 @@ async function withstand(seed: number, scene: Scene, attack: Attack): Promise<bo
   const ends = await Promise.allSettled(lives);
   target.closeAll();
   if (!target.isAlive()) await target.throwOnceEnded;
-  const figures = await callers?.end(minCalls);
+  const figures = await callers?.figures(minCalls);
   const elapsed = performance.now() - start;
   const isServiceFree = target.busyMs() - busyMs < maxBusy * elapsed;
   const isMachineFree = idleMs() - idle > (1 - maxBusy) * elapsed * cpus().length;
@@ -104,8 +103,8 @@ describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
   it("withstands every attack", { timeout: minutes * 60_000 + inject("testMs") }, async () => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;
-    const end = performance.now() + (isReplay ? 0 : (minutes * 60_000) / kinds.length);
     const scene = await prepare(kind);
+    const end = performance.now() + (isReplay ? 0 : (minutes * 60_000) / kinds.length);
     const { target, callers } = scene;
     let timed = 0;
     let seed = firstSeed;

@@ -4,7 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { setDefaultCACertificates } from "node:tls";
 import { parentPort, Worker, workerData } from "node:worker_threads";
 import { clientsOf } from "../../support/clients.ts";
-import { aCreate, institution } from "../../support/records.ts";
+import { institution } from "../../support/records.ts";
 import type { Target } from "./target.ts";
 
 const timeoutMs = 5_000;
@@ -20,13 +20,12 @@ export interface Figures {
 
 type Addresses = Target["addresses"];
 
-/** Starts callers on each protocol, who wait. */
+/** Starts callers on each protocol, which go on until they are stopped. */
 export function startCallers({ addresses }: Target) {
   const thread = new Worker(new URL(import.meta.url), { workerData: { addresses } });
   return {
-    begin: () => thread.postMessage("begin"),
-    /** Lets them go on until they have made this many calls, and returns their figures. */
-    async end(minCalls: number): Promise<Figures> {
+    /** Waits until they have made this many calls since the last time, and returns their figures. */
+    async figures(minCalls: number): Promise<Figures> {
       thread.postMessage(minCalls);
       const [figures] = await once(thread, "message");
       return figures;
@@ -35,101 +34,92 @@ export function startCallers({ addresses }: Target) {
   };
 }
 
-/** Calls that a caller makes in turn. */
-type Calls = (() => Promise<unknown>)[];
-
-function expectSame(actual: unknown, expected: unknown): void {
-  if (actual !== expected) throw new Error(`${actual} is not ${expected}`);
+interface Created {
+  id: string;
 }
 
-function callsBy(client: ReturnType<typeof clientsOf>["gRPC"], mark: string): Calls {
-  const request = aCreate({ lastName: `${mark}-name`, city: `${mark}-city` });
-  let id = "";
-  return [
-    async () => {
-      ({ id } = await client.createInvestor(request, { timeoutMs }));
-    },
-    async () => {
-      const { firstName } = await client.getInvestor({ id }, { timeoutMs });
-      expectSame(firstName, request.firstName);
-    },
-    async () => {
-      const { investors } = await client.listInvestors({ pageSize: 10 }, { timeoutMs });
-      expectSame(investors.length, 10);
-    },
-  ];
+/** What callers call, by any protocol. */
+interface Client {
+  createInvestor(record: object): Promise<Created>;
+  getInvestor(record: Created): Promise<Created>;
+  listInvestors(page: { pageSize: number }): Promise<{ investors: Created[] }>;
 }
 
-/** The same over plain JSON, with more headers. */
-function restCalls({ httpUrl, token, mark }: Addresses, more: Record<string, string>): Calls {
-  const record = { ...institution, lastName: `${mark} Capital`, city: `${mark} Springs` };
+/** The service over plain JSON, with more headers. */
+function restClient({ httpUrl, token }: Addresses, more: Record<string, string>): Client {
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json", ...more };
   const ask = async (path: string, init: RequestInit = {}) => {
     const signal = AbortSignal.timeout(timeoutMs);
-    const reply = await fetch(httpUrl + path, { ...init, headers, signal });
+    const reply = await fetch(`${httpUrl}/v1/investors${path}`, { ...init, headers, signal });
     const text = await reply.text();
     if (reply.status !== 200) throw new Error(`${reply.status} ${text}`);
     return JSON.parse(text);
   };
-  let id: unknown;
-  return [
-    async () => {
-      ({ id } = await ask("/v1/investors", { method: "POST", body: JSON.stringify(record) }));
-    },
-    async () => expectSame((await ask(`/v1/investors/${id}`)).id, id),
-    async () => expectSame((await ask("/v1/investors?pageSize=10")).length, 10),
-    () => ask("/readyz"),
-  ];
-}
-
-function callersOf(addresses: Addresses): Record<string, Calls> {
-  const { port, ca, token, mark } = addresses;
-  const options = { authorization: `Bearer ${token}`, ...(ca && { tls: { ca } }) };
-  const clients = clientsOf({ port }, options);
-  const overHttp2 = clientsOf({ port }, { ...options, httpVersion: "2" });
   return {
-    gRPC: callsBy(clients.gRPC, mark),
-    Connect: callsBy(clients.Connect, mark),
-    "gRPC-Web": callsBy(clients["gRPC-Web"], mark),
-    "Connect over HTTP/2": callsBy(overHttp2.Connect, mark),
-    REST: restCalls(addresses, {}),
-    "REST on new connections": restCalls(addresses, { connection: "close" }),
+    createInvestor: (record) => ask("", { method: "POST", body: JSON.stringify(record) }),
+    getInvestor: ({ id }) => ask(`/${id}`),
+    listInvestors: async ({ pageSize }) => ({ investors: await ask(`?pageSize=${pageSize}`) }),
   };
 }
 
-/** Makes calls from one message to the next, and replies with figures. */
-function followMessages(callers: Record<string, Calls>): void {
-  const durations: number[] = [];
-  const failures: string[] = [];
-  let wanted = 0;
-  let running: Promise<unknown> = Promise.resolve();
+/** The clients, and the type of a record that they create. */
+function clientsFor(
+  addresses: Addresses,
+): [name: string, client: Client, type: 2 | "institution"][] {
+  const { port, ca, token } = addresses;
+  const options = { authorization: `Bearer ${token}`, timeoutMs, ...(ca && { tls: { ca } }) };
+  const clients = clientsOf({ port }, options);
+  const overHttp2 = clientsOf({ port }, { ...options, httpVersion: "2" });
+  return [
+    ["gRPC", clients.gRPC, 2],
+    ["Connect", clients.Connect, 2],
+    ["gRPC-Web", clients["gRPC-Web"], 2],
+    ["Connect over HTTP/2", overHttp2.Connect, 2],
+    ["REST", restClient(addresses, {}), "institution"],
+    ["REST on new connections", restClient(addresses, { connection: "close" }), "institution"],
+  ];
+}
 
-  async function callInTurn([name, calls]: [string, Calls]): Promise<void> {
-    for (let i = 0; durations.length < wanted; i += 1) {
-      const start = performance.now();
-      await calls[i % calls.length]?.().catch((error) => failures.push(`${name}: ${error}`));
-      durations.push(performance.now() - start);
-      await delay(pauseMs);
-    }
+async function call(addresses: Addresses): Promise<void> {
+  const { mark } = addresses;
+  let durations: number[] = [];
+  let failures: string[] = [];
+
+  /** Makes a call that has to have this result. */
+  async function time<T>(name: string, call: Promise<T>, isRight: (result: T) => boolean) {
+    const start = performance.now();
+    const failed = (error: unknown) => void failures.push(`${name}: ${error}`);
+    const result = await call.catch(failed);
+    if (result && !isRight(result)) failed(JSON.stringify(result));
+    durations.push(performance.now() - start);
+    await delay(pauseMs);
+    return result;
   }
 
-  parentPort?.on("message", async (message: "begin" | number) => {
-    if (message === "begin") {
-      durations.length = 0;
-      failures.length = 0;
-      wanted = Number.POSITIVE_INFINITY;
-      running = Promise.all(Object.entries(callers).map(callInTurn));
-      return;
-    }
-    wanted = message;
-    await running;
+  parentPort?.on("message", async (minCalls: number) => {
+    while (durations.length < minCalls) await delay(pauseMs);
     const p99Ms = durations.toSorted((a, b) => a - b)[Math.floor(0.99 * durations.length)] ?? 0;
     parentPort?.postMessage({ calls: durations.length, failures, p99Ms } satisfies Figures);
+    durations = [];
+    failures = [];
   });
+  const calling = clientsFor(addresses).map(async ([name, client, type]) => {
+    const record = { ...institution, type, lastName: `${mark}-name`, city: `${mark}-city` };
+    let known = { id: "" };
+    for (;;) {
+      const created = await time(name, client.createInvestor(record), ({ id }) => id !== "");
+      known = created ?? known;
+      if (known.id === "") continue;
+      await time(name, client.getInvestor(known), ({ id }) => id === known.id);
+      const list = client.listInvestors({ pageSize: 10 });
+      await time(name, list, ({ investors }) => investors.length === 10);
+    }
+  });
+  await Promise.all(calling);
 }
 
 if (workerData?.addresses !== undefined) {
   const { addresses }: { addresses: Addresses } = workerData;
   if (addresses.ca) setDefaultCACertificates([addresses.ca]);
-  followMessages(callersOf(addresses));
+  await call(addresses);
 }

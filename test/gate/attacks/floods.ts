@@ -177,9 +177,8 @@ export const floods: Record<string, Attack> = {
     socket.write(Buffer.concat([clientPreface, openStream(1, fieldsOf(paths.check))]));
     await closes(20);
   },
-  async "connections that come and go"({ random, openTcp, open }) {
-    const protocol = random.pick<Protocol>(["h2", "http/1.1"]);
-    const { socket, tcp, closes } = await random.pick([openTcp, open])(protocol);
+  async "connections that come and go"({ random, open }) {
+    const { socket, tcp, closes } = await open(random.pick(["tcp", "h2", "http/1.1"] as const));
     socket.write(random.pick([clientPreface, Buffer.from("GET / HTTP/1.1\r\n")]));
     await closes(random.int(0, 3));
     tcp.resetAndDestroy();

@@ -61,12 +61,12 @@ function halfWays(credentials: Fields): Record<number, HalfWay[]> {
 }
 
 /** Opens a connection, and returns it if the service does not close it in time. */
-async function findLate({ open, openTcp, kind }: Hostile, seconds: number, halfWay: HalfWay) {
+async function findLate({ open, kind }: Hostile, seconds: number, halfWay: HalfWay) {
   const [on, first, drip] = halfWay;
   // The service looks once a second. Beside other tests, it is as late as the machine is busy.
   const lateMs = isAlone ? 500 * seconds + 5_000 : inject("waitMs");
   const end = performance.now() + 1_000 * seconds + lateMs;
-  const { socket, tcp, closes } = on === "tcp" ? await openTcp() : await open(on);
+  const { socket, tcp, closes } = await open(on);
   if (drip === "\r\n") socket.pause();
   socket.write(first);
   while (!tcp.destroyed && performance.now() < end) {

@@ -53,22 +53,13 @@ export interface Hostile {
   readonly credentials: Fields;
   /** Is in every record that it sends. */
   readonly mark: string;
-  /** Opens a connection for a protocol; the service may have closed it. */
-  open(protocol: Protocol): Promise<Connection>;
-  /** Opens a connection before any handshake. */
-  openTcp(): Promise<Connection>;
+  /** Opens a connection for a protocol, or before any handshake; the service may have closed it. */
+  open(on: Protocol | "tcp"): Promise<Connection>;
 }
 
-/** What the process of the service holds. */
-interface Holdings {
-  readonly calls: number;
-  readonly timers: number;
-  readonly sockets: number;
-  readonly descriptors: number;
-}
-
-/** How much of it comes and goes without any attack. */
-const slack: Holdings = { calls: 0, timers: 10, sockets: 2, descriptors: 5 };
+/** How much of what the process of the service holds comes and goes without any attack. */
+const slack = { calls: 0, timers: 10, sockets: 2, descriptors: 5 };
+type Holdings = typeof slack;
 const all = Object.keys(slack) as (keyof Holdings)[];
 
 /** One connection of a hostile client, from its opening to its end. */
@@ -136,8 +127,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     throw new Error(`the process ended: ${output().slice(-2_000)}`);
   });
   throwOnceEnded.catch(() => {});
-  const scheme = authority ? "https" : "http";
-  const httpUrl = `${scheme}://127.0.0.1:${service.port}`;
+  const httpUrl = `${authority ? "https" : "http"}://127.0.0.1:${service.port}`;
   const sockets = new Set<Socket>();
   const leaks: string[] = [];
 
@@ -217,14 +207,10 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
         random,
         credentials: isStranger ? {} : { authorization: `Bearer ${tokens.greedy}` },
         mark: isStranger ? marks.stranger : marks.greedy,
-        async open(protocol) {
+        async open(on) {
           const tcp = await openTcp();
-          const socket = authority && !tcp.destroyed ? await openTls(tcp, protocol) : tcp;
-          return follow(tcp, socket, isStranger);
-        },
-        async openTcp() {
-          const tcp = await openTcp();
-          return follow(tcp, tcp, isStranger);
+          const isTls = authority && on !== "tcp" && !tcp.destroyed;
+          return follow(tcp, isTls ? await openTls(tcp, on) : tcp, isStranger);
         },
       };
     },

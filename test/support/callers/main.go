@@ -50,7 +50,6 @@ func main() {
 		call = byGrpc(target, encryption, string(config))
 	}
 	requests := make(chan []byte)
-	lines := make(chan string)
 	var running sync.WaitGroup
 	for range 16 {
 		running.Go(func() {
@@ -60,28 +59,22 @@ func main() {
 					// The id is the first field of the record, and the only one of the request.
 					_, err = call("GetInvestor", record[:38])
 				}
+				line := fmt.Sprintln(err)
 				if err == nil {
-					lines <- string(record[2:38])
-				} else {
-					lines <- err.Error()
+					line = string(record[2:38]) + "\n"
 				}
+				os.Stdout.WriteString(line)
 			}
 		})
 	}
-	go func() {
-		input := bufio.NewScanner(os.Stdin)
-		for input.Scan() {
-			request, err := hex.DecodeString(input.Text())
-			check(err)
-			requests <- request
-		}
-		close(requests)
-		running.Wait()
-		close(lines)
-	}()
-	for line := range lines {
-		fmt.Println(line)
+	input := bufio.NewScanner(os.Stdin)
+	for input.Scan() {
+		request, err := hex.DecodeString(input.Text())
+		check(err)
+		requests <- request
 	}
+	close(requests)
+	running.Wait()
 }
 
 // Messages that nobody decodes.

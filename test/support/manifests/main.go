@@ -55,7 +55,10 @@ func kubernetes(path string) {
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	text, err := os.ReadFile(path)
 	if err != nil {
-		text = build(path)
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path)
+		check(err)
+		text, err = resources.AsYaml()
+		check(err)
 	}
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for {
@@ -68,14 +71,6 @@ func kubernetes(path string) {
 		check(err)
 		show(object)
 	}
-}
-
-func build(folder string) []byte {
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	check(err)
-	text, err := resources.AsYaml()
-	check(err)
-	return text
 }
 
 func show(value any) {
