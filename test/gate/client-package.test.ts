@@ -80,8 +80,11 @@ export function misuse(): void {
 main();
 `;
 
-/** Uses the package without its peers, as `client` and `connect`. */
+/** Uses the package without its peers. */
 const user = `
+const protobuf = require("@bufbuild/protobuf");
+const client = require("investor-records-client");
+const connect = require("investor-records-client/connect");
 const request = protobuf.fromJson(client.GetInvestorRequestSchema, { id: "1" });
 console.log(JSON.stringify(protobuf.toJson(client.GetInvestorRequestSchema, request)));
 const proto = require.resolve("investor-records-client/investor.proto");
@@ -97,13 +100,8 @@ try {
   console.log(message.split("\\n")[0]);
 }
 `;
-const names = Object.entries({
-  protobuf: "@bufbuild/protobuf",
-  client: "investor-records-client",
-  connect: "investor-records-client/connect",
-});
-const required = names.map(([name, path]) => `const ${name} = require("${path}");`);
-const imported = names.map(([name, path]) => `import * as ${name} from "${path}";`);
+
+/** Lets a module require. */
 const modules = `import { createRequire } from "node:module";
 const require = createRequire(import.meta.url);`;
 
@@ -208,8 +206,7 @@ describe("the package", () => {
       "node_modules/@bufbuild/protobuf",
       "node_modules/investor-records-client",
     ]);
-    writeFileSync(join(alone, "user.cjs"), [...required, user].join("\n"));
-    writeFileSync(join(alone, "user.mjs"), [modules, ...imported, user].join("\n"));
+    writeFileSync(join(alone, "user.cjs"), user);
 
     cpSync(alone, beside, { recursive: true });
     const tools = [
@@ -274,11 +271,9 @@ describe("the package", () => {
           expect(stderr).toBe("");
           return stdout;
         };
-        for (const file of ["user.cjs", "user.mjs"]) {
-          expect(await run(alone, file), file).toBe(
-            `{"id":"1"}\ntrue\n2\n1\nfunction\nCannot find module '@grpc/grpc-js'\n`,
-          );
-        }
+        expect(await run(alone, "user.cjs")).toBe(
+          `{"id":"1"}\ntrue\n2\n1\nfunction\nCannot find module '@grpc/grpc-js'\n`,
+        );
         write("same.mjs", same);
         expect(await run(beside, "same.mjs")).toBe(`${"true 0\n".repeat(4)}true\n`);
         write("resolved.cjs", resolved);

@@ -22,7 +22,7 @@ import {
   type Sent,
 } from "../../support/exchange.ts";
 import { temporaryFile, temporaryFolder } from "../../support/folder.ts";
-import { type Methods, serveMethods } from "../../support/in-process.ts";
+import { serveMethods } from "../../support/in-process.ts";
 import { startIssuer } from "../../support/issuer.ts";
 import { createRandom } from "../../support/random.ts";
 import {
@@ -179,14 +179,16 @@ reader t0ken-of-reports investors:read
 none   t0ken-of-scraper metrics
 `;
 
+const by = (authorization: string) => ({ authorization });
+
 /** Calls where these tokens are known. */
-const credentials: Record<string, [call: MessageCall, authorization?: string]> = {
-  "no credentials": [aCreate()],
-  "an unknown token": [list, "Bearer t0ken-of-nobody"],
-  "another scheme": [aGet(id), "Basic dXNlcjpwYXNz"],
-  "a token to read": [aCreate(), "Bearer t0ken-of-reports"],
-  "a token for metrics": [list, "Bearer t0ken-of-scraper"],
-  "a token for all": [aCreate(), "bearer t0ken-of-the-orders"],
+const withCredentials: typeof withHeaders = {
+  "a create with no credentials": [aCreate(), {}],
+  "a list with an unknown token": [list, by("Bearer t0ken-of-nobody")],
+  "a get with another scheme": [aGet(id), by("Basic dXNlcjpwYXNz")],
+  "a create with a token to read": [aCreate(), by("Bearer t0ken-of-reports")],
+  "a list with a token for metrics": [list, by("Bearer t0ken-of-scraper")],
+  "a create with a token for all": [aCreate(), by("bearer t0ken-of-the-orders")],
 };
 
 /** What other versions of the service have otherwise. */
@@ -196,13 +198,11 @@ const changing = ["/openapi.json", "/metrics", "/"];
 function createRecorder() {
   const lines: Line[] = [];
 
-  function note(call: string, path: string, reply: Received): Line {
+  function note(call: string, path: string, reply: Received): void {
     const { "content-length": _, etag: __, ...headers } = reply.headers;
     const isChanging = changing.includes(path) && reply.statuses[0] === 200;
     const kept = isChanging ? { ...reply, headers, body: Buffer.alloc(0) } : reply;
-    const line = toLine(call, path, kept);
-    lines.push(line);
-    return line;
+    lines.push(toLine(call, path, kept));
   }
 
   /** Makes the calls of one service. */
@@ -216,16 +216,15 @@ function createRecorder() {
       call: MessageCall,
       { headers = {}, isHalf = false, isAtOnce = false } = {},
     ): Promise<void> {
-      const replies: (() => Promise<unknown>)[] = [];
+      const replies: [form: string, path: string, reply: Promise<Received>][] = [];
       for (const [form, { http, toSent }] of Object.entries(forms)) {
         const sent = toSent(call);
         if (sent === undefined) continue;
-        const all = { ...sent, isHalf, headers: { ...sent.headers, ...headers } };
-        const reply = send(http, all);
+        const reply = send(http, { ...sent, isHalf, headers: { ...sent.headers, ...headers } });
         if (!isAtOnce) await reply;
-        replies.push(async () => note(`${name}, by ${form}`, sent.path, await reply));
+        replies.push([form, sent.path, reply]);
       }
-      for (const keep of replies) await keep();
+      for (const [form, path, reply] of replies) note(`${name}, by ${form}`, path, await reply);
     }
 
     async function byText(http: 1 | 2, text: string, before = ""): Promise<void> {
@@ -267,16 +266,15 @@ async function recordCalls({ on }: Recorder): Promise<void> {
 async function recordCredentials({ on }: Recorder): Promise<void> {
   const flags = { "--auth-tokens-file": temporaryFile(tokens) };
   const { byAll, byText } = on(await startInProcess(flags));
-  for (const [name, [call, authorization]] of Object.entries(credentials)) {
-    const headers = authorization === undefined ? {} : { authorization };
-    await byAll(`a ${call.method} with ${name}`, call, { headers });
+  for (const [name, [call, headers]] of Object.entries(withCredentials)) {
+    await byAll(name, call, { headers });
   }
   await byText(1, open, "without a token: ");
   await byText(1, "GET /metrics | authorization: Bearer t0ken-of-scraper");
   const issuer = await startIssuer();
   issuer.isAvailable = false;
   const oidc = { "--oidc-issuer": issuer.url, "--oidc-audience": "investors" };
-  const headers = { authorization: `Bearer ${await issuer.sign()}` };
+  const headers = by(`Bearer ${await issuer.sign()}`);
   await on(await startInProcess(oidc)).byAll("a list while the issuer is down", list, { headers });
 }
 
@@ -329,15 +327,11 @@ async function recordShutdown({ on }: Recorder): Promise<void> {
 /** Failures that no request provokes at will, as the service makes them. */
 async function recordMade({ on }: Recorder): Promise<void> {
   for (const error of [...failures.OUTCOME_UNKNOWN, ...failures.CANCELLED]) {
-    const methods: Methods = {
-      createInvestor() {
-        throw error;
-      },
+    const createInvestor = () => {
+      throw error;
     };
-    await on(await serveMethods(methods, {})).byAll(
-      `a create that fails: ${toConnectError(error).message}`,
-      aCreate(),
-    );
+    const { byAll } = on(await serveMethods({ createInvestor }, {}));
+    await byAll(`a create that fails: ${toConnectError(error).message}`, aCreate());
   }
 }
 
