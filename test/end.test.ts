@@ -97,18 +97,6 @@ describe("a disk that hangs", needs("cc"), () => {
     );
     await expect(creating).rejects.toThrow();
   });
-
-  it("does not hold up the end of remove", async () => {
-    const disk = createDisk();
-    const service = await startService(disk.env, disk.folder);
-    const { id } = await grpcClient(service).createInvestor(aCreate());
-    disk.setRules("sync -wal 1 hang");
-    const removal = run(["remove", "sqlite:data/investors.db", id], disk.env, disk.folder);
-    await untilWritten(removal, "hang");
-    expect(await end(removal)).toBe("SIGTERM");
-    disk.setRules("");
-    await end(service);
-  });
 });
 
 describe("process 1 of a container", needs("mount"), () => {

@@ -72,22 +72,17 @@ export function copyHere(
   return runHere(folder, (say) => runCopy({ from, to, environment, signal, say }));
 }
 
-interface RemoveFlags {
-  waitMs?: number;
-  vacuum?: boolean;
-  environment?: NodeJS.ProcessEnv;
-  /** Called with each line that it says. */
-  onLine?(line: string): void;
-}
+/** Options of a removal, and what is called with each line that it says. */
+type RemoveFlags = Partial<Parameters<typeof runRemove>[0]> & { onLine?(line: string): void };
 
 /** Runs `investor-records remove` in this process. */
 export function removeHere(
   folder: string,
   database: string,
   id: string,
-  { waitMs = 30_000, vacuum = false, environment = {}, onLine }: RemoveFlags = {},
+  { onLine, ...flags }: RemoveFlags = {},
 ) {
-  const options = { database, id, environment, waitMs, vacuum };
+  const options = { database, id, environment: {}, waitMs: 30_000, vacuum: false, ...flags };
   return runHere(folder, (say) => runRemove({ ...options, say }), onLine);
 }
 
