@@ -301,9 +301,11 @@ describe("standard output", () => {
     const { written, ...ended } = await copy(["sqlite:a.db", "-"], { folder });
     expect(ended).toEqual(whole("1,500", 0));
     expect(idsOf(written)).toEqual(investors.map(({ id }) => id));
-    writeFileSync(join(folder, "a.ndjson"), written);
+    // More than is read at once.
+    const padded = written.replaceAll("\n", `${" ".repeat(24_000)}\n`);
+    writeFileSync(join(folder, "a.ndjson"), padded);
     expect(inShell(folder, "copy a.ndjson - >> a.ndjson").status).toBe(0);
-    expect(readFileSync(join(folder, "a.ndjson"), "utf8")).toBe(written + written);
+    expect(readFileSync(join(folder, "a.ndjson"), "utf8") === padded + written).toBe(true);
   });
 
   it("that is full or closed ends the copy with status 1", async () => {
