@@ -119,31 +119,27 @@ it("every create of the client, over each transport, is acknowledged and stored 
 });
 
 for (const [language, options, prepare] of languages) {
-  it(
-    `creates in ${language} with a request id are all stored, and none twice`,
-    options,
-    async () => {
-      const start = await prepare();
-      const by = ({ port }: Service, config: string) => {
-        const text = readFileSync(join(root, "proto/investor/v1", config), "utf8");
-        const configFile = temporaryFile(text.replaceAll('"30s"', '"300s"'));
-        return start(`127.0.0.1:${port}`, configFile);
-      };
-      const first = await startService();
-      // gRPC repeats no call whose reply has begun, so that none is cut off here.
-      const repeating = by(first, "investor_grpc_service_config_with_request_ids.json");
-      const toRequest = () => toLine(aCreate({ requestId: v7() }));
-      const service = await killAmid(first, [repeating], toRequest, false);
-      await expectAllStored(service, [repeating]);
+  it(`each create by request id in ${language} is stored, and none twice`, options, async () => {
+    const start = await prepare();
+    const by = ({ port }: Service, config: string) => {
+      const text = readFileSync(join(root, "proto/investor/v1", config), "utf8");
+      const configFile = temporaryFile(text.replaceAll('"30s"', '"300s"'));
+      return start(`127.0.0.1:${port}`, configFile);
+    };
+    const first = await startService();
+    // gRPC repeats no call whose reply has begun, so that none is cut off here.
+    const repeating = by(first, "investor_grpc_service_config_with_request_ids.json");
+    const toRequest = () => toLine(aCreate({ requestId: v7() }));
+    const service = await killAmid(first, [repeating], toRequest, false);
+    await expectAllStored(service, [repeating]);
 
-      const other = await startService();
-      const careful = by(other, "investor_grpc_service_config.json");
-      const last = await killAmid(other, [careful], () => toLine(aCreate()), true);
-      careful.input.end();
-      await careful.finished;
-      const stored = await listAll(grpcClient(last));
-      expect(new Set(stored.map(({ firstName }) => firstName)).size).toBe(stored.length);
-      expect(stored.map(({ id }) => id)).toEqual(expect.arrayContaining(careful.created));
-    },
-  );
+    const other = await startService();
+    const careful = by(other, "investor_grpc_service_config.json");
+    const last = await killAmid(other, [careful], () => toLine(aCreate()), true);
+    careful.input.end();
+    await careful.finished;
+    const stored = await listAll(grpcClient(last));
+    expect(new Set(stored.map(({ firstName }) => firstName)).size).toBe(stored.length);
+    expect(stored.map(({ id }) => id)).toEqual(expect.arrayContaining(careful.created));
+  });
 }
