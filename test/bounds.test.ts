@@ -14,6 +14,7 @@ import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
   fieldsOf,
+  firstCall,
   frameType,
   http2Frame,
   openStream,
@@ -97,22 +98,20 @@ async function reasonOf(port: number, path: string, body = empty): Promise<strin
   return (await rawCall(rawConnection(port), path, body)).reason;
 }
 
-describe("calls in flight", () => {
-  it("are as many as the limit, beside probes, metrics, the reference and public calls", async () => {
-    const service = await startInProcess({ ...patient, "--max-in-flight": "1" });
-    const held = openCall(rawConnection(service.port), create);
-    await untilInFlight(service, 1);
-    expect(await reasonOf(service.port, list)).toBe("OVERLOADED");
-    const refused = await ask(service, "/v1/investors");
-    expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
-    for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
-      expect((await ask(service, path)).status, path).toBe(200);
-    }
-    const session = rawConnection(service.port);
-    expect((await rawCall(session, check, empty)).status).toBe(0);
-    expect((await rawCall(session, reflect, listServices)).status).toBe(0);
-    expect((await replyOf(held.end(createBody()))).status).toBe(0);
-  });
+it("calls in flight are as many as the limit, beside probes, metrics, the reference and public calls", async () => {
+  const service = await startInProcess({ ...patient, "--max-in-flight": "1" });
+  const held = openCall(rawConnection(service.port), create);
+  await untilInFlight(service, 1);
+  expect(await reasonOf(service.port, list)).toBe("OVERLOADED");
+  const refused = await ask(service, "/v1/investors");
+  expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+  for (const path of ["/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
+    expect((await ask(service, path)).status, path).toBe(200);
+  }
+  const session = rawConnection(service.port);
+  expect((await rawCall(session, check, empty)).status).toBe(0);
+  expect((await rawCall(session, reflect, listServices)).status).toBe(0);
+  expect((await replyOf(held.end(createBody()))).status).toBe(0);
 });
 
 describe("public calls", () => {
@@ -273,23 +272,21 @@ describe("lists", () => {
   });
 });
 
-describe("a reply that is not read", () => {
-  it("closes its connection after two minutes, as the service's fault, whatever else is read there", async () => {
-    const service = await startService(patientAndFast(10), await makeFullFolder(130));
-    const session = unreadSession(service.port);
-    const closed = once(session, "close");
-    const start = performance.now();
-    for (let i = 0; i < 60; i += 1) openCall(session, list).end(empty);
-    await untilInFlight(service, 60);
-    // Windows do not hold up the errors that these get.
-    while (!session.closed) await rawCall(session, get, empty).catch(() => {});
-    await closed;
-    expect(performance.now() - start).toBeGreaterThan(11_000);
-    await untilInFlight(service, 0);
-    const labels = `{method="${list.slice(1)}",code="DEADLINE_EXCEEDED",transport="grpc"}`;
-    const name = "investor_records_rpc_server_call_duration_seconds_count";
-    expect(await metric(service, name, labels)).toBeGreaterThan(0);
-  });
+it("a reply that is not read closes its connection after two minutes, as the service's fault, whatever else is read there", async () => {
+  const service = await startService(patientAndFast(10), await makeFullFolder(130));
+  const session = unreadSession(service.port);
+  const closed = once(session, "close");
+  const start = performance.now();
+  for (let i = 0; i < 60; i += 1) openCall(session, list).end(empty);
+  await untilInFlight(service, 60);
+  // Windows do not hold up the errors that these get.
+  while (!session.closed) await rawCall(session, get, empty).catch(() => {});
+  await closed;
+  expect(performance.now() - start).toBeGreaterThan(11_000);
+  await untilInFlight(service, 0);
+  const labels = `{method="${list.slice(1)}",code="DEADLINE_EXCEEDED",transport="grpc"}`;
+  const name = "investor_records_rpc_server_call_duration_seconds_count";
+  expect(await metric(service, name, labels)).toBeGreaterThan(0);
 });
 
 describe("connections", () => {
@@ -396,9 +393,8 @@ describe("a connection of HTTP/2", () => {
         return open.filter((each) => each.startsWith("socket:")).length;
       };
       const before = countSockets();
-      const call = [openStream(1, fieldsOf(get)), sendData(1, empty, true)];
       // The last is on a stream that nobody has opened.
-      const bytes = Buffer.concat([clientPreface, ...call, sendData(5, empty, false)]);
+      const bytes = Buffer.concat([firstCall(get, empty), sendData(5, empty)]);
       // Of Node.js, clients leave too late for it to matter.
       const script = `
 import socket, ssl
@@ -485,51 +481,47 @@ for i in range(400):
   });
 });
 
-describe("requests of strangers", () => {
-  it("are 2,048 open, and a hundred first calls are served beside them", async () => {
-    const issuer = await startIssuer();
-    const authorization = `Bearer ${await issuer.sign({ scope: "investors:read" })}`;
-    const oidc = { "--oidc-issuer": issuer.url, "--oidc-audience": "investors" };
-    const service = { ...(await startInProcess({ ...patient, ...oidc })), authorization };
-    const { port, lines } = service;
-    /** Opens creates without credentials that get none of their refusals, 100 on each connection. */
-    const leaveUnread = async (connections: number) => {
-      const sessions = Array.from({ length: connections }, () => unreadSession(port));
-      for (const session of sessions) {
-        for (let i = 0; i < 100; i += 1) openCall(session, create, isWeb);
-        await untilArrived(session);
-      }
-      return sessions.map((session) => once(session, "goaway"));
-    };
-    const callAll = () => {
-      const session = rawConnection(port);
-      const call = () => rawCall(session, get, empty, { authorization });
-      return Promise.all(Array.from({ length: 100 }, call));
-    };
-    const served = Array(100).fill({ status: 3, reason: "INVALID_FIELDS" });
-    const [oldest] = await leaveUnread(19);
-    expect(await callAll()).toEqual(served);
-    expect(await closedFor(service, "unadmitted_requests")).toBe(0);
-    // Those who have been there for a second make room.
-    await delay(1_100);
-    await leaveUnread(2);
-    expect(await callAll()).toEqual(served);
-    const [code] = (await oldest) ?? [];
-    expect(code).toBe(constants.NGHTTP2_ENHANCE_YOUR_CALM);
-    expect(await closedFor(service, "unadmitted_requests")).toBeGreaterThan(0);
-    expect(lines.map(({ reason }) => reason)).toContain("unadmitted_requests");
-  });
+it("requests of strangers are 2,048 open, and a hundred first calls are served beside them", async () => {
+  const issuer = await startIssuer();
+  const authorization = `Bearer ${await issuer.sign({ scope: "investors:read" })}`;
+  const oidc = { "--oidc-issuer": issuer.url, "--oidc-audience": "investors" };
+  const service = { ...(await startInProcess({ ...patient, ...oidc })), authorization };
+  const { port, lines } = service;
+  /** Opens creates without credentials that get none of their refusals, 100 on each connection. */
+  const leaveUnread = async (connections: number) => {
+    const sessions = Array.from({ length: connections }, () => unreadSession(port));
+    for (const session of sessions) {
+      for (let i = 0; i < 100; i += 1) openCall(session, create, isWeb);
+      await untilArrived(session);
+    }
+    return sessions.map((session) => once(session, "goaway"));
+  };
+  const callAll = () => {
+    const session = rawConnection(port);
+    const call = () => rawCall(session, get, empty, { authorization });
+    return Promise.all(Array.from({ length: 100 }, call));
+  };
+  const served = Array(100).fill({ status: 3, reason: "INVALID_FIELDS" });
+  const [oldest] = await leaveUnread(19);
+  expect(await callAll()).toEqual(served);
+  expect(await closedFor(service, "unadmitted_requests")).toBe(0);
+  // Those who have been there for a second make room.
+  await delay(1_100);
+  await leaveUnread(2);
+  expect(await callAll()).toEqual(served);
+  const [code] = (await oldest) ?? [];
+  expect(code).toBe(constants.NGHTTP2_ENHANCE_YOUR_CALM);
+  expect(await closedFor(service, "unadmitted_requests")).toBeGreaterThan(0);
+  expect(lines.map(({ reason }) => reason)).toContain("unadmitted_requests");
 });
 
-describe("requests by HTTP/1.1", () => {
-  it("may be 16 unanswered on a connection, which one more closes", async () => {
-    const service = await startInProcess();
-    lockDatabase(service);
-    const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
-    const kept = openWire(service.port, waiting + alive.repeat(15));
-    await openWire(service.port, waiting + alive.repeat(16)).closed;
-    expect(kept.socket.closed).toBe(false);
-  });
+it("requests by HTTP/1.1 may be 16 unanswered on a connection, which one more closes", async () => {
+  const service = await startInProcess();
+  lockDatabase(service);
+  const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
+  const kept = openWire(service.port, waiting + alive.repeat(15));
+  await openWire(service.port, waiting + alive.repeat(16)).closed;
+  expect(kept.socket.closed).toBe(false);
 });
 
 describe("an old connection", () => {

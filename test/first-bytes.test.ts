@@ -4,24 +4,14 @@ import { connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles, writeServerFlags } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import {
-  clientPreface,
-  fieldsOf,
-  frameType,
-  openStream,
-  sendData,
-} from "./support/http2-frames.ts";
+import { clientPreface, firstCall, frameType } from "./support/http2-frames.ts";
 import { messages, paths } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
 import { hurry, startService } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
 const alive = http1("GET", "/healthz", {});
-const check = Buffer.concat([
-  clientPreface,
-  openStream(1, fieldsOf(paths.check)),
-  sendData(1, messages.empty, true),
-]);
+const check = firstCall(paths.check, messages.empty);
 /** The message of a check by gRPC whose status is SERVING. */
 const serving = "\0\0\0\0\x02\b\x01";
 /** The frame of the server's settings, without its length. */
@@ -71,12 +61,13 @@ describe("a connection in plain text", () => {
   });
 });
 
-describe("a connection with TLS", () => {
-  it.each([
-    [undefined, false],
-    [["http/1.1"], "http/1.1"],
-    [["h2", "http/1.1"], "h2"],
-  ])("of a client that offers %j carries %j", async (ALPNProtocols, expected) => {
+it.each([
+  [undefined, false],
+  [["http/1.1"], "http/1.1"],
+  [["h2", "http/1.1"], "h2"],
+])(
+  "a connection with TLS of a client that offers %j carries %j",
+  async (ALPNProtocols, expected) => {
     const authority = await createAuthority();
     const { port } = await startInProcess(await writeServerFlags(temporaryFolder(), authority));
     const options = { port, servername: "localhost", ca: authority.ca };
@@ -87,8 +78,8 @@ describe("a connection with TLS", () => {
     socket.write(expected === "h2" ? check : alive);
     const [first] = await once(socket.setEncoding("latin1"), "data");
     expect(first).toContain(expected === "h2" ? settings : "alive");
-  });
-});
+  },
+);
 
 /** What a client sends, and why its connection is closed. */
 type Unfinished = Record<string, { bytes: Uint8Array | string; reason: string }>;

@@ -10,12 +10,10 @@ import { makeFullFolder } from "./support/copying.ts";
 import { temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
-  fieldsOf,
+  firstCall,
   frameFlag,
   frameType,
   http2Frame,
-  openStream,
-  sendData,
   wideWindows,
 } from "./support/http2-frames.ts";
 import { listAll } from "./support/pages.ts";
@@ -88,8 +86,7 @@ it("is not held up by health checks, open reflection, idle clients or silent con
   unread.write(messages.listServices);
   await once(unread, "response");
   // Its client stays, and ignores that the connection is to end.
-  const call = [openStream(1, fieldsOf(paths.reflect)), sendData(1, messages.listServices, false)];
-  const staying = openWire(service.port, Buffer.concat([clientPreface, ...call]));
+  const staying = openWire(service.port, firstCall(paths.reflect, messages.listServices, false));
   await expect.poll(staying.received).toContain("investor.v1.InvestorService");
   const strangers = rawConnection(service.port);
   for (const path of [paths.check, paths.reflect]) openCall(strangers, path);
@@ -98,12 +95,8 @@ it("is not held up by health checks, open reflection, idle clients or silent con
   expect(await service.exited).toBe(0);
 });
 
-/** Lists a page over HTTP/2, as bytes. */
-const listing = [
-  ...[clientPreface, wideWindows],
-  openStream(1, fieldsOf(paths.list)),
-  sendData(1, messages.fullPage, true),
-];
+/** Lists a page over HTTP/2. */
+const listing = Buffer.concat([firstCall(paths.list, messages.fullPage), wideWindows]);
 
 /** The head of the frame that ends the reply to it. */
 const lastFlags = frameFlag.endStream | frameFlag.endHeaders;
@@ -111,7 +104,7 @@ const lastTrailers = Buffer.from([frameType.headers, lastFlags, 0, 0, 0, 1]).toS
 
 it("is not held up by a client over HTTP/2 that called just before, and is gone", async () => {
   const service = await startService(patient);
-  const { socket, received } = openWire(service.port, Buffer.concat(listing));
+  const { socket, received } = openWire(service.port, listing);
   await expect.poll(() => received().includes(lastTrailers)).toBe(true);
   // What it is sent is not answered, and its end never comes.
   socket.pause();
@@ -137,7 +130,7 @@ it("lets replies reach clients over HTTP/1.1 that are slow to read them", async 
 
 it("lets replies reach clients over HTTP/2 that are slow to read them", async () => {
   const service = await startService(patient, await makeFullFolder(130));
-  const { closed, socket } = openWire(service.port, Buffer.concat(listing));
+  const { closed, socket } = openWire(service.port, listing);
   await once(socket, "data");
   socket.pause();
   await beginLongShutdown(service);

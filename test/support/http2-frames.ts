@@ -67,6 +67,12 @@ export function sendData(stream: number, bytes: Uint8Array, isLast = false): Buf
   return http2Frame(frameType.data, isLast ? frameFlag.endStream : 0, stream, bytes);
 }
 
+/** What a client sends first, and a call on its first stream. */
+export function firstCall(path: string, body: Uint8Array, isLast = true): Buffer {
+  const call = [openStream(1, fieldsOf(path)), sendData(1, body, isLast)];
+  return Buffer.concat([clientPreface, ...call]);
+}
+
 /** Headers as literals without indexing (RFC 7541, 6.2.2). */
 export function headerBlock(headers: Fields): Buffer {
   const literal = (text: string) => Buffer.from([text.length, ...Buffer.from(text)]);
