@@ -83,7 +83,10 @@ describe("after a power cut", needs("cc"), () => {
     for (const isStopped of [true, false]) {
       const { durableEnv, folder, afterPowerCut } = createDisk();
       const service = await startService(durableEnv, folder);
-      const { id } = await grpcClient(service).createInvestor(aCreate());
+      const client = grpcClient(service);
+      const { id } = await client.createInvestor(aCreate());
+      // Each leaves a version of its page in the WAL.
+      for (let i = 0; i < 20; i += 1) await client.createInvestor(aCreate());
       if (isStopped) await end(service);
       const args = ["remove", "sqlite:data/investors.db", id];
       const { exited, output } = run(args, durableEnv, folder);
