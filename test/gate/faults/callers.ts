@@ -202,7 +202,7 @@ export async function sendCreate(
 }
 
 /** Gets a record. */
-export async function lookUp(history: History, client: Client, id: string): Promise<void> {
+async function lookUp(history: History, client: Client, id: string): Promise<void> {
   const call = history.get(id);
   const getting = client.getInvestor({ id }, patience());
   await getting.then(call.found, async () => call.failed(await failureOf(getting)));

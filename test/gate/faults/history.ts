@@ -63,9 +63,6 @@ export function isTemporary(reason: string | undefined): boolean {
   return temporary.includes(reason) || reason === "OUTCOME_UNKNOWN";
 }
 
-/** How many contradictions are reported. */
-const maxReported = 10;
-
 /**
  * A history that is checked while it grows. All of its events happen in one process, so that
  * their order is certain: a call that begins after an event has to agree with it.
@@ -73,10 +70,10 @@ const maxReported = 10;
 export class History {
   /** The ids of the records that were acknowledged or seen, in this order. */
   readonly visible: string[] = [];
-  readonly violations: { rule: Rule; detail: string }[] = [];
   /** How often each kind of reply came. */
   readonly counts: Record<string, number> = {};
 
+  readonly #violations: string[] = [];
   /** By the first name, which no two requests share. */
   readonly #entries = new Map<string, Entry>();
   readonly #byRequestId = new Map<string, Entry>();
@@ -189,21 +186,17 @@ export class History {
 
   /** @throws {Error} what is wrong, if anything is */
   expectSound(): void {
-    if (this.violations.length > 0) throw new Error(this.describe());
+    if (this.#violations.length > 0) throw new Error(this.describe());
   }
 
   /** The contradictions and the replies. */
   describe(): string {
-    const reported = this.violations.slice(0, maxReported);
-    return [
-      `${this.violations.length} contradictions`,
-      ...reported.map(({ rule, detail }) => `${rule}: ${detail}`),
-      JSON.stringify(this.counts),
-    ].join("\n  ");
+    const found = `${this.#violations.length} contradictions, of which the first are`;
+    return [found, ...this.#violations.slice(0, 10), JSON.stringify(this.counts)].join("\n  ");
   }
 
   #violate(rule: Rule, detail: string): void {
-    this.violations.push({ rule, detail });
+    this.#violations.push(`${rule}: ${detail}`);
   }
 
   #expectTemporary(reason: string | undefined, detail: string): void {
@@ -252,7 +245,7 @@ export class History {
 }
 
 /** The content of a record or of the request for it, as one text. */
-export function contentOf(record: CreateRequest | Investor): string {
+function contentOf(record: CreateRequest | Investor): string {
   const values = record as Record<string, unknown>;
   // All but the id.
   return JSON.stringify(InvestorSchema.fields.slice(1).map(({ localName }) => values[localName]));
