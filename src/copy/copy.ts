@@ -43,11 +43,10 @@ export async function runCopy(options: CopyOptions): Promise<boolean> {
   const tally: Tally = { copied: 0, present: 0, leftOut: 0, leaveOut };
   const warn = (message: string) => say(`warning: ${message}`);
   const start = performance.now();
-  let source: Source | undefined;
   let target: Target | undefined;
   const progress = setInterval(sayProgress, progressIntervalMs);
   try {
-    source = await raceWithSignal(reading(openSource(from, tally)), signal);
+    const source = await raceWithSignal(reading(openSource(from, tally)), signal);
     const opening = writing(openTarget(to, warn));
     // Opening a file takes no time; interrupted, it would leave the file behind.
     target = await (to.kind === "file" ? opening : raceWithSignal(opening, signal));

@@ -52,26 +52,18 @@ export function createConnections(options: ConnectionOptions) {
     }
   }
 
-  /** Ends a connection for a new one, unless all carry calls. */
+  /** Ends the connection idle for longest, for a new one, unless all carry calls. */
   function makeRoom(): boolean {
-    const connection = findIdlest();
-    if (connection === undefined) return false;
-    // Its close event comes later; many connections may arrive before that.
-    all.delete(connection.key);
-    connection.end("idle_replaced");
-    return true;
-  }
-
-  function findIdlest(): Connection | undefined {
     let idlest: Connection | undefined;
-    let since = Infinity;
     for (const each of all.values()) {
       const { idleSince = Infinity } = each;
-      if (idleSince >= since) continue;
-      idlest = each;
-      since = idleSince;
+      if (idleSince < (idlest?.idleSince ?? Infinity)) idlest = each;
     }
-    return idlest;
+    if (idlest === undefined) return false;
+    // Its close event comes later; many connections may arrive before that.
+    all.delete(idlest.key);
+    idlest.end("idle_replaced");
+    return true;
   }
 
   return {

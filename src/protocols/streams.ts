@@ -53,7 +53,9 @@ export function createStreams(
       await takeTurn(() => call.isClosed);
     },
     interceptors: [recordFailures],
-    ...{ acceptCompression, binaryOptions, jsonOptions },
+    acceptCompression,
+    binaryOptions,
+    jsonOptions,
   });
   for (const { spec, maxBytes: readMaxBytes } of rpcs) {
     if (spec.kind !== "unary") {
