@@ -2,27 +2,22 @@ import { readFileSync } from "node:fs";
 import { Ajv2020, type ValidateFunction } from "ajv/dist/2020.js";
 import { expect } from "vitest";
 
-interface Schema {
-  [keyword: string]: unknown;
-}
+type Schema = Record<string, unknown>;
 
 interface Content {
   schema: Schema;
   example?: unknown;
 }
 
-interface Response {
-  description: string;
-  content: Record<string, Content | undefined>;
-}
-
 /** What an operation takes, and what it replies with by status. */
 export interface Operation {
   operationId: string;
-  tags: string[];
-  parameters: ({ name: string; in: string; description: string } & Content)[];
+  parameters: ({ name: string } & Content)[];
   requestBody: { content: Record<string, Content> };
-  responses: Record<string, Response | undefined>;
+  responses: Record<
+    string,
+    { description: string; content: Record<string, Content | undefined> } | undefined
+  >;
 }
 
 /** The bytes of the document. */
@@ -34,9 +29,7 @@ const text = openApiFile.toString();
 
 /** The document, its references of components resolved but for those to schemas. */
 export const openApi: {
-  info: { version: string };
   servers: { url: string }[];
-  tags: { name: string; description: string }[];
   paths: Record<string, Record<string, Operation | undefined> | undefined>;
 } = JSON.parse(text, resolveReference);
 
@@ -45,8 +38,8 @@ ajv.addVocabulary(Object.keys(JSON.parse(text)));
 ajv.addSchema(JSON.parse(text), "openapi.json");
 
 function resolveReference(this: unknown, _: string, value: unknown): unknown {
-  const { $ref } = (value ?? {}) as { $ref?: string };
-  const [, kind = "", name = ""] = /^#\/components\/(\w+)\/(\w+)$/.exec($ref ?? "") ?? [];
+  const { $ref = "" } = (value ?? {}) as { $ref?: string };
+  const [, kind = "", name = ""] = /^#\/components\/(\w+)\/(\w+)$/.exec($ref) ?? [];
   if (kind === "" || kind === "schemas") return value;
   return JSON.parse(JSON.stringify(JSON.parse(text).components[kind][name]), resolveReference);
 }
