@@ -10,20 +10,8 @@ import { Failure } from "../../src/failures.ts";
 import { toConnectError } from "../../src/protocols/connect-error.ts";
 import { sendProblem } from "../../src/protocols/problem.ts";
 
-/** What a client learns from a failed call. */
-interface ToldFailure {
-  code: string;
-  reason: string | undefined;
-  domain: string | undefined;
-  metadata: Record<string, string> | undefined;
-  /** The descriptions of the violations by field. */
-  violations: Record<string, string>;
-  hasRetryDelay: boolean;
-  message: string;
-}
-
-/** The failure of a call that must fail. */
-export async function failureOf(call: Promise<unknown>): Promise<ToldFailure> {
+/** What a client learns from a call that must fail. */
+export async function failureOf(call: Promise<unknown>) {
   const error = await call.then(
     () => {
       throw new Error("the call succeeded");
@@ -34,12 +22,13 @@ export async function failureOf(call: Promise<unknown>): Promise<ToldFailure> {
   const violations = error
     .findDetails(BadRequestSchema)
     .flatMap(({ fieldViolations }) => fieldViolations)
-    .map(({ field, description }) => [field, description]);
+    .map(({ field, description }): [string, string] => [field, description]);
   return {
     code: Code[error.code],
     reason: info?.reason,
     domain: info?.domain,
     metadata: info?.metadata,
+    /** The descriptions of the violations by field. */
     violations: Object.fromEntries(violations),
     hasRetryDelay: error.findDetails(RetryInfoSchema).length > 0,
     message: error.rawMessage,
