@@ -81,9 +81,8 @@ it("the pages name a test for each block that commands.test.ts does not run", ()
 });
 
 it("each block of commands for backups and upgrades is one chain, which ends at the first failure", () => {
-  const chains = pages
-    .flatMap(readBlocks)
-    .filter(({ test }) => test === "test/gate/backups.test.ts");
+  const blocks = pages.flatMap(readBlocks);
+  const chains = blocks.filter(({ test }) => test === "test/gate/backups.test.ts");
   expect(chains.length).toBeGreaterThan(10);
   for (const { text } of chains) {
     const [, ...others] = text

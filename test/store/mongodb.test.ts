@@ -25,7 +25,9 @@ import {
   StoreUnavailableError,
 } from "../../src/store/store.ts";
 import { clientsOf } from "../support/clients.ts";
+import { removeHere } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { serviceOver } from "../support/in-process.ts";
 import {
   connectTo,
@@ -263,8 +265,12 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(store.told.every((refusal) => refusal === undefined)).toBe(true);
   });
 
-  it("reads the counts in replies, however the URL has the driver decode them", async () => {
-    await open(`${mongo.url()}?promoteValues=false`).insert(anInvestor());
+  it("says what was removed, however the URL has the driver decode replies", async () => {
+    const url = mongo.url();
+    const record = anInvestor();
+    await open(url).insert(record);
+    const removal = await removeHere(temporaryFolder(), `${url}?promoteValues=false`, record.id);
+    expect(removal.told).toContain(`removed ${record.id}`);
   });
 
   describe("that ends what it runs", () => {
@@ -344,32 +350,23 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       expect(await service.createInvestor(request)).toEqual(first);
     });
 
-    it("leaves time to name the id of an open outcome within its caller's deadline", async () => {
+    it("leaves time to name the id of an open outcome within its caller's deadline, and the service's own, which a slow upload uses up", async () => {
       const { fail, url } = await openFailing();
-      const clients = clientsOf(await startInProcess({ "--database-url": url }));
+      const flags = { "--database-url": url, "--request-timeout": "6s" };
+      const server = await startInProcess(flags);
       await fail("alwaysOn", { closeConnection: true });
-      const timeoutMs = 4_000;
-      const creates = Object.values(clients).map((client) =>
-        failureOf(client.createInvestor(aCreate(), { timeoutMs })),
+      const upload = openCall(rawConnection(server.port), paths.create);
+      const creates = Object.values(clientsOf(server)).map((client) =>
+        failureOf(client.createInvestor(aCreate(), { timeoutMs: 4_000 })),
       );
-      for (const failure of await Promise.all(creates)) {
-        expect(failure).toMatchObject({
-          reason: "OUTCOME_UNKNOWN",
-          metadata: { id: expect.stringMatching(/^[0-9a-f-]{36}$/) },
-        });
-      }
-    });
-
-    it("leaves time for it within the service's own deadline, too, which a slow upload uses up", async () => {
-      const { fail, url } = await openFailing();
-      const flags = { "--database-url": url, "--request-timeout": "4s" };
-      const { port } = await startInProcess(flags);
-      await fail("alwaysOn", { closeConnection: true });
-      const stream = openCall(rawConnection(port), paths.create);
       // More than the quarter that is left for the reply.
-      await delay(1_500);
-      const reply = await replyOf(stream.end(createBody()));
+      await delay(2_000);
+      const reply = await replyOf(upload.end(createBody()));
       expect(reply).toEqual({ status: Code.Unknown, reason: "OUTCOME_UNKNOWN" });
+      for (const { reason, metadata } of await Promise.all(creates)) {
+        expect(reason).toBe("OUTCOME_UNKNOWN");
+        expect(metadata?.id).toMatch(/^[0-9a-f-]{36}$/);
+      }
     });
   });
 });

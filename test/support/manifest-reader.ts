@@ -25,9 +25,7 @@ export function createManifestReader() {
   return (kind: "compose" | "kubernetes", path: string) => {
     const { stdout, stderr } = spawnSync(join(folder, "read"), [kind, path], { encoding: "utf8" });
     if (stderr !== "") throw new Error(stderr);
-    return stdout
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line));
+    const lines = stdout.trim().split("\n");
+    return lines.map((line) => JSON.parse(line));
   };
 }
