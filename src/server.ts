@@ -116,9 +116,14 @@ type Parts = Awaited<ReturnType<typeof createParts>>;
 async function createParts(config: Config, log: Logger, droppedLines: () => number) {
   const { host, corsOrigin: corsOrigins = [] } = config;
   const onWarning = (message: string) => log.warn(message);
-  const tls = await readTls(config, onWarning);
-  const authentication = await createAuthentication(config, onWarning);
   const telemetry = createTelemetry(log, config.logCalls === "true");
+  const connections = createConnections({
+    max: config.maxConnections,
+    maxAgeMs: config.maxConnectionAge,
+    onEnd: telemetry.noteEnd,
+  });
+  const tls = await readTls(config, onWarning, connections.distrustCertificates);
+  const authentication = await createAuthentication(config, onWarning);
   telemetry.show(
     "investor_records_log_lines_dropped_total",
     "Lines of the log that were dropped, since nobody read it or the disk was full.",
@@ -138,11 +143,6 @@ async function createParts(config: Config, log: Logger, droppedLines: () => numb
     stopTraces = startTraceExport(log);
     startSpan = createTracing();
   }
-  const connections = createConnections({
-    max: config.maxConnections,
-    maxAgeMs: config.maxConnectionAge,
-    onEnd: telemetry.noteEnd,
-  });
   const gate = createGate({
     maxInFlight: config.maxInFlight,
     requestTimeoutMs: config.requestTimeout,

@@ -172,8 +172,7 @@ function readPreface(serveConnection: ServeConnection) {
 }
 
 /** Begins TLS on connections. */
-function beginTls(tls: Tls, connections: Connections, serveConnection: ServeConnection) {
-  const { server, onNewCas } = tls;
+function beginTls({ server }: Tls, connections: Connections, serveConnection: ServeConnection) {
   server.on("secureConnection", (socket: TLSSocket) => {
     const connection = connections.find(socket);
     if (connection === undefined) {
@@ -190,6 +189,5 @@ function beginTls(tls: Tls, connections: Connections, serveConnection: ServeConn
       connections.find(socket)?.report("no_handshake", code);
     socket.destroy();
   });
-  onNewCas(connections.distrustCertificates);
   return (_: Connection, socket: Socket) => void server.emit("connection", socket);
 }

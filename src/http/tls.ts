@@ -14,10 +14,14 @@ export type Tls = NonNullable<Awaited<ReturnType<typeof readTls>>>;
  * replaced while it runs. Undefined without them.
  *
  * @param onWarning called after each read if the certificate has expired
- * @returns it, when the certificate expires, and how to learn that the client CAs have changed
+ * @param onNewCas called when the client CAs have changed
  * @throws {ConfigError} a file cannot be read or used
  */
-export async function readTls(settings: TlsSettings, onWarning: (message: string) => void) {
+export async function readTls(
+  settings: TlsSettings,
+  onWarning: (message: string) => void,
+  onNewCas: () => void,
+) {
   const { tlsCert, tlsKey, tlsClientCa } = settings;
   if (tlsCert === undefined || tlsKey === undefined) return undefined;
   const server = createServer({
@@ -28,14 +32,8 @@ export async function readTls(settings: TlsSettings, onWarning: (message: string
     rejectUnauthorized: false,
   });
   let context: SecureContextOptions = {};
-  let noteNewCas = () => {};
+  /** When the certificate expires. */
   const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
-  const warnIfExpired = () => {
-    const date = expiresAt();
-    if (date.getTime() < Date.now()) {
-      onWarning(`${tlsCert} expired at ${date.toISOString()}: clients will refuse it`);
-    }
-  };
   const paths: [flag: string, path: string][] = [
     ["--tls-cert", tlsCert],
     ["--tls-key", tlsKey],
@@ -46,13 +44,12 @@ export async function readTls(settings: TlsSettings, onWarning: (message: string
     const { ca } = context;
     context = toContext(settings, contents);
     server.setSecureContext(context);
-    if (String(context.ca) !== String(ca)) noteNewCas();
-    warnIfExpired();
+    if (ca !== undefined && String(context.ca) !== String(ca)) onNewCas();
+    const end = expiresAt();
+    if (end.getTime() >= Date.now()) return;
+    onWarning(`${tlsCert} expired at ${end.toISOString()}: clients will refuse it`);
   });
-  const onNewCas = (listener: () => void) => {
-    noteNewCas = listener;
-  };
-  return { server, expiresAt, onNewCas, reload };
+  return { server, expiresAt, reload };
 }
 
 /** Ciphers with forward secrecy and authenticated encryption (RFC 9325, 4.2). */

@@ -28,6 +28,7 @@ const { messageReceiveLimit, serverCreds } = fromBinary(
   await readFrame(),
 );
 const host = "127.0.0.1";
+const noop = () => {};
 const log = pino({ level: "error" }, pino.destination(2));
 
 /** The suite expects this error without details. */
@@ -52,7 +53,7 @@ const { port } = await startEngine({
   onGate: dropDetails,
   log,
   maxMessageBytes: messageReceiveLimit || 4 * 1024 * 1024,
-  tls: serverCreds && (await readTls(writeFiles(serverCreds), () => {})),
+  tls: serverCreds && (await readTls(writeFiles(serverCreds), noop, noop)),
   requestTimeoutMs: 60_000,
 });
 const response = toBinary(
