@@ -334,31 +334,23 @@ describe("connections", () => {
     }
   });
 
-  it("that carry calls are not replaced, and one more is refused, which is said", async () => {
-    const service = await startInProcess({ ...patient, "--max-connections": "10" });
-    const sessions = Array.from({ length: 10 }, () => rawConnection(service.port));
-    const calls = sessions.map((session) => openCall(session, create));
-    for (const session of sessions) await untilArrived(session);
-    await openWire(service.port).closed;
-    const said = expect.objectContaining({ reason: "refused" });
-    await expect.poll(() => service.lines).toContainEqual(said);
-    for (const call of calls) expect((await replyOf(call.end(createBody()))).status).toBe(0);
-    expect(await closedFor(service, "refused")).toBe(1);
-  });
-
-  it("make room after a GOAWAY, unless they carry an admitted call, whatever else they carry", async () => {
-    const service = await startInProcess({ ...patient, "--max-connections": "2" });
+  it("make room after a GOAWAY, unless they carry an admitted call: then one more is refused", async () => {
+    const service = await startInProcess({ ...patient, "--max-connections": "3" });
     const stranger = rawConnection(service.port);
     expect((await rawCall(stranger, check, empty)).status).toBe(0);
     openCall(stranger, check);
     openCall(stranger, reflect).write(listServices);
     await untilArrived(stranger);
     const goaway = once(stranger, "goaway");
-    const caller = rawConnection(service.port);
-    const call = openCall(caller, create);
-    await untilInFlight(service, 1);
+    const sessions = Array.from({ length: 3 }, () => rawConnection(service.port));
+    const calls = sessions.map((session) => openCall(session, create));
+    for (const session of sessions) await untilArrived(session);
     await goaway;
-    expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    await openWire(service.port).closed;
+    const said = expect.objectContaining({ reason: "refused" });
+    await expect.poll(() => service.lines).toContainEqual(said);
+    for (const call of calls) expect((await replyOf(call.end(createBody()))).status).toBe(0);
+    expect(await closedFor(service, "refused")).toBe(1);
     expect(await closedFor(service, "idle_replaced")).toBeGreaterThan(0);
   });
 });

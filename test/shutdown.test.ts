@@ -161,22 +161,6 @@ it("stores nothing behind the last reply over HTTP/1.1, also while that is being
   expect(await listAll(again)).toHaveLength(1_000 + replies.length);
 });
 
-it("cuts no call whose request was on its way", async () => {
-  const service = await startService();
-  const { socket, closed } = openWire(service.port, "POST /v1/investors HTTP/1.1\r\n");
-  await beginShutdown(service);
-  // When no call is in flight, and the end is waited for.
-  await waitFor(async () => !(await accepts(service.port)));
-  const headers = ["host: localhost", "content-type: application/json", "content-length: 2"];
-  socket.write(`${headers.join("\r\n")}\r\n\r\n{`);
-  // Longer than a request gets to arrive; no event tells that it is still waited for.
-  await delay(500);
-  socket.write("}");
-  // It was not begun, or replied to.
-  expect([[], [400]]).toContainEqual(statusesIn(await closed));
-  expect(await service.exited).toBe(0);
-});
-
 it("takes no new connections from when clients are told to leave theirs", async () => {
   const service = await startService();
   // It does not confirm that it was told.

@@ -8,6 +8,7 @@ import { temporaryFolder } from "./support/folder.ts";
 import { aCreate, anInvestor } from "./support/records.ts";
 import {
   anyPort,
+  ask,
   end,
   grpcClient,
   lockDatabase,
@@ -22,39 +23,25 @@ import {
 import { freePort, http1, openWire } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
-/** A folder whose database has a record, and a service on it that another program keeps from starting. */
-async function startLockedOut() {
+it("tells that it is alive and not ready while it opens the database, and then serves it", async () => {
   const folder = temporaryFolder();
   const [{ id } = anInvestor()] = await makeSqlite(folder, "data/investors.db", 1);
   const release = lockDatabase({ folder });
+  // Nothing says which port the service would choose.
   const port = await freePort();
-  const service = { ...run([], { PORT: String(port) }, folder), port, folder };
-  const get = (path: string) => fetch(`http://127.0.0.1:${port}${path}`);
+  run([], { PORT: String(port) }, folder);
+  const get = (path: string) => ask({ port }, path);
   await waitFor(() => get("/healthz").catch(() => undefined));
-  return { service, get, release, id };
-}
-
-it("tells that it is alive and not ready while it opens the database, and then serves it", async () => {
-  const { service, get, release, id } = await startLockedOut();
   expect((await get("/healthz")).status).toBe(200);
   expect((await get("/readyz")).status).toBe(503);
-  expect(await metric(service, "investor_records_ready")).toBe(0);
-  const early = await failureOf(grpcClient(service).getInvestor({ id }));
+  expect(await metric({ port }, "investor_records_ready")).toBe(0);
+  const early = await failureOf(grpcClient({ port }).getInvestor({ id }));
   expect(early).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
   expect((await get(`/v1/investors/${id}`)).status).toBe(503);
   release();
   await waitFor(async () => (await get("/readyz")).ok);
-  expect((await grpcClient(service).getInvestor({ id })).id).toBe(id);
+  expect((await grpcClient({ port }).getInvestor({ id })).id).toBe(id);
 });
-
-it.each(["SIGTERM", "SIGINT"] as const)(
-  "ends at once by %s, and not as if it had served",
-  async (signal) => {
-    const { service } = await startLockedOut();
-    expect(await end(service, signal)).not.toBe(0);
-    expect(service.output()).toContain(`ended by ${signal} before it was ready`);
-  },
-);
 
 it("ends by a SIGTERM that comes while it loads its modules", async () => {
   // The signal comes in the turn in which the service takes over from what has handled it so far.
