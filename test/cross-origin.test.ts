@@ -76,23 +76,21 @@ describe("a service on loopback that asks for no credentials", () => {
     }
   });
 
-  // The last one could be no host of a URL.
-  it.each(["envoy_cluster", "cluster.v1.2"])(
-    "replies to health checks and reflection under any authority, as %s",
-    async (name) => {
-      const { port } = await startInProcess();
+  it("replies to health checks and reflection under any authority", async () => {
+    const { port } = await startInProcess();
+    // The last one could be no host of a URL.
+    for (const host of ["envoy_cluster", "cluster.v1.2"]) {
       for (const path of [paths.check, paths.reflect]) {
-        const authority = { ":authority": name };
-        const call = rawCall(rawConnection(port), path, messages.empty, authority);
-        expect((await call).status).toBe(0);
+        const call = rawCall(rawConnection(port), path, messages.empty, { ":authority": host });
+        expect((await call).status, host).toBe(0);
       }
       for (const type of ["application/json", "application/json; charset=utf-8"]) {
-        const health = http1("POST", paths.check, { host: name, "content-type": type }, "{}");
+        const health = http1("POST", paths.check, { host, "content-type": type }, "{}");
         await expect.poll(openWire(port, health).received).toMatch(/^HTTP\/1\.1 200 /);
       }
-      expect(await statusOf(port, rpc, { host: name })).toBe(403);
-    },
-  );
+      expect(await statusOf(port, rpc, { host })).toBe(403);
+    }
+  });
 
   it("replies to the address that it listens on", async () => {
     const { port } = await startInProcess({ "--host": "127.8.8.8" });

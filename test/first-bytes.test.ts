@@ -86,7 +86,6 @@ type Unfinished = Record<string, { bytes: Uint8Array | string; reason: string }>
 
 const inPlainText: Unfinished = {
   nothing: { bytes: "", reason: "unfinished_request" },
-  P: { bytes: "P", reason: "unfinished_request" },
   PR: { bytes: "PR", reason: "unfinished_request" },
   PRI: { bytes: "PRI", reason: "no_settings" },
   "half a preface": { bytes: clientPreface.subarray(0, 10), reason: "no_settings" },

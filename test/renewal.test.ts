@@ -53,7 +53,7 @@ async function startWithSecret() {
       const names = socket.getPeerCertificate().subjectaltname ?? "";
       return Number(/version-(\d+)/.exec(names)?.[1]);
     },
-    sendHangup: () => child.kill("SIGHUP"),
+    child,
     /** What it has reloaded so far. */
     reloads: () => Array.from(output().matchAll(/"reloaded ([^"]*)"/g), ([, what]) => what),
     /** How often the log has a text. */
@@ -107,14 +107,14 @@ it.each([
 ])(
   "a tokens file that has become %s is refused once, and at each SIGHUP",
   async (_, make, fault) => {
-    const { files, path, sendHangup, logged } = await startWithSecret();
+    const { child, files, path, logged } = await startWithSecret();
     rmSync(path("tokens"));
     make(path("tokens"));
     await expect.poll(() => logged(fault)).toBe(1);
     writeFileSync(path("ca.crt"), files["ca.crt"].repeat(2));
     await expect.poll(() => logged('"reloaded certificates"')).toBe(1);
     expect(logged(fault)).toBe(1);
-    sendHangup();
+    child.kill("SIGHUP");
     await expect.poll(() => logged(fault)).toBe(2);
   },
 );
