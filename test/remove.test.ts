@@ -164,7 +164,7 @@ describe("a record that is removed from SQLite", () => {
       const ballast = join(disk, "ballast");
       const fill = () => void spawnSync("sh", ["-c", `cat /dev/zero > ${ballast}`]);
       fill();
-      const full = " .* disk is full";
+      const full = " .*: its disk is full";
       expect(await remove(folder, id)).toEqual(failed(`error: cannot remove from${full}`));
       rmSync(ballast);
       const onLine = (line: string) => line.includes("rewriting") && fill();
