@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { sizeOf } from "../../../src/store/sqlite/paths.ts";
 import { idOf, idsIn, makeSqlite, runSql } from "../../support/copying.ts";
 import type { Random } from "../../support/random.ts";
-import type { Run } from "../../support/service.ts";
+import { hasEnded, type Run, waitFor } from "../../support/service.ts";
 import { needs } from "../../support/tools.ts";
 import { Known, listIds, pathsOn, putBackup, startActor } from "./actors.ts";
 import { minutes, repeat, timeout } from "./episodes.ts";
@@ -38,6 +38,8 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
   const backups: Backup[] = [];
 
   const start = (role: string) => startActor(disk, role, random);
+  const notes = () => (existsSync(journal) ? readFileSync(journal, "utf8") : "");
+  const untilOpen = ({ child }: Run) => waitFor(() => hasEnded(child) || notes().includes("open"));
 
   /** Runs an actor until it ends, mostly by a kill: at one of its system calls, or after some time. */
   async function killAmid(role: string): Promise<boolean> {
@@ -47,7 +49,8 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     const actor = start(role);
     const { child, exited } = actor;
     const isEndless = role === "service";
-    const waitMs = random.int(0, 1_500);
+    if (isEndless) await untilOpen(actor);
+    const waitMs = random.int(0, isEndless ? 500 : 1_500);
     const isOver = await Promise.race([exited.then(() => true), delay(waitMs).then(() => false)]);
     if (!isOver && isKilled && (isEndless || !atCall)) child.kill("SIGKILL");
     else if (isEndless) child.kill("SIGTERM");
@@ -68,9 +71,8 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
 
   /** Takes what the actors have noted. */
   function note(): void {
-    if (!existsSync(journal)) return;
-    known.take(readFileSync(journal, "utf8"));
-    rmSync(journal);
+    known.take(notes());
+    rmSync(journal, { force: true });
   }
 
   /** Looks at the file as it was left; a journal is its own, and played back as the error says. */
@@ -147,9 +149,10 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     },
     async () => {
       const services = [start("service"), start("service")] as const;
-      await delay(random.int(0, 1_200));
+      await untilOpen(services[0]);
+      await delay(random.int(0, 500));
       services[0].child.kill("SIGKILL");
-      await delay(random.int(0, 1_200));
+      await delay(random.int(0, 500));
       services[1].child.kill(random.pick(["SIGKILL", "SIGTERM"]));
       for (const service of services) await endOf("one of two services", service);
       note();
@@ -162,7 +165,7 @@ async function live(disk: FailingDisk, random: Random, count: (name: string) => 
     restore,
     beginAnew,
   ];
-  await verify();
+  known.settle(new Set((await makeSqlite(disk.data, "investors.db", 100)).map(idOf)));
   await killAmid("service");
   await verify();
   await keepBackup(random.pick(["backup", "VACUUM INTO"]));
