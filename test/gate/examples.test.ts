@@ -4,10 +4,8 @@ import { copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } fro
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { promisify, stripVTControlCharacters } from "node:util";
-import { version } from "uuid";
 import { expect, it, type TestOptions } from "vitest";
 import { copyClone, foreignPath, root } from "../support/clone.ts";
-import { copy } from "../support/copying.ts";
 import { temporaryFolder } from "../support/folder.ts";
 import { readBlocks, readPage } from "../support/markdown.ts";
 import { aCreate } from "../support/records.ts";
@@ -129,16 +127,3 @@ it.each([
     await execute("go", ["vet", "."], { cwd: own });
   },
 );
-
-it("examples/investors.ndjson is imported and served as it is", async () => {
-  const folder = temporaryFolder();
-  const file = join(root, "examples/investors.ndjson");
-  const copied = await copy([file, "sqlite:investors.db"], { folder });
-  expect(copied, copied.told).toMatchObject({ code: 0 });
-  const { port } = await startService({ DATABASE_URL: "sqlite:investors.db" }, folder);
-  const response = await fetch(`http://localhost:${port}/v1/investors`);
-  const records = readFileSync(file, "utf8").trim().split("\n");
-  expect(await response.json()).toEqual(records.map((line) => JSON.parse(line)));
-  expect(records).toHaveLength(20);
-  for (const line of records) expect(version(JSON.parse(line).id), line).toBe(7);
-});

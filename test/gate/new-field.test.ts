@@ -7,14 +7,7 @@ import { root } from "../support/clone.ts";
 import { lineOf, makeSqlite, rowsOf, runSql, startWriters, tableOf } from "../support/copying.ts";
 import { sharedFolder, temporaryFolder } from "../support/folder.ts";
 import { connectTo, describeWithMongo } from "../support/mongodb.ts";
-import {
-  addField,
-  buildWithField,
-  changedFiles,
-  create,
-  list,
-  runIn,
-} from "../support/new-field.ts";
+import { buildWithField, changedFiles, create, list, runIn } from "../support/new-field.ts";
 import { aCreate, institution, largest } from "../support/records.ts";
 import { ask, end, grpcClient, run, startService, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
@@ -23,7 +16,7 @@ import { prepareDisks } from "./faults/failing-disk.ts";
 const parent = sharedFolder();
 let newer = "";
 beforeAll(() => {
-  newer = buildWithField(parent);
+  newer = buildWithField(parent, ["test", "vitest.config.ts", "bench"]);
 });
 
 const formerName = "Ada Byron";
@@ -32,13 +25,11 @@ it("the recipe names the files that have to change, and is all that has to be do
   const text = readFileSync(join(root, "CONTRIBUTING.md"), "utf8");
   const [, recipe = ""] = /\*\*A field of the record\.\*\*(.*?)\n\*\*/s.exec(text) ?? [];
   for (const name of changedFiles) expect(recipe).toContain(name);
-  const folder = temporaryFolder();
-  addField(folder, ["test", "vitest.config.ts", "bench"]);
-  runIn(folder, "tsc");
+  runIn(parent, "tsc");
   const files = ["openapi", "service/investors", "contract", "investor-binary"].map(
     (name) => `test/${name}.test.ts`,
   );
-  runIn(folder, "vitest", "run", "--project", "quick", ...files);
+  runIn(parent, "vitest", "run", "--project", "quick", ...files);
 });
 
 describe("an older SQLite file", () => {

@@ -8,20 +8,14 @@ import { aCreate } from "../support/records.ts";
 import { grpcClient, run as runProgram, startService } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
-/** What a repository's changelog says of each version that its last tag has. */
-function releasedSections(folder: string) {
-  const git = (...args: string[]) => execFileSync("git", args, { cwd: folder, encoding: "utf8" });
+it("the changelog's sections of released versions never change", needs("git", "a tag"), () => {
+  const git = (...args: string[]) => execFileSync("git", args, { cwd: root, encoding: "utf8" });
   const tag = git("describe", "--tags", "--abbrev=0", "--match", "v*").trim();
   const sectionsOf = (text: string) =>
     text.split(/^(?=## )/m).filter((section) => /^## \d/.test(section));
-  const now = sectionsOf(readFileSync(join(folder, "CHANGELOG.md"), "utf8"));
   const released = sectionsOf(git("show", `${tag}:CHANGELOG.md`));
-  return { released, now: now.slice(-released.length) };
-}
-
-it("the changelog's sections of released versions never change", needs("git", "a tag"), () => {
-  const { released, now } = releasedSections(root);
-  expect(now).toEqual(released);
+  const now = sectionsOf(readFileSync(join(root, "CHANGELOG.md"), "utf8"));
+  expect(now.slice(-released.length)).toEqual(released);
 });
 
 describe("a clone", needs("git"), () => {
@@ -31,6 +25,7 @@ describe("a clone", needs("git"), () => {
     execFileSync(program, args, { cwd: clone, encoding: "utf8", stdio: "pipe" }).trim();
 
   const versionOf = () => run(process.execPath, "dist/bin.js", "--version");
+  const release = (...args: string[]) => run("npm", "run", "release", "--", ...args);
 
   beforeAll(() => {
     run("git", "clone", "--quiet", root, ".");
@@ -47,7 +42,7 @@ describe("a clone", needs("git"), () => {
     appendFileSync(join(clone, "README.md"), "A change.\n");
     run("npm", "run", "build");
     expect(versionOf()).toBe(expected.replace(")", "-dirty)"));
-    expect(() => run("npm", "run", "release", "--", "9.8.7")).toThrow("commit or stash");
+    expect(() => release("9.8.7")).toThrow("commit or stash");
     run("git", "checkout", "README.md");
   });
 
@@ -62,25 +57,20 @@ describe("a clone", needs("git"), () => {
     writeFileSync(changelog, changes.replace(title, `${title}## Unreleased\n\nA change.\n\n`));
     run("git", "commit", "--quiet", "--all", "--message", "A change");
     const before = run("git", "rev-parse", "HEAD");
-    const shown = run("npm", "run", "release", "--", "--dry-run", "9.8.7");
+    const shown = release("--dry-run", "9.8.7");
     expect(shown).toMatch(/^\+## 9\.8\.7 - \d{4}-\d\d-\d\d$/m);
     expect(shown).toMatch(/^[0-9a-f]{64} {2}investor-records-client-9\.8\.7\.tgz$/m);
     expect(run("git", "rev-parse", "HEAD")).toBe(before);
     expect(run("git", "tag")).not.toContain("v9.8.7");
     const made = readdirSync(join(clone, "release"));
-    run("npm", "run", "release", "--", "9.8.7");
+    release("9.8.7");
     expect(run("git", "status", "--porcelain")).toBe("");
     expect(run("git", "rev-parse", "v9.8.7^{commit}")).toBe(run("git", "rev-parse", "HEAD"));
     expect(filesOf("9.8.7")).toEqual(files);
     expect(readFileSync(changelog, "utf8")).toMatch(
       /^# Changelog\n\n## 9\.8\.7 - \d{4}-\d\d-\d\d\n\nA change\.\n\n## /,
     );
-    expect(() => run("npm", "run", "release", "--", "9.8.8")).toThrow("under Unreleased");
-    const { released, now } = releasedSections(clone);
-    expect(now).toEqual(released);
-    appendFileSync(changelog, "A change.\n");
-    expect(releasedSections(clone).now).not.toEqual(released);
-    run("git", "checkout", "CHANGELOG.md");
+    expect(() => release("9.8.8")).toThrow("under Unreleased");
 
     expect(readdirSync(join(clone, "release"))).toEqual(made);
     expect(made).toEqual([

@@ -68,10 +68,8 @@ it("20 MB of a whole list arrive at 24 KiB a second, over HTTP/1.1 and, beside o
 });
 
 it("a connection of HTTP/2 is closed after an error, though its client reads nothing", async () => {
-  const service = await startService(
-    { ...patient, NODE_OPTIONS: hurry(60) },
-    await makeFullFolder(130),
-  );
+  const settings = { ...patient, NODE_OPTIONS: hurry(20) };
+  const service = await startService(settings, await makeFullFolder(130));
   const { socket } = openWire(service.port, clientPreface);
   socket.pause().write(wideWindows);
   for (let stream = 1; stream < 40; stream += 2) {

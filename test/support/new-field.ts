@@ -41,8 +41,12 @@ const steps: [file: string, change: (text: string) => string][] = [
 /** The names of the files that the recipe changes. */
 export const changedFiles = steps.map(([file]) => basename(file));
 
-/** Copies the product and other files to a folder, and adds the field. */
-export function addField(folder: string, others: string[] = []): void {
+/**
+ * Copies the product and other files to a folder, adds the field, and builds the service.
+ *
+ * @returns its program
+ */
+export function buildWithField(folder: string, others: string[] = []): string {
   copyClone(folder);
   for (const name of ["buf.gen.yaml", "buf.yaml", ...others]) {
     cpSync(join(root, name), join(folder, name), { recursive: true });
@@ -55,11 +59,6 @@ export function addField(folder: string, others: string[] = []): void {
     writeFileSync(file, changed);
   }
   runIn(folder, "npm", "run", "-s", "generate");
-}
-
-/** Copies the product to a folder, adds the field, and builds the service; returns its program. */
-export function buildWithField(folder: string): string {
-  addField(folder);
   runIn(folder, "npm", "run", "-s", "build");
   return join(folder, "dist/bin.js");
 }

@@ -47,7 +47,6 @@ export interface Connection {
 
 /** A hostile client: a stranger, or a caller with a token who asks for more than its share. */
 export interface Hostile {
-  readonly kind: Kind;
   readonly random: Random;
   /** The fields with its token, if it has one. */
   readonly credentials: Fields;
@@ -97,9 +96,6 @@ function isRemoved(group: string): boolean {
   return !existsSync(group);
 }
 
-/** Less than Node.js takes by itself in a container of 768 MiB; with more, V8 collects later. */
-const heapOptions = "--max-old-space-size=224";
-
 /** Starts the service as in a container, with tokens. */
 export async function startTarget(kind: Kind, requestTimeout = "3s") {
   const folder = temporaryFolder();
@@ -107,7 +103,8 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
   const texts = textOfAll("\u{1F600}".repeat(250) + marks.good);
   await makeSqlite(folder, "data/investors.db", 260, texts);
   const env: NodeJS.ProcessEnv = {
-    NODE_OPTIONS: heapOptions,
+    // Less than Node.js takes by itself in a container of 768 MiB; with more, V8 collects later.
+    NODE_OPTIONS: "--max-old-space-size=224",
     AUTH_TOKENS_FILE: "tokens",
     REQUEST_TIMEOUT: requestTimeout,
   };
@@ -136,18 +133,20 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     return socket.on("error", () => {}).once("close", () => sockets.delete(socket));
   }
 
-  async function openTcp(): Promise<Socket> {
-    const tcp = own(connect(service.port, "127.0.0.1"));
-    await Promise.race([once(tcp, "connect").catch(() => {}), timeout(5_000)]);
-    return tcp;
+  /** Waits until a socket is open or closed, or for five seconds. */
+  async function settle(socket: Socket, event: string): Promise<void> {
+    const events = [event, "close"].map((name) => once(socket, name).catch(() => {}));
+    await Promise.race([...events, timeout(5_000)]);
   }
 
-  async function openTls(tcp: Socket, protocol: Protocol): Promise<Socket> {
-    const options = { socket: tcp, servername: "localhost", ALPNProtocols: [protocol] };
+  async function open(on: Protocol | "tcp"): Promise<[tcp: Socket, socket: Socket]> {
+    const tcp = own(connect(service.port, "127.0.0.1"));
+    await settle(tcp, "connect");
+    if (authority === undefined || on === "tcp" || tcp.destroyed) return [tcp, tcp];
+    const options = { socket: tcp, servername: "localhost", ALPNProtocols: [on] };
     const socket = own(connectTls(options));
-    const settled = ["secureConnect", "close"].map((event) => once(socket, event).catch(() => {}));
-    await Promise.race([...settled, timeout(5_000)]);
-    return socket;
+    await settle(socket, "secureConnect");
+    return [tcp, socket];
   }
 
   /** Looks for what must not come back. */
@@ -190,11 +189,8 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     output,
     /** What good callers have to know. */
     addresses: {
-      port: service.port,
-      httpUrl,
-      ca: authority?.ca,
-      token: tokens.good,
-      mark: marks.good,
+      ...{ port: service.port, httpUrl, ca: authority?.ca },
+      ...{ token: tokens.good, mark: marks.good },
     },
     /** What hostile clients received that they must not. */
     leaks,
@@ -203,15 +199,10 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     isAlive: () => !hasEnded(child),
     hostile(random: Random, isStranger = random.int(0, 1) === 0): Hostile {
       return {
-        kind,
         random,
         credentials: isStranger ? {} : { authorization: `Bearer ${tokens.greedy}` },
         mark: isStranger ? marks.stranger : marks.greedy,
-        async open(on) {
-          const tcp = await openTcp();
-          const isTls = authority && on !== "tcp" && !tcp.destroyed;
-          return follow(tcp, isTls ? await openTls(tcp, on) : tcp, isStranger);
-        },
+        open: async (on) => follow(...(await open(on)), isStranger),
       };
     },
     /** Closes all connections of hostile clients. */
