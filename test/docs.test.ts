@@ -27,7 +27,7 @@ function anchorsOf(page: string): string[] {
 }
 
 it("the alerts link to sections of the pages", () => {
-  const alerts = readFileSync(join(root, "deploy/alerts.yaml"), "utf8");
+  const alerts = textOf("deploy/alerts.yaml");
   const links = Array.from(alerts.matchAll(/ runbook_url: (docs\/\w+\.md)#(.*)/g));
   expect(links).toHaveLength(alerts.split("- alert: ").length - 1);
   for (const [, page = "", anchor] of links) expect(anchorsOf(page)).toContain(anchor);
@@ -171,14 +171,14 @@ function sectionOf(page: string, title: string): string {
   return rest.split("\n## ")[0] ?? "";
 }
 
-/** The product's code, in which a text that goes on in the next line is one. */
-function readSources(): string {
-  return ["src/**/*.ts", "deploy/*.js"]
-    .flatMap((pattern) => globSync(pattern, { cwd: root }))
-    .map((file) => readFileSync(join(root, file), "utf8"))
-    .join("\n")
-    .replaceAll(/["`] \+\s*["`]/g, "");
+/** The text of the files of the repository whose paths match. */
+function textOf(pattern: string): string {
+  const files = globSync(pattern, { cwd: root });
+  return files.map((file) => readFileSync(join(root, file), "utf8")).join("\n");
 }
+
+/** The product's code, in which a text that goes on in the next line is one. */
+const readSources = () => textOf("{src/**/*.ts,deploy/*.js}").replaceAll(/["`] \+\s*["`]/g, "");
 
 it("docs/troubleshooting.md has messages of the product, in order", () => {
   const sources = readSources();
@@ -196,8 +196,7 @@ it("docs/troubleshooting.md has messages of the product, in order", () => {
 });
 
 it("docs/troubleshooting.md has every reason for which a connection is closed", () => {
-  const source = readFileSync(join(root, "src/http/connection.ts"), "utf8");
-  const [, union = ""] = /type EndReason =\s+([^;]*);/.exec(source) ?? [];
+  const [, union = ""] = /type EndReason =\s+([^;]*);/.exec(textOf("src/http/connection.ts")) ?? [];
   const reasons = findAll(/"(\w+)"/g, union);
   const [, items = ""] = sectionOf("docs/troubleshooting.md", "Closed connections").split(":\n\n");
   const told = findAll(/`([a-z\d_]+)`/g, items);
@@ -222,12 +221,11 @@ const foreign = [
 ];
 
 it("the pages name no flag, variable, reason, metric or member that is not there", () => {
-  const product = ["{src,client/src}/**/*.ts", "{deploy,proto}/**/*.{js,json,proto,service,yaml}"]
-    .flatMap((pattern) => globSync(pattern, { cwd: root }))
-    .concat("Dockerfile", "package.json")
-    .map((file) => readFileSync(join(root, file), "utf8"))
-    .concat(settings.flatMap(({ envVar = "" }) => envVar));
-  const known = new Set(product.join("\n").match(/--[a-z][\w-]*|\w+/g));
+  const product = textOf(
+    "{{src,client/src}/**/*.ts,{deploy,proto}/**/*.{js,json,proto,service,yaml},Dockerfile,package.json}",
+  );
+  const variables = settings.map(({ envVar = "" }) => envVar);
+  const known = new Set([...variables, ...(product.match(/--[a-z][\w-]*|\w+/g) ?? [])]);
   const forms = [/--[a-z][\w-]*/, /[A-Z][A-Z_]{3,}/, /\w*[a-z][A-Z]\w*/, /[A-Za-z]\w*_\w+/];
   const name = forms.map(({ source }) => source).join("|");
   const names = new RegExp(`(?<![\\w./-])(${name})(?![\\w.])`, "g");

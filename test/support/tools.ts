@@ -1,6 +1,4 @@
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
-import { delimiter, join } from "node:path";
 import type { LaunchOptions } from "playwright-core";
 import type { TestOptions } from "vitest";
 import { root } from "./clone.ts";
@@ -135,9 +133,6 @@ export function lacking(lacks: string, isRequired = true): TestOptions {
 
 /** How to start Chromium. */
 export function chromiumOptions(): LaunchOptions {
-  const executablePath = (process.env.PATH ?? "")
-    .split(delimiter)
-    .flatMap((folder) => ["chromium", "google-chrome"].map((name) => join(folder, name)))
-    .find((path) => existsSync(path));
-  return { ...(executablePath && { executablePath }), chromiumSandbox: process.getuid?.() !== 0 };
+  const { stdout } = spawnSync("sh", ["-c", tools.Chromium.probe], { encoding: "utf8" });
+  return { executablePath: stdout.trim(), chromiumSandbox: process.getuid?.() !== 0 };
 }
