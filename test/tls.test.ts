@@ -1,7 +1,8 @@
 import { execFileSync } from "node:child_process";
 import { X509Certificate } from "node:crypto";
 import { once } from "node:events";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
 import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -144,6 +145,18 @@ describe("TLS", () => {
     }
     isDone = true;
     await Promise.all(calls);
+  });
+
+  it("is renewed for a key whose file is a FIFO, which is read once", needs("Linux"), async () => {
+    const authority = await createAuthority();
+    const flags = await writeServerFlags(temporaryFolder(), authority);
+    const { "--tls-key": keyFile, "--tls-cert": certFile } = flags;
+    const key = readFileSync(keyFile);
+    rmSync(keyFile);
+    execFileSync("mkfifo", [keyFile]);
+    const [server] = await Promise.all([startInProcess(flags), writeFile(keyFile, key)]);
+    writeFileSync(certFile, readFileSync(certFile, "utf8") + authority.ca);
+    expect(await server.reload()).toEqual({ reloaded: ["certificates"], errors: [] });
   });
 
   it("has forward secrecy and authenticated encryption, also once it was renewed", async () => {

@@ -3,11 +3,10 @@ import { once } from "node:events";
 import { connect } from "node:net";
 import { DatabaseSync } from "node:sqlite";
 import { create, toBinary } from "@bufbuild/protobuf";
-import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import { inject, onTestFinished, vi } from "vitest";
 import { InvestorService, type InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { insertSql, toRow } from "../../src/store/sqlite/schema.ts";
+import { clientsOf } from "./clients.ts";
 import { temporaryFolder } from "./folder.ts";
 import { frame } from "./raw-grpc.ts";
 import { aCreate, anInvestor } from "./records.ts";
@@ -103,8 +102,7 @@ export async function startService(
 
 /** A client of the service by gRPC; each has a connection of its own. */
 export function grpcClient({ port }: Pick<Service, "port">) {
-  const transport = createGrpcTransport({ baseUrl: `http://127.0.0.1:${port}` });
-  return createClient(InvestorService, transport);
+  return clientsOf({ port }).gRPC;
 }
 
 /** The body of a create by gRPC; its call waits for it as long as REQUEST_TIMEOUT. */
