@@ -21,6 +21,14 @@ import { listen } from "./support/tcp.ts";
 
 const { engines } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 
+/** Runs it where it has to end with status 2, and returns the one line that it writes. */
+async function refusalOf(args: string[], env: NodeJS.ProcessEnv): Promise<string> {
+  const { exited, output } = run(args, env, temporaryFolder());
+  expect(await exited).toBe(2);
+  expect(output()).toMatch(/^[^\n]+\n$/);
+  return output();
+}
+
 describe("the command line", () => {
   it.each([
     [[], { PORT: "1\n2" }, /'1 2' from env 'PORT' .* must be a port/],
@@ -37,13 +45,9 @@ describe("the command line", () => {
     [["--auth-tokens-file", "gone"], {}, /--auth-tokens-file gone cannot be read \(ENOENT\)/],
     [["--database-url", "mongodb://h/?no=1"], {}, /--database-url is not a MongoDB connection/],
   ] as const)("refuses %j %j with one line of the log and status 2", async (args, env, named) => {
-    const folder = temporaryFolder();
-    const refused = run([...args], env, folder);
-    expect(await refused.exited).toBe(2);
-    expect(refused.output()).toMatch(/^[^\n]+\n$/);
-    const msg = expect.stringMatching(named);
-    expect(JSON.parse(refused.output())).toMatchObject({ level: 60, msg });
-    expect(refused.output()).not.toContain("s3cret");
+    const line = await refusalOf([...args], env);
+    expect(JSON.parse(line)).toMatchObject({ level: 60, msg: expect.stringMatching(named) });
+    expect(line).not.toContain("s3cret");
   });
 
   it("is built as a program that can be run", () => {
@@ -54,19 +58,13 @@ describe("the command line", () => {
   it.each(["18.20.8", "24.9.0"])("ends with status 2 and one line on Node.js %s", async (node) => {
     const versions = `{ value: { ...process.versions, node: "${node}" } }`;
     const pretend = preload(`Object.defineProperty(process, "versions", ${versions})`);
-    const refused = run([], { NODE_OPTIONS: pretend }, temporaryFolder());
-    expect(await refused.exited).toBe(2);
-    expect(refused.output()).toMatch(/^error: [^\n]+\n$/);
-    expect(refused.output()).toContain(
-      `Node.js ${engines.node.slice(2)} or newer, not ${node}: https://nodejs.org`,
+    expect(await refusalOf([], { NODE_OPTIONS: pretend })).toContain(
+      `error: investor-records needs Node.js ${engines.node.slice(2)} or newer, not ${node}: https://nodejs.org`,
     );
   });
 
   it("ends with its status where it may start no program", async () => {
-    const NODE_OPTIONS = "--permission --allow-fs-read=*";
-    const refused = run(["serv"], { NODE_OPTIONS }, temporaryFolder());
-    expect(await refused.exited).toBe(2);
-    expect(refused.output()).toMatch(/^[^\n]+\n$/);
+    await refusalOf(["serv"], { NODE_OPTIONS: "--permission --allow-fs-read=*" });
   });
 
   it("ends soon after its last line, since a signal could meanwhile change its status", async () => {
