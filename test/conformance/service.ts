@@ -52,41 +52,25 @@ export const conformanceService: Partial<ServiceImpl<typeof ConformanceService>>
   },
 
   async *bidiStream(requests, context) {
-    const iterator = requests[Symbol.asyncIterator]();
-    const first = await iterator.next();
-    if (first.done) return;
-    const { responseDefinition, fullDuplex } = first.value;
-    if (!fullDuplex) {
-      const all = [
-        first.value,
-        ...(await Array.fromAsync({ [Symbol.asyncIterator]: () => iterator })),
-      ];
-      const info = describe(context, pack(BidiStreamRequestSchema, all));
-      yield* answerAll(responseDefinition, info, context);
-      return;
-    }
-    setMetadata(responseDefinition, context);
+    const received: BidiStreamRequest[] = [];
     let sent = 0;
-    for (
-      let next: IteratorResult<BidiStreamRequest> = first;
-      !next.done;
-      next = await iterator.next()
-    ) {
+    for await (const request of requests) {
+      received.push(request);
+      const [{ fullDuplex, responseDefinition } = request] = received;
+      if (!fullDuplex) continue;
       const data = responseDefinition?.responseData[sent];
       if (data === undefined) break;
+      if (sent === 0) setMetadata(responseDefinition, context);
       await delay(responseDefinition?.responseDelayMs);
-      const requests = pack(BidiStreamRequestSchema, [next.value]);
-      const info = create(ConformancePayload_RequestInfoSchema, { requests });
-      yield { payload: { data, requestInfo: sent === 0 ? describe(context, requests) : info } };
+      const packed = pack(BidiStreamRequestSchema, [request]);
+      const first = sent === 0 ? describe(context, packed) : undefined;
+      const info = create(ConformancePayload_RequestInfoSchema, { requests: packed });
+      yield { payload: { data, requestInfo: first ?? info } };
       sent += 1;
     }
-    for (const data of responseDefinition?.responseData.slice(sent) ?? []) {
-      await delay(responseDefinition?.responseDelayMs);
-      yield { payload: { data } };
-      sent += 1;
-    }
-    const info = describe(context, pack(BidiStreamRequestSchema, [first.value]));
-    throwIfAny(responseDefinition?.error, sent === 0 ? info : undefined);
+    if (received[0] === undefined) return;
+    const info = describe(context, pack(BidiStreamRequestSchema, received));
+    yield* answerAll(received[0].responseDefinition, info, context, sent);
   },
 };
 
@@ -105,14 +89,16 @@ async function answerOnce(
   };
 }
 
+/** Sends what has not been sent yet; what was asked is told once. */
 async function* answerAll(
   definition: StreamResponseDefinition | undefined,
   info: Info,
   context: HandlerContext,
+  sent = 0,
 ) {
-  setMetadata(definition, context);
-  let requestInfo: Info | undefined = info;
-  for (const data of definition?.responseData ?? []) {
+  if (sent === 0) setMetadata(definition, context);
+  let requestInfo = sent === 0 ? info : undefined;
+  for (const data of definition?.responseData.slice(sent) ?? []) {
     await delay(definition?.responseDelayMs);
     yield { payload: { data, ...(requestInfo && { requestInfo }) } };
     requestInfo = undefined;
