@@ -22,20 +22,14 @@ const content = (changes: object = {}) => ({
   ...changes,
 });
 
-interface Reply {
-  status: number;
-  headers: Headers;
-  text: string;
-  body: Record<string, unknown> & { errors?: Record<string, string>[]; reason?: string };
-}
-
 /** Replies must be as the OpenAPI document says, if that has the operation. */
-async function ask(url: string, init: RequestInit = {}): Promise<Reply> {
+async function ask(url: string, init: RequestInit = {}) {
   const { method = "GET" } = init;
   const reply = await fetch(url, init);
   const { status, headers } = reply;
   const text = await reply.text();
-  const body = text ? JSON.parse(text) : {};
+  type Body = Record<string, unknown> & { errors?: Record<string, string>[]; reason?: string };
+  const body: Body = text ? JSON.parse(text) : {};
   const { pathname } = new URL(url);
   const operation = findOperation(method, pathname);
   if (operation === undefined && pathname.startsWith("/v1")) expect([404, 405]).toContain(status);
@@ -85,7 +79,7 @@ describe("REST", () => {
     const seen: unknown[] = [];
     let query: string | undefined = "?pageSize=90";
     while (query !== undefined) {
-      const { body, headers }: Reply = await ask(list + query);
+      const { body, headers }: Awaited<ReturnType<typeof ask>> = await ask(list + query);
       seen.push(...(body as unknown as unknown[]));
       // Without the path, it holds behind any prefix of a proxy.
       query = /^<(\?[^>]+)>; rel="next"$/.exec(headers.get("link") ?? "")?.[1];
