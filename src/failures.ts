@@ -22,10 +22,15 @@ export const codes = {
 
 export type Reason = keyof typeof codes;
 
+const names = new Map(
+  Object.values(Code)
+    .filter((code) => typeof code === "number")
+    .map((code) => [code, Code[code].replaceAll(/(?<!^)[A-Z]/g, "_$&").toUpperCase()]),
+).set(Code.Canceled, "CANCELLED");
+
 /** The name of a status code in gRPC (https://grpc.io/docs/guides/status-codes). */
 export function nameOf(code: Code): string {
-  if (code === Code.Canceled) return "CANCELLED";
-  return Code[code].replaceAll(/(?<!^)[A-Z]/g, "_$&").toUpperCase();
+  return names.get(code) ?? "UNKNOWN";
 }
 
 /** How long to wait before a call that failed with UNAVAILABLE is repeated, in milliseconds. */
