@@ -88,7 +88,6 @@ const hang: Methods = {
   createInvestor: (_, { signal }) =>
     new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))),
 };
-const echo: Methods = { createInvestor: ({ lastName = "" }) => ({ lastName, type: 1 }) };
 
 const reasons =
   /MALFORMED_REQUEST|INVALID_FIELDS|MESSAGE_TOO_LARGE|DEADLINE_EXCEEDED|OVERLOADED|internal error \w{32}/;
@@ -103,23 +102,6 @@ function outcomeOf(reply: string): string {
   return isGood ? "OK" : reply;
 }
 
-/** A call on the wire. */
-interface WireCall {
-  /** Sends a part of its body. */
-  send(bytes: string): void;
-  /** Ends its body, where nothing else tells that it is whole. */
-  end(): void;
-  /** Whether it was asked for its body. */
-  wasAsked(): boolean;
-  /** How it ended: the reason of its error, or OK; empty as long as it has not. */
-  outcome(): string;
-  /** Leaves it, with its connection where that has no other way. */
-  leave(): void;
-}
-
-/** Begins a call on a connection, with its headers alone. */
-type Begin = (more?: object, length?: number) => WireCall;
-
 /** Serves methods; each call of `connect` opens a connection of the kind. */
 async function serve({ kind, form }: Case, methods: Methods, options: Partial<EngineOptions> = {}) {
   const { port, gate } = await serveMethods(methods, options);
@@ -128,21 +110,29 @@ async function serve({ kind, form }: Case, methods: Methods, options: Partial<En
   return { connect, gate };
 }
 
-function openHttp1(port: number, { path, headers, body }: Form): Begin {
+/** Opens a connection, and returns what begins a call on it: with its headers alone. */
+function openHttp1(port: number, { path, headers, body }: Form) {
   const { socket, received } = openWire(port);
-  return (more = {}, length = body.length) => {
+  return (more: object = {}, length = body.length) => {
     const start = received().length;
     const reply = () => received().slice(start);
     socket.write(http1("POST", path, { ...headers, ...more, "content-length": length }));
     return {
-      send: (bytes) => void socket.write(bytes, "latin1"),
+      /** Sends a part of its body. */
+      send: (bytes: string) => void socket.write(bytes, "latin1"),
+      /** Ends its body, where nothing else tells that it is whole. */
       end() {},
+      /** Whether it was asked for its body. */
       wasAsked: () => statusesIn(reply()).includes(100),
+      /** How it ended: the reason of its error, or OK; empty as long as it has not. */
       outcome: () => outcomeOf(reply()),
+      /** Leaves it, with its connection where that has no other way. */
       leave: () => void socket.destroy(),
     };
   };
 }
+
+type Begin = ReturnType<typeof openHttp1>;
 
 function openHttp2(session: ClientHttp2Session, { path, headers }: Form): Begin {
   return (more = {}) => {
@@ -167,7 +157,7 @@ function openHttp2(session: ClientHttp2Session, { path, headers }: Form): Begin 
       end: () => void stream.end(),
       wasAsked: () => wasAsked,
       outcome: () => outcome,
-      leave: () => stream.close(constants.NGHTTP2_CANCEL),
+      leave: () => void stream.close(constants.NGHTTP2_CANCEL),
     };
   };
 }
@@ -189,7 +179,7 @@ const fewAtOnce = 5;
 everywhere(
   "leaves its connection to the next one if it is too large",
   async (each) => {
-    const { connect } = await serve(each, echo);
+    const { connect } = await serve(each, { createInvestor: () => ({ type: 1 }) });
     const begin = connect();
     const large = "x".repeat(200_000);
     for (const sent of [large.length, 120_000]) {
