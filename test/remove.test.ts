@@ -71,11 +71,13 @@ async function makeSplit(folder: string): Promise<string[]> {
     .map((key) => key.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"));
 }
 
-/** Whether the file, its WAL, or anything beside them holds an id. */
-function isOnDisk(folder: string, id: string): boolean {
+/** Whether the file, its WAL, or anything beside them holds an id, or a text. */
+function isOnDisk(folder: string, id: string, text?: string): boolean {
   const data = join(folder, "data");
   const bytes = Buffer.from(id.replaceAll("-", ""), "hex");
-  return readdirSync(data).some((name) => readFileSync(join(data, name)).includes(bytes));
+  return readdirSync(data)
+    .map((name) => readFileSync(join(data, name)))
+    .some((content) => content.includes(bytes) || (text && content.includes(text)));
 }
 
 describe("a record that is removed from SQLite", () => {
@@ -103,7 +105,11 @@ describe("a record that is removed from SQLite", () => {
     const service = await startService();
     const { folder } = service;
     const client = grpcClient(service);
-    const request = aCreate({ requestId: v4() });
+    // So long that the last texts are in pages of their own.
+    const long = "x".repeat(256);
+    const state = "of this record alone";
+    const texts = { lastName: long, addressLine1: long, addressLine2: long, city: long, state };
+    const request = aCreate({ ...texts, requestId: v4() });
     const { id } = await client.createInvestor(request);
     const reader = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
     onTestFinished(() => reader.close());
@@ -117,7 +123,7 @@ describe("a record that is removed from SQLite", () => {
       return { code, told: running.output() };
     };
     expect(await removeBesideReader(true)).toEqual(removed(id));
-    expect(isOnDisk(folder, id)).toBe(false);
+    expect(isOnDisk(folder, id, state)).toBe(false);
     await client.createInvestor(request);
     expect(await client.getInvestor({ id })).toMatchObject({ id });
     expect(await removeBesideReader(false, "--wait", "100ms")).toEqual(
@@ -125,7 +131,7 @@ describe("a record that is removed from SQLite", () => {
     );
     await end(service, "SIGKILL");
     expect(await remove(folder, id)).toEqual(absent(id));
-    expect(isOnDisk(folder, id)).toBe(false);
+    expect(isOnDisk(folder, id, state)).toBe(false);
   });
 
   it("is removed by a repeat after a kill at any step", async () => {
