@@ -102,7 +102,6 @@ export function createUnary(gate: Gate) {
       const decoded = codec.decode(method, body, request, call, maxBytes);
       const input = decoded instanceof Promise ? await call.unlessAborted(decoded) : decoded;
       refuseIdempotencyKey(head, input);
-      call.throwIfAborted();
       // An implementation may return a plain object instead of a message.
       const output = create(method.output, await spec.impl(input, call));
       call.startReplyTimer();
