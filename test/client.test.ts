@@ -6,7 +6,6 @@ import { v7, version } from "uuid";
 import { describe, expect, it } from "vitest";
 import { createInvestorClient } from "../client/src/connect.ts";
 import type { CreateInvestorRequest } from "../gen/investor/v1/investor_pb.js";
-import { temporaryFile } from "./support/folder.ts";
 import { errorOf, investorClients, overGrpc } from "./support/investor-clients.ts";
 import { aNew } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
@@ -85,17 +84,6 @@ it("the client yields all records, over pages of 1,000", async () => {
 });
 
 describe("the client over each transport", () => {
-  it("sends the headers of a call, such as a token", async () => {
-    const token = "a-token-of-32-printable-letters-";
-    const file = temporaryFile(`tests ${token}\n`);
-    const server = await startInProcess({ "--auth-tokens-file": file });
-    for (const [name, client] of Object.entries(investorClients(server))) {
-      expect((await errorOf(client.listInvestors())).reason, name).toBe("CREDENTIALS_MISSING");
-      const headers = { authorization: `Bearer ${token}` };
-      expect((await client.listInvestors({}, { headers })).investors, name).toEqual([]);
-    }
-  });
-
   it("rejects what cannot be encoded, and sends nothing", async () => {
     const server = await startInProcess();
     // The first half of an emoji, as cutting text by its length leaves it.

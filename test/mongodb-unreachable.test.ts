@@ -50,15 +50,13 @@ describeWithMongo("A MongoDB that cannot be used names the setting:", "standalon
     ]);
   });
 
-  it("user, password, authSource", async () => {
+  it("user, password", async () => {
     const auth = { enable: true, customRootName: "root", customRootPwd: "s3cret" };
     const host = `127.0.0.1:${await start({}, { auth })}`;
     const refused = "Authentication failed. (AuthenticationFailed)";
     await expectReasons([
       [`mongodb://root:s3cret@${host}/`, "it serves"],
       [`mongodb://root:wrong@${host}/`, refused],
-      [`mongodb://nobody:s3cret@${host}/`, refused],
-      [`mongodb://root:s3cret@${host}/?authSource=other`, refused],
       [
         `mongodb://${host}/`,
         "MongoDB does not authorize this: check the user in the URL and its roles",
@@ -69,24 +67,11 @@ describeWithMongo("A MongoDB that cannot be used names the setting:", "standalon
   it("tls, tlsCAFile", async () => {
     const authority = await createAuthority();
     const { cert, key } = await authority.sign("mongodb");
-    const pem = temporaryFile(cert + key);
-    const ca = temporaryFile(authority.ca);
-    const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", pem];
-    const port = await start({ args, ip: "0.0.0.0" });
-    const plain = `127.0.0.1:${mongo.members()[0]?.port}`;
-    const host = `127.0.0.1:${port}`;
-    const good = `mongodb://${host}/?tls=true&tlsCAFile=${ca}`;
+    const args = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", temporaryFile(cert + key)];
+    const url = `mongodb://127.0.0.1:${await start({ args })}/?tls=true`;
     await expectReasons([
-      [good, "it serves"],
-      [`${good}&tlsCertificateKeyFile=${ca}`, "DECODER routines"],
-      [
-        `mongodb://${host}/?tls=true&tlsCAFile=/gone.pem`,
-        "ENOENT: no such file or directory, open '/gone.pem'",
-      ],
-      [`mongodb://${host}/?tls=true`, `${host}: unable to verify the first certificate`],
-      [good.replace("127.0.0.1", "127.0.0.2"), "127.0.0.2 is not in the cert's list"],
-      [`mongodb://${host}/`, RegExp(`${host}: connection .* closed`)],
-      [`mongodb://${plain}/?tls=true`, RegExp(`${plain}: .*TLS`)],
+      [`${url}&tlsCAFile=${temporaryFile(authority.ca)}`, "it serves"],
+      [url, "unable to verify the first certificate"],
     ]);
   });
 
@@ -101,15 +86,11 @@ describeWithMongo("A MongoDB that cannot be used names the setting:", "standalon
 });
 
 describeWithMongo("A set says so too:", "set of three", (mongo) => {
-  it("its name, a secondary alone, no primary", async () => {
+  it("a secondary alone, no primary", async () => {
     const [primary, second, third] = await findMembers(mongo);
     const direct = `mongodb://127.0.0.1:${second?.port}/?directConnection=true`;
     await expectReasons([
       [mongo.url(), "it serves"],
-      [
-        mongo.url().replace(/replicaSet=\w+/, "replicaSet=wrong"),
-        /ReplicaSetNoPrimary wrong of no host of the URL$/,
-      ],
       [`${direct}&replicaSet=wrong`, `127.0.0.1:${second?.port}: Unknown`],
       [direct, "not primary (10107)"],
     ]);

@@ -5,9 +5,7 @@ import { pino } from "pino";
 import { v7 } from "uuid";
 import { expect, it } from "vitest";
 import { CreateInvestorRequestSchema, InvestorSchema } from "../gen/investor/v1/investor_pb.js";
-import { clientsOf } from "./support/clients.ts";
 import type { EngineOptions } from "./support/engine.ts";
-import { failureOf } from "./support/errors.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { frame, rawConnection } from "./support/raw-grpc.ts";
 import { aCreate, institution } from "./support/records.ts";
@@ -339,20 +337,4 @@ it("a create may be what older clients send, or a record that was read", async (
   expect(await (await post("application/json", olderJson)).json()).toMatchObject({ id: record.id });
   const again = await proto(toBinary(InvestorSchema, record));
   expect(again).toEqual({ ...record, id: expect.not.stringMatching(record.id) });
-});
-
-// With protobuf, they do in tls.test.ts and authentication.test.ts.
-it("a client by any protocol creates, gets and lists with JSON", async () => {
-  const clients = clientsOf(await startInProcess(), { useBinaryFormat: false });
-  for (const [protocol, client] of Object.entries(clients)) {
-    const created = await client.createInvestor(aCreate({ requestId: v7() }));
-    expect(await client.getInvestor({ id: created.id }), protocol).toEqual(created);
-    expect((await client.listInvestors({})).investors, protocol).toContainEqual(created);
-    const wrong = aCreate({ country: "USA", zipCode: "\n", requestId: "x" });
-    expect(await failureOf(client.createInvestor(wrong)), protocol).toMatchObject({
-      code: "InvalidArgument",
-      reason: "INVALID_FIELDS",
-      violations: { zip_code: expect.any(String), country: expect.any(String) },
-    });
-  }
 });

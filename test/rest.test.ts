@@ -8,7 +8,6 @@ import { failures } from "./service/failures.ts";
 import type { EngineOptions } from "./support/engine.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { expectDocumented, findOperation, openApi } from "./support/openapi.ts";
-import { rawConnection } from "./support/raw-grpc.ts";
 import { anInvestor, everyText, institution } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
 import { grpcClient, untilStill } from "./support/service.ts";
@@ -99,14 +98,6 @@ describe("REST", () => {
       expect(head.headers.get("cache-control"), path).toBe("no-store");
     }
     expect((await ask(`${list}/${v7()}`, { method: "HEAD" })).status).toBe(404);
-  });
-
-  it("is served over HTTP/2 too, as are probes, metrics and the reference", async () => {
-    const session = rawConnection((await start()).port);
-    for (const path of [list, "/healthz", "/readyz", "/metrics", "/", "/openapi.json"]) {
-      const [headers] = await once(session.request({ ":path": path }), "response");
-      expect(headers[":status"], path).toBe(200);
-    }
   });
 
   it("tells a wrong Idempotency-Key from a member requestId, which it does not have", async () => {

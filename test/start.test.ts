@@ -37,7 +37,7 @@ it("tells that it is alive and not ready while it opens the database, and then s
   expect(await metric({ port }, "investor_records_ready")).toBe(0);
   const early = await failureOf(grpcClient({ port }).getInvestor({ id }));
   expect(early).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
-  expect((await get(`/v1/investors/${id}`)).status).toBe(503);
+  for (const path of ["", `/${id}`]) expect((await get(`/v1/investors${path}`)).status).toBe(503);
   release();
   await waitFor(async () => (await get("/readyz")).ok);
   expect((await grpcClient({ port }).getInvestor({ id })).id).toBe(id);

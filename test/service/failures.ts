@@ -20,10 +20,7 @@ import {
   storeUnavailable,
 } from "../../src/failures.ts";
 
-/** What no caller may learn. */
-export const secret = "the cause";
-
-const cause = new Error(secret);
+const cause = new Error("the cause");
 const tooLate = deadlineExceeded("it is late");
 
 /** The errors of each reason, as the service makes them. */

@@ -1,6 +1,7 @@
 import { IncomingMessage, ServerResponse } from "node:http";
 import { Socket } from "node:net";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { expect } from "vitest";
 import {
   BadRequestSchema,
   ErrorInfoSchema,
@@ -19,6 +20,7 @@ export async function failureOf(call: Promise<unknown>) {
     (reason) => ConnectError.from(reason instanceof Failure ? toConnectError(reason) : reason),
   );
   const [info] = error.findDetails(ErrorInfoSchema);
+  if (info !== undefined) expect(info.domain).toBe("investor-records");
   const violations = error
     .findDetails(BadRequestSchema)
     .flatMap(({ fieldViolations }) => fieldViolations)
@@ -26,7 +28,6 @@ export async function failureOf(call: Promise<unknown>) {
   return {
     code: Code[error.code],
     reason: info?.reason,
-    domain: info?.domain,
     metadata: info?.metadata,
     /** The descriptions of the violations by field. */
     violations: Object.fromEntries(violations),

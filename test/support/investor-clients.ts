@@ -23,11 +23,12 @@ export function investorClients(
 ): Record<string, grpc.InvestorClient> {
   const ofHttp1 = { baseUrl: `http://localhost:${http1Port}`, httpVersion: "1.1" } as const;
   const ofHttp2 = { baseUrl: `http://localhost:${port}`, httpVersion: "2" } as const;
+  const asJson = { useBinaryFormat: false };
   const transports = {
     "Connect over HTTP/1.1": createConnectTransport(ofHttp1),
-    "Connect over HTTP/2": createConnectTransport({ ...ofHttp2, useBinaryFormat: false }),
-    "gRPC-Web": createGrpcWebTransport(ofHttp1),
-    "Connect's gRPC": createGrpcTransport(ofHttp2),
+    "Connect over HTTP/2": createConnectTransport({ ...ofHttp2, ...asJson }),
+    "gRPC-Web": createGrpcWebTransport({ ...ofHttp1, ...asJson }),
+    "Connect's gRPC": createGrpcTransport({ ...ofHttp2, ...asJson }),
   };
   const overConnect = Object.entries(transports).map(([name, transport]) => [
     name,
