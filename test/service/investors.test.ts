@@ -3,15 +3,18 @@ import { v1, v4, v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import {
   CreateInvestorRequestSchema,
-  type InvestorType,
   ListInvestorsResponseSchema,
 } from "../../gen/investor/v1/investor_pb.js";
+import { deriveId } from "../../src/investor/ids.ts";
 import { textFields } from "../../src/investor/investor.ts";
 import { failureOf } from "../support/errors.ts";
-import { openService } from "../support/in-process.ts";
 import { pagesOf } from "../support/pages.ts";
-import { aCreate, anInvestor, largest } from "../support/records.ts";
+import { aCreate, largest } from "../support/records.ts";
+import { startInProcess } from "../support/server.ts";
+import { grpcClient, storeWrong } from "../support/service.ts";
 import { acceptedChanges, refusedChanges } from "./rules.ts";
+
+const start = async () => grpcClient(await startInProcess());
 
 const nameOf = (key: keyof typeof CreateInvestorRequestSchema.field) =>
   CreateInvestorRequestSchema.field[key].name;
@@ -25,7 +28,7 @@ async function wrongFieldsOf(call: Promise<unknown>): Promise<string[]> {
 
 describe("create", () => {
   it("replies with the record and an id that ascends with time", async () => {
-    const { client } = await openService();
+    const client = await start();
     const request = aCreate();
     const first = await client.createInvestor(request);
     expect(first).toMatchObject(request);
@@ -40,7 +43,7 @@ describe("create", () => {
   });
 
   it("names the missing fields that it requires, and stores nothing", async () => {
-    const { client } = await openService();
+    const client = await start();
     const { violations, message } = await failureOf(client.createInvestor({}));
     const code = "must be two or three lower-case letters (a-z)";
     expect(violations).toEqual({ type: "is required", country: code, language: code });
@@ -49,7 +52,7 @@ describe("create", () => {
   });
 
   it("takes text that is missing as empty, and an empty request id as none", async () => {
-    const { client } = await openService();
+    const client = await start();
     const request = { type: 2, lastName: "Example Capital", country: "us", language: "en" };
     const empty = Object.fromEntries(textFields.map((field) => [field, ""]));
     const first = await client.createInvestor(request);
@@ -60,7 +63,7 @@ describe("create", () => {
   });
 
   it("refuses what breaks a rule, names the field and stores nothing", async () => {
-    const { client } = await openService();
+    const client = await start();
     for (const [field, change] of refusedChanges) {
       const wrong = await wrongFieldsOf(client.createInvestor(aCreate(change)));
       expect(wrong, JSON.stringify(change)).toEqual([nameOf(field)]);
@@ -69,7 +72,7 @@ describe("create", () => {
   });
 
   it("names all that is wrong at once, in the order of the fields", async () => {
-    const { client } = await openService();
+    const client = await start();
     const wrong = Object.assign({}, ...refusedChanges.map(([, change]) => change));
     const fields = (["type", ...textFields, "requestId"] as const).filter((key) => key in wrong);
     const named = await wrongFieldsOf(client.createInvestor(aCreate(wrong)));
@@ -77,7 +80,7 @@ describe("create", () => {
   });
 
   it("keeps text exactly as it was sent, up to the most code points", async () => {
-    const { client } = await openService();
+    const client = await start();
     for (const change of acceptedChanges) {
       const { requestId: _, ...content } = change;
       const { id } = await client.createInvestor(aCreate(change));
@@ -89,7 +92,7 @@ describe("create", () => {
 
 describe("a request id", () => {
   it("replies to a replay with the first record, in any case of its letters", async () => {
-    const { client } = await openService();
+    const client = await start();
     const requestId = v4();
     const first = await client.createInvestor(aCreate({ firstName: "Ada", requestId }));
     const again = aCreate({ firstName: "Ada", requestId: requestId.toUpperCase() });
@@ -99,7 +102,7 @@ describe("a request id", () => {
   });
 
   it("refuses other content, whichever field differs", async () => {
-    const { client } = await openService();
+    const client = await start();
     const requestId = v4();
     const request = aCreate({ requestId });
     const first = await client.createInvestor(request);
@@ -112,7 +115,7 @@ describe("a request id", () => {
   });
 
   it("gives its time to the id if it is of version 7, and none otherwise", async () => {
-    const { client } = await openService();
+    const client = await start();
     // A clock may have been set back since the first call.
     for (const msecs of [Date.now(), Date.now() + 2 * 60 * 60 * 1_000, 2 ** 48 - 1]) {
       const request = aCreate({ requestId: v7({ msecs }) });
@@ -131,7 +134,7 @@ describe("a request id", () => {
 
 describe("get", () => {
   it("takes an id in any case, and refuses an empty one", async () => {
-    const { client } = await openService();
+    const client = await start();
     const investor = await client.createInvestor(aCreate());
     expect(await client.getInvestor({ id: investor.id.toUpperCase() })).toEqual(investor);
     const { violations } = await failureOf(client.getInvestor({ id: "" }));
@@ -139,7 +142,7 @@ describe("get", () => {
   });
 
   it("finds nothing under an id that names no record, and repeats only a UUID", async () => {
-    const { client } = await openService();
+    const client = await start();
     const unknown = v7();
     const others = ["x", "'; DROP TABLE investors", "x".repeat(60_000), `${unknown} `];
     for (const id of [unknown, ...others]) {
@@ -152,7 +155,7 @@ describe("get", () => {
 
 describe("list", () => {
   it("has all records once, by id, in pages of any size, which is 100 unless it is given", async () => {
-    const { client } = await openService();
+    const client = await start();
     const creates = Array.from({ length: 257 }, () => client.createInvestor(aCreate()));
     const ids = (await Promise.all(creates)).map(({ id }) => id);
     for (const pageSize of [0, 1, 256, 257]) {
@@ -164,7 +167,7 @@ describe("list", () => {
   });
 
   it("takes a page size above 1,000 as 1,000, and ends a page before it exceeds 1 MiB", async () => {
-    const { client } = await openService();
+    const client = await start();
     const small = Array.from({ length: 1_001 }, () => client.createInvestor(aCreate()));
     await Promise.all(small);
     const page = await client.listInvestors({ pageSize: 2_147_483_647 });
@@ -182,13 +185,13 @@ describe("list", () => {
   });
 
   it("refuses a negative size and a token that is not its own, together", async () => {
-    const { client } = await openService();
+    const client = await start();
     const wrong = await wrongFieldsOf(client.listInvestors({ pageSize: -1, pageToken: "x" }));
     expect(wrong).toEqual(["page_size", "page_token"]);
   });
 
   it("refuses a token that was changed", async () => {
-    const { client } = await openService();
+    const client = await start();
     for (let i = 0; i < 2; i += 1) await client.createInvestor(aCreate());
     const { nextPageToken: token } = await client.listInvestors({ pageSize: 1 });
     const changed = [token.slice(1), `B${token.slice(1)}`, `${token.slice(0, -1)}B`];
@@ -201,13 +204,13 @@ describe("list", () => {
 
 describe("a record of a type that another program wrote", () => {
   it("fails what reads it, and nothing else", async () => {
-    const { client, store } = await openService();
+    const service = await startInProcess();
+    const client = grpcClient(service);
     const { id } = await client.createInvestor(aCreate());
     const request = aCreate({ requestId: v7() });
-    const elsewhere = await (await openService()).client.createInvestor(request);
-    await store.insert(anInvestor({ id: elsewhere.id, type: 7 as InvestorType }));
+    const wrong = storeWrong(service, deriveId("", String(request.requestId)));
     const calls = [
-      client.getInvestor({ id: elsewhere.id }),
+      client.getInvestor({ id: wrong }),
       client.listInvestors({}),
       client.createInvestor(request),
     ];

@@ -28,7 +28,6 @@ import { clientsOf } from "../support/clients.ts";
 import { removeHere } from "../support/copying.ts";
 import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { serviceOver } from "../support/in-process.ts";
 import {
   connectTo,
   describeWithMongo,
@@ -39,7 +38,7 @@ import {
 import { openCall, paths, rawConnection, replyOf } from "../support/raw-grpc.ts";
 import { aCreate, anInvestor } from "../support/records.ts";
 import { startInProcess } from "../support/server.ts";
-import { createBody, waitFor } from "../support/service.ts";
+import { ask, createBody, grpcClient, waitFor } from "../support/service.ts";
 import { listen } from "../support/tcp.ts";
 import { describeStoreContract } from "./contract.ts";
 
@@ -284,8 +283,14 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       return { fail, url, store };
     }
 
-    // The time for creates that cannot succeed; on a busy machine, an attempt takes a part of it.
-    const requestTimeoutMs = 6_000;
+    /** A client of a service on a database, once that is connected. */
+    async function startOver(url: string, timeout: string) {
+      const flags = { "--database-url": url, "--request-timeout": timeout };
+      const server = await startInProcess(flags);
+      await waitFor(async () => (await ask(server, "/readyz")).ok);
+      return grpcClient(server);
+    }
+
     const deposed = { code: 10_107, errmsg: "deposed" };
     const refused = { errorCode: deposed.code };
 
@@ -311,8 +316,8 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       const { fail, url, store } = await openFailing();
       const db = (await connectTo(url)).db();
       const validate = (validator: object) => db.command({ collMod: "investors", validator });
-      const service = serviceOver(store);
-      const failing = serviceOver(store, requestTimeoutMs);
+      const service = await startOver(url, "20s");
+      const failing = await startOver(url, "6s");
       const unknown = { code: "Unavailable", reason: "OUTCOME_UNKNOWN" };
       let count = 0;
       for (const how of [{ writeConcernError: deposed }, { closeConnection: true }]) {

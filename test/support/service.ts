@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { connect } from "node:net";
 import { DatabaseSync } from "node:sqlite";
 import { create, toBinary } from "@bufbuild/protobuf";
+import { v7 } from "uuid";
 import { inject, onTestFinished, vi } from "vitest";
 import { InvestorService, type InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { insertSql, toRow } from "../../src/store/sqlite/schema.ts";
@@ -126,12 +127,12 @@ export function lockDatabase({ folder }: Pick<Service, "folder">): () => void {
 }
 
 /** Stores what is no record beside a service. A get of this id, and lists that meet it, are INTERNAL. */
-export function storeWrong({ folder }: Pick<Service, "folder">): string {
-  const wrong = anInvestor({ type: 7 as InvestorType });
+export function storeWrong({ folder }: Pick<Service, "folder">, id = v7()): string {
+  const wrong = anInvestor({ id, type: 7 as InvestorType });
   const db = openDatabase(folder);
   db.prepare(insertSql).run(...toRow(wrong));
   db.close();
-  return wrong.id;
+  return id;
 }
 
 /** Opens the file beside its service, whose writer is waited for. */
