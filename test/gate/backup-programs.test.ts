@@ -19,18 +19,9 @@ import { describe, expect, inject, it } from "vitest";
 import { sizeOf } from "../../src/store/sqlite/paths.ts";
 import { nameFrom, runProgram, toldBy } from "../support/backup-programs.ts";
 import { root } from "../support/clone.ts";
-import {
-  idOf,
-  idsIn,
-  insertInto,
-  makeSqlite,
-  rowsOf,
-  runSql,
-  tableOf,
-} from "../support/copying.ts";
+import { insertInto, makeSqlite, rowsOf, runSql, tableOf } from "../support/copying.ts";
 import { temporaryFolder, tryOnSmallDisks } from "../support/folder.ts";
-import { aCreate } from "../support/records.ts";
-import { end, grpcClient, startService, waitFor } from "../support/service.ts";
+import { waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const file = "data/investors.db";
@@ -160,25 +151,6 @@ describe("backup.js", () => {
 });
 
 describe("restore.js", () => {
-  it("loses no record, however often it is followed, by a crash or not", async () => {
-    const { folder, env, backUp, restore, moved } = await prepare(10);
-    toldBy(backUp());
-    const saved = tableOf(folder, file);
-    const created: string[][] = [];
-    for (const signal of ["SIGKILL", "SIGTERM"] as const) {
-      const service = await startService(env, folder);
-      const client = grpcClient(service);
-      const records = await Promise.all([1, 2, 3].map(() => client.createInvestor(aCreate())));
-      created.push(records.map(idOf));
-      await end(service, signal);
-      toldBy(restore());
-      expect(tableOf(folder, file)).toEqual(saved);
-    }
-    const left = moved().map((name) => idsIn(`${folder}/data/${name}/investors.db`));
-    expect(left).toHaveLength(2);
-    for (const [i, ids] of created.entries()) expect(left[i]).toEqual(expect.arrayContaining(ids));
-  });
-
   it.each([
     ["is damaged", "damaged.db", {}, /SQLite 26: file is not a database; nothing was changed$/m],
     ["is not there", "none.db", {}, /there is no such backup; .*\/backups has none$/m],

@@ -5,7 +5,6 @@ import { join } from "node:path";
 import { UUID } from "mongodb";
 import { expect, it } from "vitest";
 import {
-  copy,
   copyHere,
   makeSqlite,
   removeHere,
@@ -115,23 +114,6 @@ describeWithMongo("a copy to and from MongoDB", "set of three", (mongo) => {
     });
     expect(interrupted).toBeGreaterThan(1);
   });
-});
-
-it("says in one line, without secrets, that MongoDB cannot be reached", async () => {
-  const folder = temporaryFolder();
-  await makeSqlite(folder, "a.db", 1);
-  const env = { GONE: "mongodb://me:s3cret@127.0.0.1:1/x" };
-  const refused = "connect ECONNREFUSED 127.0.0.1:1";
-  const why = `mongodb://127.0.0.1:1/x: ${refused}; Unknown of 127.0.0.1:1: ${refused}\n`;
-  expect(
-    await Promise.all([
-      copy(["env:GONE", "sqlite:b.db"], { folder, env }),
-      copy(["sqlite:a.db", "env:GONE"], { folder, env }),
-    ]),
-  ).toMatchObject([
-    { code: 1, told: `error: cannot read ${why}` },
-    { code: 1, told: `error: cannot write to ${why}` },
-  ]);
 });
 
 it("is stopped by a signal at once while MongoDB does not reply", async () => {

@@ -1,6 +1,5 @@
 /** What clients get that have no credentials, or want to watch health, and do nothing wrong. */
-import { Client, credentials, type ServiceError } from "@grpc/grpc-js";
-import { describe, expect, it, onTestFinished, type TestOptions } from "vitest";
+import { describe, expect, it, type TestOptions } from "vitest";
 import { buildGo, startCallers, toLine } from "../support/callers/callers.ts";
 import { type Address, clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
@@ -25,21 +24,6 @@ for call in [create.future(bytes.fromhex("${createBody().subarray(5).toString("h
   print(json.dumps(error.code().name + (" ${reason}" if b"${reason}" in details else "")), flush=True)
 `;
 
-async function byGrpcJs({ port }: Address): Promise<string[]> {
-  const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
-  onTestFinished(() => client.close());
-  const asItIs = (bytes: Buffer) => bytes;
-  const request = createBody().subarray(5);
-  const create = async () => {
-    const { promise, resolve } = Promise.withResolvers<ServiceError | null>();
-    client.makeUnaryRequest(paths.create, asItIs, asItIs, request, resolve);
-    const error = await promise;
-    const [details = ""] = error?.metadata.get("grpc-status-details-bin") ?? [];
-    return `${error?.code} ${String(details).includes(reason) ? reason : error?.details}`;
-  };
-  return Promise.all(Array.from({ length: calls }, create));
-}
-
 async function byConnectNode(address: Address): Promise<string[]> {
   const { Connect: client } = clientsOf(address);
   const create = async () => {
@@ -52,7 +36,6 @@ async function byConnectNode(address: Address): Promise<string[]> {
 describe("without credentials, each of 200 calls is refused in full", () => {
   const byGrpcio = ({ port }: Address) => runPython<string>(python, `127.0.0.1:${port}`);
   const clients: [string, string, (address: Address) => Promise<string[]>, TestOptions][] = [
-    ["grpc-js", "16", byGrpcJs, {}],
     ["grpcio", "UNAUTHENTICATED", byGrpcio, needs("Python")],
     ["connect-node", "Unauthenticated", byConnectNode, {}],
   ];

@@ -33,7 +33,6 @@ const clients: [name: string, command: Command, options: TestOptions][] = [
     (...args) => ["python3", join(callers, "upload/upload.py"), ...args],
     needs("Python"),
   ],
-  ["Go", (...args) => ["go", "-C", callers, "run", "./upload", ...args], needs("Go")],
   [
     "Java's HttpClient",
     (...args) => ["java", join(callers, "upload/Upload.java"), ...args],

@@ -87,22 +87,6 @@ it("SQLite that refuses creates for good is noticed, and that it is over", async
   await expectStored(service, 8);
 });
 
-it("one record that an index of an operator rejects fails at once and for good, and the log names the index", async () => {
-  const service = await startService();
-  const client = grpcClient(service);
-  runSql(fileOf(service), "CREATE UNIQUE INDEX own ON investors (last_name)");
-  await client.createInvestor(aCreate({ lastName: "taken" }));
-  const start = performance.now();
-  const failure = await failureOf(client.createInvestor(aCreate({ lastName: "taken" })));
-  expect(performance.now() - start).toBeLessThan(atOnceMs);
-  expect(failure).toMatchObject({ code: "Internal", reason: "INTERNAL" });
-  await expect.poll(service.output).toMatch(`"traceId":"${failure.metadata?.id}"`);
-  expect(service.output()).toContain("UNIQUE constraint failed: investors.last_name");
-  expect(service.output()).not.toContain("taken");
-  expect(await isWritable(service)).toBe(true);
-  await client.createInvestor(aCreate({ lastName: "free" }));
-});
-
 it("MongoDB that refuses creates is noticed, and that it is over", needsMongo(), async () => {
   const name = "investors";
   const { root, db, urlOf } = await startWithUsers();

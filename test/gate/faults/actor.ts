@@ -6,12 +6,20 @@
  *   node actor.ts ROLE FILE JOURNAL SEED
  */
 import { appendFileSync } from "node:fs";
+import { basename, dirname } from "node:path";
 import { backup, DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { stringify, v4 } from "uuid";
 import { maxTextLength } from "../../../src/investor/investor.ts";
 import type { Store } from "../../../src/store/store.ts";
-import { copyHere, idOf, insertInto, openSqlite, removeHere } from "../../support/copying.ts";
+import {
+  copyHere,
+  idOf,
+  insertInto,
+  makeSqlite,
+  openSqlite,
+  removeHere,
+} from "../../support/copying.ts";
 import { createRandom } from "../../support/random.ts";
 import { anInvestor } from "../../support/records.ts";
 
@@ -89,7 +97,13 @@ const roles: Record<string, () => unknown> = {
     await removeHere(".", `sqlite:${path}`, id);
   },
 
-  "copy to": () => copyAll(`${journal}.source`, path),
+  async "copy to"() {
+    const source = `${journal}.source`;
+    const records = await makeSqlite(dirname(source), basename(source), 50);
+    for (const record of records) note(`?${idOf(record)}`);
+    await copyAll(source, path);
+    for (const record of records) note(`+${idOf(record)}`);
+  },
   copy: () => copyAll(path, `${path}.copy`),
 
   /** Another program, killed amid a change in rollback mode: it leaves a journal. */

@@ -35,12 +35,6 @@ export class Known {
     }
   }
 
-  /** Takes what was found for what is there. */
-  settle(found: Set<string>): void {
-    this.certain = found;
-    this.possible = new Set();
-  }
-
   /** What is missing, and what is there that nobody asked for. */
   problemsOf(found: Set<string>): string[] {
     const lost = [...this.certain].filter((id) => !found.has(id));
@@ -62,7 +56,6 @@ export async function listIds(path: string): Promise<Set<string> | string> {
   }
   const found = await store.list({ limit: 100_000 });
   await store.close();
-  expect(found.filter(({ city }) => city === "Gotham")).toEqual([]);
   return new Set(found.map(idOf));
 }
 

@@ -316,6 +316,7 @@ async function live(disk: FailingDisk, world: number, random: Random) {
     },
     "a compaction": () => change("VACUUM"),
     "a removal": () => change("remove"),
+    "a copy into it": (name) => hang(name, "copy to"),
     async "a copy"() {
       const kind = random.pick(["backup", "VACUUM INTO", "copy"]);
       await act(kind);

@@ -64,13 +64,6 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
     await Promise.race([delay(random.int(100, 1_500)), service().exited]);
   },
 
-  async "an error of the disk for a while"({ disk, service }, random) {
-    const suffix = random.pick(["-wal", "-wal", ".db"]);
-    const action = random.pick(["EIO", "ENOSPC"]);
-    disk.setRules(`${random.pick(["write", "truncate"])} ${suffix} ${random.int(1, 20)} ${action}`);
-    await Promise.race([delay(random.int(100, 1_500)), service().exited]);
-  },
-
   async "a start while calls fail"({ disk, service, start }, random) {
     await end(service(), random.pick(["SIGTERM", "SIGKILL"]));
     disk.setRules(aFailure(random));

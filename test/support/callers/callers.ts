@@ -49,8 +49,7 @@ export function startCallers(
 
 /**
  * The command of the callers in Go, built in a folder. It takes a protocol, a target, a file with a
- * service config, one with a CA or nothing, and, if it has a certificate, one with that and its key,
- * which is read for each connection.
+ * service config, and one with a CA or nothing.
  */
 export function buildGo(folder: string): string[] {
   const program = join(folder, "callers");

@@ -38,12 +38,6 @@ func main() {
 		check(err)
 		encryption = &tls.Config{RootCAs: x509.NewCertPool()}
 		encryption.RootCAs.AppendCertsFromPEM(ca)
-		if len(os.Args) > 5 {
-			encryption.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				own, err := tls.LoadX509KeyPair(os.Args[5], os.Args[5])
-				return &own, err
-			}
-		}
 	}
 	call := byConnect(target, encryption)
 	if protocol == "grpc" {
