@@ -72,8 +72,16 @@ it.each([
   },
 );
 
-/** What a client sends, and why its connection is closed. */
-type Unfinished = Record<string, { bytes: Uint8Array | string; reason: string }>;
+/**
+ * What a client sends, of which it may send the last part again and again, and why its connection is closed; it
+ * may have been set up for a protocol by TLS.
+ */
+type Unfinished = Record<
+  string,
+  { on?: "h2" | "http/1.1"; bytes: Uint8Array | string; drip?: string; reason: string }
+>;
+
+const post = { "content-type": "application/json", "content-length": 60_000 };
 
 const inPlainText: Unfinished = {
   nothing: { bytes: "", reason: "unfinished_request" },
@@ -82,29 +90,49 @@ const inPlainText: Unfinished = {
   "half a preface": { bytes: clientPreface.subarray(0, 10), reason: "no_settings" },
   "a preface without settings": { bytes: clientPreface.subarray(0, -9), reason: "no_settings" },
   "half a head": { bytes: "GET / HTTP/1.1\r\n", reason: "unfinished_request" },
+  "half a head that drips": {
+    ...{ bytes: "GET / HTTP/1.1\r\n", drip: "x: y\r\n" },
+    reason: "unfinished_request",
+  },
+  "half a body that drips": {
+    ...{ bytes: http1("POST", "/v1/investors", post), drip: " " },
+    reason: "unfinished_request",
+  },
   "a handshake": { bytes: Buffer.from("160301004001000144", "hex"), reason: "http1_error" },
 };
 
 const withTls: Unfinished = {
   nothing: { bytes: "", reason: "no_handshake" },
+  "half a handshake": { bytes: Buffer.from("160301400001020144", "hex"), reason: "no_handshake" },
   "HTTP/1.1": { bytes: alive, reason: "no_handshake" },
   "HTTP/2": { bytes: check, reason: "no_handshake" },
+  "nothing, of HTTP/1.1": { on: "http/1.1", bytes: "", reason: "unfinished_request" },
+  "nothing, of HTTP/2": { on: "h2", bytes: "", reason: "no_settings" },
 };
 
 it.each([
   ["in plain text", inPlainText],
   ["with TLS", withTls],
-])("a connection %s that does not begin in ten seconds is closed and logged", async (_, all) => {
-  const files =
-    all === withTls ? await writeServerFiles(temporaryFolder(), await createAuthority()) : {};
-  // Ten seconds are half a second there.
-  const service = await startService({ ...files, NODE_OPTIONS: hurry(20) });
-  const closing = Object.entries(all).map(async ([name, { bytes, reason }]) => {
-    const { socket, closed } = openWire(service.port, bytes);
-    await once(socket, "connect");
-    const line = `"reason":"${reason}","peer":"127.0.0.1:${socket.localPort}"`;
-    await closed;
-    await expect.poll(service.output, { message: name }).toContain(line);
-  });
-  await Promise.all(closing);
-});
+])(
+  "a connection %s whose request has not come in ten seconds is closed and logged",
+  async (_, all) => {
+    const files =
+      all === withTls ? await writeServerFiles(temporaryFolder(), await createAuthority()) : {};
+    // Ten seconds are half a second there.
+    const env = { ...files, REQUEST_TIMEOUT: "10s", NODE_OPTIONS: hurry(20) };
+    const { port, output } = await startService(env);
+    const closing = Object.entries(all).map(async ([name, { on, bytes, drip = "", reason }]) => {
+      const socket = on
+        ? connectTls({ port, ALPNProtocols: [on], rejectUnauthorized: false }).resume()
+        : openWire(port).socket;
+      socket.on("error", () => {}).write(bytes);
+      await once(socket, "connect");
+      const line = `"reason":"${reason}","peer":"127.0.0.1:${socket.localPort}"`;
+      const dripping = setInterval(() => socket.write(drip), 20);
+      onTestFinished(() => clearInterval(dripping));
+      await expect.poll(() => socket.closed, { message: name }).toBe(true);
+      await expect.poll(output, { message: name }).toContain(line);
+    });
+    await Promise.all(closing);
+  },
+);

@@ -97,7 +97,7 @@ function isRemoved(group: string): boolean {
 }
 
 /** Starts the service as in a container, with tokens. */
-export async function startTarget(kind: Kind, requestTimeout = "3s") {
+export async function startTarget(kind: Kind) {
   const folder = temporaryFolder();
   // Two pages.
   const texts = textOfAll("\u{1F600}".repeat(250) + marks.good);
@@ -106,7 +106,7 @@ export async function startTarget(kind: Kind, requestTimeout = "3s") {
     // Less than Node.js takes by itself in a container of 768 MiB; with more, V8 collects later.
     NODE_OPTIONS: "--max-old-space-size=224",
     AUTH_TOKENS_FILE: "tokens",
-    REQUEST_TIMEOUT: requestTimeout,
+    REQUEST_TIMEOUT: "3s",
   };
   writeFileSync(join(folder, "tokens"), `good ${tokens.good}\ngreedy ${tokens.greedy}\n`);
   const authority = kind === "TLS" ? await createAuthority() : undefined;
