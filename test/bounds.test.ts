@@ -1,24 +1,16 @@
-/** The limits of docs/security.md, each reached. */
-import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { readdirSync, readlinkSync } from "node:fs";
 import { constants } from "node:http2";
-import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { promisify } from "node:util";
 import { describe, expect, inject, it, onTestFinished } from "vitest";
 import { limits } from "../src/limits.ts";
-import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { makeFullFolder } from "./support/copying.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import {
   clientPreface,
   fieldsOf,
-  firstCall,
   frameType,
   http2Frame,
   openStream,
-  sendData,
 } from "./support/http2-frames.ts";
 import { startIssuer } from "./support/issuer.ts";
 import {
@@ -48,7 +40,6 @@ import {
   waitFor,
 } from "./support/service.ts";
 import { http1, openWire, statusesIn } from "./support/tcp.ts";
-import { needs } from "./support/tools.ts";
 
 const { create, get, list, check, reflect } = paths;
 const { empty, listServices } = messages;
@@ -183,20 +174,6 @@ describe("what is of no call", () => {
     const waiting = http1("POST", "/v1/investors", json, JSON.stringify(institution));
     const { closed } = openWire(service.port, waiting + http1("OPTIONS", list, preflight));
     expect(await closed).not.toContain("HTTP/1.1 204");
-  });
-
-  it("is no longer counted once clients have left, at whatever moment, and so are calls", async () => {
-    const service = await startInProcess();
-    const lists = http1("POST", list, json, "{}").repeat(8);
-    const connect = "CONNECT localhost:1 HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    const pipeline = http1("GET", "/swagger-ui-bundle.js", {}) + lists + connect;
-    for (let i = 0; i < 60; i += 1) {
-      const { socket } = openWire(service.port, pipeline);
-      await delay(i % 5);
-      socket.destroy();
-    }
-    await untilInFlight(service, 0);
-    expect((await ask(service, "/v1/investors?pageSize=1")).status).toBe(200);
   });
 });
 
@@ -372,34 +349,6 @@ describe("a connection of HTTP/2", () => {
     expect((await replyOf(call.end(createBody()))).status).toBe(0);
     await closed;
   });
-
-  it(
-    "with TLS whose client breaks the protocol and leaves, is closed once it has been idle",
-    needs("Linux", "Python"),
-    async () => {
-      const files = await writeServerFiles(temporaryFolder(), await createAuthority());
-      const service = await startService({ ...files, NODE_OPTIONS: hurry(100) });
-      const countSockets = () => {
-        const folder = `/proc/${service.child.pid}/fd`;
-        const open = readdirSync(folder).map((fd) => readlinkSync(join(folder, fd)));
-        return open.filter((each) => each.startsWith("socket:")).length;
-      };
-      const before = countSockets();
-      // The last is on a stream that nobody has opened.
-      const bytes = Buffer.concat([firstCall(get, empty), sendData(5, empty)]);
-      // Of Node.js, clients leave too late for it to matter.
-      const script = `
-import socket, ssl
-context = ssl._create_unverified_context()
-context.set_alpn_protocols(["h2"])
-for i in range(400):
-    connection = context.wrap_socket(socket.create_connection(("127.0.0.1", ${service.port})))
-    connection.sendall(bytes.fromhex("${bytes.toString("hex")}"))
-    connection.close()`;
-      await promisify(execFile)("python3", ["-c", script]);
-      await expect.poll(countSockets).toBeLessThanOrEqual(before);
-    },
-  );
 
   /** Calls that are reset at once. */
   const resetCalls = (count: number, first = 1) =>
