@@ -5,7 +5,7 @@ import { type ClientHttp2Session, constants } from "node:http2";
 import { connect } from "node:net";
 import { Duplex } from "node:stream";
 import { buffer } from "node:stream/consumers";
-import { gunzipSync } from "node:zlib";
+import { brotliDecompressSync, gunzipSync } from "node:zlib";
 import { http1 } from "./tcp.ts";
 
 /** A request as it is sent. */
@@ -41,11 +41,12 @@ function toReceived(statuses: number[], headers: Fields, body: Buffer, trailers 
       ([name, value]) => !ordinary.test(name) && `${name} ${value}` !== "connection keep-alive",
     )
     .filter(([name, value]) => name !== "content-length" || Number(value) !== body.length);
-  const isPacked = headers["content-encoding"] === "gzip";
+  const encoding = body.length > 0 ? headers["content-encoding"] : undefined;
+  const unpack = { gzip: gunzipSync, br: brotliDecompressSync }[String(encoding)];
   return {
     statuses,
     headers: Object.fromEntries(said.toSorted()),
-    body: isPacked && body.length > 0 ? gunzipSync(body) : body,
+    body: unpack?.(body) ?? body,
     trailers,
   };
 }
