@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import { createAuthority, getOverTls, writeServerFiles } from "./support/certificates.ts";
 import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryFile, temporaryFolder } from "./support/folder.ts";
+import { temporaryFolder } from "./support/folder.ts";
 import { findAll } from "./support/markdown.ts";
 import { aCreate } from "./support/records.ts";
 import { startService } from "./support/service.ts";
@@ -18,16 +18,14 @@ async function readMetrics(): Promise<Map<string, Set<string>>> {
   const authority = await createAuthority();
   const tls = { ca: authority.ca };
   const files = await writeServerFiles(temporaryFolder(), authority);
-  const tokens = "caller t0ken-of-a-caller\nscraper t0ken-of-a-scraper metrics\n";
-  const service = await startService({ ...files, AUTH_TOKENS_FILE: temporaryFile(tokens) });
-  const client = clientsOf(service, { authorization: "Bearer t0ken-of-a-caller", tls }).gRPC;
+  const service = await startService(files);
+  const client = clientsOf(service, { tls }).gRPC;
   const { id } = await client.createInvestor(aCreate());
   await client.getInvestor({ id });
   await failureOf(client.createInvestor({}));
   await client.listInvestors({});
 
-  const scraper = { ...tls, headers: { authorization: "Bearer t0ken-of-a-scraper" } };
-  const text = await getOverTls(service, "/metrics", scraper);
+  const text = await getOverTls(service, "/metrics", tls);
   const metrics = new Map<string, Set<string>>();
   for (const [, name = "", labels = ""] of text.matchAll(/^(\w+)(?:\{(.*)\})? /gm)) {
     const known = metrics.get(name) ?? [];

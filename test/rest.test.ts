@@ -7,6 +7,7 @@ import { firstFields } from "../src/investor/investor.ts";
 import { failures } from "./service/failures.ts";
 import type { EngineOptions } from "./support/engine.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
+import { readPage } from "./support/markdown.ts";
 import { expectDocumented, findOperation, openApi } from "./support/openapi.ts";
 import { anInvestor, everyText, institution } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
@@ -265,6 +266,8 @@ describe("a failure by REST", () => {
         if (only[reason] && only[reason] !== operation) continue;
         const { status, headers, body } = await ask(path, init);
         expect(body).toMatchObject({ reason, status, title: STATUS_CODES[status] });
+        const row = new RegExp(`^\\| \`${reason}\` +\\| \`[A-Z_]+\` +\\| ${status} `, "m");
+        expect(readPage("docs/calling.md")).toMatch(row);
         expect(headers.has("retry-after")).toBe(status === 503);
         expect(headers.has("www-authenticate")).toBe(status === 401 || status === 403);
       }

@@ -1,5 +1,3 @@
-import { IncomingMessage, ServerResponse } from "node:http";
-import { Socket } from "node:net";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { expect } from "vitest";
 import {
@@ -9,7 +7,6 @@ import {
 } from "../../gen/google/rpc/error_details_pb.js";
 import { Failure } from "../../src/failures.ts";
 import { toConnectError } from "../../src/protocols/connect-error.ts";
-import { sendProblem } from "../../src/protocols/problem.ts";
 
 /** What a client learns from a call that must fail. */
 export async function failureOf(call: Promise<unknown>) {
@@ -34,11 +31,4 @@ export async function failureOf(call: Promise<unknown>) {
     hasRetryDelay: error.findDetails(RetryInfoSchema).length > 0,
     message: error.rawMessage,
   };
-}
-
-/** The status of an error by REST. */
-export function statusOf(error: Failure): number {
-  const response = new ServerResponse(new IncomingMessage(new Socket()));
-  sendProblem(response, error);
-  return response.statusCode;
 }
