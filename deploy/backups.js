@@ -5,10 +5,9 @@ import { backup, DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 
 const service = await import(pathToFileURL(resolve("dist/deploy.js")));
-const { beginCount, explainError, hasCode, openSqliteFileToRead, parseDatabaseUrl } = service;
-const { refuseDamage, resultCode } = service;
+const { beginCount, explainError, openSqliteFileToRead, parseDatabaseUrl, refuseDamage } = service;
 
-export const { syncPath } = service;
+export const { hasCode, resultCode, syncPath } = service;
 
 export const dayMs = 86_400_000;
 

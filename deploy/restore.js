@@ -15,7 +15,16 @@ import {
   statSync,
 } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import { copyFile, databasePath, findBackups, syncPath, timeOf } from "./backups.js";
+import { DatabaseSync } from "node:sqlite";
+import {
+  copyFile,
+  databasePath,
+  findBackups,
+  hasCode,
+  resultCode,
+  syncPath,
+  timeOf,
+} from "./backups.js";
 
 async function restore(from) {
   if (!from) throw new Error("name the backup, or the folder of the backups");
@@ -39,8 +48,12 @@ async function restore(from) {
     const { uid, gid } = statSync(folder);
     if (process.getuid() === 0) for (const each of [old, copy]) chownSync(each, uid, gid);
     // Second names, so that at each moment there is either the old file with its WAL or the new one.
-    for (const name of ["", "-wal", "-journal"].map((suffix) => path + suffix))
-      if (existsSync(name)) linkSync(name, join(old, basename(name)));
+    for (const name of ["", "-wal", "-journal"].map((suffix) => path + suffix)) {
+      if (!existsSync(name)) continue;
+      linkSync(name, join(old, basename(name)));
+      if (name === path && isUsed(join(old, basename(name))))
+        throw new Error(`another process uses ${path}: stop it first`);
+    }
     syncPath(old);
     syncPath(folder);
     renameSync(copy, path);
@@ -54,6 +67,21 @@ async function restore(from) {
   else syncPath(old);
   syncPath(folder);
   console.log(`restored ${backup}${isEmpty ? "" : `; what was there before is in ${old}`}`);
+}
+
+/**
+ * Whether SQLite is open on a file under another name, where it has its WAL: under this one there is
+ * none, so that the look changes nothing.
+ */
+function isUsed(file) {
+  try {
+    using db = new DatabaseSync(file);
+    db.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA user_version");
+    return false;
+  } catch (error) {
+    // A file that cannot be opened is replaced all the same.
+    return hasCode(error, resultCode.busy);
+  }
 }
 
 /** Removes a copy that was begun, and the second names of files; those without another name stay. */

@@ -50,7 +50,9 @@ const program = new Command("investor-records")
 
 const serve = program
   .command("serve", { isDefault: true })
-  .description("Serve records until SIGTERM or SIGINT; the default command.")
+  .description(
+    "Serve records until SIGTERM or SIGINT; the default command. For its settings: help serve",
+  )
   .action(() => runServer().catch(exitIfMisconfigured));
 addSettings(serve);
 

@@ -21,7 +21,8 @@ import { nameFrom, runProgram, toldBy } from "../support/backup-programs.ts";
 import { root } from "../support/clone.ts";
 import { insertInto, makeSqlite, rowsOf, runSql, tableOf } from "../support/copying.ts";
 import { temporaryFolder, tryOnSmallDisks } from "../support/folder.ts";
-import { waitFor } from "../support/service.ts";
+import { aCreate } from "../support/records.ts";
+import { end, grpcClient, startService, waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const file = "data/investors.db";
@@ -191,6 +192,23 @@ describe("restore.js", () => {
     toldBy(backUp());
     linkSync(join(backups, names()[0] ?? ""), join(folder, "link.db"));
     toldBy(restore());
+  });
+
+  it("refuses a file that a service is using, and loses nothing of it", async () => {
+    const { folder, backUp, restore } = await prepare(10);
+    toldBy(backUp());
+    const service = await startService({}, folder);
+    const { id } = await grpcClient(service).createInvestor(aCreate());
+    expect(toldBy(restore(), 1)).toContain(
+      `another process uses ${folder}/${file}: stop it first; nothing was changed`,
+    );
+    expect(readdirSync(join(folder, "data")).toSorted()).toEqual(
+      ["", "-shm", "-wal"].map((suffix) => `investors.db${suffix}`),
+    );
+    expect(await grpcClient(service).getInvestor({ id })).toMatchObject({ id });
+    await end(service);
+    toldBy(restore());
+    expect(rowsOf(folder, file)).toBe(10);
   });
 
   it("restores wholly or changes nothing on a small disk", needs("mount"), async () => {
